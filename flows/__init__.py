@@ -1,0 +1,1 @@
+"""What happens in which order: the only room that knows all the others. `pretrain.py` reads as the road."""

@@ -1,0 +1,28 @@
+"""No process of ours outlives the one that started it.
+
+On Linux the kernel is asked to send SIGKILL (or another signal) to a child when its parent dies
+(`PR_SET_PDEATHSIG`, prctl(2)); each process asks for itself, because the setting does not survive `fork`.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Have the kernel send `signum` to this process when its parent ends; exits at once if it has ended already.
+
+    A no-op on systems other than Linux.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signum)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
+    if parent == 1 or os.getppid() != parent:
+        # The parent died between our start and the call above.
+        os._exit(75)

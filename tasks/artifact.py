@@ -1,0 +1,114 @@
+"""A finished artifact: a folder whose manifest was written last, read by table and checked before it is believed."""
+
+import functools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from model.errors import IntegrityError
+from tasks.digests import combined_digest, digest_file
+from tasks.report import StageReport
+from tasks.workspace import FileRecord
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A published artifact. `content` is the digest over its deterministic files; children are keyed by it."""
+
+    path: Path
+    stage: str
+    identity: str
+    content: str
+    reused: bool = False
+
+    @staticmethod
+    def open(path: Path, *, reused: bool = False) -> "Artifact":
+        """The artifact at `path`; raises IntegrityError where no readable manifest stands."""
+        try:
+            manifest = json.loads((path / MANIFEST).read_text())
+            return Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], reused)
+        except (OSError, json.JSONDecodeError, KeyError) as error:
+            raise IntegrityError(
+                f"{path} is not a finished artifact: its {MANIFEST} is missing or unreadable ({error})."
+                f" Remove the folder and run again; the stage will be rebuilt."
+            ) from error
+
+    @functools.cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The manifest's JSON."""
+        return json.loads((self.path / MANIFEST).read_text())
+
+    @property
+    def report(self) -> StageReport:
+        """The stage's report: counts by source and facts."""
+        return StageReport.from_json(self.manifest["report"])
+
+    @property
+    def records(self) -> list[FileRecord]:
+        """Every file of the artifact, sorted by name."""
+        return [FileRecord(**record) for record in self.manifest["files"]]
+
+    def file(self, name: str) -> Path:
+        """The path of a file, after its bytes were hashed and agree with the manifest (once per process)."""
+        record = next((record for record in self.records if record.name == name), None)
+        if record is None:
+            raise IntegrityError(f"{self.path}: asked for `{name}`, but the manifest lists no such file")
+        path = self.path / name
+        _check(path, record.digest, self.path)
+        return path
+
+    def files(self, table: str) -> list[Path]:
+        """The checked files of a table in order of their names; empty when the artifact has no such table."""
+        return [self.file(record.name) for record in self.records if record.table == table]
+
+    def rows(self, table: str) -> int:
+        """How many rows the manifest states for a table."""
+        return sum(record.rows for record in self.records if record.table == table)
+
+    def table(self, table: str) -> pa.Table:
+        """A whole table in memory, memory-mapped where uncompressed; for tables known to be small."""
+        tables = [read_table(path) for path in self.files(table)]
+        if not tables:
+            raise IntegrityError(f"{self.path} ({self.stage}) holds no table `{table}`")
+        return pa.concat_tables(tables)
+
+    def batches(self, table: str) -> Iterator[pa.RecordBatch]:
+        """The table's record batches, one part in memory at a time."""
+        for path in self.files(table):
+            yield from read_table(path).to_batches()
+
+    def verify(self) -> list[str]:
+        """Names of files whose bytes no longer agree with the manifest; empty when all is well."""
+        return [
+            record.name
+            for record in self.records
+            if not (self.path / record.name).exists() or digest_file(self.path / record.name) != record.digest
+        ]
+
+
+def read_table(path: Path) -> pa.Table:
+    """One Arrow IPC file as a table, memory-mapped."""
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def content_digest(records: list[FileRecord]) -> str:
+    """BLAKE3 over sorted names and digests of the deterministic files."""
+    return combined_digest((record.name, record.digest) for record in records if record.deterministic)
+
+
+@functools.cache
+def _check(path: Path, digest: str, artifact: Path) -> None:
+    found = digest_file(path) if path.exists() else "no file"
+    if found != digest:
+        raise IntegrityError(
+            f"{path.name} of {artifact} should have the digest {digest} and has {found}: the disk or somebody changed"
+            f" it after it was published. Nothing was computed from it. Remove {artifact} and run again."
+        )

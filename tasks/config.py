@@ -1,0 +1,38 @@
+"""What every stage's configuration has in common: frozen, strict, and split into identity and runtime fields."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Runtime:
+    """Marks a field that cannot change a stage's result: `workers: Annotated[int, RUNTIME] = 2`."""
+
+
+RUNTIME = Runtime()
+
+
+class StrictConfig(BaseModel):
+    """A frozen model that refuses unknown keys; the docstring under each field is its help text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def identity_params(self) -> dict[str, Any]:
+        """Every field that decides the result, nested, as plain JSON values; runtime fields are left out."""
+        return {
+            name: _plain(getattr(self, name))
+            for name, field in type(self).model_fields.items()
+            if not any(isinstance(mark, Runtime) for mark in field.metadata)
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, StrictConfig):
+        return value.identity_params()
+    if isinstance(value, BaseModel):
+        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,81 @@
+"""BLAKE3 digests of files, and the cache that lets an unchanged input be recognised without reading it."""
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import blake3
+
+from tasks.durable import write_atomically
+
+DIGEST_HEX = 32
+SETTLING_SECONDS = 2.0
+_READ_BYTES = 1 << 20
+_PARALLEL_FROM_BYTES = 1 << 26
+
+
+def digest_bytes(data: bytes) -> str:
+    """BLAKE3-128 of `data`, 32 hexadecimal digits."""
+    return blake3.blake3(data).hexdigest(length=DIGEST_HEX // 2)
+
+
+def digest_file(path: Path) -> str:
+    """BLAKE3-128 of a file's bytes, 32 hexadecimal digits, in bounded memory."""
+    hasher = blake3.blake3()
+    if path.stat().st_size >= _PARALLEL_FROM_BYTES:
+        hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        hasher.update_mmap(path)
+    else:
+        with path.open("rb") as stream:
+            while block := stream.read(_READ_BYTES):
+                hasher.update(block)
+    return hasher.hexdigest(length=DIGEST_HEX // 2)
+
+
+def combined_digest(named: Iterable[tuple[str, str]]) -> str:
+    """One digest over (name, digest) pairs in sorted order of names: the content of a set of files."""
+    text = json.dumps(sorted(named), ensure_ascii=False, separators=(",", ":"))
+    return digest_bytes(text.encode("utf-8", errors="surrogateescape"))
+
+
+class InputDigests:
+    """Digests of external files by (size, mtime_ns, inode), kept in `inputs.json` of the artifact root.
+
+    A file changed less than two seconds before it was hashed is hashed again next time: its clock tick might hide a
+    later write of the same size.
+    """
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._known: dict[str, list[Any]] = {}
+        self._changed = False
+        if cache.exists():
+            try:
+                self._known = json.loads(cache.read_text())
+            except json.JSONDecodeError:
+                # A cache is worth nothing when unreadable: everything is hashed again.
+                self._changed = True
+
+    def digest(self, path: Path) -> str:
+        """The file's BLAKE3-128, read only when size, time or inode changed since it was last hashed."""
+        status = path.stat()
+        mark = [status.st_size, status.st_mtime_ns, status.st_ino]
+        key = os.fspath(path)
+        known = self._known.get(key)
+        if known is not None and known[:3] == mark and known[4]:
+            return known[3]
+        hashed_at = time.time_ns()
+        digest = digest_file(path)
+        settled = hashed_at - status.st_mtime_ns > SETTLING_SECONDS * 1e9
+        self._known[key] = [*mark, digest, settled]
+        self._changed = True
+        return digest
+
+    def save(self) -> None:
+        """Write the cache if anything was hashed."""
+        if self._changed:
+            write_atomically(self._cache, json.dumps(self._known).encode("utf-8", errors="surrogateescape"))
+            self._changed = False

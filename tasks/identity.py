@@ -1,0 +1,151 @@
+"""What makes one build the same build as another: canonical text, its digest, and the first difference of two.
+
+identity = BLAKE3-128 of canonical JSON {format, stage, code, params, parents, libs}. The whole text is stored in the
+manifest, so that every miss can name its first cause.
+"""
+
+import functools
+import json
+import math
+import platform
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from model.errors import Bug
+from tasks.digests import digest_bytes
+
+FORMAT = 1
+PYTHON = "python"
+UNICODE = "unicode"
+INSTRUCTION_SET = "instruction-set"
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no blanks; refuses values that have no stable text (sets, objects, NaN)."""
+    _refuse_unstable(value, "$")
+    return json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+
+
+def _refuse_unstable(value: Any, path: str) -> None:
+    if value is None or isinstance(value, bool | int | str):
+        return
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Bug(f"identity: {path} is {value}, which has no stable meaning in an identity")
+        return
+    if isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _refuse_unstable(item, f"{path}[{index}]")
+        return
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise Bug(f"identity: {path} has the key {key!r}; only text keys have a stable order")
+            _refuse_unstable(item, f"{path}.{key}")
+        return
+    raise Bug(f"identity: {path} is a {type(value).__name__}; make it text, a number, a list or a mapping")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The parts of an identity; `key` is the 32-digit digest that names the artifact's folder."""
+
+    stage: str
+    code: Mapping[str, str]
+    params: Mapping[str, Any]
+    parents: Mapping[str, str]
+    libs: Mapping[str, str]
+
+    def parts(self) -> dict[str, Any]:
+        """The identity as plain JSON values, the form stored in a manifest."""
+        return {
+            "format": FORMAT,
+            "stage": self.stage,
+            "code": dict(self.code),
+            "params": dict(self.params),
+            "parents": dict(self.parents),
+            "libs": dict(self.libs),
+        }
+
+    @functools.cached_property
+    def key(self) -> str:
+        """BLAKE3-128 of the canonical text, 32 hexadecimal digits."""
+        return digest_bytes(canonical_json(self.parts()).encode())
+
+
+_ORDER = ("format", "stage", "parents", "params", "code", "libs")
+
+
+def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
+    """The first cause why two identities differ, in words; None when they are equal.
+
+    Inputs are looked at first, then settings, code and libraries: an input that changed explains the rest.
+    """
+    for part in _ORDER:
+        cause = _difference(old.get(part), new.get(part), part)
+        if cause is not None:
+            return cause
+    return None
+
+
+def _difference(old: Any, new: Any, path: str) -> str | None:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            if key not in old:
+                return f"{path}.{key} is new"
+            if key not in new:
+                return f"{path}.{key} is gone"
+            cause = _difference(old[key], new[key], f"{path}.{key}")
+            if cause is not None:
+                return cause
+        return None
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            cause = _difference(before, after, f"{path}[{index}]")
+            if cause is not None:
+                return cause
+        return None
+    if canonical_json(old) == canonical_json(new):
+        return None
+    if path.startswith("code."):
+        return f"{path} was edited"
+    return f"{path}: {_short(old)} -> {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = canonical_json(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def library_versions(names: Iterable[str]) -> dict[str, str]:
+    """Installed versions of the libraries that decide a stage's result; `python` is always among them.
+
+    `unicode` stands for the Unicode database of the interpreter, `instruction-set` for the widest vector
+    instructions of the processor (they decide the last bits of floating point sums).
+    """
+    versions = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
+    for name in names:
+        if name == UNICODE:
+            versions[name] = unicodedata.unidata_version
+        elif name == INSTRUCTION_SET:
+            versions[name] = instruction_set()
+        else:
+            versions[name] = metadata.version(name)
+    return versions
+
+
+@functools.cache
+def instruction_set() -> str:
+    """Machine architecture and widest vector extension, such as `x86_64+avx512f`."""
+    machine = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
+        for extension in ("avx512f", "avx2", "avx", "asimd"):
+            if extension in flags.split():
+                return f"{machine}+{extension}"
+    return machine

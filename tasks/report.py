@@ -1,0 +1,132 @@
+"""What a stage says about its work: counts by source that must balance, and facts of its own.
+
+The law of conservation, per source and in documents:
+
+    in = out + not_selected + rejected + held_out + sum(dropped by rule)
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from model.errors import Bug
+
+
+@dataclass
+class SourceCounts:
+    """Documents (and UTF-8 bytes of text) of one source that met a fate in one stage."""
+
+    documents_in: int = 0
+    documents_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    not_selected: int = 0
+    rejected: int = 0
+    held_out: int = 0
+    pieces_out: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    edited: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: "SourceCounts") -> None:
+        """Add another part's counts of the same source."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.dropped.update(other.dropped)
+        self.edited.update(other.edited)
+
+    def surplus(self) -> int:
+        """Documents that came in without a recorded fate; 0 when conservation holds."""
+        fates = self.documents_out + self.not_selected + self.rejected + self.held_out + sum(self.dropped.values())
+        return self.documents_in - fates
+
+
+_NUMBERS = (
+    "documents_in",
+    "documents_out",
+    "bytes_in",
+    "bytes_out",
+    "not_selected",
+    "rejected",
+    "held_out",
+    "pieces_out",
+)
+
+
+class StageReport:
+    """Counts by source plus free `facts` (JSON values) for the run page; parts' reports merge into the stage's."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, SourceCounts] = {}
+        self.facts: dict[str, Any] = {}
+
+    def source(self, name: str) -> SourceCounts:
+        """The counts of one source, created empty at first use."""
+        return self.sources.setdefault(name, SourceCounts())
+
+    def merge(self, other: "StageReport") -> None:
+        """Add another part's counts; facts of the same key must be Counters or are taken from the later part."""
+        for name, counts in other.sources.items():
+            self.source(name).add(counts)
+        for key, value in other.facts.items():
+            mine = self.facts.get(key)
+            if isinstance(mine, dict) and isinstance(value, dict) and _all_numbers(mine) and _all_numbers(value):
+                self.facts[key] = {k: mine.get(k, 0) + value.get(k, 0) for k in sorted({*mine, *value})}
+            else:
+                self.facts[key] = value
+
+    def total(self) -> SourceCounts:
+        """The counts of all sources together."""
+        together = SourceCounts()
+        for counts in self.sources.values():
+            together.add(counts)
+        return together
+
+    def check_conservation(self, stage: str) -> None:
+        """Raise Bug where a document came in and met no recorded fate."""
+        for name, counts in sorted(self.sources.items()):
+            if counts.surplus():
+                raise Bug(
+                    f"{stage}: conservation fails for source `{name}`: {counts.documents_in} documents came in and"
+                    f" {counts.documents_in - counts.surplus()} have a recorded fate. This is a fault of the stage's"
+                    f" code, not of your data; nothing was published."
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values with keys in sorted order."""
+        return {
+            "sources": {
+                name: {
+                    **{number: getattr(counts, number) for number in _NUMBERS},
+                    "dropped": dict(sorted(counts.dropped.items())),
+                    "edited": dict(sorted(counts.edited.items())),
+                }
+                for name, counts in sorted(self.sources.items())
+            },
+            "facts": self.facts,
+        }
+
+    @staticmethod
+    def from_json(data: dict[str, Any]) -> "StageReport":
+        """The inverse of `to_json`."""
+        report = StageReport()
+        for name, numbers in data["sources"].items():
+            counts = report.source(name)
+            for number in _NUMBERS:
+                setattr(counts, number, numbers[number])
+            counts.dropped = Counter(numbers["dropped"])
+            counts.edited = Counter(numbers["edited"])
+        report.facts = dict(data["facts"])
+        return report
+
+    @staticmethod
+    def merged(reports: Iterable["StageReport"]) -> "StageReport":
+        """All reports as one."""
+        together = StageReport()
+        for report in reports:
+            together.merge(report)
+        return together
+
+
+def _all_numbers(values: dict[Any, Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values.values())

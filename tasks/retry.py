@@ -1,0 +1,16 @@
+"""Which failures are worth another try: the class of the error decides, never its text."""
+
+from typing import Any
+
+from model.errors import BessemerError
+
+RETRY_DELAYS = [2.0, 8.0, 32.0]
+"""Seconds before the first, second and third retry."""
+
+
+def is_retryable(task: Any, task_run: Any, state: Any) -> bool:
+    """Prefect's `retry_condition_fn`: True for infrastructure failures (class Infra), False for all that a retry
+    would only repeat (a wrong recipe, bad input, a guard, damaged data, a bug)."""
+    del task, task_run
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, BessemerError) and error.retryable

@@ -1,0 +1,29 @@
+"""The wipe-out guard: no rule may quietly remove most of a source."""
+
+from collections.abc import Mapping
+
+from model.errors import GuardError
+from tasks.report import StageReport
+
+GUARDED_FROM_DOCUMENTS = 100
+
+
+def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Mapping[str, float]) -> None:
+    """Raise GuardError where a stage dropped more than `limit` (a share of documents) of a source.
+
+    Sources under 100 documents are not guarded. `overrides` gives other limits by source name.
+    """
+    for source, counts in sorted(report.sources.items()):
+        if counts.documents_in < GUARDED_FROM_DOCUMENTS:
+            continue
+        allowed = overrides.get(source, limit)
+        dropped = sum(counts.dropped.values())
+        share = dropped / counts.documents_in
+        if share > allowed:
+            rule, count = max(counts.dropped.items(), key=lambda entry: (entry[1], entry[0]))
+            raise GuardError(
+                f"{stage}: {dropped} of {counts.documents_in} documents ({share:.1%}) of source `{source}` would be"
+                f" dropped; the limit is {allowed:.0%}. Most were dropped by `{rule}` ({count}). Look at the source"
+                f" and the rule; if this is meant, set [{stage}.wipe_out_overrides]"
+                f" {source} = {min(1.0, share + 0.01):.2f}."
+            )

@@ -1,0 +1,165 @@
+"""Where an unfinished build keeps what it has finished: units of work, each all there or not there at all.
+
+A unit (usually one part) writes its files under temporary names, makes them durable, renames them into the
+workspace, and last writes its record: the files' digests and the unit's share of the report. A build killed at any
+instant goes on from the units whose records and bytes still agree.
+"""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc
+
+from tasks.digests import digest_file
+from tasks.durable import sync_directory, sync_file, write_atomically
+from tasks.report import StageReport
+
+PREFIX = {"documents": "part", "sequences": "part"}
+MEMORY_MAPPED = frozenset({"sequences", "order"})
+ROWS_PER_BATCH = 4096
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One finished file: its table (or ""), rows, size in bytes, BLAKE3-128, and whether it is deterministic."""
+
+    name: str
+    table: str
+    rows: int
+    bytes: int
+    digest: str
+    deterministic: bool = True
+
+
+def table_file_name(table: str, unit: str = "") -> str:
+    """`part-00003.arrow` for the table `documents` and the unit `00003`; `leaks.arrow` for a table of one file."""
+    prefix = PREFIX.get(table, table)
+    return f"{prefix}-{unit}.arrow" if unit else f"{prefix}.arrow"
+
+
+class Unit:
+    """One unit being written; leave the `Workspace.unit` block to finish it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.files: list[FileRecord] = []
+        self.report = StageReport()
+
+    def write_table(self, table: str, rows: pa.Table, name: str | None = None) -> None:
+        """Write `rows` as one Arrow IPC file: zstd for text, uncompressed for what is memory-mapped."""
+        name = name or table_file_name(table)
+        compression = None if table in MEMORY_MAPPED else "zstd"
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
+        unified = rows.unify_dictionaries().combine_chunks()
+        with (
+            pa.OSFile(str(self._folder / name), "wb") as sink,
+            pa.ipc.new_file(sink, unified.schema, options=options) as writer,
+        ):
+            writer.write_table(unified, max_chunksize=ROWS_PER_BATCH)
+        self.add_file(name, table=table, rows=rows.num_rows)
+
+    def path(self, name: str) -> Path:
+        """Where to write a file of another kind; call `add_file` once it is complete."""
+        return self._folder / name
+
+    def add_file(self, name: str, *, table: str = "", rows: int = 0, deterministic: bool = True) -> None:
+        """Take a completed file of this unit into the artifact."""
+        path = self._folder / name
+        sync_file(path)
+        self.files.append(FileRecord(name, table, rows, path.stat().st_size, digest_file(path), deterministic))
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """`work/<identity>/` of one build. Cheap to copy into worker processes: it is only a path."""
+
+    folder: Path
+    progress: Callable[[int, int | None, str], None] | None = None
+
+    @property
+    def _files(self) -> Path:
+        return self.folder / "files"
+
+    @property
+    def _records(self) -> Path:
+        return self.folder / "units"
+
+    def scratch(self, name: str) -> Path:
+        """A folder for a build's own intermediate state (checkpoints, signatures); never published."""
+        path = self.folder / "scratch" / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def advance(self, done: int, total: int | None, unit: str) -> None:
+        """Tell whoever watches that `done` of `total` units of the named kind are finished."""
+        if self.progress is not None:
+            self.progress(done, total, unit)
+
+    def for_worker(self) -> "Workspace":
+        """The same workspace without the listener, which does not travel between processes."""
+        return Workspace(self.folder)
+
+    def finished(self, unit: str) -> StageReport | None:
+        """The report of a unit that is finished and whose files still have their digests, else None."""
+        record = self._records / f"{unit}.json"
+        if not record.exists():
+            return None
+        data = json.loads(record.read_text())
+        for file in data["files"]:
+            path = self._files / file["name"]
+            if not path.exists() or digest_file(path) != file["digest"]:
+                record.unlink()
+                return None
+        return StageReport.from_json(data["report"])
+
+    @contextmanager
+    def unit(self, name: str) -> Iterator[Unit]:
+        """Write one unit; on leaving the block its files are durable, renamed into place, and recorded last."""
+        temporary = self.folder / "tmp" / f"{name}-{uuid.uuid4().hex[:8]}"
+        temporary.mkdir(parents=True)
+        self._files.mkdir(exist_ok=True)
+        self._records.mkdir(exist_ok=True)
+        unit = Unit(temporary)
+        try:
+            yield unit
+            for file in unit.files:
+                os.replace(temporary / file.name, self._files / file.name)
+            sync_directory(self._files)
+            record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
+            write_atomically(self._records / f"{name}.json", json.dumps(record, sort_keys=True).encode())
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def file(self, name: str) -> Path:
+        """The path of a file of a finished unit, for later passes of the same build."""
+        return self._files / name
+
+    def records(self) -> list[FileRecord]:
+        """All files of finished units, sorted by name."""
+        found = [
+            FileRecord(**file)
+            for record in sorted(self._records.glob("*.json"))
+            for file in json.loads(record.read_text())["files"]
+        ]
+        return sorted(found, key=lambda file: file.name)
+
+    def clear_temporary(self) -> None:
+        """Remove what a killed builder left half-written."""
+        shutil.rmtree(self.folder / "tmp", ignore_errors=True)
+
+    def publish_files(self, target: Path) -> None:
+        """Put every finished file into `target` by hard link, or by copy where the disk has no links."""
+        for record in self.records():
+            source = self._files / record.name
+            try:
+                os.link(source, target / record.name)
+            except OSError:
+                shutil.copy2(source, target / record.name)
+                sync_file(target / record.name)
