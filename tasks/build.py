@@ -31,6 +31,8 @@ from tasks.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
+BUILT, REUSED, REPRODUCED = "built", "reused", "reproduced"
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -43,6 +45,19 @@ class Stage:
     """Distributions whose versions decide the result."""
 
 
+class Watcher:
+    """Hears what happens to the stages of a run; this one stays silent, a flow's draws bars and keeps a record."""
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        """`done` of `total` units of the named kind are finished (`total` None where nobody can know)."""
+
+    def note(self, stage: str, sentence: str) -> None:
+        """Something worth knowing: a wait, the cause of a rebuild."""
+
+    def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
+        """The stage's artifact stands; `outcome` is built, reused or reproduced, `cause` says why it was built."""
+
+
 @dataclass(frozen=True)
 class RunContext:
     """Where a run builds, what it may build, and who watches."""
@@ -53,20 +68,16 @@ class RunContext:
     """Stages that may be built in this run; None for all. Others must exist already."""
     forced: frozenset[str] = frozenset()
     """Stages to rebuild and compare even if they exist."""
-    on_progress: Callable[[str, int, int | None, str], None] | None = field(default=None, compare=False)
-    """Called with (stage, done, total, unit)."""
-    on_note: Callable[[str, str], None] | None = field(default=None, compare=False)
-    """Called with (stage, sentence) for what a watcher should know: a wait, a miss and its first cause."""
+    watcher: Watcher = field(default_factory=Watcher, compare=False)
 
-    def progress_of(self, stage: str) -> Callable[[int, int | None, str], None] | None:
-        """The progress listener bound to a stage; None when nobody watches."""
-        return None if self.on_progress is None else functools.partial(self.on_progress, stage)
+    def progress_of(self, stage: str) -> Callable[[int, int | None, str], None]:
+        """The progress listener bound to a stage."""
+        return functools.partial(self.watcher.progress, stage)
 
     def note(self, stage: str, sentence: str) -> None:
         """Tell the watcher a sentence about a stage."""
         log.info("%s: %s", stage, sentence)
-        if self.on_note is not None:
-            self.on_note(stage, sentence)
+        self.watcher.note(stage, sentence)
 
 
 Run = Callable[[Workspace], StageReport]
@@ -98,11 +109,14 @@ def build_artifact(
     Raises InputError when the stage may not be built in this run and no artifact exists, IntegrityError when a forced
     rebuild differs from what stands, Infra when the disk is full or fails, Bug when documents vanish.
     """
+    began = time.monotonic()
     identity = stage_identity(stage, config, parents, external or {})
     target = context.root / "artifacts" / stage.name / identity.key
     forced = stage.name in context.forced
     if target.exists() and not forced:
-        return Artifact.open(target, reused=True)
+        artifact = Artifact.open(target, reused=True)
+        context.watcher.finished(stage.name, artifact, REUSED, "", time.monotonic() - began)
+        return artifact
     cause = miss_cause(context.root, identity)
     if context.buildable is not None and stage.name not in context.buildable:
         raise InputError(
@@ -110,12 +124,16 @@ def build_artifact(
             f" `{stage.name}` exists under the current identity {identity.key} ({cause})."
             f" Run without --only, or --from {stage.name}."
         )
+    reproducing = forced and target.exists()
     try:
-        return _build_locked(context, stage, identity, parents, run, target, forced, cause)
+        artifact = _build_locked(context, stage, identity, parents, run, target, forced, cause)
     except BessemerError:
         raise
     except OSError as error:
         raise _infrastructure_error(stage, context.root, error) from error
+    outcome = REUSED if artifact.reused else REPRODUCED if reproducing else BUILT
+    context.watcher.finished(stage.name, artifact, outcome, cause, time.monotonic() - began)
+    return artifact
 
 
 def _build_locked(
