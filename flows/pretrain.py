@@ -1,0 +1,55 @@
+"""The road from raw text to an evaluated language model, top to bottom on one screen.
+
+Each stage is one retryable Prefect task that leaves an Arrow artifact. Reuse lives in the artifact's identity, so
+rerunning is the same flow with `from_stage`, `only` or `force`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.logging import get_run_logger
+from tasks.chunk.task import chunk
+from tasks.clean.task import clean
+from tasks.decontaminate.task import decontaminate
+from tasks.dedup.task import dedup
+from tasks.evaluate.task import evaluate
+from tasks.sample.task import sample
+from tasks.train.task import train
+from tasks.vocab.task import vocab
+
+from flows.page import write_page
+from flows.recipe import Recipe
+from flows.run import Run
+
+
+@flow(name="pretrain", persist_result=False, validate_parameters=True)
+def pretrain(
+    recipe: Recipe,
+    root: Path = Path("bessemer-data"),
+    from_stage: str | None = None,
+    only: str | None = None,
+    force: bool = False,
+    run_id: str | None = None,
+) -> dict[str, Any]:
+    """Raw text in, a trained and evaluated language model out, with the record of every document.
+
+    `root` holds all artifacts. `from_stage` builds from a stage on and expects those before it to exist, `only` builds
+    one stage, `force` rebuilds what is selected and compares. Returns the run's record.
+    """
+    run = Run(recipe, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
+    get_run_logger().info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
+    try:
+        with run:
+            documents = run.step(sample, recipe.sample)
+            cleaned = run.step(clean, documents, recipe.clean)
+            unique = run.step(dedup, cleaned, recipe.dedup)
+            unseen = run.step(decontaminate, unique, recipe.decontaminate)
+            tokenizer = run.step(vocab, unseen, recipe.vocab)
+            sequences = run.step(chunk, unseen, tokenizer, recipe.chunk)
+            model = run.step(train, sequences, tokenizer, recipe.train)
+            run.step(evaluate, model, tokenizer, sequences, unseen, recipe.evaluate)
+    finally:
+        page = write_page(run.folder, root)
+        get_run_logger().info("run page: %s", page)
+    return run.record.data

@@ -1,0 +1,276 @@
+"""The recipe: one TOML file that says everything that decides a run.
+
+    format = 1
+    name = "quickstart"
+    seed = 1
+    budget_tokens = "2M"          # tokens that training reads
+
+    [[sources]]                   # what is read, and its share of the training tokens
+    name = "docs"
+    paths = ["{stdlib}/**/*.txt"]
+    weight = 0.5
+
+    [dedup]                       # one table a stage; every key has a default
+    threshold = 0.8
+
+Values that several stages need (sources and their weights, seed, budget, context length) are written once and handed
+to the stages here. Precedence: defaults < recipe < `--set`. Placeholders in paths: `{recipe}` is the recipe's folder,
+`{root}` the artifact root, `{stdlib}` and `{site_packages}` those of this Python; any other comes from the recipe's
+`[variables]` table, where `--set variables.NAME=VALUE` reaches it.
+"""
+
+import difflib
+import re
+import sysconfig
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
+from tasks.chunk.config import ChunkConfig
+from tasks.clean.config import CleanConfig
+from tasks.decontaminate.config import DecontaminateConfig
+from tasks.dedup.config import DedupConfig
+from tasks.evaluate.config import EvaluateConfig
+from tasks.sample.config import SampleConfig
+from tasks.train.config import TrainStageConfig
+from tasks.vocab.config import VocabConfig
+
+from model.errors import InputError, RecipeError
+from tasks.config import RUNTIME, StrictConfig
+
+STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
+RECIPES = Path(__file__).parent / "recipes"
+_MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+_COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
+
+
+class Recipe(StrictConfig):
+    """A whole run: what is read, what each stage does to it, what is trained. One field a stage."""
+
+    format: Literal[1] = 1
+    """Version of the recipe format; 1 is the only one."""
+    name: Annotated[str, RUNTIME] = Field(min_length=1, max_length=80)
+    """Name of the recipe, shown with its runs."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Run seed, from which every stage derives its own."""
+    sample: SampleConfig
+    clean: CleanConfig
+    dedup: DedupConfig
+    decontaminate: DecontaminateConfig
+    vocab: VocabConfig
+    chunk: ChunkConfig
+    train: TrainStageConfig
+    evaluate: EvaluateConfig
+
+
+def find_recipe(name: str) -> Path:
+    """The file of a recipe given by path, or by the name of one that ships with the program."""
+    for candidate in (Path(name), RECIPES / f"{name}.toml"):
+        if candidate.is_file():
+            return candidate
+    shipped = sorted(path.stem for path in RECIPES.glob("*.toml"))
+    close = difflib.get_close_matches(name, shipped, n=1)
+    hint = f" Did you mean `{close[0]}`?" if close else ""
+    raise InputError(
+        f"recipe `{name}`: there is no such file, and no recipe of that name ships with Bessemer (those that do:"
+        f" {', '.join(shipped)}).{hint}"
+    )
+
+
+def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: float = 1.0) -> Recipe:
+    """Read, complete and check a recipe.
+
+    `settings` are `key.path=value` words (values in TOML notation, or plain text); `limit` is the share of each source
+    to keep, 1.0 for all. Raises RecipeError with the path of every wrong key.
+    """
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise RecipeError(f"{path}: not valid TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
+    for setting in settings:
+        _apply_setting(raw, setting)
+    return recipe_from(raw, origin=str(path), folder=path.resolve().parent, root=root, limit=limit)
+
+
+def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path, limit: float = 1.0) -> Recipe:
+    """A recipe from the values of its TOML file; `origin` names it in errors."""
+    if raw.get("format", 1) != 1:
+        raise RecipeError(
+            f"{origin}: `format = {raw['format']}` is of another version of Bessemer; this one reads format 1"
+        )
+    variables = {
+        "recipe": str(folder),
+        "root": str(root),
+        "stdlib": sysconfig.get_paths()["stdlib"],
+        "site_packages": sysconfig.get_paths()["purelib"],
+        **{key: str(value) for key, value in dict(raw.get("variables", {})).items()},
+    }
+    values = _fill(dict(raw), variables, origin)
+    values.pop("variables", None)
+    sources = values.pop("sources", None)
+    if not isinstance(sources, list) or not sources:
+        raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
+    shared = {
+        "sources": sources,
+        "seed": values.get("seed", 1),
+        "limit": limit,
+        "weights": {s.get("name"): s.get("weight") for s in sources if isinstance(s, dict) and "weight" in s},
+        "priorities": {s.get("name"): s["priority"] for s in sources if isinstance(s, dict) and "priority" in s},
+    }
+    if "budget_tokens" in values:
+        shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
+    model = dict(dict(values.get("train", {})).get("model", {}))
+    if "context" in model:
+        shared["row_length"] = int(model["context"]) + 1
+    for stage in STAGES:
+        section = dict(values.get(stage, {}))
+        fields = Recipe.model_fields[stage].annotation
+        assert fields is not None
+        for key, value in shared.items():
+            if key in fields.model_fields:
+                section.setdefault(key, value)
+        values[stage] = section
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise RecipeError(_explain(error, origin)) from error
+    _check_source_names(recipe, origin)
+    return recipe
+
+
+def _count(value: Any, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        return value
+    match = _COUNT.fullmatch(str(value).strip())
+    if match is None:
+        raise RecipeError(f'{where} is {value!r}; write a positive count such as 2000000, "2M" or "1.5B"')
+    return int(float(match[1]) * _MULTIPLES[match[2].upper()])
+
+
+def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
+    """Replace `{name}` in every path of the recipe."""
+    if isinstance(value, dict):
+        return {
+            key: _fill_paths(item, variables, origin)
+            if key in ("paths", "path", "exclude", "prompts_file")
+            else _fill(item, variables, origin)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_fill(item, variables, origin) for item in value]
+    return value
+
+
+def _fill_paths(value: Any, variables: Mapping[str, str], origin: str) -> Any:
+    if isinstance(value, list):
+        return [_fill_paths(item, variables, origin) for item in value]
+    if not isinstance(value, str):
+        return value
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in variables:
+            raise RecipeError(
+                f"{origin}: the path `{value}` uses `{{{name}}}`, which nothing defines; known are"
+                f" {', '.join(sorted(variables))}. Define it under [variables] or with --set variables.{name}=..."
+            )
+        return variables[name]
+
+    return re.sub(r"\{([a-z_]+)\}", replacement, value)
+
+
+def _apply_setting(raw: dict[str, Any], setting: str) -> None:
+    """Write `a.b.c=value` into the raw recipe; `sources.NAME.key` finds the source by its name."""
+    path, equals, text = setting.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise RecipeError(f"--set {setting}: write it as key.path=value, for example --set dedup.threshold=0.9")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    place: Any = raw
+    for key in keys[:-1]:
+        if isinstance(place, list):
+            place = _named(place, key, setting)
+        else:
+            place = place.setdefault(key, {})
+    if isinstance(place, list):
+        raise RecipeError(f"--set {setting}: `{'.'.join(keys[:-1])}` is a list; name one of its entries first")
+    if not isinstance(place, dict):
+        raise RecipeError(f"--set {setting}: `{'.'.join(keys[:-1])}` is a value, not a table")
+    place[keys[-1]] = value
+
+
+def _named(entries: list[Any], name: str, setting: str) -> Any:
+    for entry in entries:
+        if isinstance(entry, dict) and entry.get("name") == name:
+            return entry
+    names = ", ".join(str(entry.get("name")) for entry in entries if isinstance(entry, dict))
+    raise RecipeError(f"--set {setting}: there is no entry named `{name}`; there are {names}")
+
+
+def _explain(error: ValidationError, origin: str) -> str:
+    lines = [f"{origin}: {error.error_count()} wrong value{'s' if error.error_count() > 1 else ''}"]
+    for problem in error.errors():
+        place = _place(problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(problem["loc"][:-1])
+            close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+            hint = f"; did you mean `{close[0]}`?" if close else f"; known keys: {', '.join(known)}"
+            lines.append(f"  {place}: unknown key{hint}")
+        elif problem["type"] == "missing":
+            lines.append(f"  {place}: missing")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
+            lines.append(f"  {place}: {message}{found}")
+    return "\n".join(lines)
+
+
+def _place(location: Sequence[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _known_keys(location: Sequence[int | str]) -> list[str]:
+    """Field names of the config model at a place within the recipe."""
+    model: Any = Recipe
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        model = _model_within(field.annotation) if field is not None else None
+        if model is None:
+            return []
+    return sorted(model.model_fields)
+
+
+def _model_within(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = _model_within(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _check_source_names(recipe: Recipe, origin: str) -> None:
+    """Tables keyed by source must name sources that exist: a typing error would otherwise have no effect."""
+    names = {source.name for source in recipe.sample.sources}
+    for stage in STAGES:
+        config = getattr(recipe, stage)
+        for key in ("weights", "priorities", "presets", "wipe_out_overrides", "heldout_shares"):
+            for name in getattr(config, key, None) or {}:
+                if name not in names:
+                    raise RecipeError(
+                        f"{origin}: {stage}.{key} names the source `{name}`, but the sources are"
+                        f" {', '.join(sorted(names))}"
+                    )

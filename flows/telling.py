@@ -1,0 +1,74 @@
+"""Lives of documents and contents of steps, in words for a terminal."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.lineage import Life
+
+MOST_STEPS = 12
+
+
+def tell_life(life: Life, console: Console) -> None:
+    """One document: where it came from, what each stage did, how it ended."""
+    console.print(
+        f"[bold]{life.doc_id}[/]  {escape(life.source)}: {escape(life.path)} record {life.record}, byte {life.byte}"
+    )
+    console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
+    for event in life.events:
+        console.print(f"  {event['stage']:<15}{escape(_words(event))}")
+    console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
+
+
+def _words(event: dict[str, Any]) -> str:
+    what = event["what"]
+    if what == "sampled":
+        return f"sampled, {event['bytes']} bytes"
+    if what == "packed":
+        rows = event["rows"]
+        where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}" if rows else "no row"
+        return f"packed as {event['tokens']} tokens in {where}"
+    if what == "trained":
+        steps = [str(step) for step in event["steps"][:MOST_STEPS]]
+        more = f" and {len(event['steps']) - MOST_STEPS} more" if len(event["steps"]) > MOST_STEPS else ""
+        return f"read {event['reads']} times, in steps {', '.join(steps)}{more}" if steps else "never reached"
+    if what == "leak":
+        return f"held item {event['item_id']} of {event['benchmark']} at bytes {event['start']} to {event['end']}"
+    measured = f", {event['value']:.4g} against {event['limit']:.4g}" if "value" in event and "limit" in event else ""
+    sizes = f" ({event['bytes_in']} -> {event['bytes_out']} bytes)"
+    evidence = event.get("evidence")
+    if isinstance(evidence, dict):
+        evidence = ", ".join(f"{key} {value}" for key, value in evidence.items())
+    return f"{what} by `{event['rule']}`{measured}{sizes}" + (f": {evidence}" if evidence else "")
+
+
+def tell_reject(reject: dict[str, Any], console: Console) -> None:
+    """One record that could not be read."""
+    console.print(
+        f"[bold]rejected[/]  {escape(reject['source'])}: {escape(reject['path'])} record {reject['record']},"
+        f" byte {reject['byte']}: {escape(reject['reason'])}"
+    )
+    console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
+
+
+def tell_step(told: dict[str, Any], console: Console) -> None:
+    """The documents of one step as a table."""
+    state = "applied" if told["applied"] else "skipped by the guard"
+    loss = f", loss {told['loss']:.4f}" if told["loss"] is not None else ""
+    console.print(f"[bold]step {told['step']}[/]: {told['rows']} rows, {state}{loss}")
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("row", "document", "source", "bytes", "tokens", "path", "text"):
+        table.add_column(column, no_wrap=True, overflow="ellipsis", max_width=48 if column == "text" else 32)
+    for document in told["documents"]:
+        table.add_row(
+            str(document["row"]),
+            f"{document['doc_id'][:12]}/{document['piece']}",
+            escape(document["source"]),
+            f"{document['start']}-{document['end']}",
+            str(document["tokens"]),
+            escape(document["path"]),
+            escape(" ".join(document["text"].split())),
+        )
+    console.print(table)

@@ -1,0 +1,70 @@
+"""What a person sees while a run works: one bar a stage, the sentence why it runs, and what became of it."""
+
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from tasks.artifact import Artifact
+from tasks.build import Watcher
+
+
+class ProgressBars(Watcher):
+    """Live bars on a terminal, plain lines elsewhere. Use as a context manager around a run."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]ok"),
+            TextColumn("{task.description:<15}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "ProgressBars":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        if stage not in self._bars:
+            self._bars[stage] = self._progress.add_task(stage, total=total, unit=unit)
+        self._progress.update(self._bars[stage], completed=done, total=total, unit=unit)
+
+    def note(self, stage: str, sentence: str) -> None:
+        self._print(stage, Text(sentence, style="dim"))
+
+    def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
+        del cause
+        if stage in self._bars:
+            self._progress.remove_task(self._bars.pop(stage))
+        style = {"built": "green", "reused": "cyan", "reproduced": "magenta"}[outcome]
+        words = Text(f"{outcome} ", style=style)
+        words.append(f"{artifact.identity[:12]} in {seconds:.1f} s", style="dim")
+        self._print(stage, words)
+
+    def _print(self, stage: str, words: Text) -> None:
+        line = Text(f"{stage:<15}", style="bold")
+        line.append_text(words)
+        self._progress.console.print(line)
