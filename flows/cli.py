@@ -64,7 +64,7 @@ def run(
     """
     with told_errors():
         from flows.recipe import find_recipe, load_recipe
-        from flows.run import stretch
+        from flows.road import stretch
 
         root = root.resolve()
         stretch(from_stage, only)
@@ -98,7 +98,8 @@ def quickstart(
 def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List runs, newest last, with what each stage did."""
     with told_errors():
-        from flows.run import STAGES, list_runs
+        from flows.record import list_runs
+        from flows.road import STAGES
 
         runs = list_runs(root)
         if as_json:
@@ -244,7 +245,17 @@ def _run(
 ) -> None:
     _check_root(root)
     _quieten_prefect(verbose)
-    from flows.run import ONLOOKER, new_run_id
+    from flows.private_server import prefect_server
+
+    with prefect_server():
+        record, page = _run_flow(chosen, root, from_stage, only, force, as_json)
+    _finish(record, root, page, as_json)
+
+
+def _run_flow(
+    chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool
+) -> tuple[dict[str, Any], Path]:
+    from flows.record import ONLOOKER, new_run_id
     from flows.terminal import ProgressBars
 
     run_id = new_run_id()
@@ -257,7 +268,7 @@ def _run(
             record = pretrain(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
         finally:
             ONLOOKER.reset(token)
-    _finish(record, root, root / "runs" / run_id / "page.html", as_json)
+    return record, root / "runs" / run_id / "page.html"
 
 
 def _finish(record: dict[str, Any], root: Path, page: Path, as_json: bool) -> None:
@@ -287,7 +298,6 @@ def _check_root(root: Path) -> None:
 
 def _quieten_prefect(verbose: bool) -> None:
     """Defaults for Prefect that a user's own settings overrule; must run before Prefect is imported."""
-    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
     if not verbose:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.run import list_runs
+from flows.record import list_runs
 from model.errors import InputError
 from tasks.artifact import Artifact, read_table
 

@@ -31,16 +31,16 @@ from pydantic import BaseModel, Field, ValidationError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
-from tasks.sample.config import SampleConfig
 from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import VocabConfig
 
+from flows.road import STAGES
 from model.errors import InputError, RecipeError
 from tasks.config import RUNTIME, StrictConfig
+from tasks.dedup.config import DedupConfig
+from tasks.sample.config import SampleConfig
 
-STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 RECIPES = Path(__file__).parent / "recipes"
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
@@ -128,10 +128,9 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         shared["row_length"] = int(model["context"]) + 1
     for stage in STAGES:
         section = dict(values.get(stage, {}))
-        fields = Recipe.model_fields[stage].annotation
-        assert fields is not None
+        config = _model_within(Recipe.model_fields[stage].annotation)
         for key, value in shared.items():
-            if key in fields.model_fields:
+            if key in config.model_fields:
                 section.setdefault(key, value)
         values[stage] = section
     try:
@@ -195,10 +194,7 @@ def _apply_setting(raw: dict[str, Any], setting: str) -> None:
         value = text
     place: Any = raw
     for key in keys[:-1]:
-        if isinstance(place, list):
-            place = _named(place, key, setting)
-        else:
-            place = place.setdefault(key, {})
+        place = _named(place, key, setting) if isinstance(place, list) else place.setdefault(key, {})
     if isinstance(place, list):
         raise RecipeError(f"--set {setting}: `{'.'.join(keys[:-1])}` is a list; name one of its entries first")
     if not isinstance(place, dict):

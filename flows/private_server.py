@@ -1,0 +1,117 @@
+"""A Prefect server of one run's own, for people who have set none up; it dies with the run, however the run dies.
+
+Prefect's built-in ephemeral server survives a kill -9 of the flow's process (measured with 3.8.8: one orphaned
+`uvicorn` a kill). Ours asks the kernel to end it with its parent. `python -m flows.private_server PORT` is the child.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from model.errors import Infra
+from model.parent_death import die_with_parent
+
+STARTUP_SECONDS = 120.0
+# Prefect's own switches for a server inside a client: no UI, no schedulers that only a standing server needs.
+EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+
+
+@contextmanager
+def prefect_server() -> Iterator[str]:
+    """Yields the API address of the configured server, or of a private one that ends with this block.
+
+    Must be entered before Prefect is imported, since it sets `PREFECT_API_URL` for a private server. Raises Infra when
+    the private server does not answer within two minutes.
+    """
+    configured = _configured_url()
+    if configured:
+        yield configured
+        return
+    port = _free_port()
+    environment = {**os.environ, **EPHEMERAL}
+    server = subprocess.Popen([sys.executable, "-m", "flows.private_server", str(port)], env=environment)
+    url = f"http://127.0.0.1:{port}/api"
+    try:
+        _wait_until_healthy(url, server)
+        os.environ["PREFECT_API_URL"] = url
+        yield url
+    finally:
+        _send_what_is_queued()
+        os.environ.pop("PREFECT_API_URL", None)
+        server.send_signal(signal.SIGTERM)
+        try:
+            server.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def _configured_url() -> str | None:
+    """The server that the user's environment or Prefect profile names, found without importing Prefect."""
+    if os.environ.get("PREFECT_API_URL"):
+        return os.environ["PREFECT_API_URL"]
+    import tomllib
+    from pathlib import Path
+
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = home / "profiles.toml"
+    if not profiles.is_file():
+        return None
+    data = tomllib.loads(profiles.read_text())
+    active = os.environ.get("PREFECT_PROFILE", data.get("active", ""))
+    return data.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise Infra(f"the private Prefect server ended at start with exit code {server.returncode}; run with -v")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise Infra(f"the private Prefect server at {url} did not answer within {STARTUP_SECONDS:.0f} s; run again")
+
+
+def _send_what_is_queued() -> None:
+    """Prefect sends logs and events from background threads; without this the last ones find no server."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=10)
+    EventsWorker.drain_all(timeout=10)
+
+
+def _serve(port: int) -> None:
+    die_with_parent(signal.SIGKILL)
+    import uvicorn
+
+    uvicorn.run(
+        "prefect.server.api.server:create_app",
+        factory=True,
+        host="127.0.0.1",
+        port=port,
+        log_level="error",
+        lifespan="on",
+    )
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))

@@ -1,0 +1,71 @@
+"""What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
+
+import json
+import secrets
+import time
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from tasks.artifact import Artifact
+from tasks.build import Watcher
+from tasks.durable import write_atomically
+
+RECORD = "run.json"
+
+ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
+"""Who watches the runs of this context; the command puts its progress bars here."""
+
+
+class RunRecord(Watcher):
+    """Keeps `run.json` true while stages finish, and passes what it hears on to another watcher."""
+
+    def __init__(self, folder: Path, head: dict[str, Any], onlooker: Watcher) -> None:
+        self._path = folder / RECORD
+        self._onlooker = onlooker
+        self.data: dict[str, Any] = {**head, "state": "running", "finished": None, "stages": [], "notes": []}
+        self.save()
+
+    def save(self) -> None:
+        """Write the record."""
+        write_atomically(self._path, json.dumps(self.data, indent=1).encode())
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        self._onlooker.progress(stage, done, total, unit)
+
+    def note(self, stage: str, sentence: str) -> None:
+        self.data["notes"].append({"time": time.time(), "stage": stage, "note": sentence})
+        self._onlooker.note(stage, sentence)
+
+    def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
+        self._entry(
+            {
+                "stage": stage,
+                "identity": artifact.identity,
+                "content": artifact.content,
+                "path": str(artifact.path),
+                "outcome": outcome,
+                "cause": cause,
+                "seconds": seconds,
+                "started": time.time() - seconds,
+            }
+        )
+        self._onlooker.finished(stage, artifact, outcome, cause, seconds)
+
+    def failed(self, stage: str, error: BaseException) -> None:
+        """A stage ended in an error."""
+        self._entry({"stage": stage, "outcome": "failed", "error": f"{type(error).__name__}: {error}"})
+
+    def _entry(self, entry: dict[str, Any]) -> None:
+        self.data["stages"] = [old for old in self.data["stages"] if old["stage"] != entry["stage"]] + [entry]
+        self.save()
+
+
+def new_run_id() -> str:
+    """UTC time and six hexadecimal digits: sorts by time, never in an identity."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+def list_runs(root: Path) -> list[dict[str, Any]]:
+    """The records of all runs under a root, oldest first."""
+    return [json.loads(path.read_text()) for path in sorted((root / "runs").glob(f"*/{RECORD}"))]
