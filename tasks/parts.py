@@ -3,7 +3,7 @@
 import functools
 import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,10 +26,13 @@ class PartResult:
 PartFunction = Callable[[pa.Table, int], PartResult]
 
 
-def map_parts(workspace: Workspace, parent: Artifact, function: PartFunction, workers: int) -> StageReport:
+def map_parts(
+    workspace: Workspace, parent: Artifact, function: PartFunction, workers: int, *, in_threads: bool = False
+) -> StageReport:
     """Apply `function(documents of part i, i)` to every part and write its tables as unit i.
 
-    `function` must be picklable (a module-level function or a `functools.partial` of one) when `workers` > 1.
+    `function` must be picklable (a module-level function or a `functools.partial` of one) when `workers` > 1, unless
+    `in_threads`: for functions whose time goes into compiled code that releases the GIL.
     Returns the merged report in order of parts; units finished by an earlier, killed build are not run again.
     """
     parts = parent.files("documents")
@@ -48,13 +51,19 @@ def map_parts(workspace: Workspace, parent: Artifact, function: PartFunction, wo
             reports[index] = work(index, parts[index])
             workspace.advance(len(reports), len(parts), "parts")
     else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(workers, len(waiting)), mp_context=context, initializer=die_with_parent) as pool:
+        with _pool(min(workers, len(waiting)), in_threads) as pool:
             futures = {pool.submit(work, index, parts[index]): index for index in waiting}
             for future in as_completed(futures):
                 reports[futures[future]] = future.result()
                 workspace.advance(len(reports), len(parts), "parts")
     return StageReport.merged(reports[index] for index in sorted(reports))
+
+
+def _pool(workers: int, in_threads: bool) -> Executor:
+    if in_threads:
+        return ThreadPoolExecutor(workers)
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=die_with_parent)
 
 
 def unit_name(index: int) -> str:

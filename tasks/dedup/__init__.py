@@ -1,0 +1,10 @@
+"""Stage 3, dedup: exact and near duplicates out, the better copy stays.
+
+In: DOCUMENTS. Out: DOCUMENTS (parts map one to one), LEDGER, and INDEX (doc_id, text_digest, MinHash signature of every
+document that stays) for later runs to compare against.
+
+Why: repeated text makes a model memorise and wastes the budget (Lee et al. 2022, Deduplicating Training Data Makes
+Language Models Better). How: equal text digests first; then MinHash (Broder 1997) over shingles of 5 words, banded for
+locality-sensitive hashing; then the true Jaccard similarity of every candidate, because unverified candidates joined by
+transitive closure can wipe out a source. A document is removed only against a document that stays.
+"""

@@ -1,0 +1,43 @@
+"""Settings of the dedup stage."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tasks.config import RUNTIME, StrictConfig
+
+
+class DedupConfig(StrictConfig):
+    """What counts as a duplicate, and which copy stays."""
+
+    threshold: float = Field(default=0.8, gt=0.0, le=1.0)
+    """True Jaccard similarity of the shingle sets (0 to 1) from which on the later copy is removed."""
+    shingle_words: int = Field(default=5, ge=1, le=32)
+    """Words in a shingle; in scripts without blanks a character is a word."""
+    bands: int = Field(default=16, ge=1, le=256)
+    """Bands of the signature; two documents are compared when they agree in at least one whole band."""
+    rows_per_band: int = Field(default=7, ge=1, le=64)
+    """Hash values in a band; bands x rows is the length of a signature."""
+    permutation_seed: int = Field(default=1, ge=0, lt=2**32)
+    """Seed of the hash permutations, as datasketch's `MinHash(seed=...)`."""
+    survivors_per_bucket: int = Field(default=64, ge=1, le=4096)
+    """Kept documents of one bucket that a newcomer is compared with, in order of their rank; bounds the work where
+    thousands of different documents share a template."""
+    priorities: dict[str, int] = Field(default_factory=dict)
+    """Rank of each source: of two copies the one from the source with the smaller rank stays. Sources without a rank
+    come last. Within a rank the longer text stays, then the smaller doc_id."""
+    planted_pairs: int = Field(default=200, ge=0, le=100_000)
+    """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
+    wipe_out_limit: float = Field(default=0.9, gt=0.0, le=1.0)
+    """Largest share of a source's documents (0 to 1) that may be removed before the stage stops."""
+    wipe_out_overrides: dict[str, float] = Field(default_factory=dict)
+    """Other limits by source."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the run; decides which documents the planted copies are made from."""
+    threads: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
+    """Threads that work on parts at the same time."""
+
+    @property
+    def signature_length(self) -> int:
+        """Hash values in a signature."""
+        return self.bands * self.rows_per_band
