@@ -1,0 +1,51 @@
+"""What the build needs to know about sample; knows neither Prefect nor heavy libraries."""
+
+from pathlib import Path
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.digests import InputDigests, combined_digest
+from tasks.report import StageReport
+from tasks.sample.config import SampleConfig
+from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.workspace import Workspace
+
+SAMPLE = Stage("sample", roots=("tasks.sample.sampling", "tasks.sample.discovery"), libraries=("pyarrow", "zstandard"))
+UNREADABLE = "unreadable"
+
+
+def build_sample(context: RunContext, config: SampleConfig) -> Artifact:
+    """DOCUMENTS of all sources; the files count by content.
+
+    Raises InputError before any work for a missing path, a pattern without a match, or an empty source.
+    """
+    listings = find_files(config)
+
+    def run(workspace: Workspace) -> StageReport:
+        from tasks.sample.sampling import sample_documents
+
+        return sample_documents(listings, config, workspace)
+
+    external = source_digests(listings, context.root / "inputs.json")
+    return build_artifact(context, SAMPLE, config, {}, run, external=external)
+
+
+def source_digests(listings: list[SourceFiles], cache: Path) -> dict[str, str]:
+    """`source/NAME` -> one digest over the root-relative paths and contents of the source's files."""
+    digests = InputDigests(cache)
+    try:
+        return {
+            f"source/{listing.source.name}": combined_digest(
+                (file.relative, _digest(digests, file)) for file in listing.files
+            )
+            for listing in listings
+        }
+    finally:
+        digests.save()
+
+
+def _digest(digests: InputDigests, file: InputFile) -> str:
+    try:
+        return digests.digest(file.path)
+    except OSError:
+        return UNREADABLE  # The reader will reject the file by name; readable again, it is another input.

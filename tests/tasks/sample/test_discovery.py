@@ -1,0 +1,135 @@
+"""Paths, folders and patterns become files with stable names; what does not exist is an error before work begins."""
+
+import pytest
+from pydantic import ValidationError
+
+from model.errors import InputError, RecipeError
+from tasks.sample.config import SampleConfig, Source
+from tasks.sample.discovery import find_files, guess_format
+
+
+def listing(*paths, **fields):
+    source = Source(name="s", paths=tuple(str(path) for path in paths), weight=1, **fields)
+    (found,) = find_files(SampleConfig(sources=(source,), budget_tokens=1000))
+    return found
+
+
+def names(*paths, **fields):
+    return [file.relative for file in listing(*paths, **fields).files]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.md", "a.txt", "sub/c.py", "sub/deep/d.html", "sub/e.png", ".hidden/f.txt", "LICENSE"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("words")
+    return tmp_path
+
+
+def test_a_folder_is_read_recursively_and_sorted_without_hidden_or_unknown_files(tree):
+    found = listing(tree)
+    assert [(file.relative, file.format) for file in found.files] == [
+        ("LICENSE", "text"),
+        ("a.txt", "text"),
+        ("b.md", "markdown"),
+        ("sub/c.py", "code"),
+        ("sub/deep/d.html", "html"),
+    ]
+    assert found.passed_over == {"of another format": 1}
+
+
+def test_a_pattern_is_relative_to_its_fixed_part(tree):
+    assert names(f"{tree}/sub/**/*.html") == ["deep/d.html"]
+    assert names(f"{tree}/*/c.py") == ["sub/c.py"]
+
+
+def test_a_single_file_is_relative_to_its_folder(tree):
+    assert names(tree / "sub" / "c.py") == ["c.py"]
+
+
+def test_a_file_matched_twice_is_read_once(tree):
+    assert names(f"{tree}/*.txt", f"{tree}/a.*") == ["a.txt"]
+
+
+def test_files_of_a_second_root_are_marked(tree, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    (other / "a.txt").write_text("else")
+    assert names(f"{tree}/*.txt", f"{other}/*.txt") == ["@2/a.txt", "a.txt"]
+
+
+def test_excluded_paths_are_counted(tree):
+    found = listing(tree, exclude=("sub/**", "**/LICENSE"))
+    assert [file.relative for file in found.files] == ["a.txt", "b.md"]
+    assert found.passed_over["excluded"] == 4
+
+
+def test_a_stated_format_takes_every_match_of_a_pattern_but_only_its_own_files_of_a_folder(tree):
+    assert names(f"{tree}/sub/*", format="text") == ["c.py", "e.png"]
+    assert names(tree, format="markdown") == ["b.md"]
+
+
+def test_files_of_no_bytes_are_passed_over(tree):
+    (tree / "empty.txt").write_bytes(b"")
+    assert listing(tree).passed_over["of 0 bytes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("gone.txt", "does not exist"),
+        ("gone/*.txt", "fixed part .*gone does not exist"),
+        ("*.rtf", "exists, but nothing in it matches"),
+        ("sub/e.png", "suffix tells no format"),
+        ("sub/*.png", "is empty"),
+    ],
+)
+def test_what_cannot_be_read_at_all_is_an_input_error(tree, path, message):
+    with pytest.raises(InputError, match=message):
+        listing(f"{tree}/{path}")
+
+
+def test_a_source_of_empty_files_is_empty(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"")
+    with pytest.raises(InputError, match="1 of 0 bytes"):
+        listing(tmp_path)
+
+
+def test_a_uri_is_refused_in_words(tmp_path):
+    with pytest.raises(RecipeError, match="local paths"):
+        listing("s3://bucket/x.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.jsonl.gz", ("jsonl", "gzip")),
+        ("a.JSONL.zst", ("jsonl", "zstd")),
+        ("README", ("text", None)),
+        ("README.md", ("markdown", None)),
+        ("LICENSE.APACHE", ("text", None)),
+        ("Makefile", ("code", None)),
+        ("a.tar", (None, None)),
+    ],
+)
+def test_names_tell_format_and_compression(tmp_path, name, expected):
+    assert guess_format(tmp_path / name) == expected
+
+
+def test_weights_must_sum_to_one():
+    def config(*weights, **fields):
+        sources = tuple(Source(name=f"s{i}", paths="x", weight=weight) for i, weight in enumerate(weights))
+        return SampleConfig(sources=sources, budget_tokens=1, **fields)
+
+    assert config(0.3, 0.7)
+    assert config(3, 7, normalise_weights=True)
+    with pytest.raises(ValidationError, match=r"sum to 1 and sum to 0\.8 \(s0 0\.3, s1 0\.5\)"):
+        config(0.3, 0.5)
+    with pytest.raises(ValidationError, match="greater than 0"):
+        config(0.0, 1.0)
+
+
+def test_source_names_must_differ():
+    source = Source(name="s", paths="x", weight=0.5)
+    with pytest.raises(ValidationError, match="s is used more than once"):
+        SampleConfig(sources=(source, source), budget_tokens=1)
