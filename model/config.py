@@ -1,0 +1,128 @@
+"""Everything that decides a training run, as frozen models; `run.json` holds one `TrainerRun`."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Strict(BaseModel):
+    """Frozen, and refuses unknown keys; the docstring under each field is its help text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class GPTConfig(Strict):
+    """A decoder that predicts the next token: pre-LayerNorm blocks, GELU, rotary positions, tied head."""
+
+    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    """Rows of the embedding table; the tokenizer's number of pieces."""
+    context: int = Field(default=256, ge=8, le=2**17)
+    """Tokens that the model sees at once."""
+    layers: int = Field(default=4, ge=1, le=512)
+    """Transformer blocks."""
+    heads: int = Field(default=4, ge=1, le=512)
+    """Attention heads; `width` must be a multiple of twice as many (rotary positions turn pairs)."""
+    width: int = Field(default=256, ge=8, le=2**16)
+    """Size of the residual stream (d_model)."""
+    ffn_width: int | None = Field(default=None, ge=8)
+    """Size of the hidden layer of each MLP; four times `width` by default."""
+    embedding_norm: bool = True
+    """LayerNorm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
+    init_std: float = Field(default=0.02, gt=0, le=1)
+    """Standard deviation of the Gaussian that matrices start from; output projections of the residual branches start
+    from this over sqrt(2 * layers) (GPT-2, section 2.3)."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "GPTConfig":
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
+                f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
+            )
+        return self
+
+    @property
+    def hidden(self) -> int:
+        """Size of the MLP's hidden layer."""
+        return self.ffn_width or 4 * self.width
+
+
+class OptimizerConfig(Strict):
+    """AdamW with decoupled weight decay on matrices only."""
+
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the second moment (0.95: OPT-175B, GPT-3)."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of the second moment."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Decay of matrices per unit of learning rate; norms, biases and the embedding are not decayed."""
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Largest gradient norm; a longer gradient is scaled down to it."""
+
+
+class ScheduleConfig(Strict):
+    """Linear warm-up, then a half cosine, as functions of the share of tokens read."""
+
+    start_lr: float = Field(default=0.0, ge=0)
+    """Learning rate before the first token."""
+    peak_lr: float = Field(default=2e-3, gt=0)
+    """Learning rate at the end of warm-up."""
+    end_lr: float = Field(default=2e-4, ge=0)
+    """Learning rate after the last token."""
+    warmup_share: float = Field(default=0.05, ge=0, lt=1)
+    """Share of all tokens over which the rate rises."""
+
+
+class TrainConfig(Strict):
+    """How a model is trained, given its sequences in their order."""
+
+    batch_rows: int = Field(default=16, ge=1)
+    """Rows that one optimizer step reads."""
+    micro_batch_rows: int = Field(default=16, ge=1)
+    """Rows that pass through the model at once; must divide `batch_rows`."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Optimizer settings."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Learning rate over the run."""
+    dtype: Literal["float32"] = "float32"
+    """Type of weights and arithmetic."""
+    threads: int = Field(default=2, ge=1, le=1024)
+    """CPU threads of the arithmetic; another number sums in another order and gives other last bits."""
+    checkpoint_steps: int = Field(default=50, ge=1)
+    """Optimizer steps between checkpoints."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept."""
+    max_nonfinite_steps: int = Field(default=3, ge=1)
+    """Steps in a row with a non-finite loss or gradient after which training stops."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Seed of the initial weights."""
+
+    @model_validator(mode="after")
+    def _micro_batches_fill_the_batch(self) -> "TrainConfig":
+        if self.batch_rows % self.micro_batch_rows:
+            raise ValueError(
+                f"micro_batch_rows {self.micro_batch_rows} does not divide batch_rows {self.batch_rows}"
+            )
+        return self
+
+
+class TrainerRun(Strict):
+    """The contents of `run.json`: what to train on, where to write, and how."""
+
+    sequences: tuple[Path, ...]
+    """Arrow files of SEQUENCES, in order of rows."""
+    order: Path
+    """Arrow file of ORDER."""
+    out: Path
+    """Folder for checkpoints and results."""
+    pad: int = Field(ge=0)
+    """Token id of padding; its prediction carries no loss."""
+    tokenizer_digest: str
+    """Digest of the tokenizer that made the sequences; travels into every checkpoint and export."""
+    model: GPTConfig
+    """The network."""
+    train: TrainConfig
+    """The training."""

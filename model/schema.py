@@ -1,0 +1,78 @@
+"""Arrow schemas of the tables that training reads and writes.
+
+SEQUENCES and ORDER are read by memory map, so they are written uncompressed; the reader defines them. PERF and EVENTS
+hold clocks and stay outside every content digest.
+"""
+
+import pyarrow as pa
+
+U16_PIECES = 1 << 16
+
+
+def sequences_schema(row_length: int, vocab_size: int) -> pa.Schema:
+    """SEQUENCES: one row of `row_length` token ids (u16 where the vocabulary allows), all from one source.
+
+    `loss_start` is the first token position whose prediction counts in the loss.
+    """
+    token = pa.uint16() if vocab_size <= U16_PIECES else pa.uint32()
+    return pa.schema(
+        [
+            pa.field("row", pa.int64(), nullable=False),
+            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("tokens", pa.list_(pa.field("item", token, nullable=False), row_length), nullable=False),
+            pa.field("loss_start", pa.int32(), nullable=False),
+        ]
+    )
+
+
+ORDER = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("epoch", pa.int16(), nullable=False)])
+"""Which row training reads at each position (the row number of this table), and for which time (from 0)."""
+
+STEPS = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("pos_start", pa.int64(), nullable=False),
+        pa.field("pos_end", pa.int64(), nullable=False),
+        pa.field("applied", pa.bool_(), nullable=False),
+    ]
+)
+"""What training really read: positions of ORDER, half-open; `attempt` counts replays by the guard."""
+
+METRICS = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+        pa.field("loss", pa.float64(), nullable=False),
+        pa.field("grad_norm", pa.float64(), nullable=False),
+        pa.field("lr", pa.float64(), nullable=False),
+        pa.field("scale", pa.float64(), nullable=False),
+        pa.field("thermometers", pa.list_(pa.float32()), nullable=False),
+    ]
+)
+"""One row a step: tokens read so far, mean loss in nats per token, gradient norm before clipping."""
+
+PERF = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("wall_s", pa.float64(), nullable=False),
+        pa.field("tokens_s", pa.float64(), nullable=False),
+        pa.field("mfu", pa.float64()),
+        pa.field("rss", pa.int64(), nullable=False),
+    ]
+)
+"""Seconds and tokens per second of each step, model FLOPs utilisation where the peak is known, resident bytes."""
+
+EVENTS = pa.schema(
+    [
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("time", pa.float64(), nullable=False),
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("class", pa.string(), nullable=False),
+        pa.field("positions", pa.list_(pa.int64()), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+    ]
+)
+"""What happened to the training process: starts, resumes, checkpoints, damaged checkpoints, skipped steps."""
