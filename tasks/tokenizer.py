@@ -1,0 +1,138 @@
+"""A trained vocabulary at work: text to token ids and back without losing a byte, and the bytes of each token.
+
+Every piece of the vocabulary stands for fixed bytes (text pieces, single bytes through byte fallback, nothing for
+special tokens), and the normaliser is the identity. So the ids of a text, looked up in a table of piece lengths and
+summed, give each token's byte offsets, and the bytes joined give the text back.
+
+SentencePiece (Kudo and Richardson, 2018) writes a blank as U+2581 inside its pieces and would read a U+2581 of the
+text as a blank. Here that character is always spelled by its three bytes.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sentencepiece
+
+from model.errors import InputError, IntegrityError
+from tasks.artifact import Artifact
+from tasks.digests import digest_bytes
+
+MODEL_FILE = "tokenizer.model"
+DESCRIPTION_FILE = "tokenizer.json"
+KIND = "sentencepiece"
+BLANK = "\u2581"
+UNK, BOS, EOS, PAD = 0, 1, 2, 3
+"""Ids of the special tokens in every vocabulary trained here."""
+_SLICE_CHARS = 1 << 20
+
+
+class Tokenizer:
+    """Encodes and decodes with one vocabulary. Ids are ints in [0, vocab_size)."""
+
+    def __init__(self, model: bytes) -> None:
+        self.model = model
+        self.digest = digest_bytes(model)
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces = range(self._processor.get_piece_size())
+        self.vocab_size = len(pieces)
+        self.unk = int(self._processor.unk_id())
+        self.bos = int(self._processor.bos_id())
+        self.eos = int(self._processor.eos_id())
+        self.pad = int(self._processor.pad_id())
+        self.piece_bytes: tuple[bytes, ...] = tuple(self._bytes_of(piece) for piece in pieces)
+        self.piece_lengths = np.array([len(piece) for piece in self.piece_bytes], dtype=np.int64)
+        """UTF-8 bytes that each id stands for, shape [vocab_size]; 0 for special tokens."""
+        self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
+        if self.unk in self._blank_ids:
+            raise InputError(
+                "tokenizer: the vocabulary has no byte pieces, so some text could not be written back exactly."
+                " Train it with byte fallback."
+            )
+
+    @staticmethod
+    def open(vocab: Artifact) -> "Tokenizer":
+        """The tokenizer of a vocab artifact; IntegrityError where its files disagree with their digests."""
+        return Tokenizer.load(vocab.file(MODEL_FILE), vocab.file(DESCRIPTION_FILE))
+
+    @staticmethod
+    def load(model: Path, description: Path) -> "Tokenizer":
+        """The tokenizer in two files; IntegrityError where the description belongs to another model."""
+        tokenizer = Tokenizer(model.read_bytes())
+        expected, found = json.loads(description.read_text()), tokenizer.description()
+        if expected != found:
+            wrong = next(key for key in {**expected, **found} if expected.get(key) != found.get(key))
+            raise IntegrityError(
+                f"{description} says {wrong} = {expected.get(wrong)!r}, and {model.name} has {found.get(wrong)!r}:"
+                f" the two files do not belong together. Nothing was computed from them. Rebuild the vocabulary."
+            )
+        return tokenizer
+
+    def description(self) -> dict[str, Any]:
+        """The content of `tokenizer.json`: kind, number of pieces, special ids, digest of the model file."""
+        return {
+            "kind": KIND,
+            "vocab_size": self.vocab_size,
+            "unk": self.unk,
+            "bos": self.bos,
+            "eos": self.eos,
+            "pad": self.pad,
+            "digest": self.digest,
+        }
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text` alone, without special tokens; `decode` gives exactly `text` back."""
+        ids: list[int] = []
+        for number, stretch in enumerate(text.split(BLANK)):
+            if number:
+                ids += self._blank_ids
+            if stretch:
+                ids += self._processor.encode(stretch)
+        return ids
+
+    def encode_batch(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+        """Ids of each text as int32 arrays [tokens], about a million characters of text in work at a time."""
+        waiting: list[str] = []
+        size = 0
+        for text in texts:
+            waiting.append(text)
+            size += len(text)
+            if size >= _SLICE_CHARS:
+                yield from self._encode_slice(waiting)
+                waiting, size = [], 0
+        yield from self._encode_slice(waiting)
+
+    def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids int32 [tokens] and byte borders int64 [tokens + 1]: token i covers UTF-8 bytes [b[i], b[i + 1])."""
+        ids = np.array(self.encode(text), dtype=np.int32)
+        return ids, self.borders(ids)
+
+    def borders(self, ids: np.ndarray) -> np.ndarray:
+        """Byte borders int64 [tokens + 1] of consecutive `ids`; special tokens cover no bytes."""
+        borders = np.zeros(len(ids) + 1, dtype=np.int64)
+        np.cumsum(self.piece_lengths[ids], out=borders[1:])
+        return borders
+
+    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
+        """The UTF-8 bytes that `ids` stand for; special tokens give none."""
+        return b"".join([self.piece_bytes[token] for token in ids])
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of `ids`; bytes that are no UTF-8 (a character cut in two) become U+FFFD."""
+        return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
+        plain = [text for text in texts if BLANK not in text]
+        encoded = iter(self._processor.encode(plain, num_threads=1) if plain else ())
+        for text in texts:
+            yield np.array(self.encode(text) if BLANK in text else next(encoded), dtype=np.int32)
+
+    def _bytes_of(self, piece: int) -> bytes:
+        if self._processor.is_control(piece) or self._processor.is_unknown(piece):
+            return b""
+        name = self._processor.id_to_piece(piece)
+        if self._processor.is_byte(piece):
+            return bytes([int(name[3:5], 16)])
+        return name.replace(BLANK, " ").encode()

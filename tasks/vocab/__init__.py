@@ -1,0 +1,8 @@
+"""Vocabulary: DOCUMENTS -> TOKENIZER.
+
+A SentencePiece vocabulary (Kudo and Richardson, 2018; BPE after Sennrich et al., 2016, or Unigram after Kudo, 2018)
+trained on the run's own documents, sampled by the sources' weights. The normaliser is the identity and bytes stand in
+for characters outside the vocabulary, so every text can be written back exactly.
+
+Out: `tokenizer.model` (SentencePiece's own file) and `tokenizer.json` (kind, size, special ids, digest of the model).
+"""

@@ -1,0 +1,133 @@
+"""Training the vocabulary: one thread, identity normaliser, byte fallback; the same text gives the same file.
+
+SentencePiece with two threads writes another file than with one (measured, version 0.2.3), so the number of threads
+is fixed here and is no setting.
+"""
+
+import io
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+import sentencepiece
+
+from model.errors import Bug, InputError
+from tasks.artifact import Artifact
+from tasks.report import StageReport
+from tasks.tokenizer import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts, training_lines
+from tasks.workspace import Workspace
+
+MEASURED_BYTES = 1_000_000
+"""UTF-8 bytes of each source on which bytes per token are measured."""
+UNIT = "tokenizer"
+_CAN_GIVE = re.compile(r"set it to a value <= (\d+)")
+_NEEDS = re.compile(r"smaller than required_chars\. (\d+) vs (\d+)")
+
+
+def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Workspace) -> StageReport:
+    """Train and write `tokenizer.model` and `tokenizer.json`.
+
+    Raises InputError when the text cannot give `vocab_size` pieces or its characters do not fit into them.
+    """
+    finished = workspace.finished(UNIT)
+    if finished is not None:
+        return finished
+    sizes = bytes_by_source(documents)
+    plan = planned_bytes(sizes, config.weights, config.max_bytes)
+    sampled: Counter[str] = Counter()
+    measured: dict[str, list[str]] = {}
+
+    def sample() -> Iterable[str]:
+        for source, text in sampled_texts(documents, sizes, plan, config.seed):
+            if sampled[source] < MEASURED_BYTES:
+                measured.setdefault(source, []).append(text[:MEASURED_BYTES])
+            sampled[source] += len(text.encode())
+            workspace.advance(sampled.total(), sum(plan.values()), "bytes")
+            yield text
+
+    tokenizer = Tokenizer(train_pieces(sample(), config))
+    with workspace.unit(UNIT) as unit:
+        unit.path(MODEL_FILE).write_bytes(tokenizer.model)
+        unit.add_file(MODEL_FILE)
+        unit.path(DESCRIPTION_FILE).write_text(json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n")
+        unit.add_file(DESCRIPTION_FILE)
+        unit.report = _count_documents(documents)
+        unit.report.facts["vocabulary"] = {
+            "pieces": tokenizer.vocab_size,
+            "model_type": config.model_type,
+            "sampled_bytes": dict(sorted(sampled.items())),
+            "bytes_per_token": {
+                source: round(bytes_per_token(tokenizer, texts), 4) for source, texts in sorted(measured.items())
+            },
+        }
+    return unit.report
+
+
+def train_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
+    """The bytes of a SentencePiece model with exactly `config.vocab_size` pieces."""
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=training_lines(texts),
+            model_writer=model,
+            model_type=config.model_type,
+            vocab_size=config.vocab_size,
+            character_coverage=config.character_coverage,
+            split_digits=config.split_digits,
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            allow_whitespace_only_pieces=True,
+            max_sentence_length=2**30,
+            input_sentence_size=0,
+            shuffle_input_sentence=False,
+            hard_vocab_limit=True,
+            num_threads=1,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            pad_id=PAD,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise _told_to_people(error, config) from error
+    return model.getvalue()
+
+
+def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
+    """UTF-8 bytes of `texts` by the tokens they take; 0 where there is no text."""
+    tokens = sum(len(ids) for ids in tokenizer.encode_batch(texts))
+    return sum(len(text.encode()) for text in texts) / tokens if tokens else 0.0
+
+
+def _told_to_people(error: RuntimeError, config: VocabConfig) -> Exception:
+    text = str(error)
+    if match := _CAN_GIVE.search(text):
+        return InputError(
+            f"vocab: {config.vocab_size} pieces were asked for, and the sampled text gives {match[1]} at most. Set"
+            f" vocab.vocab_size = {match[1]} or less, or bring more text"
+            f" (vocab.max_bytes is {config.max_bytes})."
+        )
+    if match := _NEEDS.search(text):
+        return InputError(
+            f"vocab: {config.vocab_size} pieces were asked for, and the characters of the sampled text with the special"
+            f" and byte pieces alone need {match[2]}. Set vocab.vocab_size above {match[2]}, or lower"
+            f" vocab.character_coverage (now {config.character_coverage}) so that rare characters are spelled in bytes."
+        )
+    if "sentences_.empty()" in text:
+        return InputError("vocab: the sampled documents hold no text at all, so there is nothing to train on")
+    return Bug(f"vocab: SentencePiece refused to train: {text}")
+
+
+def _count_documents(documents: Artifact) -> StageReport:
+    """Documents are only read here: all that came in go on."""
+    report = StageReport()
+    for source, counts in documents.report.sources.items():
+        mine = report.source(source)
+        mine.documents_in = mine.documents_out = counts.documents_out
+        mine.bytes_in = mine.bytes_out = counts.bytes_out
+    return report
