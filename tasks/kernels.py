@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from numba.core import config
 
 from tasks.digests import combined_digest, digest_file
+
+_SETTINGS: Any = numba.config
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -27,12 +28,12 @@ def kernel(function: Callable[..., Any]) -> Any:
     cache = _cache_folder(Path(function.__code__.co_filename).resolve().parent)
     if cache is None:
         return numba.njit(nogil=True)(function)
-    standing = config.CACHE_DIR
-    config.CACHE_DIR = str(cache)
+    standing = _SETTINGS.CACHE_DIR
+    _SETTINGS.CACHE_DIR = str(cache)
     try:
         return numba.njit(nogil=True, cache=True)(function)
     finally:
-        config.CACHE_DIR = standing
+        _SETTINGS.CACHE_DIR = standing
 
 
 def room_fingerprint(folder: Path) -> str:
@@ -43,7 +44,7 @@ def room_fingerprint(folder: Path) -> str:
 
 @functools.cache
 def _cache_folder(room: Path) -> Path | None:
-    bases = [Path(config.CACHE_DIR)] if config.CACHE_DIR else [room / "__pycache__", _user_cache()]
+    bases = [Path(_SETTINGS.CACHE_DIR)] if _SETTINGS.CACHE_DIR else [room / "__pycache__", _user_cache()]
     for base in bases:
         folder = base / f"kernels-{room.name}-{room_fingerprint(room)}"
         try:

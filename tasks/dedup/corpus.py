@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from model.durable import write_atomically
 from model.errors import Bug
 from tasks.artifact import Artifact, read_table
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.shingles import I64, U8, U32, U64, shingle_sets
-from tasks.durable import write_atomically
 from tasks.parts import unit_name
 from tasks.workspace import Workspace
 

@@ -1,9 +1,9 @@
 """Word shingles of a text as 64-bit hashes, straight from its UTF-8 bytes.
 
-A word is a run of letters, digits and marks, lower-cased; in scripts without blanks each character is a word. A shingle
-is `width` consecutive words; a text with fewer words has one shingle of all of them, and a text without any word has one
-of its raw bytes, so that every document can be compared. The upper 32 bits of a shingle's hash feed MinHash, all 64
-stand for the shingle where true Jaccard similarity is computed.
+A word is a run of letters, digits and marks, lower-cased; in scripts without blanks each character is a word. A
+shingle is `width` consecutive words; a text with fewer words has one shingle of all of them, and a text without any
+word has one of its raw bytes, so that every document can be compared. The upper 32 bits of a shingle's hash feed
+MinHash, all 64 stand for the shingle where true Jaccard similarity is computed.
 """
 
 import functools

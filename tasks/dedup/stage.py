@@ -1,0 +1,20 @@
+"""Building the dedup artifact, without Prefect and without loading what only the work itself needs."""
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.dedup.config import DedupConfig
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+DEDUP = Stage("dedup", roots=("tasks.dedup.deduplicate",), libraries=("numba", "numpy", "pyarrow", "unicode"))
+
+
+def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:
+    """The DOCUMENTS of `documents` without duplicates, and the INDEX of what stayed."""
+
+    def run(workspace: Workspace) -> StageReport:
+        from tasks.dedup.deduplicate import deduplicate
+
+        return deduplicate(documents, config, workspace)
+
+    return build_artifact(context, DEDUP, config, {"documents": documents}, run)

@@ -1,0 +1,247 @@
+"""The dedup stage as a whole: who stays, what the ledger says, chains, threads, resume, guard, recall."""
+
+import json
+import random
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from model.errors import GuardError
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.deduplicate import deduplicate
+from tasks.dedup.planted import near_copy, wilson_interval, word_spans
+from tasks.dedup.stage import build_dedup
+from tasks.workspace import Workspace
+
+MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
+
+QUIET = DedupConfig(planted_pairs=0)
+
+
+def prose(seed: int, words: int = 120) -> str:
+    generator = random.Random(seed)
+    return " ".join(f"w{generator.randrange(5000)}" for _ in range(words))
+
+
+def with_edits(text: str, *positions: int) -> str:
+    words = text.split()
+    for position in positions:
+        words[position] = f"edit{position}"
+    return " ".join(words)
+
+
+def plain_shingles(text: str, width: int = 5) -> set[tuple[str, ...]]:
+    words = text.lower().split()
+    return {tuple(words[i : i + width]) for i in range(max(1, len(words) - width + 1))}
+
+
+def plain_jaccard(first: str, second: str) -> float:
+    a, b = plain_shingles(first), plain_shingles(second)
+    return len(a & b) / len(a | b)
+
+
+def texts_of(artifact: Artifact) -> list[str]:
+    return artifact.table("documents").column("text").to_pylist()
+
+
+def test_equal_texts_leave_one_and_the_ledger_names_it(context: RunContext, make_documents: MakeDocuments) -> None:
+    documents = make_documents([[("web", prose(1)), ("web", prose(2))], [("web", prose(1))]])
+    result = build_dedup(context, documents, QUIET)
+    assert sorted(texts_of(result)) == sorted([prose(1), prose(2)])
+    (row,) = result.table("ledger").to_pylist()
+    kept = {text: doc.hex() for doc, text in zip(
+        result.table("documents").column("doc_id").to_pylist(), texts_of(result), strict=True)}  # fmt: skip
+    assert (row["action"], row["rule"], row["value"]) == ("drop", "exact_duplicate", 1.0)
+    assert json.loads(row["evidence"]) == {"survivor": kept[prose(1)], "jaccard": 1.0}
+    assert row["bytes_in"] == len(prose(1))
+    assert row["bytes_out"] == 0
+    assert result.report.source("web").dropped == {"exact_duplicate": 1}
+
+
+def test_of_two_near_copies_the_better_source_stays_then_the_longer(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    book, copy = prose(3), with_edits(prose(3), 60) + " and one more"
+    documents = make_documents([[("web", copy), ("books", book)], [("web", prose(4)), ("web", prose(4) + " longer")]])
+    result = build_dedup(context, documents, QUIET.model_copy(update={"priorities": {"books": 0, "web": 1}}))
+    assert sorted(texts_of(result)) == sorted([book, prose(4) + " longer"])
+    by_length = build_dedup(context, documents, QUIET)
+    assert sorted(texts_of(by_length)) == sorted([copy, prose(4) + " longer"])
+    for row in result.table("ledger").to_pylist():
+        assert row["rule"] == "near_duplicate"
+        assert row["limit"] == pytest.approx(0.8)
+    values = sorted(row["value"] for row in result.table("ledger").to_pylist())
+    expected = sorted([plain_jaccard(book, copy), plain_jaccard(prose(4), prose(4) + " longer")])
+    assert values == pytest.approx(expected)
+
+
+def test_a_chain_of_small_changes_cannot_pull_out_documents_far_from_every_kept_one(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    words = prose(5, 400).split()
+    chain = []
+    for link in range(12):
+        changed = [f"x{i}" if i < link * 8 else word for i, word in enumerate(words)]
+        chain.append(" ".join(changed) + " tail" * (12 - link))
+    documents = make_documents([[("web", text) for text in chain]])
+    kept = texts_of(build_dedup(context, documents, QUIET))
+    assert 1 < len(kept) < len(chain)
+    for text in set(chain) - set(kept):
+        assert max(plain_jaccard(text, other) for other in kept) >= 0.8
+    for index, text in enumerate(kept):
+        assert all(plain_jaccard(text, other) < 0.8 for other in kept[:index])
+
+
+def corpus_of_families(families: int, seed: int) -> list[list[tuple[str, str]]]:
+    generator = random.Random(seed)
+    texts = []
+    for family in range(families):
+        base = prose(1000 + family, generator.randrange(8, 150))
+        texts.append(base)
+        for _ in range(generator.randrange(4)):
+            count = generator.randrange(0, 4)
+            texts.append(with_edits(base, *generator.sample(range(len(base.split())), count)))
+    generator.shuffle(texts)
+    return [[(f"s{i % 3}", text) for i, text in enumerate(texts[start : start + 40])] for start in
+            range(0, len(texts), 40)]  # fmt: skip
+
+
+def greedy_reference(parts: list[list[tuple[str, str]]], artifact: Artifact, threshold: float) -> set[bytes]:
+    """All pairs, no hashing: visit by (longer, smaller id) and drop against kept ones."""
+    table = artifact.table("documents")
+    rows = sorted(
+        zip(table.column("doc_id").to_pylist(), table.column("text").to_pylist(), strict=True),
+        key=lambda row: (-len(row[1].encode()), row[0]),
+    )
+    kept: list[tuple[bytes, str]] = []
+    for doc_id, text in rows:
+        if all(plain_jaccard(text, other) < threshold for _, other in kept):
+            kept.append((doc_id, text))
+    return {doc_id for doc_id, _ in kept}
+
+
+def test_agrees_with_comparing_all_pairs_when_bands_miss_nothing(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    parts = corpus_of_families(40, seed=1)
+    documents = make_documents(parts)
+    sure = QUIET.model_copy(update={"bands": 64, "rows_per_band": 2})
+    result = build_dedup(context, documents, sure)
+    assert set(result.table("documents").column("doc_id").to_pylist()) == greedy_reference(parts, documents, 0.8)
+
+
+def test_the_same_bytes_for_any_number_of_threads(tmp_path, make_documents: MakeDocuments) -> None:
+    documents = make_documents(corpus_of_families(30, seed=2))
+    contents = []
+    for threads in (1, 2, 5):
+        context = RunContext(tmp_path / f"root{threads}", "run")
+        config = DedupConfig(threads=threads, planted_pairs=20)
+        contents.append(build_dedup(context, documents, config).content)
+    assert len(set(contents)) == 1
+
+
+def test_a_killed_build_goes_on_to_the_same_bytes(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, make_documents: MakeDocuments
+) -> None:
+    documents = make_documents(corpus_of_families(30, seed=3))
+    whole = build_dedup(RunContext(tmp_path / "whole", "run"), documents, QUIET)
+
+    class PowerCutError(Exception):
+        pass
+
+    def cut_after(limit: int):
+        calls = {"count": 0}
+        plain = Workspace.finished
+
+        def finished(self: Workspace, unit: str):
+            calls["count"] += 1
+            if calls["count"] > limit:
+                raise PowerCutError
+            return plain(self, unit)
+
+        return finished
+
+    broken = RunContext(tmp_path / "broken", "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(Workspace, "finished", cut_after(1))
+        with pytest.raises(PowerCutError):
+            build_dedup(broken, documents, QUIET)
+    assert build_dedup(broken, documents, QUIET).content == whole.content
+
+
+def test_a_source_that_would_be_wiped_out_stops_the_stage_unless_allowed(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    documents = make_documents([[("copies", prose(7))] * 120])
+    with pytest.raises(GuardError, match="copies"):
+        build_dedup(context, documents, QUIET)
+    allowed = QUIET.model_copy(update={"wipe_out_overrides": {"copies": 1.0}})
+    result = build_dedup(context, documents, allowed)
+    assert len(texts_of(result)) == 1
+    assert result.report.facts["clusters"] == {"count": 1, "largest": 120}
+
+
+def test_empty_parts_and_empty_texts_pass_through(context: RunContext, make_documents: MakeDocuments) -> None:
+    result = build_dedup(context, make_documents([[], [("web", ""), ("web", "!!!"), ("web", "...")], []]), QUIET)
+    assert texts_of(result) == ["", "!!!", "..."]
+    assert len(result.files("documents")) == 3
+
+
+def test_the_index_holds_the_signature_of_what_stays(context: RunContext, make_documents: MakeDocuments) -> None:
+    result = build_dedup(context, make_documents([[("web", prose(1)), ("web", prose(1))], [("web", prose(2))]]), QUIET)
+    index, kept = result.table("index"), result.table("documents")
+    assert index.column("doc_id").to_pylist() == kept.column("doc_id").to_pylist()
+    assert index.column("text_digest").to_pylist() == kept.column("text_digest").to_pylist()
+    assert index.schema.field("signature").type.list_size == 112
+
+
+def test_recall_is_measured_on_planted_copies_that_never_come_out(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    parts = [[("web", prose(part * 100 + i)) for i in range(60)] for part in range(2)]
+    result = build_dedup(context, make_documents(parts), DedupConfig(planted_pairs=100))
+    planted = result.report.facts["planted"]
+    assert planted["planted"] == 100
+    assert 45 <= planted["pairs"] <= 75
+    assert planted["recall"] == planted["found"] / planted["pairs"]
+    assert planted["low"] < planted["recall"] <= planted["high"]
+    assert planted["recall"] > 0.9
+    assert len(texts_of(result)) == 120
+    assert sum(entry[2] for entry in planted["bins"]) <= 100
+
+
+def test_too_few_bands_show_as_low_measured_recall(context: RunContext, make_documents: MakeDocuments) -> None:
+    documents = make_documents([[("web", prose(i)) for i in range(120)]])
+    weak = build_dedup(context, documents, DedupConfig(bands=1, rows_per_band=24, planted_pairs=100))
+    assert weak.report.facts["planted"]["recall"] < 0.5
+
+
+@pytest.mark.parametrize("target", [0.55, 0.8, 0.95])
+def test_planted_copies_come_near_the_similarity_they_aim_at(target: float) -> None:
+    copies = [near_copy(prose(i, 600), target, 5, np.random.Generator(np.random.PCG64(i))) for i in range(20)]
+    mean = sum(plain_jaccard(prose(i, 600), copy) for i, copy in enumerate(copies)) / 20
+    assert mean == pytest.approx(target, abs=0.06)
+
+
+def test_word_spans_cut_the_words_out() -> None:
+    text = "Ein, zwei 三四 fünf!"
+    assert [text[start:end] for start, end in word_spans(text)] == ["Ein", "zwei", "三", "四", "fünf"]
+
+
+def test_wilson_interval_of_known_values() -> None:
+    assert wilson_interval(0, 0) == (None, None)
+    assert wilson_interval(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+    assert wilson_interval(100, 100)[1] == 1.0
+
+
+def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments) -> None:
+    documents = make_documents(corpus_of_families(20, seed=4))
+    workspace = Workspace(tmp_path / "work")
+    report = deduplicate(documents, QUIET, workspace)
+    report.check_conservation("dedup")
+    total = report.total()
+    assert total.documents_in == documents.rows("documents")
+    assert total.documents_out + sum(total.dropped.values()) == total.documents_in
