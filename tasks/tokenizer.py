@@ -9,7 +9,7 @@ text as a blank. Here that character is always spelled by its three bytes.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ class Tokenizer:
                 ids += self._processor.encode(stretch)
         return ids
 
-    def encode_batch(self, texts: Sequence[str]) -> Iterator[np.ndarray]:
+    def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Ids of each text as int32 arrays [tokens], about a million characters of text in work at a time."""
         waiting: list[str] = []
         size = 0

@@ -1,0 +1,20 @@
+"""The chunk stage as the build sees it: what decides its identity, and how it is built."""
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.chunk.config import ChunkConfig
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+CHUNK = Stage("chunk", roots=("tasks.chunk.chunking",), libraries=("numpy", "pyarrow", "sentencepiece"))
+
+
+def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig) -> Artifact:
+    """SEQUENCES, SPANS, ORDER and unigram counts of `documents` in the vocabulary `vocab`."""
+
+    def run(workspace: Workspace) -> StageReport:
+        from tasks.chunk.chunking import chunk_documents
+
+        return chunk_documents(documents, vocab, config, workspace)
+
+    return build_artifact(context, CHUNK, config, {"documents": documents, "vocab": vocab}, run)
