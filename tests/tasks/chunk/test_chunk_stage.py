@@ -50,6 +50,7 @@ def rebuilt_texts(chunk: Artifact, tokenizer: Tokenizer) -> dict[bytes, bytes]:
     found: dict[bytes, bytes] = {}
     for span in chunk.table("spans").to_pylist():
         ids = tokens[span["row"], span["tok_start"] : span["tok_start"] + span["tok_len"]]
+        assert len(ids) == span["tok_len"] > 0
         before = found.get(span["doc_id"], b"")
         assert len(before) == span["start"]
         found[span["doc_id"]] = before + tokenizer.decode_bytes(ids)
@@ -189,6 +190,7 @@ def test_any_texts_in_any_blocks_are_rebuilt(texts: list[str], length: int, cut:
     for span in spans:
         ids = tokens[span["row"] - 100, span["tok_start"] : span["tok_start"] + span["tok_len"]]
         place = span["doc_id"][0]
+        assert len(ids) == span["tok_len"] > 0
         assert len(found[place]) == span["start"]
         found[place] += TOKENIZER.decode_bytes(ids)
         assert len(found[place]) == span["end"]
