@@ -1,0 +1,74 @@
+"""The demo's input, made from the Python that runs the tests."""
+
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from flows.quickstart import CLOZE, STAMP, Installation, prepare
+from model.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def installation() -> Installation:
+    paths = sysconfig.get_paths()
+    return Installation(Path(paths["stdlib"]), Path(paths["purelib"]), documented=("networkx",))
+
+
+@pytest.fixture(scope="module")
+def folder(installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare(tmp_path_factory.mktemp("root"), installation)
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != STAMP]
+    return {path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def items(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / CLOZE).read_text().splitlines()]
+
+
+def test_leaked_items_stand_in_the_sources_and_unseen_ones_do_not(folder: Path):
+    documentation = " ".join(" ".join(path.read_text().split()) for path in folder.rglob("documentation/**/*.txt"))
+    found = {item["id"]: item["match_text"] in documentation for item in items(folder)}
+    leaked = [stands for key, stands in found.items() if key.startswith("documentation")]
+    unseen = [stands for key, stands in found.items() if key.startswith("unseen")]
+    assert len(leaked) >= 60
+    assert all(leaked)
+    assert len(unseen) >= 60
+    assert not any(unseen)
+
+
+def test_items_have_the_fields_of_a_benchmark_and_their_ids_differ(folder: Path):
+    assert all({"id", "context", "choices", "answer", "match_text", "lang"} == set(item) for item in items(folder))
+    assert len({item["id"] for item in items(folder)}) == len(items(folder))
+
+
+def test_prepared_again_it_is_left_as_it_is(folder: Path, installation: Installation):
+    before = contents(folder)
+    root = folder.parents[1]
+    prepare(root, installation)
+    assert contents(folder) == before
+    (folder / STAMP).unlink()
+    prepare(root, installation)
+    assert contents(folder) == before, "made again from scratch it is the same bytes, and no file is touched"
+
+
+def test_a_damaged_or_foreign_file_is_put_right(folder: Path, installation: Installation):
+    before = contents(folder)
+    (folder / CLOZE).write_text("{}\n")
+    (folder / "documentation" / "stray").mkdir()
+    (folder / "documentation" / "stray" / "x.txt").write_text("stray")
+    prepare(folder.parents[1], installation)
+    after = contents(folder)
+    assert {name: content for name, (content, _) in after.items()} == {
+        name: content for name, (content, _) in before.items()
+    }
+    assert not (folder / "documentation" / "stray").exists()
+
+
+def test_a_python_stripped_of_its_documentation_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="documentation was stripped"):
+        prepare(tmp_path / "root", Installation(tmp_path, tmp_path, documented=()))
