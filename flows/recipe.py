@@ -29,17 +29,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 from tasks.chunk.config import ChunkConfig
-from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.evaluate.config import EvaluateConfig
 from tasks.train.config import TrainStageConfig
-from tasks.vocab.config import VocabConfig
 
 from flows.road import STAGES
 from model.errors import InputError, RecipeError
+from tasks.clean.config import CleanConfig
 from tasks.config import RUNTIME, StrictConfig
 from tasks.dedup.config import DedupConfig
 from tasks.sample.config import SampleConfig
+from tasks.vocab.config import VocabConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

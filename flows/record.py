@@ -7,9 +7,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from model.durable import write_atomically
 from tasks.artifact import Artifact
 from tasks.build import Watcher
-from tasks.durable import write_atomically
 
 RECORD = "run.json"
 

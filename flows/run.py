@@ -12,10 +12,10 @@ from prefect.client.schemas.objects import State
 from flows.recipe import Recipe
 from flows.record import ONLOOKER, RunRecord, new_run_id
 from flows.road import STAGES, stretch
+from model.durable import write_atomically
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.code import PROJECT
-from tasks.durable import write_atomically
 from tasks.identity import library_versions
 from tasks.provenance import git_state
 

@@ -103,9 +103,7 @@ class TrainConfig(Strict):
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> "TrainConfig":
         if self.batch_rows % self.micro_batch_rows:
-            raise ValueError(
-                f"micro_batch_rows {self.micro_batch_rows} does not divide batch_rows {self.batch_rows}"
-            )
+            raise ValueError(f"micro_batch_rows {self.micro_batch_rows} does not divide batch_rows {self.batch_rows}")
         return self
 
 

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from model.durable import sync_directory, write_atomically
 from model.errors import BessemerError, Infra, InputError, IntegrityError
 from tasks.artifact import MANIFEST, Artifact, content_digest
 from tasks.code import PROJECT, code_closure
 from tasks.config import StrictConfig
-from tasks.durable import sync_directory, write_atomically
 from tasks.identity import FORMAT, Identity, first_difference, library_versions
 from tasks.lock import build_lock
 from tasks.provenance import git_state

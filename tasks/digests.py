@@ -7,32 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import blake3
+from model.durable import digest_bytes, digest_file, write_atomically
 
-from tasks.durable import write_atomically
+__all__ = ["InputDigests", "combined_digest", "digest_bytes", "digest_file"]
 
-DIGEST_HEX = 32
 SETTLING_SECONDS = 2.0
-_READ_BYTES = 1 << 20
-_PARALLEL_FROM_BYTES = 1 << 26
-
-
-def digest_bytes(data: bytes) -> str:
-    """BLAKE3-128 of `data`, 32 hexadecimal digits."""
-    return blake3.blake3(data).hexdigest(length=DIGEST_HEX // 2)
-
-
-def digest_file(path: Path) -> str:
-    """BLAKE3-128 of a file's bytes, 32 hexadecimal digits, in bounded memory."""
-    hasher = blake3.blake3()
-    if path.stat().st_size >= _PARALLEL_FROM_BYTES:
-        hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
-        hasher.update_mmap(path)
-    else:
-        with path.open("rb") as stream:
-            while block := stream.read(_READ_BYTES):
-                hasher.update(block)
-    return hasher.hexdigest(length=DIGEST_HEX // 2)
 
 
 def combined_digest(named: Iterable[tuple[str, str]]) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import config
 
 from tasks.digests import combined_digest, digest_file
 
-_SETTINGS: Any = numba.config
+_SETTINGS: Any = config
 
 
 def kernel(function: Callable[..., Any]) -> Any:

@@ -17,8 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc
 
+from model.durable import sync_directory, sync_file, write_atomically
 from tasks.digests import digest_file
-from tasks.durable import sync_directory, sync_file, write_atomically
 from tasks.report import StageReport
 
 PREFIX = {"documents": "part", "sequences": "part"}

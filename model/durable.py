@@ -1,8 +1,32 @@
-"""Writing to disk so that a crash at any instant leaves the old bytes or the new ones, never a mixture."""
+"""Bytes on disk that survive a crash at any instant, and digests that tell whether they are still the same."""
 
 import os
 import uuid
 from pathlib import Path
+
+import blake3
+
+DIGEST_BYTES = 16
+_READ_BYTES = 1 << 20
+_PARALLEL_FROM_BYTES = 1 << 26
+
+
+def digest_bytes(data: bytes) -> str:
+    """BLAKE3-128 of `data`, 32 hexadecimal digits."""
+    return blake3.blake3(data).hexdigest(length=DIGEST_BYTES)
+
+
+def digest_file(path: Path) -> str:
+    """BLAKE3-128 of a file's bytes, 32 hexadecimal digits, in bounded memory."""
+    hasher = blake3.blake3()
+    if path.stat().st_size >= _PARALLEL_FROM_BYTES:
+        hasher = blake3.blake3(max_threads=blake3.blake3.AUTO)
+        hasher.update_mmap(path)
+    else:
+        with path.open("rb") as stream:
+            while block := stream.read(_READ_BYTES):
+                hasher.update(block)
+    return hasher.hexdigest(length=DIGEST_BYTES)
 
 
 def sync_directory(path: Path) -> None:

@@ -1,0 +1,77 @@
+"""The native engine: one optimizer step on one device, and nothing else."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.config import TrainerRun
+from model.optimizer import make_optimizer
+from model.transformer import GPT
+
+NO_LOSS = -100
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Mean loss in nats per counted token, gradient norm before clipping, thermometers; `applied` is False where the
+    loss or the gradient was not finite and the weights stayed as they were."""
+
+    loss: float
+    grad_norm: float
+    thermometers: list[float]
+    applied: bool
+
+
+class NativeEngine:
+    """Network and optimizer of one process. Deterministic for a fixed number of threads."""
+
+    def __init__(self, run: TrainerRun) -> None:
+        self._config = run.train
+        self._pad = run.pad
+        self.network = GPT(run.model).initialise(run.train.seed)
+        self.optimizer = make_optimizer(self.network, run.train.optimizer)
+
+    def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
+        """One optimizer step on rows of token ids, in micro-batches whose gradients add up to the batch's mean."""
+        targets_BT = loss_targets(tokens_BL, loss_start_B, self._pad)
+        counted = int((targets_BT != NO_LOSS).sum())
+        loss_sum = 0.0
+        heat: list[Tensor] = []
+        for inputs, targets in zip(
+            tokens_BL[:, :-1].split(self._config.micro_batch_rows),
+            targets_BT.split(self._config.micro_batch_rows),
+            strict=True,
+        ):
+            segments: list[Tensor] = []
+            logits = self.network(inputs, heat=segments)
+            segments.append(logits.detach().amax())
+            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NO_LOSS, reduction="sum")
+            (loss / max(counted, 1)).backward()
+            loss_sum += float(loss.detach())
+            stacked = torch.stack(segments)
+            heat = [stacked] if not heat else [torch.maximum(heat[0], stacked)]
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        grad_norm = float(torch.nn.utils.get_total_norm(gradients))
+        mean_loss = loss_sum / max(counted, 1)
+        applied = math.isfinite(mean_loss) and math.isfinite(grad_norm)
+        if applied:
+            if grad_norm > self._config.optimizer.clip_norm:
+                torch.nn.utils.clip_grads_with_norm_(
+                    self.network.parameters(), self._config.optimizer.clip_norm, torch.tensor(grad_norm)
+                )
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepResult(mean_loss, grad_norm, heat[0].tolist(), applied)
+
+
+def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
+    """The token after each position, i64[B, L - 1]; NO_LOSS where it is padding or lies before `loss_start`."""
+    targets = tokens_BL[:, 1:].clone()
+    position = torch.arange(1, tokens_BL.shape[1])
+    targets[(targets == pad) | (position < loss_start_B[:, None])] = NO_LOSS
+    return targets

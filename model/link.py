@@ -1,0 +1,40 @@
+"""The trainer's link to whoever launched it: JSON lines on stdout, a heartbeat file, and SIGTERM as a request.
+
+Each line is one object with a `kind`: start, step, checkpoint, event, done. A line is at most a few hundred bytes.
+"""
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+SECONDS_BETWEEN_STEPS_TOLD = 0.5
+
+
+class Link:
+    """Tells the launcher what happens, and hears its request to stop."""
+
+    def __init__(self, heartbeat: Path) -> None:
+        self._heartbeat = heartbeat
+        self._told_at = 0.0
+        self.stop_requested = False
+        signal.signal(signal.SIGTERM, self._on_terminate)
+
+    def _on_terminate(self, signum: int, frame: Any) -> None:
+        del signum, frame
+        self.stop_requested = True
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """One JSON line on stdout."""
+        sys.stdout.write(json.dumps({"kind": kind, **facts}) + "\n")
+        sys.stdout.flush()
+
+    def step(self, last: bool, **facts: Any) -> None:
+        """Beat the heart, and tell the step unless another was told less than half a second ago."""
+        self._heartbeat.touch()
+        now = time.monotonic()
+        if last or now - self._told_at >= SECONDS_BETWEEN_STEPS_TOLD:
+            self._told_at = now
+            self.tell("step", **facts)

@@ -1,0 +1,91 @@
+"""How likely a model finds text: log probabilities of continuations, and the nats of whole documents."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional as F
+
+from model.transformer import GPT
+
+PAD = 0
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Tokens fed at once; the targets from `score_from` on are counted for text `text`."""
+
+    text: int
+    tokens: tuple[int, ...]
+    score_from: int
+
+
+@torch.inference_mode()
+def continuation_log_probabilities(
+    network: GPT, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int = 8192
+) -> list[float]:
+    """Sum of natural log p of each continuation's tokens, given its context; one float a pair.
+
+    Neither part may be empty. What does not fit into the model's context is cut from the front of the context.
+    Raises ValueError for an empty part or a continuation longer than the model's context.
+    """
+    windows: list[_Window] = []
+    for index, (context, continuation) in enumerate(pairs):
+        if not context or not continuation:
+            raise ValueError(f"pair {index}: context and continuation need at least one token each")
+        if len(continuation) > network.config.context:
+            raise ValueError(
+                f"pair {index}: a continuation of {len(continuation)} tokens does not fit into a context of"
+                f" {network.config.context}"
+            )
+        tokens = (*context, *continuation)[-(network.config.context + 1) :]
+        windows.append(_Window(index, tokens, len(tokens) - len(continuation)))
+    return [-nats for nats in _nats(network, windows, len(pairs), batch_tokens)]
+
+
+@torch.inference_mode()
+def text_nats(
+    network: GPT, texts: Sequence[Sequence[int]], begin: int, stride: int | None = None, batch_tokens: int = 8192
+) -> list[float]:
+    """Nats (negative natural log likelihood) of each text's tokens, each predicted exactly once.
+
+    Each text is scored alone, after the token `begin`. Long texts are scored in windows of the model's context that
+    advance by `stride` tokens (half the context by default), so that every token but the first ones is predicted from
+    at least context - stride tokens.
+    """
+    context = network.config.context
+    stride = stride or max(1, context // 2)
+    windows: list[_Window] = []
+    for index, text in enumerate(texts):
+        tokens = (begin, *text)
+        scored = 1
+        while scored < len(tokens):
+            # The first window scores all it holds; each later one only what is new to it.
+            end = min(len(tokens), context + 1 if scored == 1 else scored + stride)
+            start = max(0, end - context - 1)
+            windows.append(_Window(index, tokens[start:end], scored - start))
+            scored = end
+    return _nats(network, windows, len(texts), batch_tokens)
+
+
+def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:
+    """Nats of each text over its windows; windows of similar length share a batch, padded at the end.
+
+    Padding comes after every counted token, and a causal model cannot see it.
+    """
+    totals = [0.0] * texts
+    order = sorted(range(len(windows)), key=lambda i: (len(windows[i].tokens), i))
+    begin = 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order) and len(windows[order[end]].tokens) * (end + 1 - begin) <= batch_tokens:
+            end += 1
+        chosen = [windows[i] for i in order[begin:end]]
+        longest = max(len(window.tokens) for window in chosen)
+        batch = torch.tensor([[*window.tokens, *[PAD] * (longest - len(window.tokens))] for window in chosen])
+        logits = network(batch[:, :-1])
+        nats = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none").view(len(chosen), -1)
+        for window, row in zip(chosen, nats, strict=True):
+            totals[window.text] += float(row[window.score_from - 1 : len(window.tokens) - 1].double().sum())
+        begin = end
+    return totals
