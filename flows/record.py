@@ -35,6 +35,7 @@ class RunRecord(Watcher):
 
     def note(self, stage: str, sentence: str) -> None:
         self.data["notes"].append({"time": time.time(), "stage": stage, "note": sentence})
+        self.save()
         self._onlooker.note(stage, sentence)
 
     def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:

@@ -1,0 +1,217 @@
+"""The small corpus that the whole team speaks of, and the small recipe that takes it down the road in seconds."""
+
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+STDLIB = Path(sysconfig.get_paths()["stdlib"])
+LEAKED_MODULE = "heapq"
+
+
+@pytest.fixture(scope="session")
+def foundry(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe `foundry.toml`, its sources and its benchmark.
+
+    `code` is real source code of the standard library; `notes` is text written here, with documents named for what
+    they prove: a twin (exact copy), a near twin, a short one, one with broken bytes, one that holds a benchmark item.
+    """
+    folder = tmp_path_factory.mktemp("foundry")
+    notes = folder / "notes"
+    notes.mkdir()
+    for number in range(60):
+        (notes / f"note-{number:02d}.txt").write_text(_note(number))
+    (notes / "original.txt").write_text(_note(100))
+    (notes / "twin.txt").write_text(_note(100))
+    (notes / "near-twin.txt").write_text(_note(101, words=400))
+    (notes / "near-twin-longer.txt").write_text(_note(101, words=400) + "A last word was added to this copy.\n")
+    (notes / "short.txt").write_text("Too short.\n")
+    (notes / "broken.txt").write_bytes(b"A cast of \xff\xfe bytes that are no text.\n")
+    passage = _note(200, words=60)
+    (notes / "leak.txt").write_text(f"{_note(201, words=300)}\n{passage}\n{_note(202, words=300)}")
+    items = [_item("leaked", passage), _item("clean", _note(300, words=60)), _item("clean-too", _note(301, words=60))]
+    (folder / "cloze.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    (folder / "foundry.toml").write_text(RECIPE)
+    return folder
+
+
+def _note(number: int, words: int = 160) -> str:
+    """English-looking prose that depends on its number: sentences over a small vocabulary, ending in full stops."""
+    state = number * 2654435761 % 2**32
+    lines: list[str] = []
+    sentence: list[str] = []
+    for position in range(words):
+        state = (state * 1664525 + 1013904223) % 2**32
+        sentence.append(VOCABULARY[(state >> 16) % len(VOCABULARY)])
+        if len(sentence) == 12 or position == words - 1:
+            lines.append(" ".join(sentence).capitalize() + ".")
+            sentence = []
+    return "\n".join(lines) + "\n"
+
+
+def _item(name: str, passage: str) -> dict[str, object]:
+    words = passage.split()
+    choices = [
+        " ".join(words[-6:]),
+        "a pig of iron in the wrong",
+        "the wind from no furnace at",
+        "slag that was not there and",
+    ]
+    return {
+        "id": name,
+        "context": " ".join(words[:-6]),
+        "choices": choices,
+        "answer": 0,
+        "match_text": passage,
+        "lang": "en",
+    }
+
+
+VOCABULARY = [
+    "the",
+    "of",
+    "and",
+    "to",
+    "in",
+    "a",
+    "is",
+    "that",
+    "with",
+    "for",
+    "as",
+    "was",
+    "on",
+    "be",
+    "at",
+    "by",
+    "this",
+    "which",
+    "from",
+    "it",
+    "have",
+    "are",
+    "they",
+    "were",
+    "one",
+    "all",
+    "there",
+    "when",
+    "iron",
+    "steel",
+    "coke",
+    "blast",
+    "furnace",
+    "melt",
+    "pour",
+    "cast",
+    "mould",
+    "slag",
+    "heat",
+    "air",
+    "oxygen",
+    "carbon",
+    "vessel",
+    "converter",
+    "ladle",
+    "ingot",
+    "roll",
+    "plate",
+    "rail",
+    "bridge",
+    "engine",
+    "boiler",
+    "smith",
+    "forge",
+    "hammer",
+    "anvil",
+    "quench",
+    "temper",
+    "alloy",
+    "ore",
+    "limestone",
+    "lining",
+    "brick",
+    "flame",
+    "spark",
+    "charge",
+    "blow",
+    "minute",
+    "hour",
+    "day",
+    "night",
+    "work",
+    "worker",
+    "shift",
+    "master",
+    "owner",
+    "price",
+    "market",
+    "war",
+    "peace",
+    "river",
+    "hill",
+    "town",
+    "before",
+    "after",
+    "under",
+    "over",
+    "between",
+    "through",
+    "against",
+    "during",
+    "without",
+    "within",
+    "every",
+    "some",
+    "many",
+    "few",
+    "first",
+    "last",
+    "new",
+    "old",
+]
+
+RECIPE = f"""
+format = 1
+name = "foundry"
+seed = 7
+budget_tokens = "40K"
+
+[[sources]]
+name = "notes"
+paths = ["{{recipe}}/notes"]
+format = "text"
+weight = 0.5
+language = "en"
+
+[[sources]]
+name = "code"
+paths = ["{STDLIB}/json/*.py", "{STDLIB}/{LEAKED_MODULE}.py", "{STDLIB}/textwrap.py", "{STDLIB}/string.py",
+         "{STDLIB}/shlex.py", "{STDLIB}/bisect.py", "{STDLIB}/queue.py", "{STDLIB}/sched.py"]
+format = "code"
+weight = 0.5
+
+[sample]
+part_bytes = 50_000
+max_reject_share = 0.05
+slack = 10.0
+
+[[decontaminate.benchmarks]]
+name = "cloze"
+path = "{{recipe}}/cloze.jsonl"
+
+[vocab]
+vocab_size = 512
+
+[train.model]
+context = 64
+layers = 2
+heads = 2
+width = 32
+
+[train]
+batch_rows = 8
+micro_batch_rows = 8
+checkpoint_steps = 10
+"""
