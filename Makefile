@@ -1,0 +1,51 @@
+# Every target makes the environment it needs first; with the environment in place that takes no time.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ROOT ?= bessemer-data
+
+.PHONY: help setup demo test lint format prove bench lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: $(READY) ## make the environment from requirements.lock
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Bessemer needs Python 3.11, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip check
+	@touch $(READY)
+
+demo: $(READY) ## train a small model on the text that comes with Python, and write its page
+	$(BIN)/bessemer quickstart --root $(ROOT)
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+lint: $(READY) ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY) ## rewrite the code in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+prove: $(READY) ## slow proofs: kill -9 in every stage, reuse, real data
+	$(BIN)/python -m pytest -m prove $(PYTEST_FLAGS)
+
+bench: $(READY) ## side-by-side measurements against peers
+	@ls benchmarks/*.py >/dev/null 2>&1 || { echo "benchmarks/ holds no measurements yet"; exit 1; }
+	@for measurement in benchmarks/*.py; do echo "== $$measurement"; $(BIN)/python $$measurement || exit 1; done
+
+lock: $(READY) ## write requirements.lock from what the environment holds
+	{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^torch==([0-9.]+)\+.*/torch==\1/'; } > requirements.new
+	mv requirements.new requirements.lock
+
+clean: ## remove the environment and caches; runs and artifacts stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

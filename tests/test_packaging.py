@@ -1,0 +1,70 @@
+"""What is installed: the three rooms and the command, with the recipes inside, and a lock that fits pyproject.toml."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).parents[1]
+DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def locked() -> dict[str, str]:
+    lines = (PROJECT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True)
+    return zipfile.ZipFile(next(folder.glob("*.whl")))
+
+
+def test_the_wheel_holds_the_three_rooms_and_nothing_else(wheel: zipfile.ZipFile):
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"flows", "tasks", "model"}
+
+
+def test_recipes_and_templates_travel_in_the_wheel(wheel: zipfile.ZipFile):
+    data = ("*.toml", "*.html", "*.css", "*.js", "*.tsv", "*.txt")
+    files = [path for room in ("flows", "tasks", "model") for mask in data for path in (PROJECT / room).rglob(mask)]
+    assert {path.relative_to(PROJECT).as_posix() for path in files} <= set(wheel.namelist())
+    assert "flows/recipes/quickstart.toml" in wheel.namelist()
+
+
+def test_the_command_is_installed():
+    (command,) = importlib.metadata.entry_points(group="console_scripts", name="bessemer")
+    assert command.value == "flows.cli:main"
+
+
+@pytest.mark.parametrize("line", [*DECLARED["dependencies"], *DECLARED["optional-dependencies"]["dev"]])
+def test_the_lock_satisfies_every_declared_dependency(line: str):
+    wanted = Requirement(line)
+    version = locked().get(canonicalize_name(wanted.name))
+    assert version is not None, f"{wanted.name} is declared and not locked; run `make lock`"
+    assert wanted.specifier.contains(version, prereleases=True)
+
+
+def test_the_environment_is_the_lock():
+    differing = {
+        name: (version, found)
+        for name, version in locked().items()
+        if (found := importlib.metadata.version(name).partition("+")[0]) != version
+    }
+    assert not differing
+
+
+def test_every_declared_dependency_has_its_reason_in_the_docs():
+    reasons = (PROJECT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
+    names = [Requirement(line).name for line in (*DECLARED["dependencies"], *DECLARED["optional-dependencies"]["dev"])]
+    assert [name for name in names if not re.search(rf"\| `{re.escape(name.lower())}` \|", reasons)] == []
