@@ -1,0 +1,25 @@
+"""What can be chosen about training: the trainer's own settings, the network, and the patience of the launcher."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from model.config import GPTConfig, TrainConfig
+from tasks.config import RUNTIME, StrictConfig
+
+
+class TrainStageConfig(StrictConfig, TrainConfig):
+    """All settings of `model.config.TrainConfig`, and those below."""
+
+    model: GPTConfig = GPTConfig()
+    """The network; its `vocab_size` is taken from the vocabulary when left out."""
+    hang_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
+    """Seconds without a finished step (start-up included) after which the trainer counts as hung and is killed."""
+    max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
+    """Seconds that training may take before it is stopped with a checkpoint; none by default."""
+    stop_seconds: Annotated[float, RUNTIME] = Field(default=120.0, gt=0)
+    """Seconds that the trainer gets to write a checkpoint when it is asked to stop."""
+
+    def trainer_config(self) -> TrainConfig:
+        """The trainer's part of these settings."""
+        return TrainConfig.model_validate({name: getattr(self, name) for name in TrainConfig.model_fields})

@@ -1,0 +1,195 @@
+"""The trainer as a child process: started, heard, watched, and never left behind.
+
+Launched and waited for in one thread, because Linux ties PR_SET_PDEATHSIG to the thread that started the child. The
+child has its own process group, so that Ctrl-C reaches us alone and the trainer is asked to stop in order (SIGTERM,
+checkpoint, exit 75).
+"""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
+from tasks.code import PROJECT
+
+OnLog = Callable[[dict[str, Any]], None]
+
+ERROR_OF_EXIT_CODE: dict[int, type[BessemerError]] = {
+    error.exit_code: error for error in (RecipeError, InputError, GuardError, IntegrityError, Bug, Infra, Numerics)
+}
+EXIT_CODE_OF_A_SIGNAL = 128
+"""Shells add the signal's number to this."""
+POLL_SECONDS = 0.5
+_READ_BYTES = 1 << 16
+_TOLD_BYTES = 4000
+
+
+def run_trainer(
+    arguments: list[str],
+    *,
+    log_path: Path,
+    heartbeat: Path,
+    on_log: OnLog,
+    hang_seconds: float,
+    max_seconds: float | None,
+    stop_seconds: float,
+) -> None:
+    """Run `python <arguments>` to its end; every JSON line of its stdout goes to `on_log`, its stderr to `log_path`.
+
+    Raises the error class of the trainer's exit code with its last words; Infra when it was killed by a signal or hung
+    (`heartbeat` untouched for `hang_seconds`); GuardError when it passed `max_seconds`. However this function is left,
+    the trainer is gone.
+    """
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    began = time.time()
+    with log_path.open("ab") as log, _terminate_raises():
+        log_begin = log.tell()
+        trainer = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            cwd=PROJECT,
+            env=_environment(),
+            process_group=0,
+        )
+        assert trainer.stdout is not None
+        try:
+            for line in _lines(trainer.stdout):
+                if line:
+                    _hear(line, on_log, log)
+                _check_patience(trainer, began, heartbeat, hang_seconds, max_seconds, log_path)
+            code = trainer.wait()
+        except BaseException:
+            _stop(trainer, stop_seconds)
+            raise
+        finally:
+            trainer.stdout.close()
+    if code != 0:
+        raise _error_of(code, log_path, log_begin)
+
+
+def _environment() -> dict[str, str]:
+    """This project's `model` is found whatever the working directory, and with PYTHONSAFEPATH too."""
+    known = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), *([known] if known else [])])}
+
+
+def _lines(stdout: IO[bytes]) -> Iterator[bytes]:
+    """Lines as they come, and an empty one whenever POLL_SECONDS pass without any."""
+    os.set_blocking(stdout.fileno(), False)
+    pending = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdout, selectors.EVENT_READ)
+        while True:
+            if not selector.select(POLL_SECONDS):
+                yield b""
+                continue
+            data = os.read(stdout.fileno(), _READ_BYTES)
+            if not data:
+                break
+            *lines, pending = (pending + data).split(b"\n")
+            yield from lines
+    if pending:
+        yield pending
+
+
+def _hear(line: bytes, on_log: OnLog, log: IO[bytes]) -> None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if isinstance(message, dict):
+        on_log(message)
+    else:
+        log.write(line + b"\n")
+        log.flush()
+
+
+def _check_patience(
+    trainer: subprocess.Popen[bytes],
+    began: float,
+    heartbeat: Path,
+    hang_seconds: float,
+    max_seconds: float | None,
+    log_path: Path,
+) -> None:
+    now = time.time()
+    beat = heartbeat.stat().st_mtime if heartbeat.exists() else began
+    if now - max(began, beat) > hang_seconds:
+        trainer.kill()
+        raise Infra(
+            f"train: the trainer finished no step for {hang_seconds:.0f} seconds and was killed. The next try goes on"
+            f" from its last checkpoint. If steps are that slow, raise train.hang_seconds; its log is {log_path}."
+        )
+    if max_seconds is not None and now - began > max_seconds:
+        raise GuardError(
+            f"train: stopped after {max_seconds:.0f} seconds as train.max_seconds asks. A checkpoint was written: raise"
+            f" train.max_seconds and run again, and training goes on from there."
+        )
+
+
+def _stop(trainer: subprocess.Popen[bytes], stop_seconds: float) -> None:
+    """Ask for a checkpoint and an end; insist after `stop_seconds`. What it still says is read and let go."""
+    if trainer.poll() is None:
+        trainer.terminate()
+    assert trainer.stdout is not None
+    deadline = time.monotonic() + stop_seconds
+    while trainer.poll() is None:
+        if time.monotonic() > deadline:
+            trainer.kill()
+            trainer.wait()
+            return
+        # A full pipe would keep the trainer from ever reaching its end.
+        if not trainer.stdout.read(_READ_BYTES):
+            time.sleep(0.02)
+
+
+def _error_of(code: int, log_path: Path, log_begin: int) -> BessemerError:
+    words = _last_words(log_path, log_begin)
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " (often the kernel, when memory runs out)" if -code == signal.SIGKILL else ""
+        return Infra(
+            f"train: the trainer was killed by {name}{hint}. The next try goes on from its last checkpoint."
+            f" Log: {log_path}. Its last words: {words}"
+        )
+    kind = ERROR_OF_EXIT_CODE.get(code)
+    if kind is None:
+        return Bug(f"train: the trainer ended with exit code {code}. Log: {log_path}. Its last words: {words}")
+    return kind(f"train: {words.rpartition(f'{kind.__name__}: ')[2]} (log: {log_path})")
+
+
+def _last_words(log_path: Path, log_begin: int) -> str:
+    with log_path.open("rb") as log:
+        end = log.seek(0, os.SEEK_END)
+        log.seek(max(log_begin, end - _TOLD_BYTES))
+        return log.read().decode(errors="replace").strip() or "none"
+
+
+@contextmanager
+def _terminate_raises() -> Iterator[None]:
+    """SIGTERM raises SystemExit here, where nobody else would handle it; only the main thread may listen."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def on_terminate(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(EXIT_CODE_OF_A_SIGNAL + signum)
+
+    signal.signal(signal.SIGTERM, on_terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,39 @@
+"""The train stage as the build sees it: what decides its identity, and how it is built."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.identity import INSTRUCTION_SET
+from tasks.report import StageReport
+from tasks.train.config import TrainStageConfig
+from tasks.workspace import Workspace
+
+TRAIN = Stage(
+    "train",
+    roots=("tasks.train.training", "model.train"),
+    libraries=("pyarrow", "safetensors", "torch", INSTRUCTION_SET),
+)
+LOG_FILE = "train.log"
+
+
+def build_train(
+    context: RunContext,
+    sequences: Artifact,
+    vocab: Artifact,
+    config: TrainStageConfig,
+    on_log: Callable[[dict[str, Any]], None],
+) -> Artifact:
+    """MODEL trained on `sequences` (a chunk artifact) in their ORDER; `on_log` hears each message of the trainer.
+
+    The trainer's own log is appended to `runs/RUN_ID/train.log`.
+    """
+
+    def run(workspace: Workspace) -> StageReport:
+        from tasks.train.training import train_model
+
+        log_path = context.root / "runs" / context.run_id / LOG_FILE
+        return train_model(sequences, vocab, config, workspace, on_log=on_log, log_path=log_path)
+
+    return build_artifact(context, TRAIN, config, {"sequences": sequences, "vocab": vocab}, run)

@@ -1,0 +1,30 @@
+"""The trainer's messages in words for a log: every start, event and end, and a step every twentieth of the way."""
+
+from collections.abc import Iterator
+from typing import Any
+
+STEPS_TOLD = 20
+
+
+class MessageTeller:
+    """Remembers how far the log has got, so that ten thousand steps do not become ten thousand lines."""
+
+    def __init__(self) -> None:
+        self._told = -1
+
+    def sentences(self, message: dict[str, Any]) -> Iterator[str]:
+        """No sentence or one for each message of the trainer."""
+        kind = message.get("kind")
+        if kind == "start":
+            yield f"training {message['parameters']:,} parameters, step {message['step']} of {message['steps']}"
+        elif kind == "step":
+            reached = message["step"] * STEPS_TOLD // max(message["steps"], 1)
+            if reached > self._told:
+                self._told = reached
+                yield (
+                    f"step {message['step']} of {message['steps']}: loss {message['loss']:.4f},"
+                    f" {message['tokens_s']:,} tokens/s, learning rate {message['lr']:.2e}"
+                )
+        elif kind in ("event", "done"):
+            rest = ", ".join(f"{key} {value}" for key, value in message.items() if key not in ("kind", "event"))
+            yield f"{message.get('event', kind)}: {rest}"

@@ -1,0 +1,115 @@
+"""The train stage: writes `run.json`, has the trainer run, and takes its result into the artifact."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.config import GPTConfig, TrainerRun
+from model.durable import write_atomically
+from model.errors import RecipeError
+from tasks.artifact import Artifact, read_table
+from tasks.report import StageReport
+from tasks.tokenizer import Tokenizer
+from tasks.train.config import TrainStageConfig
+from tasks.train.launching import OnLog, run_trainer
+from tasks.workspace import Workspace
+
+UNIT = "model"
+DETERMINISTIC_FILES = {"model.safetensors": "", "model.json": "", "steps.arrow": "steps", "metrics.arrow": "metrics"}
+CLOCK_FILES = {"perf.arrow": "perf", "events.arrow": "events"}
+
+
+def train_model(
+    sequences: Artifact,
+    vocab: Artifact,
+    config: TrainStageConfig,
+    workspace: Workspace,
+    *,
+    on_log: OnLog,
+    log_path: Path,
+) -> StageReport:
+    """Train to the end of ORDER, going on from what a killed build left; `on_log` hears the trainer's messages.
+
+    Raises RecipeError where the network's vocabulary is not the tokenizer's, and what `launching.run_trainer` raises.
+    """
+    finished = workspace.finished(UNIT)
+    if finished is not None:
+        return finished
+    out = workspace.scratch("train").resolve()
+    run = trainer_run(sequences, vocab, config, out)
+    write_atomically(out / "run.json", run.model_dump_json(indent=1).encode())
+
+    def listen(message: dict[str, Any]) -> None:
+        if message.get("kind") == "step":
+            workspace.advance(message["step"], message["steps"], "steps")
+        on_log(message)
+
+    run_trainer(
+        ["-m", "model.train", str(out / "run.json")],
+        log_path=log_path,
+        heartbeat=out / "heartbeat",
+        on_log=listen,
+        hang_seconds=config.hang_seconds,
+        max_seconds=config.max_seconds,
+        stop_seconds=config.stop_seconds,
+    )
+    return _take_result(out / "result", workspace)
+
+
+def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path) -> TrainerRun:
+    """What the trainer is told: checked files, the network with the tokenizer's vocabulary, and the settings."""
+    tokenizer = Tokenizer.open(vocab)
+    return TrainerRun(
+        sequences=tuple(path.resolve() for path in sequences.files("sequences")),
+        order=sequences.files("order")[0].resolve(),
+        out=out,
+        pad=tokenizer.pad,
+        tokenizer_digest=tokenizer.digest,
+        model=_fitted(config.model, tokenizer.vocab_size),
+        train=config.trainer_config(),
+    )
+
+
+def _fitted(model: GPTConfig, vocab_size: int) -> GPTConfig:
+    left_out = GPTConfig.model_fields["vocab_size"].default
+    if model.vocab_size not in (vocab_size, left_out):
+        raise RecipeError(
+            f"train.model.vocab_size is {model.vocab_size}, and the vocabulary of this run has {vocab_size} pieces."
+            f" Leave the key out, and the network takes the vocabulary's size."
+        )
+    return model.model_copy(update={"vocab_size": vocab_size})
+
+
+def _take_result(result: Path, workspace: Workspace) -> StageReport:
+    with workspace.unit(UNIT) as unit:
+        tables: dict[str, pa.Table] = {}
+        for name, table in {**DETERMINISTIC_FILES, **CLOCK_FILES}.items():
+            os.link(result / name, unit.path(name))
+            if table:
+                tables[table] = read_table(unit.path(name))
+            rows = tables[table].num_rows if table else 0
+            unit.add_file(name, table=table, rows=rows, deterministic=name in DETERMINISTIC_FILES)
+        unit.report.facts = _facts(tables)
+    return unit.report
+
+
+def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
+    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data."""
+    steps, metrics, perf = tables["steps"], tables["metrics"], tables["perf"]
+    applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
+    losses = metrics.column("loss").to_pylist()
+    return {
+        "training": {
+            "steps": steps.num_rows,
+            "skipped_steps": steps.num_rows - applied,
+            "tokens": metrics.column("tokens")[-1].as_py() if metrics.num_rows else 0,
+            "first_loss": losses[0] if losses else None,
+            "last_loss": losses[-1] if losses else None,
+            "seconds": pc.sum(perf.column("wall_s")).as_py(),
+            "tokens_s": pc.quantile(perf.column("tokens_s"), 0.5)[0].as_py() if perf.num_rows else None,
+        },
+        "exact": applied == steps.num_rows,
+    }

@@ -1,0 +1,139 @@
+"""The trainer as a child process: its words, its exit codes, and that it never outlives its launcher's interest."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
+from tasks.train.launching import run_trainer
+
+LAUNCH: dict[str, Any] = {"hang_seconds": 20.0, "max_seconds": None, "stop_seconds": 10.0}
+STOPS_IN_ORDER = """
+import pathlib, signal, sys, time
+def stop(*_):
+    pathlib.Path(sys.argv[1]).write_text("checkpoint")
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+print('{"kind": "start"}', flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def launch(tmp_path: Path, code: str, *arguments: str, **patience: Any) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    run_trainer(
+        ["-c", code, *arguments],
+        log_path=tmp_path / "runs" / "train.log",
+        heartbeat=tmp_path / "heartbeat",
+        on_log=messages.append,
+        **{**LAUNCH, **patience},
+    )
+    return messages
+
+
+def test_json_lines_are_heard_and_all_else_goes_to_the_log(tmp_path):
+    code = "import sys; print('{\"step\": 1}'); print('stray'); sys.stderr.write('human\\n'); print('{\"step\": 2}')"
+    assert launch(tmp_path, code) == [{"step": 1}, {"step": 2}]
+    assert sorted((tmp_path / "runs" / "train.log").read_text().split()) == ["human", "stray"]
+
+
+def test_a_last_line_without_line_end_is_heard(tmp_path):
+    assert launch(tmp_path, 'import sys; sys.stdout.write(\'{"kind": "done"}\')') == [{"kind": "done"}]
+
+
+@pytest.mark.parametrize("kind", [RecipeError, InputError, GuardError, IntegrityError, Bug, Infra, Numerics])
+def test_exit_code_becomes_its_error_class_with_the_last_words(tmp_path, kind: type[BessemerError]):
+    code = f"import sys; sys.stderr.write('noise\\n{kind.__name__}: what happened\\n'); sys.exit({kind.exit_code})"
+    with pytest.raises(kind, match=r"^train: what happened \(log: "):
+        launch(tmp_path, code)
+
+
+def test_an_unknown_exit_code_is_a_bug_with_the_traceback(tmp_path):
+    with pytest.raises(Bug, match=r"(?s)exit code 1.*ZeroDivisionError"):
+        launch(tmp_path, "1 / 0")
+
+
+def test_words_of_an_earlier_try_are_not_repeated(tmp_path):
+    with pytest.raises(Bug):
+        launch(tmp_path, "1 / 0")
+    with pytest.raises(Bug) as caught:
+        launch(tmp_path, "raise SystemExit(9)")
+    assert "ZeroDivisionError" not in str(caught.value)
+
+
+def test_death_by_signal_is_worth_another_try(tmp_path):
+    with pytest.raises(Infra, match="killed by SIGKILL"):
+        launch(tmp_path, "import os; os.kill(os.getpid(), 9)")
+
+
+def test_a_trainer_without_a_heartbeat_is_killed(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(Infra, match="finished no step for 1 seconds"):
+        launch(tmp_path, "import time; time.sleep(60)", hang_seconds=1.0)
+    assert time.monotonic() - began < 10
+
+
+def test_a_beating_heart_is_not_hung(tmp_path):
+    code = (
+        "import pathlib, sys, time\nfor _ in range(20): pathlib.Path(sys.argv[1]).touch(); time.sleep(0.1)\nprint('{}')"
+    )
+    assert launch(tmp_path, code, str(tmp_path / "heartbeat"), hang_seconds=1.0) == [{}]
+
+
+def test_past_its_time_training_stops_with_a_checkpoint(tmp_path):
+    with pytest.raises(GuardError, match="max_seconds"):
+        launch(tmp_path, STOPS_IN_ORDER, str(tmp_path / "checkpoint"), max_seconds=1.0)
+    assert (tmp_path / "checkpoint").read_text() == "checkpoint"
+
+
+def test_an_interrupt_asks_the_trainer_to_stop_and_waits_for_it(tmp_path):
+    def interrupt(message: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trainer(
+            ["-c", STOPS_IN_ORDER, str(tmp_path / "checkpoint")],
+            log_path=tmp_path / "train.log",
+            heartbeat=tmp_path / "heartbeat",
+            on_log=interrupt,
+            **LAUNCH,
+        )
+    assert (tmp_path / "checkpoint").read_text() == "checkpoint"
+
+
+def test_a_trainer_deaf_to_the_request_is_killed(tmp_path):
+    code = "import os, signal, time; signal.signal(15, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(60)"
+    with pytest.raises(GuardError):
+        launch(tmp_path, code, max_seconds=1.0, stop_seconds=0.5)
+    pid = int((tmp_path / "runs" / "train.log").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_sigterm_to_the_launcher_reaches_the_trainer(tmp_path):
+    def terminate(message: dict[str, Any]) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    launcher = os.fork()
+    if launcher == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            run_trainer(
+                ["-c", STOPS_IN_ORDER, str(tmp_path / "checkpoint")],
+                log_path=tmp_path / "train.log",
+                heartbeat=tmp_path / "heartbeat",
+                on_log=terminate,
+                **LAUNCH,
+            )
+        except SystemExit as end:
+            os._exit(int(str(end.code)))
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(launcher, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM
+    assert (tmp_path / "checkpoint").read_text() == "checkpoint"

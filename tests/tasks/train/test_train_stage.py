@@ -1,0 +1,95 @@
+"""A model from rows: trained by the real trainer, interrupted and resumed to the same bytes."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import InputError, RecipeError
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+from tasks.chunk.config import ChunkConfig
+from tasks.chunk.stage import build_chunk
+from tasks.train.config import TrainStageConfig
+from tasks.train.stage import build_train
+from tasks.train.telling import MessageTeller
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.stage import build_vocab
+
+TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
+CONFIG = TrainStageConfig.model_validate(
+    {
+        "model": {"context": 32, "layers": 1, "heads": 2, "width": 16},
+        "batch_rows": 4,
+        "micro_batch_rows": 4,
+        "checkpoint_steps": 5,
+        "threads": 1,
+    }
+)
+
+
+@pytest.fixture
+def parents(context: RunContext, make_documents) -> tuple[Artifact, Artifact]:
+    documents = make_documents([[("code", TEXT[:20_000])]])
+    vocab = build_vocab(context, documents, VocabConfig(vocab_size=400))
+    chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=33, budget_tokens=32 * 4 * 12))
+    return chunk, vocab
+
+
+def test_interrupted_training_goes_on_to_the_bytes_of_an_undisturbed_one(context, parents, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
+    heard: list[dict[str, Any]] = []
+    whole = build_train(context, *parents, CONFIG, heard.append)
+    assert [message["kind"] for message in heard][:1] == ["start"]
+    assert heard[-1]["kind"] == "done"
+    assert whole.table("steps").num_rows == 12
+    assert whole.table("metrics").num_rows == 12
+    facts = whole.report.facts
+    assert facts["exact"] is True
+    assert facts["training"]["tokens"] == 32 * 4 * 12
+    clocks = {record.name for record in whole.records if not record.deterministic}
+    assert clocks == {"perf.arrow", "events.arrow"}
+
+    def interrupt(message: dict[str, Any]) -> None:
+        if message["kind"] in ("step", "checkpoint"):
+            raise KeyboardInterrupt
+
+    again = replace(context, forced=frozenset({"train"}))
+    with pytest.raises(KeyboardInterrupt):
+        build_train(again, *parents, CONFIG, interrupt)
+    heard.clear()
+    resumed = build_train(again, *parents, CONFIG, heard.append)
+    assert heard[0]["step"] > 0
+    assert resumed.content == whole.content
+    assert not resumed.reused
+    assert (context.root / "runs" / context.run_id / "train.log").exists()
+
+
+def test_a_vocabulary_size_that_contradicts_the_tokenizer_is_refused(context, parents):
+    wrong = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"vocab_size": 500})})
+    with pytest.raises(RecipeError, match=r"train.model.vocab_size is 500.*has 400 pieces"):
+        build_train(context, *parents, wrong, lambda message: None)
+
+
+def test_rows_of_another_length_than_the_context_are_refused_by_the_trainer(context, parents):
+    wrong = CONFIG.model_copy(update={"model": CONFIG.model.model_copy(update={"context": 64})})
+    with pytest.raises(InputError, match=r"rows of 33 tokens.*context 64 needs\s+65"):
+        build_train(context, *parents, wrong, lambda message: None)
+
+
+def test_patience_is_no_part_of_the_identity_and_threads_are():
+    patient = CONFIG.model_copy(update={"hang_seconds": 5.0, "max_seconds": 9.0, "stop_seconds": 1.0})
+    assert patient.identity_params() == CONFIG.identity_params()
+    threads = CONFIG.model_copy(update={"threads": 2})
+    assert threads.identity_params() != CONFIG.identity_params()
+
+
+def test_a_log_gets_about_twenty_lines_however_many_steps():
+    teller = MessageTeller()
+    step = {"kind": "step", "steps": 1000, "loss": 1.0, "lr": 0.1, "tokens_s": 5}
+    told = [line for number in range(1, 1001) for line in teller.sentences({**step, "step": number})]
+    assert len(told) == 21
+    assert told[-1].startswith("step 1000 of 1000: loss 1.0000")
