@@ -1,0 +1,94 @@
+"""Settings of the decontaminate stage."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from tasks.config import RUNTIME, StrictConfig
+
+
+class BenchmarkFields(StrictConfig):
+    """Which keys of a benchmark's records hold what."""
+
+    id: str = "id"
+    """Key of the item's name, unique within the benchmark."""
+    context: tuple[str, ...] = ("passage", "question", "prompt")
+    """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
+    choices: str = "choices"
+    """Key of the list of choices; absent or null where the answer is free text."""
+    answer: str = "answer"
+    """Key of the right answer: the index of a choice, a choice's text, its letter, or free text."""
+    match_text: str = "match_text"
+    """Key of the text to look for in documents; where absent the context is looked for."""
+    lang: str = "lang"
+    """Key of the language; absent where unknown."""
+
+    @field_validator("context", mode="before")
+    @classmethod
+    def _one_key_is_a_list_of_one(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+class Benchmark(StrictConfig):
+    """One benchmark file: JSON lines, plain or gzip."""
+
+    name: str = Field(min_length=1)
+    """Name in LEAKS and SCORES."""
+    path: Annotated[Path, RUNTIME]
+    """The file (.jsonl or .jsonl.gz); its content, not its place, is part of the identity."""
+    fields: BenchmarkFields = Field(default_factory=BenchmarkFields)
+    """Where in a record the parts of an item stand."""
+
+
+class DecontaminateConfig(StrictConfig):
+    """What counts as a leak, what happens to it, and how much text is held out."""
+
+    benchmarks: tuple[Benchmark, ...] = ()
+    """Benchmarks that the model will be evaluated on."""
+    ngram: int = Field(default=13, ge=5, le=64)
+    """Words of an n-gram; one shared n-gram is a leak. In scripts without blanks a character is a word."""
+    unspaced_run: int = Field(default=40, ge=1, le=1000)
+    """Characters in a row from which on an item in a script without blanks counts as leaked (or half of the item)."""
+    short_words: int = Field(default=8, ge=1, le=64)
+    """Words from which on an item shorter than an n-gram can be matched as a whole."""
+    short_chars: int = Field(default=40, ge=1, le=1000)
+    """Characters from which on an item of fewer than `short_words` words can be matched as a whole."""
+    common_documents: int = Field(default=10, ge=1)
+    """An n-gram in more documents than this, and in more than `common_share` of them, is common: no evidence alone."""
+    common_share: float = Field(default=0.001, ge=0.0, le=1.0)
+    """Share of the run's documents (0 to 1) above which an n-gram is common."""
+    template_items: int = Field(default=50, ge=1)
+    """An n-gram in more items of one benchmark than this, and in more than `template_share` of them, is its template."""
+    template_share: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Share of a benchmark's items (0 to 1) above which an n-gram is its template."""
+    contained_share: float = Field(default=0.8, gt=0.0, le=1.0)
+    """Share of an item's n-grams in one document from which on common and template n-grams are evidence after all."""
+    mode: Literal["cut", "drop", "flag"] = "cut"
+    """cut: leaks and a window around them are cut out; drop: the document goes; flag: it stays and LEAKS says so."""
+    window_chars: int = Field(default=200, ge=0, le=100_000)
+    """Characters cut out on each side of a leak."""
+    min_piece_chars: int = Field(default=200, ge=1, le=100_000)
+    """Pieces between cuts with fewer characters are dropped."""
+    max_pieces: int = Field(default=10, ge=1, le=30_000)
+    """A document that would fall into more pieces than this is dropped."""
+    heldout_share: float = Field(default=0.02, ge=0.0, le=0.5)
+    """Share of each source's documents (0 to 1) that is held out for evaluation."""
+    heldout_min_documents: int = Field(default=4, ge=0)
+    """Documents held out at least from each source, though never more than a fifth of its documents."""
+    heldout_max_documents: int = Field(default=2000, ge=0)
+    """Documents held out at most from each source."""
+    heldout_max_bytes: int = Field(default=4_000_000, ge=0)
+    """UTF-8 bytes held out at most from each source; a fifth of the source's bytes is a limit too."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of the run; decides which documents are held out."""
+    workers: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
+    """Threads that work on parts at the same time."""
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "DecontaminateConfig":
+        names = [benchmark.name for benchmark in self.benchmarks]
+        double = sorted({name for name in names if names.count(name) > 1})
+        if double:
+            raise ValueError(f"benchmark names must differ; used twice: {', '.join(double)}")
+        return self
