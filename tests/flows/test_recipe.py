@@ -1,0 +1,110 @@
+"""A recipe is complete and right, or dies at once with the path of every wrong key."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.recipe import RECIPES, Recipe, find_recipe, load_recipe
+from flows.road import STAGES, stretch
+from model.errors import BessemerError, InputError, RecipeError
+
+MINIMAL = """
+name = "small"
+seed = 7
+budget_tokens = "40K"
+[[sources]]
+name = "books"
+paths = ["{recipe}/books/*.txt"]
+weight = 0.75
+priority = 1
+[[sources]]
+name = "web"
+paths = ["{root}/web"]
+weight = 0.25
+[train.model]
+context = 64
+"""
+
+
+def load(tmp_path: Path, text: str = MINIMAL, *settings: str, limit: float = 1.0) -> Recipe:
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return load_recipe(path, tmp_path / "root", settings, limit)
+
+
+def test_values_that_several_stages_need_are_written_once(tmp_path: Path) -> None:
+    recipe = load(tmp_path)
+    assert recipe.sample.budget_tokens == recipe.chunk.budget_tokens == 40_000
+    assert recipe.chunk.weights == {"books": 0.75, "web": 0.25}
+    assert recipe.dedup.priorities == {"books": 1}
+    assert recipe.chunk.row_length == 65
+    assert {getattr(recipe, stage).seed for stage in STAGES if hasattr(getattr(recipe, stage), "seed")} == {7}
+
+
+def test_placeholders_are_filled_in_paths(tmp_path: Path) -> None:
+    books, web = load(tmp_path).sample.sources
+    assert books.paths == (f"{tmp_path}/books/*.txt",)
+    assert web.paths == (f"{tmp_path}/root/web",)
+
+
+def test_settings_overrule_the_recipe_by_path_and_by_name_of_a_source(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL, "dedup.threshold=0.9", "sources.web.language=de", "name=other")
+    assert recipe.dedup.threshold == 0.9
+    assert recipe.sample.sources[1].language == "de"
+    assert recipe.name == "other"
+
+
+def test_limit_is_the_share_of_each_source(tmp_path: Path) -> None:
+    assert load(tmp_path, limit=0.01).sample.limit == 0.01
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("[train.model]", "[dedup]\nbnads = 3\n[train.model]"), r"dedup\.bnads: unknown key; did you mean `bands`\?"),
+        (("[train.model]", "[dedupe]\nbands = 3\n[train.model]"), r"dedupe: unknown key; did you mean `dedup`\?"),
+        (("weight = 0.25", "weight = -0.25"), r"weight: .*greater than 0"),
+        (("weight = 0.25", "weight = 0.5"), r"sample: .*weights"),
+        (("weight = 0.25", "wieght = 0.25"), r"sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
+        (("context = 64", "context = -1"), r"train\.model\.context: .*greater than or equal to 8"),
+        (('"40K"', '"forty"'), r"budget_tokens is 'forty'; write a positive count"),
+        (("seed = 7", "seed = 7\nformat = 2"), "this one reads format 1"),
+        (("{recipe}/books", "{nowhere}/books"), r"uses `\{nowhere\}`, which nothing defines"),
+        (("[train.model]", "[dedup.wipe_out_overrides]\nboks = 1.0\n[train.model]"), "names the source `boks`"),
+        (('name = "small"', 'name = "small'), "not valid TOML"),
+    ],
+)
+def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, str], message: str) -> None:
+    assert change[0] in MINIMAL
+    with pytest.raises(RecipeError, match=message):
+        load(tmp_path, MINIMAL.replace(*change))
+
+
+def test_no_sources_is_told_with_the_cure(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"add at least one \[\[sources\]\]"):
+        load(tmp_path, 'name = "empty"\n')
+
+
+@pytest.mark.parametrize("setting", ["dedup.threshold", "=3", "sources.nobody.weight=1", "name.x=1", "sources=[]"])
+def test_a_setting_that_reaches_nothing_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(RecipeError):
+        load(tmp_path, MINIMAL, setting)
+
+
+def test_an_unknown_recipe_names_those_that_ship() -> None:
+    with pytest.raises(InputError, match=r"quickstart.*Did you mean `quickstart`\?"):
+        find_recipe("quikstart")
+
+
+@pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda path: path.stem)
+def test_recipes_that_ship_are_valid(path: Path, tmp_path: Path) -> None:
+    assert load_recipe(path, tmp_path).name == path.stem
+
+
+def test_a_stretch_of_the_road() -> None:
+    assert stretch(None, None) == STAGES
+    assert stretch("train", None) == ("train", "evaluate")
+    assert stretch(None, "dedup") == ("dedup",)
+    for from_stage, only in (("trian", None), (None, "x"), ("train", "dedup")):
+        with pytest.raises(BessemerError):
+            stretch(from_stage, only)
