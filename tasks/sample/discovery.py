@@ -16,8 +16,8 @@ from model.errors import InputError, RecipeError
 from tasks.sample.config import SampleConfig, Source
 
 _CODE_SUFFIXES = """.py .pyi .pyx .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .m .mm .js .mjs .ts .tsx .jsx .java .kt .scala
-    .go .rs .rb .php .pl .pm .sh .bash .zsh .fish .ps1 .bat .sql .r .jl .lua .swift .cs .fs .hs .ml .mli .ex .exs .erl .el
-    .lisp .scm .clj .f .f90 .f95 .asm .s .v .vhd .zig .nim .dart .groovy .cmake .css .scss .toml .yaml .yml .ini
+    .go .rs .rb .php .pl .pm .sh .bash .zsh .fish .ps1 .bat .sql .r .jl .lua .swift .cs .fs .hs .ml .mli .ex .exs .erl
+    .el .lisp .scm .clj .f .f90 .f95 .asm .s .v .vhd .zig .nim .dart .groovy .cmake .css .scss .toml .yaml .yml .ini
     .cfg .proto .thrift .tf .dockerfile .mk"""
 _FORMAT_OF_SUFFIX = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),

@@ -1,0 +1,12 @@
+"""What an edit may know of a document besides its text."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """`kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`."""
+
+    kind: str = "text"
+    language: str | None = None
+    emoji: str = "name"

@@ -1,0 +1,91 @@
+"""Emoji and emoticons as words: a small vocabulary has no token for them, but has the words of their names.
+
+Names are those of Unicode CLDR as the `emoji` package carries them, in the document's language where it is among its
+fourteen, else in English. A run of one emoji counts once. Characters that are text unless asked otherwise (such as ©
+and ™) stay unless a variation selector asks.
+"""
+
+import functools
+import re
+from pathlib import Path
+
+import emoji
+import regex
+
+from tasks.clean.about import About
+
+_ELEMENT = r"\p{Extended_Pictographic}(?:\ufe0f|\p{EMod}|[\U000e0020-\U000e007f]+)*\u20e3?"
+_ONE = rf"(?:\p{{RI}}\p{{RI}}|[#*0-9]\ufe0f?\u20e3|{_ELEMENT}(?:\u200d{_ELEMENT})*)"
+_RUN = regex.compile(rf"({_ONE})(?:[ ]?\1)*")
+_SHOWN_AS_PICTURE = regex.compile(r"\p{Emoji_Presentation}|[\ufe0f\u20e3]|\p{RI}")
+_SELECTORS = re.compile("[\ufe0e\ufe0f\u20e3]")
+_EMOTICONS = dict(
+    line.split("\t") for line in Path(__file__).with_name("emoticons.tsv").read_text("utf-8").splitlines() if line
+)
+_FACES = "|".join(re.escape(face) for face in sorted(_EMOTICONS, key=len, reverse=True))
+_EMOTICON = re.compile(rf"(?:{_FACES})(?=[\s.,!?]|$)")
+_MAY_BE_EMOJI = re.compile(
+    "[\u00a9\u00ae\u203c\u2049\u20e3\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u24c2\u25aa-\u27bf\u2934\u2935\u2b05-\u2b55"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001ffff]"
+)
+_MODIFIERS = regex.compile(r"[\p{EMod}\ufe0e\ufe0f]")
+
+
+def emoji_to_words(text: str, about: About) -> str:
+    """Every emoji as its name between blanks, or removed when `about.emoji` is `drop`."""
+    if text.isascii() or not _MAY_BE_EMOJI.search(text):
+        return text
+
+    def word(match: "regex.Match[str]") -> str:
+        picture = match[1]
+        if not _SHOWN_AS_PICTURE.search(picture):
+            return match[0]
+        name = "" if about.emoji == "drop" else emoji_name(picture, about.language)
+        return _set_apart(name, match.string, match.start(), match.end())
+
+    without = _RUN.sub(word, text)
+    return text if without == text else _SELECTORS.sub("", without)
+
+
+def emoticons_to_words(text: str, about: About) -> str:
+    """`:-)` and its like, standing alone, as the name of the emoji they stand for, or removed."""
+
+    def word(match: re.Match[str]) -> str:
+        before = match.string[match.start() - 1 : match.start()]
+        if before and not before.isspace():
+            return match[0]
+        name = "" if about.emoji == "drop" else emoji_name(_EMOTICONS[match[0]], about.language)
+        return _set_apart(name, match.string, match.start(), match.end())
+
+    return _EMOTICON.sub(word, text)
+
+
+@functools.cache
+def emoji_name(picture: str, language: str | None) -> str:
+    """The name of one emoji, `red heart`; of an unknown combination, the names of its parts; "" for none."""
+    code = (language or "en").partition("-")[0].lower()
+    if code not in emoji.LANGUAGES:
+        code = "en"
+    _load(code)
+    for form in (picture, f"{picture}\ufe0f", _MODIFIERS.sub("", picture), f"{_MODIFIERS.sub('', picture)}\ufe0f"):
+        names = emoji.EMOJI_DATA.get(form)
+        if names is not None:
+            return names.get(code, names["en"]).strip(":").replace("_", " ")
+    parts = picture.split("\u200d")
+    return " ".join(filter(None, (emoji_name(part, language) for part in parts))) if len(parts) > 1 else ""
+
+
+@functools.cache
+def _load(code: str) -> None:
+    if code != "en":
+        emoji.config.load_language(code)
+
+
+def _set_apart(name: str, text: str, start: int, end: int) -> str:
+    before, after = text[start - 1 : start], text[end : end + 1]
+    if not name:
+        # Two blanks around nothing would be one too many; two letters around nothing need one.
+        return " " if before.isalnum() and after.isalnum() else ""
+    left = "" if not before or before.isspace() or before in "([{\"'“‘（「" else " "
+    right = "" if not after or after.isspace() or after in ".,;:!?)]}\"'”’，。！？、）」" else " "
+    return f"{left}{name}{right}"

@@ -1,0 +1,70 @@
+"""Edits that look at a document line by line: repeated lines, and the lines that C4 leaves out.
+
+C4: Raffel et al. 2020, section 2.2. Ends of sentences in Chinese, Japanese, Hindi and Arabic count as ends too.
+"""
+
+import itertools
+import re
+
+from tasks.clean.about import About
+from tasks.clean.words import count_words
+
+_RUN = 3
+_MIN_WORDS = 5
+_ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")
+_POLICIES = re.compile(
+    r"terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies", re.IGNORECASE
+)
+_JAVASCRIPT = re.compile(r"javascript", re.IGNORECASE)
+_CITATIONS = re.compile(r"\[(?:\d{1,3}|edit|citation needed)\]")
+
+
+def collapse_repeated_lines(text: str, about: About) -> str:
+    """A line that stands three or more times in a row stands once; blank lines do not count as repeated."""
+    del about
+    lines = text.split("\n")
+    if not any(line == after and line.strip() for line, after in itertools.pairwise(lines)):
+        return text
+    kept: list[str] = []
+    begin = 0
+    for end in range(1, len(lines) + 1):
+        if end < len(lines) and lines[end] == lines[begin]:
+            continue
+        repeated = end - begin >= _RUN and lines[begin].strip()
+        kept += lines[begin : begin + 1] if repeated else lines[begin:end]
+        begin = end
+    return "\n".join(kept)
+
+
+def remove_citations(text: str, about: About) -> str:
+    """Markers such as `[12]`, `[edit]` and `[citation needed]` go."""
+    del about
+    return _CITATIONS.sub("", text)
+
+
+def remove_javascript_lines(text: str, about: About) -> str:
+    """Lines that speak of JavaScript go; on the web they mostly ask to switch it on."""
+    del about
+    return _keep(text, lambda line: not _JAVASCRIPT.search(line)) if _JAVASCRIPT.search(text) else text
+
+
+def remove_policy_lines(text: str, about: About) -> str:
+    """Lines that speak of terms of use, privacy or cookies go."""
+    del about
+    return _keep(text, lambda line: not _POLICIES.search(line)) if _POLICIES.search(text) else text
+
+
+def remove_unfinished_lines(text: str, about: About) -> str:
+    """Lines that do not end as a sentence or a quotation ends go; blank lines stay."""
+    del about
+    return _keep(text, lambda line: not line or line.isspace() or line.rstrip().endswith(_ENDS))
+
+
+def remove_short_lines(text: str, about: About) -> str:
+    """Lines of fewer than five words go; blank lines stay."""
+    del about
+    return _keep(text, lambda line: not line or line.isspace() or count_words(line) >= _MIN_WORDS)
+
+
+def _keep(text: str, is_kept) -> str:
+    return "\n".join(line for line in text.split("\n") if is_kept(line))

@@ -1,0 +1,86 @@
+"""Text that was damaged on its way: mojibake, entities, composed forms, characters that nobody can see.
+
+Mojibake is found and undone by ftfy (Speer 2019). Of ftfy only the decoding and the entities are used: straightening
+quotes, folding wide characters or splitting ligatures would change text that is not broken. ftfy is slow, so a line
+goes there only when it holds what ftfy's own test for badness asks for: two neighbouring characters outside ASCII of
+which one is more unusual than the plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, or one
+of the few letters whose partner may have become a blank.
+"""
+
+import re
+import unicodedata
+
+import ftfy
+import ftfy.fixes
+import regex
+
+from tasks.clean.about import About
+
+_PLAIN = (
+    r"\x00-\x7f\u0410-\u044f\u0401\u0451\u2013\u2014\u2018\u2019\u201c\u201d\u2026\u2060\u00a0"
+    r"\u3000-\u9fff\uac00-\ud7a3\uff00-\uff65"
+)
+_MAY_BE_MOJIBAKE = re.compile(rf"[^{_PLAIN}][^\x00-\x7f]|[^\x00-\x7f][^{_PLAIN}]|[\x80-\x9fŒœÃÂÐÎÁàâĂÅ°]")
+_LINE_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
+_TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f"
+    "\ufeff\ufff9-\ufffb\ufdd0-\ufdef\U0001d173-\U0001d17a]"
+)
+_JOINERS = re.compile("[\u200c\u200d]")
+# Joiners carry meaning inside words of Arabic, Syriac, Mongolian and the scripts of India and South-East Asia, and
+# the zero-width joiner between the parts of an emoji.
+_JOINING = (
+    r"\p{Arabic}\p{Syriac}\p{Mongolian}\p{NKo}\p{Devanagari}\p{Bengali}\p{Gurmukhi}\p{Gujarati}\p{Oriya}\p{Tamil}"
+    r"\p{Telugu}\p{Kannada}\p{Malayalam}\p{Sinhala}\p{Khmer}\p{Myanmar}\p{Tibetan}"
+)
+_NEEDED_JOINER = regex.compile(
+    rf"(?<=[{_JOINING}])[\u200c\u200d](?=[{_JOINING}])"
+    r"|(?<=[\p{Extended_Pictographic}\p{EMod}\ufe0f])\u200d(?=\p{Extended_Pictographic})"
+)
+_TAG = re.compile("[\U000e0000-\U000e007f]")
+_TAGS = regex.compile("(?<!\U0001f3f4[\U000e0020-\U000e007f]*)[\U000e0000-\U000e007f]+")
+
+
+def undo_mojibake(text: str, about: About) -> str:
+    """Lines decoded with the wrong encoding are decoded with the right one, where ftfy is sure of it."""
+    del about
+    if text.isascii() or not _MAY_BE_MOJIBAKE.search(text):
+        return text
+    return "\n".join(
+        ftfy.fix_encoding(line) if not line.isascii() and _MAY_BE_MOJIBAKE.search(line) else line
+        for line in text.split("\n")
+    )
+
+
+def undo_entities(text: str, about: About) -> str:
+    """`caf&eacute;` becomes `café` in plain text that shows no sign of being markup (no `<`)."""
+    if "&" not in text or "<" in text or about.kind == "markdown":
+        return text
+    return ftfy.fixes.unescape_html(text)
+
+
+def compose(text: str, about: About) -> str:
+    """Unicode normal form C (UAX #15): one code point per character where there is one."""
+    del about
+    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+
+
+def remove_invisible(text: str, about: About) -> str:
+    """Line breaks become line feeds; control, zero-width and direction characters and terminal escapes go.
+
+    Kept are tab and line feed, and joiners where a script or an emoji needs them.
+    """
+    del about
+    if "\x1b" in text:
+        text = _TERMINAL_ESCAPES.sub("", text)
+    if _LINE_BREAKS.search(text):
+        text = _LINE_BREAKS.sub("\n", text)
+    if _INVISIBLE.search(text):
+        text = _INVISIBLE.sub("", text)
+    if text.isascii():
+        return text
+    if _JOINERS.search(text):
+        needed = {match.start() for match in _NEEDED_JOINER.finditer(text)}
+        text = _JOINERS.sub(lambda match: match[0] if match.start() in needed else "", text)
+    return _TAGS.sub("", text) if _TAG.search(text) else text
