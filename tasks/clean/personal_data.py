@@ -38,13 +38,16 @@ _IPV4 = re.compile(r"\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}")
 _IPV6 = re.compile(r"[0-9A-Fa-f]{1,4}(?:::?[0-9A-Fa-f]{1,4}){2,7}")
 _IPV4_SIGN = re.compile(r"\.\d{1,3}\.\d")
 _IPV6_SIGN = re.compile(r":[0-9A-Fa-f]{0,4}:")
+_LARGEST_OF_A_VERSION = 20
 _VERSION = re.compile(r"(?:\bv|version|release)[ =:.]?$", re.IGNORECASE)
-_PHONE_ABROAD = re.compile(r"\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){1,4}")
+_PHONE_ABROAD = re.compile(r"\+[1-9]\d{0,2}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){1,4}")
 _PHONE_AT_HOME = re.compile(r"\(\d{3}\)[ ]?\d{3}[-. ]\d{4}|\d{3}([-.])\d{3}\1\d{4}")
 _PHONE_AT_HOME_SIGN = re.compile(r"[-.)] ?\d{3}[-. ]\d{4}")
 _CARD = re.compile(r"\d(?:[ -]?\d){12,18}")
 _CARD_GROUPS = re.compile(r"\d+|\d{4}([ -])\d{4}\1\d{4}\1\d{1,7}|\d{4}([ -])\d{6}\2\d{5}")
-_ISSUERS = re.compile(r"4|5[1-5]|2[2-7]|3[47]|3[068]|35|6")
+_ISSUERS = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})|5[1-5]\d{14}|2[2-7]\d{14}|3[47]\d{13}|3[068]\d{12}|35\d{14}|6\d{15,18}"
+)
 
 
 def mask_emails(text: str, about: About) -> str:
@@ -66,7 +69,7 @@ def mask_emails(text: str, about: About) -> str:
 
 
 def mask_ip_addresses(text: str, about: About) -> str:
-    """Public IPv4 and IPv6 addresses -> `<ip_address>`; private, reserved and documentation ranges stay."""
+    """Public IPv4 and IPv6 addresses -> `<ip_address>`; private and reserved ranges and version numbers stay."""
     del about
     if _IPV4_SIGN.search(text):
         text = _IPV4.sub(_ipv4, text)
@@ -74,8 +77,10 @@ def mask_ip_addresses(text: str, about: About) -> str:
 
 
 def _ipv4(match: re.Match[str]) -> str:
-    if not _stands_alone(match, ".") or _VERSION.search(match.string, max(0, match.start() - 10), match.start()):
+    if not _stands_alone(match, ".-") or _VERSION.search(match.string, max(0, match.start() - 10), match.start()):
         return match[0]
+    if all(int(number) < _LARGEST_OF_A_VERSION for number in match[0].split(".")):
+        return match[0]  # 4.10.1.0 is a version or the number of a section.
     return "<ip_address>" if _is_public(match[0]) else match[0]
 
 
@@ -114,9 +119,9 @@ def mask_payment_cards(text: str, about: About) -> str:
 
 def _card(match: re.Match[str]) -> str:
     digits = match[0].replace(" ", "").replace("-", "")
-    if not (_ISSUERS.match(digits) and _CARD_GROUPS.fullmatch(match[0]) and passes_luhn(digits)):
+    if not (_ISSUERS.fullmatch(digits) and _CARD_GROUPS.fullmatch(match[0]) and passes_luhn(digits)):
         return match[0]
-    return "<payment_card>" if _stands_alone(match, "-.") and len(set(digits)) > 2 else match[0]
+    return "<payment_card>" if _stands_alone(match, "-.,=") and len(set(digits)) > 1 else match[0]
 
 
 def passes_luhn(digits: str) -> bool:

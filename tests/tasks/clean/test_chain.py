@@ -1,0 +1,138 @@
+"""The stage as a whole: presets, ledger, digests, conservation, and the same bytes for any number of workers."""
+
+import blake3
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+
+from model.errors import GuardError
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.clean.about import About
+from tasks.clean.chain import Chain, clean_part
+from tasks.clean.config import CleanConfig
+from tasks.clean.stage import build_clean
+from tasks.config import StrictConfig
+from tasks.parts import unit_name
+from tasks.report import StageReport
+from tasks.schema import DOCUMENTS, LEDGER
+from tasks.workspace import table_file_name
+
+PROSE = (
+    "The old mill stood beside the river, and every spring the children of the village came to watch how its great"
+    " wheel began to turn again. Nobody could say who had built it. Some believed that a monk had drawn the plans;"
+    " others held that the stones were older than the church. In summer it was quiet, and the miller slept."
+)
+
+
+def documents(*rows) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {
+                "doc_id": number.to_bytes(16, "big"),
+                "piece": 0,
+                "source": source,
+                "lang": "en",
+                "text": text,
+                "text_digest": blake3.blake3(text.encode()).digest(length=16),
+                "origin": {"path": "a", "record": number, "byte": 0},
+                "meta": None if kind == "text" else f'{{"format":"{kind}"}}',
+            }
+            for number, (source, kind, text) in enumerate(rows)
+        ],
+        schema=DOCUMENTS,
+    )
+
+
+def parent(root, *parts: pa.Table):
+    def run(workspace):
+        together = StageReport()
+        for index, rows in enumerate(parts):
+            with workspace.unit(unit_name(index)) as unit:
+                unit.write_table("documents", rows, table_file_name("documents", unit_name(index)))
+        return together
+
+    return build_artifact(RunContext(root, "r"), Stage("sample", ("tasks.schema",), ()), StrictConfig(), {}, run)
+
+
+def test_kept_edited_and_dropped_documents_meet_their_rows():
+    untouched, edited, short = (
+        ("s", "text", PROSE),
+        ("s", "text", PROSE + " Write to jo@mill.org\u200b!"),
+        ("s", "text", "x"),
+    )
+    result = clean_part(CleanConfig(), documents(untouched, edited, short), 0)
+    out = result.tables["documents"]
+    assert out.schema.equals(DOCUMENTS)
+    assert out.column("text").to_pylist() == [PROSE, PROSE + " Write to <email>!"]
+    assert out.column("text_digest").to_pylist() == [
+        blake3.blake3(text.encode()).digest(length=16) for text in out.column("text").to_pylist()
+    ]
+    assert [origin["record"] for origin in out.column("origin").to_pylist()] == [0, 1]
+    assert result.tables["ledger"].schema.equals(LEDGER)
+    edit, drop = result.tables["ledger"].to_pylist()
+    assert (edit["action"], edit["rule"]) == ("edit", "control_characters+email")
+    assert edit["bytes_in"] - edit["bytes_out"] == len("jo@mill.org") + 3 - len("<email>")
+    assert (drop["action"], drop["rule"], drop["value"], drop["limit"]) == ("drop", "gopher_words_min", 1, 50)
+    counts = result.report.source("s")
+    assert (counts.documents_in, counts.documents_out) == (3, 2)
+    assert counts.edited == {"control_characters": 1, "email": 1}
+    result.report.check_conservation("clean")
+
+
+def test_code_goes_through_the_code_preset_and_a_source_may_choose():
+    code = "def f(x):\n    return x  # <b>&amp;</b> :-)\n"
+    config = CleanConfig()
+    assert clean_part(config, documents(("c", "code", code)), 0).tables["documents"].column("text").to_pylist() == [
+        code
+    ]
+    gopher = CleanConfig(presets={"c": "gopher"})
+    assert clean_part(gopher, documents(("c", "code", code)), 0).report.source("c").dropped == {"gopher_words_min": 1}
+
+
+def test_a_page_without_text_is_dropped_under_its_own_name():
+    result = clean_part(CleanConfig(preset="minimal"), documents(("w", "html", "<html><body></body></html>")), 0)
+    (row,) = result.tables["ledger"].to_pylist()
+    assert (row["rule"], row["value"], row["evidence"]) == ("html_no_text", None, "no main text found")
+    assert result.tables["documents"].num_rows == 0
+
+
+def test_nothing_left_is_dropped_as_empty():
+    result = clean_part(CleanConfig(preset="minimal"), documents(("s", "text", "\u200b\u200b")), 0)
+    assert result.report.source("s").dropped == {"empty": 1}
+
+
+def test_limits_additions_and_omissions():
+    about = About("text", "en")
+    assert Chain.of(CleanConfig(limits={"gopher_words_min": 1000}), "gopher").clean(PROSE, about).dropped.limit == 1000
+    assert Chain.of(CleanConfig(add=("c4_curly_bracket",)), "gopher").clean(PROSE + "{", about).dropped.value == 1
+    assert (
+        Chain.of(CleanConfig(without=("gopher_words_min", "gopher_stop_words")), "gopher").clean("one", about).dropped
+        is None
+    )
+    assert Chain.of(CleanConfig(emoji="keep", preset="minimal"), "gopher").clean(PROSE + " 🙂 :-)", about).edits == ()
+
+
+@pytest.mark.parametrize("fields", [{"limits": {"gopher_word": 1}}, {"add": ("email",)}, {"without": ("spelling",)}])
+def test_unknown_names_are_refused(fields):
+    with pytest.raises(ValidationError, match="there is no"):
+        CleanConfig(**fields)
+
+
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path):
+    first = documents(("s", "text", PROSE), ("s", "text", "short"), ("w", "markdown", f"<b>{PROSE}</b> 😀"))
+    second = documents(*(("s", "text", f"{PROSE} {number}") for number in range(20)))
+    artifact = parent(tmp_path / "root", first, second)
+    one = build_clean(RunContext(tmp_path / "root", "r"), artifact, CleanConfig(workers=1))
+    two = build_clean(RunContext(tmp_path / "root", "r", forced=frozenset({"clean"})), artifact, CleanConfig(workers=2))
+    assert one.content == two.content
+    assert one.report.total().documents_out == 22
+    assert one.table("documents").column("text")[1].as_py() == f"{PROSE} grinning face"
+
+
+def test_a_wiped_out_source_stops_the_stage(tmp_path):
+    artifact = parent(tmp_path / "root", documents(*(("tweets", "text", "short") for _ in range(120))))
+    context = RunContext(tmp_path / "root", "r")
+    with pytest.raises(GuardError, match=r"tweets.*gopher_words_min"):
+        build_clean(context, artifact, CleanConfig())
+    allowed = CleanConfig(wipe_out_overrides={"tweets": 1.0})
+    assert build_clean(context, artifact, allowed).report.source("tweets").dropped == {"gopher_words_min": 120}

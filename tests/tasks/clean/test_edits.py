@@ -1,0 +1,171 @@
+"""Markup, emoji, personal data and lines: each edit does its one thing, and nothing near it."""
+
+import emoji
+import pytest
+
+from tasks.clean.about import About
+from tasks.clean.emoji_words import _MAY_BE_EMOJI, emoji_to_words, emoticons_to_words
+from tasks.clean.html_text import html_to_text
+from tasks.clean.lines import (
+    collapse_repeated_lines,
+    remove_citations,
+    remove_javascript_lines,
+    remove_policy_lines,
+    remove_short_lines,
+    remove_unfinished_lines,
+)
+from tasks.clean.markup import remove_markup
+from tasks.clean.personal_data import (
+    mask_emails,
+    mask_ip_addresses,
+    mask_payment_cards,
+    mask_phones,
+    passes_luhn,
+)
+
+TEXT = About("text", "en")
+MARKDOWN = About("markdown", "en")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("[![Build](https://x.io/b.svg)](https://x.io) Title", " Title"),
+        ("![cov](https://img.shields.io/c.svg) ok", " ok"),
+        ("![a map](map.png)", "![a map](map.png)"),
+        ('<p align="center">Hi</p>', "Hi"),
+        ("one<br>two", "one\ntwo"),
+        ("a<!-- no\nno -->b", "ab"),
+        ("<style>p {}</style>x", "x"),
+        ("Fish &amp; Chips &#169;", "Fish & Chips ©"),
+        ("List<String> and <https://a.org> and a < b", "List<String> and <https://a.org> and a < b"),
+        ("use `<b>&amp;</b>` here", "use `<b>&amp;</b>` here"),
+        ("```html\n<p>&lt;</p>\n```\n<p>x</p>", "```html\n<p>&lt;</p>\n```\nx"),
+        ("[a link](https://a.org)", "[a link](https://a.org)"),
+    ],
+)
+def test_markdown_loses_markup_outside_code(before, after):
+    assert remove_markup(before, MARKDOWN) == after
+    assert remove_markup(before, About("code")) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "language", "after"),
+    [
+        ("I ❤️ it", "en", "I red heart it"),
+        ("gut👍!", "de", "gut daumen hoch!"),
+        ("好🙂的", "zh", "好 呵呵 的"),
+        ("ok 😂😂😂", None, "ok face with tears of joy"),
+        ("👩‍🔬", "en", "woman scientist"),
+        ("👍🏽", "xx", "thumbs up medium skin tone"),
+        ("🇩🇪", "en", "Germany"),
+        ("© 2020 ™ → ↔", "en", "© 2020 ™ → ↔"),
+    ],
+)
+def test_emoji_become_their_names(before, language, after):
+    assert emoji_to_words(before, About("text", language)) == after
+
+
+def test_emoji_can_be_dropped():
+    about = About("text", "en", "drop")
+    assert emoji_to_words("a 😂 b😂c", about) == "a  b c"
+    assert emoticons_to_words("well :-)", about) == "well "
+
+
+def test_the_quick_search_knows_every_emoji():
+    assert [picture for picture in emoji.EMOJI_DATA if not _MAY_BE_EMOJI.search(picture)] == []
+
+
+def test_emoticons_stand_alone_to_count():
+    assert emoticons_to_words("fine :-) and <3.", TEXT) == "fine slightly smiling face and red heart."
+    for sound in ("http://x", "f(x=8)", "a:P b", "ratio 1:D4"):
+        assert emoticons_to_words(sound, TEXT) == sound
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("mail jane.doe+x@mail.example.org.", "mail <email>."),
+        ("<a@b.de>,c@d.fr", "<<email>>,<email>"),
+        ("icon@2x.png git@github.com:o/r @dataclass a@b", "icon@2x.png git@github.com:o/r @dataclass a@b"),
+    ],
+)
+def test_emails_are_masked(before, after):
+    assert mask_emails(before, TEXT) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from 81.169.145.78.", "from <ip_address>."),
+        ("at 2a00:1450:4001:82a::200e", "at <ip_address>"),
+        ("127.0.0.1 192.168.1.44 10.200.1.1", "127.0.0.1 192.168.1.44 10.200.1.1"),
+        (
+            "v81.169.145.78 text-1.2.0.4 4.10.1.0 1.2.3.4.5 999.1.1.99",
+            "v81.169.145.78 text-1.2.0.4 4.10.1.0 1.2.3.4.5 999.1.1.99",
+        ),
+        ("12:34:56 std::vector::x", "12:34:56 std::vector::x"),
+    ],
+)
+def test_public_addresses_are_masked(before, after):
+    assert mask_ip_addresses(before, TEXT) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("call +49 30 1234567 now", "call <phone> now"),
+        ("(801) 596-1887, 615-741-3491", "<phone>, <phone>"),
+        ("+0.0001230769 1+12345678 2020-10-1234 123-456-78901", "+0.0001230769 1+12345678 2020-10-1234 123-456-78901"),
+    ],
+)
+def test_phone_numbers_are_masked(before, after):
+    assert mask_phones(before, TEXT) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("pay 4111 1111 1111 1111.", "pay <payment_card>."),
+        ("5500-0000-0000-0004", "<payment_card>"),
+        ("378282246310005", "<payment_card>"),
+        ("4111 1111 1111 1112", "4111 1111 1111 1112"),
+        (
+            "0,4111111111111111 434693927394607136 4111111111111111222",
+            "0,4111111111111111 434693927394607136 4111111111111111222",
+        ),
+    ],
+)
+def test_payment_cards_are_masked(before, after):
+    assert mask_payment_cards(before, TEXT) == after
+
+
+def test_luhn_by_hand():
+    assert passes_luhn("18")  # 8 + (1 * 2) = 10
+    assert not passes_luhn("19")
+    assert passes_luhn("59")  # 9 + (5 * 2 - 9) = 10
+
+
+def test_three_equal_lines_become_one():
+    assert collapse_repeated_lines("a\na\na\nb\nb\n\n\n\nc", TEXT) == "a\nb\nb\n\n\n\nc"
+
+
+def test_c4_lines():
+    assert remove_citations("As shown[12] before[edit].", TEXT) == "As shown before."
+    assert remove_javascript_lines("one\nEnable JavaScript!\ntwo", TEXT) == "one\ntwo"
+    assert remove_policy_lines("one\nour Privacy Policy\ntwo", TEXT) == "one\ntwo"
+    assert remove_unfinished_lines("Menu\nA sentence.\n\n他说。\n“So!”", TEXT) == "A sentence.\n\n他说。\n“So!”"
+    assert remove_short_lines("Only four words here\nHere are five whole words\n这是一个很长的中文句子", TEXT) == (
+        "Here are five whole words\n这是一个很长的中文句子"
+    )
+
+
+def test_html_gives_its_main_text_or_says_why_not():
+    sentence = "The river rose again in the night and the bridge was closed until the morning. "
+    page = f"<html><body><nav><a href='/'>Home</a></nav><article><p>{sentence * 8}</p></article></body></html>"
+    text, failure = html_to_text(page)
+    assert text is not None
+    assert sentence.strip() in text
+    assert "Home" not in text
+    assert failure == ""
+    assert html_to_text("<html><body></body></html>") == (None, "no main text found")

@@ -1,0 +1,137 @@
+"""Each rule measures what its paper says, by hand-countable examples, in spaced and spaceless scripts."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.clean import c4, gopher, source_code
+from tasks.clean.chain import EDIT_FUNCTIONS, HTML_TO_TEXT, RULES
+from tasks.clean.presets import EDITS, LIMITS, PRESETS
+from tasks.clean.statistics import TextStatistics
+from tasks.clean.words import count_words, split_units
+
+
+def measure(function, text, *, language=None, limit=0.0):
+    return function(TextStatistics(text, language), limit)
+
+
+def test_every_name_has_its_code_and_every_code_its_name():
+    assert set(RULES) == set(LIMITS)
+    assert {*EDIT_FUNCTIONS, HTML_TO_TEXT} == set(EDITS)
+    assert list(EDIT_FUNCTIONS) == [name for name in EDITS if name != HTML_TO_TEXT]
+    for preset in PRESETS.values():
+        assert preset.edits <= set(EDITS)
+        assert preset.rules <= set(LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("three plain words", 3),
+        ("", 0),
+        ("我们明天去北京大学学习中文课程吧", 16 / 1.7),
+        ("他说：“好。”", 3 / 1.7),
+        ("สวัสดี", 4 / 3),
+        ("use 中文 here", 2 + 2 / 1.7),
+    ],
+)
+def test_words_are_counted_in_every_script(text, words):
+    assert count_words(text) == pytest.approx(words)
+
+
+def test_thai_marks_stay_with_their_letters():
+    assert split_units("กำลัง") == ["ก", "ำ", "ลั", "ง"]
+
+
+def test_gopher_quality_values():
+    assert measure(gopher.word_count, "a b c") == 3
+    assert measure(gopher.mean_word_length, "aa bbbb") == 3
+    assert measure(gopher.mean_word_length, "全是汉字没有空格") is None
+    assert measure(gopher.hashes_per_word, "# a # b") == 0.5
+    assert measure(gopher.ellipses_per_word, "so... it… goes on") == 0.5
+    assert measure(gopher.bullet_lines, "- a\n* b\nc\n\nd") == 0.5
+    assert measure(gopher.ellipsis_lines, "read more...\nend") == 0.5
+    assert measure(gopher.alphabetic_words, "one 2 3 f4", limit=1.0) == 0.5
+
+
+def test_stop_words_by_language():
+    assert measure(gopher.stop_words, "The cat of the house", language="en") == 2
+    assert measure(gopher.stop_words, "der Hund und die Katze", limit=2) == 3
+    assert measure(gopher.stop_words, "这是我的书", language="zh") == 2
+    assert measure(gopher.stop_words, "สวัสดีครับ", limit=2) is None
+    assert measure(gopher.stop_words, "anything", language="xx") is None
+    assert measure(gopher.stop_words, "xyzzy plugh", limit=2) == 0
+
+
+def test_gopher_repetition_of_lines_and_paragraphs():
+    assert measure(gopher.duplicate_lines, "a\nb\na\na") == 0.5
+    assert measure(gopher.duplicate_line_characters, "aaaa\nb\nb\nc") == pytest.approx(1 / 7)
+    assert measure(gopher.duplicate_paragraphs, "a\nb\n\na\nb\n\nc\n\nd") == 0.25
+    assert measure(gopher.duplicate_paragraph_characters, "aaa\n\naaa\n\nbbbb") == 0.3
+
+
+def test_the_most_frequent_pair_of_words():
+    # "ab cd" stands twice: 2 * 4 of 12 characters.
+    assert measure(lambda s, limit: gopher.top_gram(2, s, limit), "ab cd xx ab cd yy") == pytest.approx(8 / 12)
+    assert measure(lambda s, limit: gopher.top_gram(2, s, limit), "a b c d") == 0
+
+
+def test_a_repeated_run_of_five_words_counts_once_per_character():
+    text = "a b c d e f x a b c d e f"
+    assert measure(lambda s, limit: gopher.duplicate_grams(5, s, limit), text) == pytest.approx(6 / 13)
+    assert measure(lambda s, limit: gopher.duplicate_grams(6, s, limit), text) == pytest.approx(6 / 13)
+    assert measure(lambda s, limit: gopher.duplicate_grams(7, s, limit), text) == 0
+
+
+def naive_duplicate_share(words, n):
+    seen, covered = set(), set()
+    for start in range(len(words) - n + 1):
+        gram = tuple(words[start : start + n])
+        if gram in seen:
+            covered.update(range(start, start + n))
+        seen.add(gram)
+    return sum(len(words[position]) for position in covered) / sum(map(len, words))
+
+
+@given(st.lists(st.sampled_from(["a", "bb", "ccc"]), min_size=1, max_size=60), st.integers(5, 10))
+def test_duplicate_grams_agree_with_a_plain_search(words, n):
+    statistics = TextStatistics(" ".join(words))
+    assert statistics.duplicate_gram_share(n) == pytest.approx(naive_duplicate_share(words, n))
+    enough = statistics.duplicate_gram_share(n, enough=0.3)
+    assert (enough > 0.3) == (naive_duplicate_share(words, n) > 0.3)
+
+
+def test_chinese_repetition_is_measured_in_pairs_of_characters():
+    sentence = "春眠不觉晓处处闻啼鸟夜来风雨声花落知多少"
+    assert TextStatistics(sentence).duplicate_gram_share(5) == 0
+    assert TextStatistics(sentence + sentence).duplicate_gram_share(10) == 0.5
+
+
+def test_c4_values():
+    assert measure(c4.sentences, "One. Two! Is v1.2 three? yes") == 3
+    assert measure(c4.sentences, "一。二！") == 2
+    assert measure(c4.lorem_ipsum, "Lorem Ipsum dolor") == 1
+    assert measure(c4.curly_brackets, "if { { }") == 2
+
+
+def test_code_values():
+    assert measure(source_code.mean_line, "abc\na\n") == 2
+    assert measure(source_code.longest_line, "abc\na\n") == 3
+    assert measure(source_code.alphanumeric_share, "ab()\n  ;;\n") == pytest.approx(2 / 6)
+
+
+def test_limits_are_those_of_the_papers():
+    assert LIMITS["gopher_words_min"] == 50
+    assert LIMITS["gopher_top_4_gram"] == 0.16
+    assert [LIMITS[f"gopher_duplicate_{n}_grams"] for n in range(5, 11)] == [0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
+    assert all(re.fullmatch(r"(gopher|c4|code)_[a-z0-9_]+", name) for name in LIMITS)
+
+
+def test_a_value_on_the_limit_passes():
+    fifty = TextStatistics("word " * 50)
+    assert RULES["gopher_words_min"].failing_value(fifty, 50) is None
+    assert RULES["gopher_words_min"].failing_value(fifty, 51) == 50
+    assert RULES["gopher_words_max"].failing_value(fifty, 50) is None
+    assert RULES["gopher_words_max"].failing_value(fifty, 49) == 50
