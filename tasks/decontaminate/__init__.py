@@ -1,4 +1,4 @@
-"""Stage 4, decontaminate: what also stands in the benchmarks is cut out of the documents; a held-out split is set aside.
+"""Stage 4, decontaminate: what also stands in the benchmarks is cut out; a held-out split is set aside.
 
 In: DOCUMENTS and benchmark files. Out: DOCUMENTS (pieces, parts map one to one), LEDGER, HELDOUT per part, ITEMS (the
 benchmarks in one form) and LEAKS (every item: leaked and where, clean, or unmatchable).

@@ -59,7 +59,7 @@ class DecontaminateConfig(StrictConfig):
     common_share: float = Field(default=0.001, ge=0.0, le=1.0)
     """Share of the run's documents (0 to 1) above which an n-gram is common."""
     template_items: int = Field(default=50, ge=1)
-    """An n-gram in more items of one benchmark than this, and in more than `template_share` of them, is its template."""
+    """An n-gram in more items of a benchmark than this, and in more than `template_share` of them, is its template."""
     template_share: float = Field(default=0.05, ge=0.0, le=1.0)
     """Share of a benchmark's items (0 to 1) above which an n-gram is its template."""
     contained_share: float = Field(default=0.8, gt=0.0, le=1.0)

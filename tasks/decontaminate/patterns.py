@@ -6,6 +6,7 @@ anchor length and word. A bitmap before each table answers most probes; the tabl
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -150,20 +151,17 @@ def _assemble(
     short: npt.NDArray[np.bool_],
     unspaced: npt.NDArray[np.bool_],
 ) -> Patterns:
-    empty = (np.int64, np.uint64, np.int64, np.uint64, np.int64, np.int64)
-    anchor_length, anchors, lengths, hashes, owners, places = (
-        np.concatenate([np.empty(0, kind), *(column[index] for column in columns)]) for index, kind in enumerate(empty)
-    )
+    def column(index: int, kind: Any) -> Any:
+        return np.concatenate([np.empty(0, kind), *(entry[index] for entry in columns)])
+
+    anchor_length, lengths, owners, places = (column(index, np.int64) for index in (0, 2, 4, 5))
+    anchors, hashes = column(1, np.uint64), column(3, np.uint64)
     order = np.lexsort((owners, hashes, lengths, anchors, -anchor_length))
-    anchor_length, anchors, lengths, hashes = (
-        column[order] for column in (anchor_length, anchors, lengths, hashes)
-    )
+    anchor_length, anchors, lengths, hashes = (part[order] for part in (anchor_length, anchors, lengths, hashes))
     opens = np.ones(order.size, np.bool_)
     opens[1:] = (hashes[1:] != hashes[:-1]) | (lengths[1:] != lengths[:-1]) | (anchors[1:] != anchors[:-1])
     firsts = np.flatnonzero(opens)
-    anchor_length, anchors, lengths, hashes_of = (
-        column[firsts] for column in (anchor_length, anchors, lengths, hashes)
-    )
+    anchor_length, anchors, lengths, hashes = (part[firsts] for part in (anchor_length, anchors, lengths, hashes))
     group_lengths = np.unique(anchor_length)[::-1].copy()
     slots, bitmaps, pattern_bounds, slot_bounds, bit_bounds = [], [], [0], [0], [0]
     for length in group_lengths.tolist():
@@ -180,7 +178,7 @@ def _assemble(
     return Patterns(
         anchors=anchors,
         lengths=lengths,
-        hashes=hashes_of,
+        hashes=hashes,
         group_lengths=group_lengths,
         group_patterns=np.array(pattern_bounds),
         group_slots=np.array(slot_bounds),

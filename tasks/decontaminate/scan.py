@@ -163,7 +163,7 @@ class Verifier:
 
 
 def _places(words: list[Word]) -> dict[int, list[int]]:
-    """Byte where a word begins -> indexes of the words that begin there (a compatibility character may hold several)."""
+    """Byte where a word begins -> the words that begin there (a compatibility character may hold several)."""
     places: dict[int, list[int]] = {}
     for index, word in enumerate(words):
         places.setdefault(word.start, []).append(index)

@@ -184,7 +184,8 @@ def _finish(state):
 def hash_words(data, begin, end, entries, pool, hashes, starts, ends):
     """Hash and place (bytes from `begin`) of each word of data[begin:end].
 
-    Returns (words, words that are single characters of scripts without blanks). The three outputs need room for `word_room(end - begin)` values.
+    Returns (words, words that are single characters of scripts without blanks). The three outputs need room for
+    `word_room(end - begin)` values.
     """
     count = own_words = 0
     state = _BASIS

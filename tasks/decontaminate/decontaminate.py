@@ -1,0 +1,181 @@
+"""The decontaminate stage from parts to parts: scan, decide globally, cut part by part.
+
+Hits of each part are scratch files and output parts are units, so a killed build goes on where it was; the decisions
+between them need all parts (how common an n-gram is, which documents are held out), are deterministic and are made
+again.
+"""
+
+import functools
+import io
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from model.durable import write_atomically
+from model.errors import Bug
+from tasks.artifact import Artifact, read_table
+from tasks.decontaminate.config import DecontaminateConfig
+from tasks.decontaminate.heldout import choose_heldout
+from tasks.decontaminate.items import Item, items_table, read_items
+from tasks.decontaminate.leaks import (
+    COMMON,
+    TEMPLATE,
+    Region,
+    benchmark_facts,
+    find_leaks,
+    leaks_table,
+    weak_patterns,
+)
+from tasks.decontaminate.patterns import I64, Patterns, build_patterns, template_patterns
+from tasks.decontaminate.rewrite import Decisions, rewrite_part
+from tasks.decontaminate.scan import Hits, Verifier, scan_texts
+from tasks.parts import map_parts, unit_name
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+LISTED_NGRAMS = 50
+FLAG = "flag"
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """What decisions need of every document, in input order; row r of part p stands at first_row[p] + r."""
+
+    first_row: I64
+    doc_ids: npt.NDArray[np.uint8]
+    sizes: I64
+    sources: list[str]
+    hits: Hits
+    """All parts' hits, `row` counted through the whole run."""
+    unverified: int
+    """Hits by hash whose words differ: chance collisions of 64-bit hashes."""
+
+
+def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: Workspace) -> StageReport:
+    """Cut, drop or flag what the benchmarks share with DOCUMENTS and set the held-out split aside; same bytes for any
+    number of workers.
+
+    Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
+    """
+    items = read_items(config.benchmarks)
+    patterns = build_patterns(items, config)
+    corpus = _scan_corpus(documents, items, patterns, config, workspace)
+    template = template_patterns(patterns, items, config)
+    weak, frequency = weak_patterns(patterns, corpus.hits, corpus.sizes.size, template, config)
+    leaks = find_leaks(patterns, corpus.hits, weak, config)
+    decisions = Decisions(items, leaks, _heldout_rows(corpus, leaks, config))
+    rewrite = functools.partial(_rewrite_part, corpus.first_row, decisions, config)
+    report = map_parts(workspace, documents, rewrite, config.workers, in_threads=True)
+    remains = config.mode == FLAG
+    _write_whole(workspace, "items", items_table(items))
+    _write_whole(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
+    report.facts = {
+        "benchmarks": benchmark_facts(items, patterns, leaks, remains),
+        "common_ngrams": _listed(Verifier(items, patterns), patterns, weak, template, frequency),
+        "hash_collisions": corpus.unverified,
+        "forms": dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
+        "leaked_documents": len(leaks),
+    }
+    return report
+
+
+def _scan_corpus(
+    documents: Artifact, items: list[Item], patterns: Patterns, config: DecontaminateConfig, workspace: Workspace
+) -> _Corpus:
+    paths = documents.files("documents")
+    scratch = workspace.scratch("hits")
+    missing = [index for index in range(len(paths)) if not _hits_file(scratch, index).exists()]
+    scan = functools.partial(_scan_part, paths, items, patterns, scratch)
+    with ThreadPoolExecutor(config.workers) as pool:
+        for done, _ in enumerate(pool.map(scan, missing), start=len(paths) - len(missing) + 1):
+            workspace.advance(done, len(paths), "parts scanned")
+    parts = [np.load(_hits_file(scratch, index)) for index in range(len(paths))]
+    first_row = np.cumsum([0, *(part["sizes"].size for part in parts)])
+    shifted = [part["hits"] + np.array([[first_row[index]], [0], [0], [0], [0]]) for index, part in enumerate(parts)]
+    return _Corpus(
+        first_row=first_row,
+        doc_ids=np.concatenate([np.empty((0, 16), np.uint8), *(part["doc_ids"] for part in parts)]),
+        sizes=np.concatenate([np.empty(0, np.int64), *(part["sizes"] for part in parts)]),
+        sources=[str(part["source_names"][number]) for part in parts for number in part["sources"]],
+        hits=Hits(*np.concatenate([np.empty((5, 0), np.int64), *shifted], axis=1)),
+        unverified=sum(int(part["unverified"]) for part in parts),
+    )
+
+
+def _hits_file(scratch: Path, index: int) -> Path:
+    return scratch / f"{unit_name(index)}.npz"
+
+
+def _scan_part(paths: list[Path], items: list[Item], patterns: Patterns, scratch: Path, index: int) -> None:
+    table = read_table(paths[index])
+    if any(table.column("piece").to_pylist()):
+        raise Bug(f"decontaminate: {paths[index]} holds pieces; documents can be cut into pieces only once")
+    texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
+    _, offset_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offset_buffer or b"\0" * 8, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
+    found = scan_texts(data, offsets, patterns)
+    # Each thread has a verifier of its own; its cache is no place to share.
+    hits = Verifier(items, patterns).verified(data, offsets, found)
+    sources = table.column("source").to_pylist()
+    names = sorted(set(sources))
+    blob = io.BytesIO()
+    np.savez(
+        blob,
+        hits=np.array([hits.row, hits.pattern, hits.word, hits.start, hits.end], np.int64).reshape(5, -1),
+        unverified=np.array(len(found) - len(hits)),
+        doc_ids=np.frombuffer(b"".join(table.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16),
+        sizes=np.diff(offsets),
+        sources=np.array([names.index(source) for source in sources], np.int64),
+        source_names=np.array(names, dtype=np.str_),
+    )
+    write_atomically(_hits_file(scratch, index), blob.getvalue())
+
+
+def _heldout_rows(corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig) -> frozenset[int]:
+    rows_of: dict[str, list[int]] = {}
+    for row, source in enumerate(corpus.sources):
+        rows_of.setdefault(source, []).append(row)
+    chosen: set[int] = set()
+    for source in sorted(rows_of):
+        rows = np.array(rows_of[source], np.int64)
+        eligible = np.array([row not in leaks for row in rows_of[source]], np.bool_)
+        chosen.update(rows[choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, eligible, config)].tolist())
+    return frozenset(chosen)
+
+
+def _rewrite_part(first_row: I64, decisions: Decisions, config: DecontaminateConfig, table: pa.Table, index: int):
+    return rewrite_part(table, int(first_row[index]), decisions, config)
+
+
+def _write_whole(workspace: Workspace, name: str, table: pa.Table) -> None:
+    if workspace.finished(name) is None:
+        with workspace.unit(name) as unit:
+            unit.write_table(name, table)
+
+
+def _listed(
+    verifier: Verifier,
+    patterns: Patterns,
+    weak: npt.NDArray[np.bool_],
+    template: npt.NDArray[np.bool_],
+    frequency: I64,
+) -> list[dict[str, Any]]:
+    """The most frequent n-grams of the run that were no evidence by themselves, with their words and counts."""
+    seen = np.flatnonzero(weak & (frequency > 0))
+    order = np.lexsort((seen, -frequency[seen]))[:LISTED_NGRAMS]
+    return [
+        {
+            "text": " ".join(verifier.pattern_words(pattern)),
+            "documents": int(frequency[pattern]),
+            "items": int(patterns.posting_start[pattern + 1] - patterns.posting_start[pattern]),
+            "why": TEMPLATE if template[pattern] else COMMON,
+        }
+        for pattern in seen[order].tolist()
+    ]

@@ -1,0 +1,172 @@
+"""One part with its fates applied: pieces of cut documents, held-out documents apart, a ledger row for what went."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import blake3
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.decontaminate.config import DecontaminateConfig
+from tasks.decontaminate.cuts import CutText, cut_text
+from tasks.decontaminate.heldout import draw_number
+from tasks.decontaminate.items import Item
+from tasks.decontaminate.leaks import SHORT, Region
+from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows, clip_bytes
+from tasks.parts import PartResult
+from tasks.report import SourceCounts, StageReport
+from tasks.schema import DOCUMENTS
+
+STAGE = "decontaminate"
+NGRAM_OVERLAP = "ngram_overlap"
+WHOLE_ITEM = "whole_item"
+SHORT_PIECE = "short_piece"
+HELD_OUT = "held_out_share"
+_NAME_BYTES = 60
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """The fates decided over all parts; documents are counted through the whole run."""
+
+    items: Sequence[Item]
+    leaks: Mapping[int, Sequence[Region]]
+    heldout: frozenset[int]
+
+
+@dataclass
+class _Output:
+    """Rows of the output in order: which input row, which piece, and the piece's text where it was cut."""
+
+    rows: list[int] = field(default_factory=list)
+    pieces: list[int] = field(default_factory=list)
+    texts: dict[int, bytes] = field(default_factory=dict)
+
+    def add(self, row: int, piece: int = 0, text: bytes | None = None) -> None:
+        if text is not None:
+            self.texts[len(self.rows)] = text
+        self.rows.append(row)
+        self.pieces.append(piece)
+
+
+def rewrite_part(table: pa.Table, first_row: int, decisions: Decisions, config: DecontaminateConfig) -> PartResult:
+    """Tables documents, heldout and ledger of one part; `first_row` documents of the run stand before it."""
+    ledger, report, kept = LedgerRows(STAGE), StageReport(), _Output()
+    doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
+    sizes = pc.binary_length(table.column("text")).to_pylist()
+    heldout: list[int] = []
+    for row in range(table.num_rows):
+        counts = report.source(sources[row])
+        counts.documents_in += 1
+        counts.bytes_in += sizes[row]
+        regions = decisions.leaks.get(first_row + row, ())
+        if first_row + row in decisions.heldout:
+            heldout.append(row)
+            counts.held_out += 1
+            number = draw_number(doc_ids[row], sources[row], config.seed)
+            ledger.add(
+                doc_id=doc_ids[row],
+                action=HOLD_OUT,
+                rule=HELD_OUT,
+                value=number,
+                limit=config.heldout_share,
+                bytes_in=sizes[row],
+                bytes_out=0,
+            )
+        elif regions and config.mode != "flag":
+            text = table.column("text")[row].as_py().encode()
+            _apply(text, doc_ids[row], row, regions, decisions.items, config, counts, ledger, kept)
+        else:
+            kept.add(row)
+            counts.documents_out += 1
+            counts.pieces_out += 1
+            counts.bytes_out += sizes[row]
+    tables = {
+        "documents": _pieces_table(table, kept),
+        "heldout": table.take(pa.array(heldout, pa.int64())),
+        "ledger": ledger.table(),
+    }
+    return PartResult(tables, report)
+
+
+def _apply(
+    text: bytes,
+    doc_id: bytes,
+    row: int,
+    regions: Sequence[Region],
+    items: Sequence[Item],
+    config: DecontaminateConfig,
+    counts: SourceCounts,
+    ledger: LedgerRows,
+    kept: _Output,
+) -> None:
+    """Drop the document, or put its pieces into `kept`; every byte that goes stands in the ledger."""
+    plan = CutText((), (), None) if config.mode == "drop" else cut_text(text, regions, config)
+    if config.mode == "drop" or plan.fate is not None:
+        rule = plan.fate or _rule(regions)
+        pieces = {"pieces": len(plan.pieces)} if plan.fate else {}
+        cited = _cited(regions)
+        evidence = _evidence(items, regions, cited.start, cited.end, pieces)
+        counts.dropped[rule] += 1
+        ledger.add(
+            doc_id=doc_id, action=DROP, rule=rule, value=cited.matched, bytes_in=len(text), bytes_out=0,
+            evidence=evidence,
+        )  # fmt: skip
+        return
+    left = len(text)
+    for cut in plan.cuts:
+        after = left - (cut.end - cut.start)
+        ledger.add(
+            doc_id=doc_id,
+            action=CUT,
+            rule=_rule(cut.regions) if cut.regions else SHORT_PIECE,
+            value=_cited(cut.regions).matched if cut.regions else None,
+            bytes_in=left,
+            bytes_out=after,
+            evidence=_evidence(items, cut.regions, cut.start, cut.end, {}),
+        )
+        left = after
+    for piece, (start, end) in enumerate(plan.pieces):
+        kept.add(row, piece, text[start:end])
+    counts.documents_out += 1
+    counts.pieces_out += len(plan.pieces)
+    counts.bytes_out += left
+    counts.edited["cut"] += 1
+
+
+def _cited(regions: Sequence[Region]) -> Region:
+    """The leak a ledger row names: the one that shares most, of equal ones the first."""
+    return max(regions, key=lambda region: (region.matched, -region.start, -region.item))
+
+
+def _rule(regions: Sequence[Region]) -> str:
+    return WHOLE_ITEM if _cited(regions).form == SHORT else NGRAM_OVERLAP
+
+
+def _evidence(items: Sequence[Item], regions: Sequence[Region], start: int, end: int, more: dict[str, Any]) -> str:
+    named: dict[str, Any] = {}
+    if regions:
+        item = items[_cited(regions).item]
+        named = {"benchmark": clip_bytes(item.benchmark, _NAME_BYTES), "item_id": clip_bytes(item.item_id, _NAME_BYTES)}
+    return json.dumps({**named, "start": start, "end": end, **more}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _pieces_table(table: pa.Table, kept: _Output) -> pa.Table:
+    taken = table.take(pa.array(kept.rows, pa.int64()))
+    if not kept.texts:
+        return taken
+    texts = taken.column("text").to_pylist()
+    digests = taken.column("text_digest").to_pylist()
+    for position, text in kept.texts.items():
+        texts[position] = text.decode()
+        digests[position] = blake3.blake3(text).digest(length=16)
+    columns = {
+        "piece": pa.array(kept.pieces, pa.int16()),
+        "text": pa.array(texts, pa.large_string()),
+        "text_digest": pa.array(digests, pa.binary(16)),
+    }
+    for name, column in columns.items():
+        taken = taken.set_column(taken.schema.get_field_index(name), DOCUMENTS.field(name), column)
+    return taken

@@ -1,0 +1,48 @@
+"""Building the decontaminate artifact, without Prefect and without loading what only the work itself needs."""
+
+from pathlib import Path
+
+from model.errors import InputError
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.decontaminate.config import DecontaminateConfig
+from tasks.digests import InputDigests
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+DECONTAMINATE = Stage(
+    "decontaminate",
+    roots=("tasks.decontaminate.decontaminate",),
+    libraries=("numba", "numpy", "pyarrow", "unicode"),
+)
+
+
+def build_decontaminate(context: RunContext, documents: Artifact, config: DecontaminateConfig) -> Artifact:
+    """DOCUMENTS without what stands in the benchmarks, with HELDOUT, ITEMS and LEAKS.
+
+    Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
+    """
+
+    def run(workspace: Workspace) -> StageReport:
+        from tasks.decontaminate.decontaminate import decontaminate
+
+        return decontaminate(documents, config, workspace)
+
+    external = benchmark_digests(context.root, config)
+    return build_artifact(context, DECONTAMINATE, config, {"documents": documents}, run, external)
+
+
+def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]:
+    """`benchmark/NAME` -> BLAKE3-128 of its file: benchmarks are parents by content."""
+    digests = InputDigests(root / "inputs.json")
+    external: dict[str, str] = {}
+    for benchmark in config.benchmarks:
+        path = Path(benchmark.path)
+        if not path.is_file():
+            raise InputError(
+                f"benchmark `{benchmark.name}`: {path} {'is a folder' if path.is_dir() else 'does not exist'}."
+                f" Set its `path` in the recipe to a .jsonl or .jsonl.gz file."
+            )
+        external[f"benchmark/{benchmark.name}"] = digests.digest(path)
+    digests.save()
+    return external

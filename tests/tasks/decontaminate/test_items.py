@@ -1,0 +1,93 @@
+"""Benchmark files become ITEMS, or a clear error before any work."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import InputError
+from tasks.decontaminate.config import Benchmark, BenchmarkFields, DecontaminateConfig
+from tasks.decontaminate.items import Item, items_table, read_items
+from tasks.schema import ITEMS
+
+
+def written(folder: Path, records: list[dict[str, Any]], name: str = "quiz.jsonl") -> Benchmark:
+    text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    path = folder / name
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    return Benchmark(name="quiz", path=path)
+
+
+def only(benchmark: Benchmark) -> Item:
+    (item,) = read_items((benchmark,))
+    return item
+
+
+def test_a_multiple_choice_record_with_every_field(tmp_path: Path) -> None:
+    record = {"id": "q/1", "question": "2+2?", "choices": ["3", "4"], "answer": 1, "match_text": "two", "lang": "en"}
+    item = only(written(tmp_path, [record], "quiz.jsonl.gz"))
+    assert item == Item("quiz", "q/1", "en", "2+2?", ("3", "4"), "1", "two")
+    assert items_table([item]).schema == ITEMS
+    assert items_table([item]).to_pylist()[0]["choices"] == ["3", "4"]
+
+
+def test_passage_and_question_make_the_context_and_the_match_text(tmp_path: Path) -> None:
+    item = only(written(tmp_path, [{"id": 7, "passage": "P.", "question": "Q?", "choices": None, "answer": "A"}]))
+    assert (item.item_id, item.context, item.match_text) == ("7", "P.\nQ?", "P.\nQ?")
+    assert (item.choices, item.answer, item.lang) == ((), "A", None)
+
+
+@pytest.mark.parametrize(("answer", "index"), [(1, "1"), ("no", "1"), ("B", "1"), ("b", "1"), ("0", "0")])
+def test_an_answer_by_index_text_or_letter_is_an_index(tmp_path: Path, answer: Any, index: str) -> None:
+    record = {"id": "1", "question": "?", "choices": ["yes", "no"], "answer": answer}
+    assert only(written(tmp_path, [record])).answer == index
+
+
+def test_fields_of_other_names_are_mapped(tmp_path: Path) -> None:
+    benchmark = written(tmp_path, [{"uid": "a", "story": "Once.", "gold": {"ru": "да"}}])
+    fields = BenchmarkFields.model_validate({"id": "uid", "context": "story", "answer": "gold"})
+    item = only(benchmark.model_copy(update={"fields": fields}))
+    assert (item.context, item.answer) == ("Once.", '{"ru": "да"}')
+
+
+def test_a_record_of_choices_alone_is_matched_by_the_right_one(tmp_path: Path) -> None:
+    item = only(written(tmp_path, [{"id": "1", "question": None, "choices": ["bad", "good"], "answer": 1}]))
+    assert (item.context, item.match_text) == ("", "good")
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([], "holds no items"),
+        ([{"question": "?", "answer": "x"}], "no field `id`"),
+        ([{"id": "1", "question": "?"}], "no field `answer`"),
+        ([{"id": "1", "text": "?", "answer": "x"}], "none of the context fields"),
+        ([{"id": "1", "question": "?", "choices": ["a", "b"], "answer": 2}], "none of its 2 choices"),
+        ([{"id": "1", "question": "?", "choices": ["a", "b"], "answer": True}], "none of its 2 choices"),
+        ([{"id": "1", "question": "?", "answer": "x"}] * 2, "lines 1 and 2"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_used_says_why(tmp_path: Path, records: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_items((written(tmp_path, records),))
+
+
+def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        read_items((Benchmark(name="quiz", path=tmp_path / "gone.jsonl"),))
+    (tmp_path / "broken.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(InputError, match="cannot be read"):
+        read_items((Benchmark(name="quiz", path=tmp_path / "broken.jsonl.gz"),))
+    (tmp_path / "broken.jsonl").write_text('{"id": "1"\n')
+    with pytest.raises(InputError, match="line 1"):
+        read_items((Benchmark(name="quiz", path=tmp_path / "broken.jsonl"),))
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    with pytest.raises(InputError, match="is a list"):
+        read_items((Benchmark(name="quiz", path=tmp_path / "list.jsonl"),))
+
+
+def test_two_benchmarks_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="quiz"):
+        DecontaminateConfig(benchmarks=(Benchmark(name="quiz", path=Path("a")), Benchmark(name="quiz", path=Path("b"))))
