@@ -1,0 +1,223 @@
+"""Benchmarks by likelihood: the choice that the model finds likeliest after the context is its answer.
+
+Per choice: the sum of log p of its tokens, also divided by its characters and by its UTF-8 bytes (of the text that is
+scored, the blank before it included). One of the three is declared primary and called `acc`. Standard errors are
+sqrt(p (1 - p) / (n - 1)).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from model.scoring import continuation_log_probabilities
+from model.transformer import GPT
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.prompts import ExamplePool, Item, Prompt, build_prompt, chosen_items
+from tasks.evaluate.score_rows import score_row
+from tasks.tokenizer import Tokenizer
+
+NORMALISERS: dict[str, Callable[[str], int]] = {
+    "sum": lambda text: 1,
+    "chars": len,
+    "bytes": lambda text: len(text.encode()),
+}
+SUBSETS = ("all", "clean", "leaked")
+FEW_CLEAN = 50
+"""Below this many clean items the clean score says little."""
+SLICE_ITEMS = 32
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One item under one number of shots: log p of each choice, and the prompt it was asked with."""
+
+    item: Item
+    log_probabilities: tuple[float, ...]
+    prompt: Prompt
+
+    def right(self, normaliser: str) -> bool:
+        """Whether the likeliest choice under the normaliser is the right one; the first of equals counts."""
+        length = NORMALISERS[normaliser]
+        scores = [
+            log_probability / length(text)
+            for log_probability, text in zip(self.log_probabilities, self.item.continuations, strict=True)
+        ]
+        return scores.index(max(scores)) == self.item.answer
+
+
+def items_of(table: pa.Table, benchmark: str) -> list[Item]:
+    """The items of one benchmark from ITEMS."""
+    return [
+        Item(
+            item_id=row["item_id"],
+            lang=row["lang"],
+            context=row["context"],
+            choices=tuple(row["choices"]) or (row["answer"],),
+            answer=int(row["answer"]) if row["choices"] else 0,
+            match_text=row["match_text"],
+            free=not row["choices"],
+        )
+        for row in table.to_pylist()
+        if row["benchmark"] == benchmark
+    ]
+
+
+def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
+    """Item id -> leaked, clean or unmatchable; one leak makes an item leaked."""
+    states: dict[str, str] = {}
+    for row in leaks.select(["benchmark", "item_id", "state"]).to_pylist():
+        if row["benchmark"] == benchmark and states.get(row["item_id"]) != "leaked":
+            states[row["item_id"]] = row["state"]
+    return states
+
+
+def benchmark_scores(
+    network: GPT,
+    tokenizer: Tokenizer,
+    benchmark: str,
+    items: Sequence[Item],
+    states: dict[str, str],
+    config: EvaluateConfig,
+    *,
+    batch_tokens: int,
+    advance: Callable[[int], None],
+) -> list[dict[str, Any]]:
+    """Rows of SCORES for every number of shots, subset and metric. `advance` hears items done, over all shots."""
+    order = chosen_items(items, benchmark, config.seed)
+    evaluated = order[: config.max_items]
+    pool = ExamplePool(order)
+    rows: list[dict[str, Any]] = []
+    done = 0
+    for shots in config.shots:
+        scored: list[Scored] = []
+        for begin in range(0, len(evaluated), SLICE_ITEMS):
+            chosen = evaluated[begin : begin + SLICE_ITEMS]
+            scored += _score(network, tokenizer, chosen, pool, shots, config.instruction, batch_tokens)
+            done += len(chosen)
+            advance(done)
+        rows += _rows(benchmark, shots, scored, len(evaluated), len(items), states, config.primary)
+    return rows
+
+
+def _score(
+    network: GPT,
+    tokenizer: Tokenizer,
+    items: Sequence[Item],
+    pool: ExamplePool,
+    shots: int,
+    instruction: str,
+    batch_tokens: int,
+) -> list[Scored]:
+    """Items whose longest choice leaves no room for a context are left out; the caller counts them."""
+    window = network.config.context
+    asked: list[tuple[Item, Prompt, list[list[int]]]] = []
+    for item in items:
+        continuations = [tokenizer.encode(text) for text in item.continuations]
+        longest = max(map(len, continuations))
+        if longest > window or not all(continuations):
+            continue
+        # The last token of a continuation is predicted, never read, so context + 1 tokens fit.
+        room = window + 1 - longest
+        prompt = build_prompt(item, pool.examples(item, shots), tokenizer, instruction=instruction, room=room)
+        asked.append((item, prompt, continuations))
+    # Every choice sees the same context, whatever its own length: what does not fit is cut by the longest.
+    pairs = [
+        (prompt.ids[-(window + 1 - max(map(len, continuations))) :], continuation)
+        for _, prompt, continuations in asked
+        for continuation in continuations
+    ]
+    values = iter(continuation_log_probabilities(network, pairs, batch_tokens))
+    return [Scored(item, tuple(next(values) for _ in continuations), prompt) for item, prompt, continuations in asked]
+
+
+def _rows(
+    benchmark: str,
+    shots: int,
+    scored: Sequence[Scored],
+    evaluated: int,
+    available: int,
+    states: dict[str, str],
+    primary: str,
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    overall = Counter(states.get(one.item.item_id, "unmatchable") for one in scored)
+    shared = _shared_note(shots, scored, evaluated, available, overall)
+    for free in (False, True):
+        mine = [one for one in scored if one.item.free == free]
+        if not mine:
+            continue
+        everything: float | None = None
+        for subset in SUBSETS:
+            part = [one for one in mine if subset in ("all", states.get(one.item.item_id, "unmatchable"))]
+            notes = [_chance_note(part), *shared] if not free else list(shared)
+            if free:
+                rows.append(_answer_row(benchmark, shots, subset, part, notes))
+                continue
+            for metric, normaliser in _metrics(primary).items():
+                value, stderr = accuracy([one.right(normaliser) for one in part])
+                if metric == "acc" and subset == "all":
+                    everything = value
+                warnings = _clean_warnings(part, value, stderr, everything) if subset == "clean" else []
+                note = "; ".join([f"per {normaliser}", *notes, *(warnings if metric == "acc" else [])])
+                numbers = {"shots": shots, "subset": subset, "n": len(part), "value": value, "stderr": stderr}
+                rows.append(score_row(benchmark, metric, note=note, **numbers))
+    return rows
+
+
+def _metrics(primary: str) -> dict[str, str]:
+    return {"acc": primary, **{f"acc_{name}": name for name in NORMALISERS if name != primary}}
+
+
+def accuracy(right: Sequence[bool]) -> tuple[float | None, float | None]:
+    """Share of right answers and its standard error; None where there are too few items."""
+    n = len(right)
+    if n == 0:
+        return None, None
+    p = sum(right) / n
+    return p, math.sqrt(p * (1 - p) / (n - 1)) if n > 1 else None
+
+
+def _answer_row(benchmark: str, shots: int, subset: str, part: Sequence[Scored], notes: list[str]) -> dict[str, Any]:
+    size = sum(len(one.item.continuations[0].encode()) for one in part)
+    bits = -sum(one.log_probabilities[0] for one in part) / math.log(2)
+    value = bits / size if size else None
+    note = "; ".join(["bits per byte of the given answer", *notes])
+    return score_row(benchmark, "answer_bits_per_byte", shots=shots, subset=subset, n=len(part), value=value, note=note)
+
+
+def _chance_note(part: Sequence[Scored]) -> str:
+    if not part:
+        return "no items"
+    return f"chance {sum(1 / len(one.item.choices) for one in part) / len(part):.3f}"
+
+
+def _shared_note(
+    shots: int, scored: Sequence[Scored], evaluated: int, available: int, states: Counter[str]
+) -> list[str]:
+    notes: list[str] = []
+    if available > evaluated:
+        notes.append(f"{evaluated} of {available} items drawn")
+    if shots:
+        used = sum(one.prompt.shots for one in scored) / len(scored) if scored else 0.0
+        fewer = sum(one.prompt.shots < shots for one in scored)
+        notes.append(f"{used:.2f} examples on average, fewer than {shots} fit for {fewer}")
+    if cut := sum(not one.prompt.fits for one in scored):
+        notes.append(f"{cut} contexts cut to the window")
+    if lost := evaluated - len(scored):
+        notes.append(f"{lost} items not scored: a choice is empty or longer than the window")
+    if states["unmatchable"]:
+        notes.append(f"{states['unmatchable']} unmatchable items count in `all` only")
+    return notes
+
+
+def _clean_warnings(
+    part: Sequence[Scored], value: float | None, stderr: float | None, everything: float | None
+) -> list[str]:
+    warnings = [f"fewer than {FEW_CLEAN} clean items"] if len(part) < FEW_CLEAN else []
+    if value is not None and stderr is not None and everything is not None and abs(value - everything) > 2 * stderr:
+        warnings.append("differs from `all` by more than two standard errors")
+    return warnings

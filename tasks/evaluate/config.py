@@ -1,0 +1,40 @@
+"""What is measured, on how much, and how answers are compared."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from tasks.config import StrictConfig
+
+
+class EvaluateConfig(StrictConfig):
+    """Settings of the evaluation."""
+
+    shots: tuple[int, ...] = Field(default=(0, 1, 5), min_length=1)
+    """Numbers of solved examples before each item; every number is a run over all items."""
+    max_items: int = Field(default=200, ge=1)
+    """Items evaluated of each benchmark; of a larger one, a random choice by seed."""
+    primary: Literal["sum", "chars", "bytes"] = "bytes"
+    """How `acc` compares choices: by log probability (`sum`), or divided by the choice's characters or UTF-8 bytes."""
+    instruction: str = ""
+    """Text before the examples of every prompt."""
+    heldout_max_bytes: int = Field(default=200_000, ge=1)
+    """Held-out text scored of each source, UTF-8 bytes."""
+    stride: int | None = Field(default=None, ge=1)
+    """Tokens that the window moves on within a long text; half the model's context by default."""
+    bootstrap_rounds: int = Field(default=1000, ge=10, le=100_000)
+    """Resamples of the held-out documents from which standard errors are estimated."""
+    prompts: tuple[str, ...] = ()
+    """Beginnings that the model continues; by default the beginning of one held-out document of each source."""
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    """Each prompt is continued once at each temperature; 0 takes the likeliest token."""
+    top_p: float = Field(default=0.95, gt=0, le=1)
+    """Smallest set of likeliest tokens to draw from, by their probability together."""
+    sample_tokens: int = Field(default=60, ge=1, le=4096)
+    """Tokens written after each prompt."""
+    batch_tokens: int = Field(default=8192, ge=1)
+    """Tokens scored at once; part of the identity, since sums of other shapes end in other last bits."""
+    threads: int = Field(default=2, ge=1, le=1024)
+    """CPU threads of the arithmetic; part of the identity for the same reason."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Run seed, decides the choice of items, examples and samples."""

@@ -1,0 +1,33 @@
+"""The evaluate stage as the build sees it: what decides its identity, and how it is built."""
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.evaluate.config import EvaluateConfig
+from tasks.identity import INSTRUCTION_SET, UNICODE
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+EVALUATE = Stage(
+    "evaluate",
+    roots=("tasks.evaluate.evaluation",),
+    libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET, UNICODE),
+)
+
+
+def build_evaluate(
+    context: RunContext,
+    model: Artifact,
+    vocab: Artifact,
+    sequences: Artifact,
+    decontaminated: Artifact,
+    config: EvaluateConfig,
+) -> Artifact:
+    """SCORES and samples of `model` on the held-out text and the benchmark items of `decontaminated`."""
+
+    def run(workspace: Workspace) -> StageReport:
+        from tasks.evaluate.evaluation import evaluate_model
+
+        return evaluate_model(model, vocab, sequences, decontaminated, config, workspace)
+
+    parents = {"model": model, "vocab": vocab, "sequences": sequences, "decontaminated": decontaminated}
+    return build_artifact(context, EVALUATE, config, parents, run)

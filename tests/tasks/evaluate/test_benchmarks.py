@@ -1,0 +1,192 @@
+"""Prompts and accuracy on a model whose answers can be worked out by hand."""
+
+import math
+
+import pyarrow as pa
+import pytest
+import torch
+
+from model.config import GPTConfig
+from model.transformer import GPT
+from tasks.evaluate.benchmarks import accuracy, benchmark_scores, leak_states
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.prompts import ExamplePool, Item, build_prompt, chosen_items, delimiter, normalised
+from tasks.schema import LEAKS
+from tasks.tokenizer import EOS, Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training import train_pieces
+
+TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
+
+
+def indifferent_network(vocab_size: int, context: int) -> GPT:
+    """Every token is equally likely, so the log probability of a choice counts its tokens."""
+    network = GPT(GPTConfig(vocab_size=vocab_size, context=context, layers=1, heads=1, width=8)).initialise(1)
+    with torch.no_grad():
+        network.embedding.weight.zero_()
+    return network.eval()
+
+
+def item(number: int, context: str = "", choices: tuple[str, ...] = ("yes", "no"), answer: int = 0) -> Item:
+    context = context or f"question {number}?"
+    return Item(f"id{number}", "en", context, choices, answer, context)
+
+
+def scores(tokenizer, items, states=None, context=64, **settings):
+    rows = benchmark_scores(
+        indifferent_network(tokenizer.vocab_size, context),
+        tokenizer,
+        "bench",
+        items,
+        states or {},
+        EvaluateConfig(**{"shots": (0,), **settings}),
+        batch_tokens=512,
+        advance=lambda done: None,
+    )
+    return {(row["metric"], row["shots"], row["subset"]): row for row in rows}
+
+
+def test_sum_prefers_few_tokens_and_bytes_prefers_long_tokens(tokenizer):
+    # " the cat sat" is 12 bytes in few tokens; "z" is spelled apart: 2 bytes in 2 tokens or fewer.
+    short, long = "z", "the cat sat"
+    assert len(tokenizer.encode(" " + short)) < len(tokenizer.encode(" " + long))
+    assert len(tokenizer.encode(" " + long)) / 12 < len(tokenizer.encode(" " + short)) / 2
+    items = [item(number, choices=(short, long), answer=1) for number in range(10)]
+    found = scores(tokenizer, items)
+    assert found["acc", 0, "all"]["value"] == found["acc_chars", 0, "all"]["value"] == 1.0
+    assert found["acc_sum", 0, "all"]["value"] == 0.0
+    assert found["acc", 0, "all"]["note"].startswith("per bytes; chance 0.500")
+    assert scores(tokenizer, items, primary="sum")["acc", 0, "all"]["value"] == 0.0
+
+
+def test_subsets_follow_the_leaks_and_unmatchable_items_count_in_all_only(tokenizer):
+    items = [item(number, choices=("the cat sat", "z"), answer=number % 2) for number in range(6)]
+    states = {"id0": "leaked", "id2": "leaked", "id1": "clean", "id3": "clean", "id4": "clean", "id5": "unmatchable"}
+    found = scores(tokenizer, items, states)
+    by_subset = {subset: found["acc", 0, subset] for subset in ("all", "clean", "leaked")}
+    assert [row["n"] for row in by_subset.values()] == [6, 3, 2]
+    assert [row["value"] for row in by_subset.values()] == [0.5, pytest.approx(1 / 3), 1.0]
+    assert by_subset["all"]["stderr"] == pytest.approx(math.sqrt(0.25 / 5))
+    assert "1 unmatchable items count in `all` only" in by_subset["all"]["note"]
+    assert "fewer than 50 clean items" in by_subset["clean"]["note"]
+
+
+def test_a_subset_without_items_has_no_value(tokenizer):
+    row = scores(tokenizer, [item(1)])["acc", 0, "leaked"]
+    assert (row["n"], row["value"], row["stderr"]) == (0, None, None)
+
+
+def test_accuracy_and_its_standard_error():
+    assert accuracy([]) == (None, None)
+    assert accuracy([True]) == (1.0, None)
+    assert accuracy([True] * 50 + [False] * 50) == (0.5, pytest.approx(math.sqrt(0.25 / 99)))
+
+
+def test_an_item_is_never_its_own_example_nor_is_its_double(tokenizer):
+    twin = Item("twin", "en", "QUESTION one...?", ("yes", "no"), 0, "other")
+    items = [item(1, "Question  one?"), twin, item(2, "question two?"), item(3, "question three?")]
+    pool = ExamplePool(items)
+    for shots in (1, 2, 5):
+        ids = [example.item_id for example in pool.examples(items[0], shots)]
+        assert ids == ["id3", "id2"][:shots]
+    assert [example.item_id for example in pool.examples(items[2], 5)] == ["id3", "twin", "id1"]
+
+
+def test_same_passage_to_look_for_is_the_same_text():
+    one = Item("a", "en", "context one", ("x",), 0, "the shared passage")
+    two = Item("b", "en", "context two", ("x",), 0, "The shared passage!")
+    assert ExamplePool([one, two]).examples(one, 1) == []
+
+
+def test_a_prompt_shows_examples_with_their_right_answers(tokenizer):
+    examples = [item(1, "the cat?", ("sat", "log"), 0), item(2, "the dog?", ("sat", "log"), 1)]
+    asked = item(3, "the bird?")
+    prompt = build_prompt(asked, examples, tokenizer, instruction="Answer.", room=1000)
+    assert tokenizer.decode(prompt.ids) == "Answer.\n\nthe cat? sat\n\nthe dog? log\n\nthe bird?"
+    assert prompt.ids[0] == EOS
+    assert (prompt.shots, prompt.fits) == (2, True)
+
+
+def test_a_full_window_drops_whole_examples_from_the_front(tokenizer):
+    examples = [item(1, "the cat?", ("sat",)), item(2, "the dog?", ("log",))]
+    asked = item(3, "the bird?")
+    whole = build_prompt(asked, examples, tokenizer, instruction="", room=1000)
+    tight = build_prompt(asked, examples, tokenizer, instruction="", room=len(whole.ids) - 1)
+    assert tokenizer.decode(tight.ids) == "the dog? log\n\nthe bird?"
+    assert (tight.shots, tight.fits) == (1, True)
+    none = build_prompt(asked, examples, tokenizer, instruction="", room=3)
+    assert tokenizer.decode(none.ids) == "the bird?"
+    assert (none.shots, none.fits) == (0, False)
+
+
+def test_notes_count_what_did_not_fit(tokenizer):
+    items = [item(number) for number in range(8)]
+    found = scores(tokenizer, items, context=24, shots=(5,), max_items=4)
+    note = found["acc", 5, "all"]["note"]
+    assert "4 of 8 items drawn" in note
+    assert "fewer than 5 fit for 4" in note
+    assert found["acc", 5, "all"]["n"] == 4
+
+
+def test_a_choice_longer_than_the_window_takes_its_item_out_and_is_counted(tokenizer):
+    found = scores(tokenizer, [item(1), item(2, choices=("yes", "zq" * 40))], context=16)
+    assert found["acc", 0, "all"]["n"] == 1
+    assert "1 items not scored" in found["acc", 0, "all"]["note"]
+
+
+def test_a_context_longer_than_the_window_is_cut_the_same_for_every_choice(tokenizer):
+    found = scores(tokenizer, [item(1, "the cat sat on the mat. " * 30)], context=16)
+    assert "1 contexts cut to the window" in found["acc", 0, "all"]["note"]
+
+
+def test_free_answers_are_measured_in_bits_per_byte(tokenizer):
+    free = Item("free", "en", "what?", ("the cat",), 0, "what?", free=True)
+    found = scores(tokenizer, [free])
+    row = found["answer_bits_per_byte", 0, "all"]
+    tokens = len(tokenizer.encode(" the cat"))
+    assert row["value"] == pytest.approx(tokens * math.log2(310) / 8, rel=1e-5)
+    assert ("acc", 0, "all") not in found
+
+
+@pytest.mark.parametrize(
+    ("context", "choice", "lang", "expected"),
+    [
+        ("Is it?", "yes", "en", " "),
+        ("Is it? ", "yes", "en", ""),
+        ("Is it?", " yes", "en", ""),
+        ("", "yes", "en", ""),
+        ("是吗？", "是", "zh", ""),
+        ("是吗？", "是", "zh-Hans", ""),
+        ("是吗？", "是", None, ""),
+        ("Is it?", "yes", None, " "),
+    ],
+)
+def test_a_blank_stands_before_the_answer_only_in_scripts_with_blanks(context, choice, lang, expected):
+    assert delimiter(context, choice, lang) == expected
+
+
+def test_normalised_text_ignores_case_width_and_punctuation():
+    assert normalised("Ｑｕｅｓｔｉｏｎ, One!") == "questionone"
+
+
+def test_items_are_drawn_by_their_ids_alone():
+    items = [item(number) for number in range(20)]
+    forward = chosen_items(items, "bench", 1)
+    assert forward == chosen_items(items[::-1], "bench", 1)
+    assert forward != items
+    assert forward != chosen_items(items, "bench", 2)
+
+
+def test_one_leak_makes_an_item_leaked():
+    states = ["clean", "leaked", "clean"]
+    rows = [
+        {"benchmark": "bench", "item_id": "a", "state": state, "form": "", "matched": 0, "total": 1, "remains": False}
+        for state in states
+    ]
+    rows.append({**rows[0], "benchmark": "other", "item_id": "b", "state": "leaked"})
+    assert leak_states(pa.Table.from_pylist(rows, schema=LEAKS), "bench") == {"a": "leaked"}

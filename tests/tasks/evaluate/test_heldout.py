@@ -1,0 +1,112 @@
+"""Bits per byte whose values can be checked in the head, and their standard errors."""
+
+import lzma
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from model.config import GPTConfig
+from model.transformer import GPT
+from tasks.evaluate.heldout import (
+    Measured,
+    bits_per_byte,
+    heldout_scores,
+    heldout_texts,
+    plain_mean,
+    unigram_bits,
+    xz_bits_per_byte,
+)
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training import train_pieces
+
+TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+
+
+def indifferent_network(vocab_size: int) -> GPT:
+    """Every token is equally likely after any other."""
+    network = GPT(GPTConfig(vocab_size=vocab_size, context=8, layers=1, heads=1, width=8)).initialise(1)
+    with torch.no_grad():
+        network.embedding.weight.zero_()
+    return network.eval()
+
+
+def unigram(counts: dict[int, int]) -> pa.Table:
+    return pa.table(
+        {"token": pa.array(list(counts), pa.uint32()), "count": pa.array(list(counts.values()), pa.int64())}
+    )
+
+
+def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(tokenizer):
+    texts = {"en": ["the cat sat on the mat.", "a log"], "ja": ["日本語😀"]}
+    rows = heldout_scores(
+        indifferent_network(300),
+        tokenizer,
+        texts,
+        unigram({}),
+        stride=None,
+        batch_tokens=64,
+        rounds=50,
+        seed=1,
+        advance=lambda done: None,
+    )
+    values = {(row["task"], row["metric"]): row for row in rows}
+    for source, documents in texts.items():
+        tokens = sum(len(tokenizer.encode(text)) for text in documents)
+        size = sum(len(text.encode()) for text in documents)
+        expected = tokens * math.log2(300) / size
+        for metric in ("bits_per_byte", "unigram_bits_per_byte"):
+            assert values[f"heldout/{source}", metric]["value"] == pytest.approx(expected, rel=1e-5)
+            assert values[f"heldout/{source}", metric]["n"] == len(documents)
+        xz = values[f"heldout/{source}", "xz_bits_per_byte"]["value"]
+        assert xz == 8 * len(lzma.compress("".join(documents).encode(), preset=9)) / size
+    assert values["heldout/ja", "bits_per_byte"]["stderr"] is None
+    mean = sum(values[f"heldout/{source}", "bits_per_byte"]["value"] for source in texts) / 2
+    assert values["heldout/all", "bits_per_byte"]["value"] == pytest.approx(mean)
+    assert values["heldout/all", "bits_per_byte"]["n"] == 3
+
+
+def test_one_bit_a_byte_is_one():
+    measured = bits_per_byte(np.array([10.0, 20.0, 30.0]), np.array([10, 20, 30]), rounds=100, seed=1)
+    assert measured == Measured(1.0, 0.0)
+
+
+def test_bootstrap_agrees_with_the_error_of_a_mean_when_documents_are_of_one_size():
+    bits = np.tile([1.0, 3.0], 200)
+    measured = bits_per_byte(bits, np.ones(400, dtype=np.int64), rounds=2000, seed=7)
+    assert measured.value == 2.0
+    assert measured.stderr == pytest.approx(1 / math.sqrt(400), rel=0.1)
+    assert bits_per_byte(bits, np.ones(400, dtype=np.int64), rounds=2000, seed=7) == measured
+
+
+def test_frequent_tokens_are_cheap_and_unseen_ones_are_smoothed():
+    bits = unigram_bits(unigram({0: 6, 1: 0}), vocab_size=2)
+    assert bits.tolist() == pytest.approx([-math.log2(7 / 8), 3.0])
+
+
+def test_repetitive_data_compresses_and_noise_does_not():
+    assert xz_bits_per_byte(b"a" * 100_000) < 0.1
+    noise = np.random.default_rng(1).integers(0, 256, 100_000, dtype=np.uint8).tobytes()
+    assert 8.0 <= xz_bits_per_byte(noise) < 8.1
+
+
+def test_mean_over_sources_counts_each_source_once():
+    assert plain_mean([Measured(1.0, 0.3), Measured(3.0, 0.4)]) == Measured(2.0, 0.25)
+    assert plain_mean([Measured(1.0, 0.3), Measured(3.0, None)]).stderr is None
+
+
+def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
+    artifact = heldout_artifact([("en", "a" * 10), ("en", "b" * 10), ("ja", "日本" * 10)])
+    texts = heldout_texts(artifact, max_bytes=16, seed=1)
+    assert sorted(map(len, texts["en"])) == [6, 10]
+    assert texts["ja"] == ["日本日本日"]
+    assert {text[0] for text in texts["en"]} == {"a", "b"}
+    assert heldout_texts(artifact, max_bytes=10_000, seed=1)["ja"] == ["日本" * 10]
