@@ -114,12 +114,14 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     sources = values.pop("sources", None)
     if not isinstance(sources, list) or not sources:
         raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
+    tables = [source for source in sources if isinstance(source, dict)]
     shared = {
-        "sources": sources,
+        # A priority decides which copy dedup keeps, and nothing about what is read.
+        "sources": [_without_priority(source) for source in sources],
         "seed": values.get("seed", 1),
         "limit": limit,
-        "weights": {s.get("name"): s.get("weight") for s in sources if isinstance(s, dict) and "weight" in s},
-        "priorities": {s.get("name"): s["priority"] for s in sources if isinstance(s, dict) and "priority" in s},
+        "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
+        "priorities": {source.get("name"): source["priority"] for source in tables if "priority" in source},
     }
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
@@ -139,6 +141,10 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         raise RecipeError(_explain(error, origin)) from error
     _check_source_names(recipe, origin)
     return recipe
+
+
+def _without_priority(source: Any) -> Any:
+    return {key: value for key, value in source.items() if key != "priority"} if isinstance(source, dict) else source
 
 
 def _count(value: Any, where: str) -> int:
