@@ -1,0 +1,253 @@
+"""The whole road on the small corpus, through the command and a real Prefect server."""
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from flows.lineage import run_artifacts
+from flows.road import STAGES
+from tasks.artifact import Artifact
+
+SECONDS = 240.0
+
+NO_DATA_READ = """
+import sys
+opened = []
+sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
+from flows.cli import app
+try:
+    app(sys.argv[1:], standalone_mode=False)
+finally:
+    with open({log!r}, "w") as stream:
+        stream.write("\\n".join(opened))
+"""
+
+
+def bessemer(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def run(recipe: Path, root: Path, *arguments: str) -> dict[str, Any]:
+    return json.loads(bessemer("run", recipe, "--root", root, "--json", *arguments).stdout)
+
+
+def outcomes(record: dict[str, Any]) -> list[str]:
+    return [f"{entry['stage']} {entry['outcome']}" for entry in record["stages"]]
+
+
+@pytest.fixture(scope="module")
+def recipe(foundry: Path) -> Path:
+    return foundry / "foundry.toml"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def first(recipe: Path, root: Path) -> dict[str, Any]:
+    return run(recipe, root)
+
+
+@pytest.fixture(scope="module")
+def artifacts(first: dict[str, Any]) -> dict[str, Artifact]:
+    return run_artifacts(first)
+
+
+def document_named(artifacts: dict[str, Artifact], name: str) -> str:
+    documents = artifacts["sample"].table("documents")
+    paths = pc.struct_field(documents.column("origin"), "path").to_pylist()
+    return documents.column("doc_id")[paths.index(name)].as_py().hex()
+
+
+def why(artifacts: dict[str, Artifact], root: Path, name: str) -> dict[str, Any]:
+    told = json.loads(bessemer("why", document_named(artifacts, name), "--root", root, "--json").stdout)
+    (life,) = told["documents"]
+    return life
+
+
+def test_every_stage_leaves_an_artifact_and_the_run_a_page(
+    first: dict[str, Any], artifacts: dict[str, Artifact]
+) -> None:
+    assert outcomes(first) == [f"{stage} built" for stage in STAGES]
+    assert first["state"] == "completed"
+    assert all(artifact.verify() == [] for artifact in artifacts.values())
+    assert "<html" in Path(first["page"]).read_text()
+
+
+def test_again_reuses_every_stage_and_reads_no_data(
+    first: dict[str, Any], recipe: Path, root: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "opened"
+    script = NO_DATA_READ.format(log=str(log))
+    words = [sys.executable, "-c", script, "run", str(recipe), "--root", str(root), "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+    assert outcomes(json.loads(done.stdout)) == [f"{stage} reused" for stage in STAGES]
+    before_the_page = log.read_text().partition("page")[0].splitlines()
+    data = [path for path in before_the_page if str(root / "artifacts") in path and not path.endswith("manifest.json")]
+    sources = [path for path in before_the_page if str(recipe.parent) in path and not path.endswith(".toml")]
+    assert (data, sources) == ([], [])
+
+
+def test_one_dedup_setting_runs_dedup_and_what_truly_changed_after_it(
+    first: dict[str, Any], recipe: Path, root: Path
+) -> None:
+    changed = run(recipe, root, "--set", "dedup.threshold=0.999")
+    assert outcomes(changed)[:2] == ["sample reused", "clean reused"]
+    assert outcomes(changed)[2:] == [f"{stage} built" for stage in STAGES[2:]]
+    (cause,) = [entry["cause"] for entry in changed["stages"] if entry["stage"] == "dedup"]
+    assert cause == "params.threshold: 0.8 -> 0.999"
+
+
+def test_a_setting_without_effect_stops_the_wave_at_its_own_stage(
+    first: dict[str, Any], recipe: Path, root: Path
+) -> None:
+    changed = run(recipe, root, "--set", "clean.limits.gopher_words_max=99999")
+    assert outcomes(changed) == ["sample reused", "clean built", *(f"{stage} reused" for stage in STAGES[2:])]
+
+
+def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path) -> None:
+    assert outcomes(run(recipe, root, "--only", "dedup", "--force")) == [
+        "sample reused",
+        "clean reused",
+        "dedup reproduced",
+    ]
+    missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
+    assert missing.returncode == 3
+    assert "sample: this run may only build" in missing.stderr
+    assert "params.seed: 7 -> 8" in missing.stderr
+
+
+def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
+    artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
+) -> None:
+    assert why(artifacts, root, "short.txt")["fate"] == "dropped in clean by rule `gopher_words_min`"
+
+    twins = [why(artifacts, root, "original.txt"), why(artifacts, root, "twin.txt")]
+    (dropped,) = [life for life in twins if life["fate"] == "dropped in dedup by rule `exact_duplicate`"]
+    (kept,) = [life for life in twins if life is not dropped]
+    assert dropped["events"][-1]["evidence"]["survivor"] == kept["doc_id"]
+
+    near = why(artifacts, root, "near-twin.txt")
+    assert near["fate"] == "dropped in dedup by rule `near_duplicate`"
+    assert near["events"][-1]["evidence"]["survivor"] == document_named(artifacts, "near-twin-longer.txt")
+    assert 0.8 <= near["events"][-1]["value"] < 1.0
+
+    cut = why(artifacts, root, "leak.txt")
+    (leak,) = [event for event in cut["events"] if event["what"] == "leak"]
+    assert (leak["benchmark"], leak["item_id"]) == ("cloze", "leaked")
+    assert any(event["what"] == "cut" for event in cut["events"])
+
+    trained = [event for event in cut["events"] if event["what"] == "trained"]
+    assert trained
+    assert trained[0]["steps"]
+    assert cut["fate"].startswith("trained in ")
+
+
+def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
+    (reject,) = json.loads(bessemer("why", "broken.txt", "--root", root, "--json").stdout)["rejects"]
+    assert reject["byte"] == len(b"A cast of ")
+    unknown = bessemer("why", "nobody.txt", "--root", root, check=False)
+    assert unknown.returncode == 3
+    assert "no sampled document has this id or path" in unknown.stderr
+
+
+def test_step_names_documents_whose_texts_agree_with_the_tokens(
+    artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
+) -> None:
+    told = json.loads(bessemer("step", "latest", "3", "--root", root, "--json").stdout)
+    assert told["rows"] == 8
+    assert {"notes", "code"} >= {document["source"] for document in told["documents"]}
+    assert all(document["text"] and document["tokens"] > 0 for document in told["documents"])
+    # A trained document's own list of steps and the step's list of documents must agree.
+    doc_id = told["documents"][0]["doc_id"]
+    life = json.loads(bessemer("why", doc_id, "--root", root, "--json").stdout)["documents"][0]
+    assert 3 in life["events"][-1]["steps"]
+
+
+def test_conservation_recounted_from_the_tables(artifacts: dict[str, Artifact], first: dict[str, Any]) -> None:
+    """read = rejected + not selected + dropped + held out + packed; trained = sum over STEPS."""
+    sample = artifacts["sample"].report.total()
+    read = sample.documents_in
+    rejected = artifacts["sample"].rows("rejects")
+    ledgers = [artifacts[stage].table("ledger").to_pylist() for stage in ("clean", "dedup", "decontaminate")]
+    dropped = {row["doc_id"] for rows in ledgers for row in rows if row["action"] == "drop" and row["piece"] == 0}
+    held_out = set(artifacts["decontaminate"].table("heldout").column("doc_id").to_pylist())
+    packed = set(artifacts["chunk"].table("spans").column("doc_id").to_pylist())
+    assert dropped.isdisjoint(packed)
+    assert held_out.isdisjoint(packed)
+    assert read == rejected + sample.not_selected + len(dropped) + len(held_out) + len(packed)
+
+    order = artifacts["chunk"].rows("order")
+    steps = artifacts["train"].table("steps").to_pylist()
+    assert sum(step["pos_end"] - step["pos_start"] for step in steps) == order
+    assert all(step["applied"] for step in steps)
+
+
+def test_every_item_has_a_leak_state(artifacts: dict[str, Artifact], first: dict[str, Any]) -> None:
+    leaks = artifacts["decontaminate"].table("leaks").to_pylist()
+    states = Counter((leak["item_id"], leak["state"]) for leak in leaks)
+    assert set(states) == {("leaked", "leaked"), ("clean", "clean"), ("clean-too", "clean")}
+    texts = "\n".join(artifacts["decontaminate"].table("documents").column("text").to_pylist())
+    leaked = artifacts["decontaminate"].table("items").filter(pc.field("item_id") == "leaked").to_pylist()[0]
+    assert " ".join(leaked["match_text"].split()[20:40]) not in " ".join(texts.split())
+
+
+def test_generate_writes_the_same_text_for_the_same_seed(root: Path, first: dict[str, Any]) -> None:
+    words = ("generate", "latest", "--root", root, "--prompt", "The blast", "--tokens", "12", "--seed", "3")
+    text = bessemer(*words).stdout
+    assert text.startswith("The blast")
+    assert bessemer(*words).stdout == text
+
+
+def test_ls_and_report(root: Path, first: dict[str, Any]) -> None:
+    listed = json.loads(bessemer("ls", "--root", root, "--json").stdout)
+    assert listed[0]["run_id"] == first["run_id"]
+    page = Path(json.loads(bessemer("report", first["run_id"], "--root", root, "--json").stdout)["page"])
+    assert page.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "message"),
+    [
+        (("dedup.bnads=3",), 2, "dedup.bnads: unknown key; did you mean `bands`?"),
+        (("sources.notes.weight=-1",), 2, "weight"),
+        (("sources.notes.paths=/no/such/folder",), 3, "/no/such/folder"),
+        (("vocab.vocab_size=200000", "train.model.vocab_size=200000"), 3, "vocab_size"),
+    ],
+)
+def test_bad_input_ends_with_its_exit_code_and_a_clear_message(
+    recipe: Path, root: Path, first: dict[str, Any], settings: tuple[str, ...], code: int, message: str
+) -> None:
+    words = [word for setting in settings for word in ("--set", setting)]
+    done = bessemer("run", recipe, "--root", root, *words, check=False)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = bessemer("run", recipe, "--root", tmp_path / "file" / "root", check=False)
+    assert done.returncode == 3
+    assert "choose a folder of yours with --root" in done.stderr
+
+
+def test_help_answers_at_once_and_teaches() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "flows.cli", "--help"], capture_output=True, text=True, check=True
+    )
+    assert all(word in done.stdout for word in ("run", "why", "step", "generate", "report", "quickstart"))
+    assert not re.search(r"\|\s+(torch|prefect|numba|pyarrow|pydantic)$", done.stderr, re.MULTILINE)
