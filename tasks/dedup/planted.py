@@ -162,7 +162,8 @@ def wilson_interval(successes: int, trials: int) -> tuple[float | None, float | 
     share, z2 = successes / trials, WILSON_Z**2
     centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = WILSON_Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    # At the ends the formula's exact value is 0 or 1; rounding would show .9999999999999999.
+    return 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half
 
 
 def curve_facts(config: DedupConfig) -> list[list[float]]:

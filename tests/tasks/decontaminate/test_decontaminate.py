@@ -202,6 +202,34 @@ def test_common_ngrams_are_no_evidence_but_a_full_item_is_however_often_it_was_c
     assert all(entry["documents"] == 15 for entry in listed)
 
 
+def test_a_common_stretch_far_from_the_leak_is_left_alone(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    licence, own = prose(1, 20), prose(2, 30)
+    leaked = f"{licence} {prose(3)} {own} {prose(4)}"
+    texts = [leaked, *(f"{prose(10 + number)} {licence}" for number in range(15))]
+    item = f"{licence} {own} {prose(5, 60)}"
+    result = build_decontaminate(
+        context, make_documents([[("web", text) for text in texts]]), config_for(quiz(tmp_path, item))
+    )
+    (leak,) = leaks_of(result)["q0"]
+    assert leaked[leak["start"] : leak["end"]] == own
+    assert leak["form"] == "ngram"
+
+
+def test_a_short_item_in_many_documents_is_a_leak_in_each_and_no_common_ngram(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    short = "What is the largest lake in southern Finland?"
+    parts = [[("web", f"{prose(9 * part + number)} {short}") for number in range(9)] for part in range(2)]
+    documents = make_documents(parts)
+    result = build_decontaminate(context, documents, config_for(quiz(tmp_path, short)))
+    leaks = leaks_of(result)["q0"]
+    assert [leak["doc_id"] for leak in leaks] == documents.table("documents").column("doc_id").to_pylist()
+    assert [leak["start"] for leak in leaks] == [len(text) - len(short) for part in parts for _, text in part]
+    assert result.report.facts["common_ngrams"] == []
+
+
 def held_out_texts(artifact: Artifact) -> list[str]:
     return artifact.table("heldout").column("text").to_pylist()
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from model.errors import GuardError
@@ -12,6 +13,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.deduplicate import deduplicate
+from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.planted import near_copy, wilson_interval, word_spans
 from tasks.dedup.stage import build_dedup
 from tasks.workspace import Workspace
@@ -190,12 +192,29 @@ def test_empty_parts_and_empty_texts_pass_through(context: RunContext, make_docu
     assert len(result.files("documents")) == 3
 
 
+def test_copies_of_a_removed_text_name_the_document_that_stays(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    copy = with_edits(prose(3), 60)
+    documents = make_documents([[("web", copy), ("web", copy)], [("books", prose(3))]])
+    result = build_dedup(context, documents, QUIET.model_copy(update={"priorities": {"books": 0}}))
+    (kept,) = result.table("documents").column("doc_id").to_pylist()
+    rows = result.table("ledger").to_pylist()
+    assert [row["rule"] for row in rows] == ["near_duplicate", "near_duplicate"]
+    assert {json.loads(row["evidence"])["survivor"] for row in rows} == {kept.hex()}
+    assert rows[0]["value"] == rows[1]["value"] == pytest.approx(plain_jaccard(copy, prose(3)))
+
+
 def test_the_index_holds_the_signature_of_what_stays(context: RunContext, make_documents: MakeDocuments) -> None:
-    result = build_dedup(context, make_documents([[("web", prose(1)), ("web", prose(1))], [("web", prose(2))]]), QUIET)
+    parts = [[("web", prose(1)), ("web", prose(1) + " longer"), ("web", prose(3))], [("web", prose(2))]]
+    result = build_dedup(context, make_documents(parts), QUIET)
     index, kept = result.table("index"), result.table("documents")
     assert index.column("doc_id").to_pylist() == kept.column("doc_id").to_pylist()
     assert index.column("text_digest").to_pylist() == kept.column("text_digest").to_pylist()
-    assert index.schema.field("signature").type.list_size == 112
+    assert texts_of(result) == [prose(1) + " longer", prose(3), prose(2)]
+    for text, signature in zip(texts_of(result), index.column("signature").to_pylist(), strict=True):
+        expected = signatures_of(*text_buffers(pa.array([text], pa.large_string())), 5, 112, 1)
+        assert signature == expected[0].tolist()
 
 
 def test_recall_is_measured_on_planted_copies_that_never_come_out(

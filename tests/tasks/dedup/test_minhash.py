@@ -23,6 +23,7 @@ MIXED = [
     "naïve café 𝟙𝟚 😀 ok",
     "カタカナと漢字 mixed with English words",
     "x" * 5000,
+    " ".join(f"word{number}" for number in range(6000)),
 ]
 
 texts_strategy = st.lists(st.text(st.sampled_from("ab Zé дЖ中文のไ，.\n😀𠀀1"), max_size=80), min_size=1, max_size=8)
