@@ -45,7 +45,10 @@ def save_checkpoint(
     state: dict[str, Any],
     keep: int,
 ) -> Path:
-    """Write the checkpoint after `step` steps and remove all but the newest `keep`."""
+    """Write the checkpoint after `step` steps and remove all but the newest `keep`, and the damaged ones.
+
+    The journal that is saved here names the damaged ones, so they are not forgotten.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f"tmp-{step:09d}"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -63,7 +66,7 @@ def save_checkpoint(
     shutil.rmtree(target, ignore_errors=True)
     os.rename(temporary, target)
     sync_directory(folder)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
+    for old in [*sorted(folder.glob("step-*"))[:-keep], *folder.glob("damaged-*")]:
         shutil.rmtree(old)
     return target
 
@@ -78,10 +81,14 @@ def load_newest(
     """
     damaged: list[Damage] = []
     for path in sorted(folder.glob("step-*"), reverse=True):
-        reason = _damage(path)
-        if reason is not None:
-            damaged.append(Damage(path.name, reason))
-            continue
+        if _damage(path) is not None:
+            # Out of the way, lest it count among the newest that are kept.
+            aside = path.with_name(f"damaged-{path.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
+    for path in sorted(folder.glob("damaged-*"), reverse=True):
+        damaged.append(Damage(path.name.removeprefix("damaged-"), _damage(path) or "was damaged when last read"))
+    for path in sorted(folder.glob("step-*"), reverse=True):
         state = json.loads((path / "state.json").read_text())
         for key, value in expected.items():
             if state.get(key) != value:
@@ -106,6 +113,8 @@ def _damage(path: Path) -> str | None:
         digests = json.loads(marker.read_text())
     except (json.JSONDecodeError, UnicodeDecodeError):
         return f"{COMPLETE} is unreadable"
+    if not isinstance(digests, dict) or set(digests) != {file.name for file in path.iterdir()} - {COMPLETE}:
+        return f"{COMPLETE} does not name the files that are there"
     for name, digest in digests.items():
         file = path / name
         if not file.is_file():

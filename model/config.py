@@ -124,3 +124,5 @@ class TrainerRun(Strict):
     """The network."""
     train: TrainConfig
     """The training."""
+    weights: Path | None = None
+    """Folder of a trained model to start from; random weights by default."""

@@ -29,7 +29,9 @@ class SequenceReader:
         self._order = _open(order).column("row").to_numpy()
         rows = int(self._first_row[-1])
         if len(self._order) and not (self._order.min() >= 0 and self._order.max() < rows):
-            raise InputError(f"{order} names row {self._order.max()}, but the sequences hold {rows} rows")
+            raise InputError(
+                f"{order} names rows {self._order.min()} to {self._order.max()}, but the sequences hold {rows}"
+            )
         self._loss_start = np.concatenate([_open(path).column("loss_start").to_numpy() for path in sequences])
 
     @property
@@ -48,8 +50,13 @@ class SequenceReader:
 
 
 def _open(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).read_all()
+    try:
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_file(source).read_all()
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}; the run was told to read it") from error
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{path} is no Arrow file: {error}. Build its artifact anew") from error
 
 
 def _tokens(path: Path) -> list[np.ndarray]:

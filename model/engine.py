@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from model.config import TrainerRun
+from model.objective import NO_LOSS, loss_targets, next_token_nats
 from model.optimizer import make_optimizer
 from model.transformer import GPT
-
-NO_LOSS = -100
 
 
 @dataclass(frozen=True)
@@ -39,20 +37,13 @@ class NativeEngine:
         targets_BT = loss_targets(tokens_BL, loss_start_B, self._pad)
         counted = int((targets_BT != NO_LOSS).sum())
         loss_sum = 0.0
-        heat: list[Tensor] = []
-        for inputs, targets in zip(
-            tokens_BL[:, :-1].split(self._config.micro_batch_rows),
-            targets_BT.split(self._config.micro_batch_rows),
-            strict=True,
-        ):
-            segments: list[Tensor] = []
-            logits = self.network(inputs, heat=segments)
-            segments.append(logits.detach().amax())
-            loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=NO_LOSS, reduction="sum")
-            (loss / max(counted, 1)).backward()
-            loss_sum += float(loss.detach())
-            stacked = torch.stack(segments)
-            heat = [stacked] if not heat else [torch.maximum(heat[0], stacked)]
+        heat: Tensor | None = None
+        micro_batch = self._config.micro_batch_rows
+        for inputs, targets in zip(tokens_BL[:, :-1].split(micro_batch), targets_BT.split(micro_batch), strict=True):
+            nats, segments = next_token_nats(self.network, inputs, targets)
+            (nats / max(counted, 1)).backward()
+            loss_sum += float(nats.detach())
+            heat = segments if heat is None else torch.maximum(heat, segments)
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(gradients))
         mean_loss = loss_sum / max(counted, 1)
@@ -66,12 +57,5 @@ class NativeEngine:
                 group["lr"] = lr
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(mean_loss, grad_norm, heat[0].tolist(), applied)
-
-
-def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
-    """The token after each position, i64[B, L - 1]; NO_LOSS where it is padding or lies before `loss_start`."""
-    targets = tokens_BL[:, 1:].clone()
-    position = torch.arange(1, tokens_BL.shape[1])
-    targets[(targets == pad) | (position < loss_start_B[:, None])] = NO_LOSS
-    return targets
+        assert heat is not None, "a step needs rows"
+        return StepResult(mean_loss, grad_norm, heat.tolist(), applied)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from model.errors import InputError
 from model.transformer import GPT, KeyValueCache
 
 
@@ -24,8 +25,10 @@ def generate_tokens(
     Temperature 0 takes the likeliest token. `top_p` keeps the smallest set of tokens whose probability reaches it
     (nucleus sampling, Holtzman et al. 2020). When the context is full, its older half is forgotten.
     """
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise InputError(f"temperature {temperature} must be 0 or more, and top_p {top_p} above 0 and at most 1")
     if not prompt:
-        raise ValueError("generation needs at least one token of prompt; give the end-of-text token for none")
+        raise InputError("generation needs at least one token of prompt; give the end-of-text token for none")
     generator = torch.Generator().manual_seed(seed)
     context = network.config.context
     seen = list(prompt)[-context:]

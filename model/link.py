@@ -1,5 +1,7 @@
 """The trainer's link to whoever launched it: JSON lines on stdout, a heartbeat file, and SIGTERM as a request.
 
+Ctrl-C (SIGINT) is the same request.
+
 Each line is one object with a `kind`: start, step, checkpoint, event, done. A line is at most a few hundred bytes.
 """
 
@@ -20,20 +22,24 @@ class Link:
         self._heartbeat = heartbeat
         self._told_at = 0.0
         self.stop_requested = False
-        signal.signal(signal.SIGTERM, self._on_terminate)
+        for asked in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(asked, self._on_terminate)
 
     def _on_terminate(self, signum: int, frame: Any) -> None:
         del signum, frame
         self.stop_requested = True
 
     def tell(self, kind: str, **facts: Any) -> None:
-        """One JSON line on stdout."""
-        sys.stdout.write(json.dumps({"kind": kind, **facts}) + "\n")
+        """One JSON line on stdout. Numbers must be finite: JSON has no others."""
+        sys.stdout.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
         sys.stdout.flush()
 
-    def step(self, last: bool, **facts: Any) -> None:
-        """Beat the heart, and tell the step unless another was told less than half a second ago."""
+    def beat(self) -> None:
+        """Show that a step was finished."""
         self._heartbeat.touch()
+
+    def step(self, last: bool, **facts: Any) -> None:
+        """Tell the step unless another was told less than half a second ago."""
         now = time.monotonic()
         if last or now - self._told_at >= SECONDS_BETWEEN_STEPS_TOLD:
             self._told_at = now

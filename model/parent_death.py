@@ -12,17 +12,19 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Have the kernel send `signum` to this process when its parent ends; exits at once if it has ended already.
+def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> None:
+    """Have the kernel send `signum` to this process when its parent ends.
 
-    A no-op on systems other than Linux.
+    Exits at once (code 75) if that has happened already: `parent`, where the launcher tells it, is its process id. To
+    have process 1 as parent proves nothing, since in a container the launcher itself may be process 1. A no-op on
+    systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
+    parent = parent or os.getppid()
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signum)) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
-    if parent == 1 or os.getppid() != parent:
-        # The parent died between our start and the call above.
+    if os.getppid() != parent:
+        # The parent died before the call above could matter.
         os._exit(75)

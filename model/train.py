@@ -1,173 +1,56 @@
-"""The training loop: `python -m model.train run.json`.
+"""The trainer as a process: `python -m model.train run.json [PARENT]`.
 
-A step is a function of (weights, position in ORDER), so the whole state of a run is what a checkpoint holds. Killed
-at any instant and started again, the run ends with bit-identical weights, METRICS and STEPS.
+PARENT is the process id of the launcher, where it wants the trainer to be gone whenever it is. The exit code is that of
+the error's class (`model/errors.py`); what went wrong stands on stderr as `Class: message`.
 """
 
-import json
 import os
-import resource
 import signal
 import sys
-import time
+import traceback
 from pathlib import Path
 
-import torch
 from pydantic import ValidationError
 
-from model.checkpoint import load_newest, save_checkpoint
 from model.config import TrainerRun
-from model.data import SequenceReader
-from model.durable import digest_bytes
-from model.engine import NativeEngine
-from model.errors import BessemerError, Infra, InputError, Numerics, RecipeError
-from model.journal import Journal
-from model.link import Link
+from model.errors import BessemerError, Bug, Infra, InputError, RecipeError
 from model.parent_death import die_with_parent
-from model.schedule import learning_rate
-from model.transformer import flops_per_token, parameter_count, thermometer_names
-from model.weights import DESCRIPTION, save_model
-
-HEARTBEAT = "heartbeat"
-CHECKPOINTS = "checkpoints"
-RESULT = "result"
 
 
 def main(arguments: list[str]) -> int:
     """Train as the JSON file says; returns the exit code of the error's class, 0 when trained to the end."""
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(signal.SIGKILL, parent=int(arguments[1]) if len(arguments) > 1 else None)
+    # Threads that spin while they wait take the processor from the thread they wait for as soon as another process
+    # runs: five times slower with one busy neighbour on two cores. libgomp reads this once, when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        train(read_run(Path(arguments[0])))
+        if not arguments:
+            raise RecipeError("no file named; call: python -m model.train run.json")
+        run = read_run(Path(arguments[0]))
+        from model.training import train
+
+        train(run)
     except BessemerError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return error.exit_code
-    except OSError as error:
-        sys.stderr.write(f"Infra: {error}\n")
+    except (OSError, MemoryError) as error:
+        sys.stderr.write(f"Infra: {type(error).__name__}: {error}\n")
         return Infra.exit_code
+    except Exception as error:
+        traceback.print_exc()
+        sys.stderr.write(f"Bug: {type(error).__name__}: {error}\n")
+        return Bug.exit_code
     return 0
 
 
 def read_run(path: Path) -> TrainerRun:
-    """The run described by a JSON file; RecipeError names every wrong key."""
+    """The run described by a JSON file; InputError without one, RecipeError names every wrong key."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path} that describes a training run")
     try:
         return TrainerRun.model_validate_json(path.read_text())
     except ValidationError as error:
         raise RecipeError(f"{path}: {error}") from error
-
-
-def train(run: TrainerRun) -> Path:
-    """Train to the end of ORDER, going on from the newest whole checkpoint; returns the folder of the result.
-
-    Raises InputError for sequences that do not fit the model, Numerics after too many non-finite steps in a row, Infra
-    when asked to stop (after a checkpoint was written).
-    """
-    result = run.out / RESULT
-    if (result / DESCRIPTION).exists():
-        return result
-    run.out.mkdir(parents=True, exist_ok=True)
-    link = Link(run.out / HEARTBEAT)
-    torch.set_num_threads(run.train.threads)
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    data = SequenceReader(run.sequences, run.order)
-    if data.row_length != run.model.context + 1:
-        raise InputError(
-            f"sequences have rows of {data.row_length} tokens, but a model of context {run.model.context} needs"
-            f" {run.model.context + 1}. Set chunk.row_length to the context + 1 and run again from chunk."
-        )
-    engine = NativeEngine(run)
-    fingerprint = digest_bytes(run.model_dump_json(exclude={"out", "sequences", "order"}).encode())
-    expected = {"config": fingerprint, "positions": data.positions}
-    state, journal, damaged = load_newest(run.out / CHECKPOINTS, engine.network, engine.optimizer, expected)
-    step = state["step"] if state else 0
-    journal.event(step, "resume" if state else "start", pid=os.getpid(), threads=run.train.threads)
-    for damage in damaged:
-        journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
-        link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
-    _loop(run, data, engine, journal, link, step, state["nonfinite"] if state else 0, expected)
-    _write_result(result, run, engine, journal)
-    link.tell("done", steps=_steps(run, data), folder=str(result))
-    return result
-
-
-def _steps(run: TrainerRun, data: SequenceReader) -> int:
-    return -(-data.positions // run.train.batch_rows)
-
-
-def _loop(
-    run: TrainerRun,
-    data: SequenceReader,
-    engine: NativeEngine,
-    journal: Journal,
-    link: Link,
-    step: int,
-    nonfinite: int,
-    expected: dict[str, object],
-) -> None:
-    steps, rows = _steps(run, data), run.train.batch_rows
-    flops = flops_per_token(run.model)
-    link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
-    while step < steps:
-        began = time.monotonic()
-        begin, end = step * rows, min((step + 1) * rows, data.positions)
-        lr = learning_rate(end / data.positions, run.train.schedule)
-        done = engine.step(*data.batch(begin, end), lr)
-        nonfinite = 0 if done.applied else nonfinite + 1
-        tokens = end * run.model.context
-        journal.add("steps", step=step, attempt=0, pos_start=begin, pos_end=end, applied=done.applied)
-        journal.add(
-            "metrics",
-            step=step,
-            tokens=tokens,
-            loss=done.loss,
-            grad_norm=done.grad_norm,
-            lr=lr,
-            scale=1.0,
-            thermometers=done.thermometers,
-        )
-        if not done.applied:
-            journal.event(step, "skipped_step", "Numerics", range(begin, end), loss=str(done.loss))
-            link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
-        wall = time.monotonic() - began
-        speed = (end - begin) * run.model.context / wall
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=resident)
-        step += 1
-        link.step(step == steps, step=step, steps=steps, loss=done.loss, lr=lr, tokens=tokens, tokens_s=round(speed))
-        if nonfinite >= run.train.max_nonfinite_steps:
-            raise Numerics(
-                f"training gave a non-finite loss or gradient in {nonfinite} steps in a row, the last at step"
-                f" {step - 1} (positions {begin} to {end} of ORDER). Lower train.schedule.peak_lr, or look at these"
-                f" documents with `bessemer step`."
-            )
-        stopping = link.stop_requested and step < steps
-        if step % run.train.checkpoint_steps == 0 or stopping:
-            checkpoints = run.out / CHECKPOINTS
-            record = {**expected, "nonfinite": nonfinite}
-            save_checkpoint(
-                checkpoints, step, engine.network, engine.optimizer, journal, record, run.train.keep_checkpoints
-            )
-            link.tell("checkpoint", step=step)
-        if stopping:
-            raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
-
-
-def _write_result(result: Path, run: TrainerRun, engine: NativeEngine, journal: Journal) -> None:
-    """Everything beside the description first, the description last: its existence means trained to the end."""
-    result.mkdir(exist_ok=True)
-    journal.write(result)
-    save_model(
-        result,
-        engine.network,
-        {
-            "architecture": "gpt",
-            "parameters": parameter_count(run.model),
-            "flops_per_token": flops_per_token(run.model),
-            "tokenizer_digest": run.tokenizer_digest,
-            "thermometers": thermometer_names(run.model),
-            "train": json.loads(run.train.model_dump_json()),
-        },
-    )
 
 
 if __name__ == "__main__":

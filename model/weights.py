@@ -8,33 +8,43 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.config import GPTConfig
-from model.errors import InputError
-from model.transformer import GPT
+from model.durable import digest_file, sync_file, write_atomically
+from model.errors import InputError, IntegrityError
+from model.transformer import GPT, rotary_table
 
 WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.json"
 
 
 def save_model(folder: Path, network: GPT, description: dict[str, Any]) -> None:
-    """Write `model.safetensors` and `model.json` (its `config` entry and whatever else is known of the model)."""
+    """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`."""
     state = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
     save_file(state, folder / WEIGHTS)
-    text = json.dumps({"config": network.config.model_dump(mode="json"), **description}, indent=1, sort_keys=True)
-    (folder / DESCRIPTION).write_text(text + "\n")
+    sync_file(folder / WEIGHTS)
+    known = {
+        "config": network.config.model_dump(mode="json"),
+        "weights_digest": digest_file(folder / WEIGHTS),
+        **description,
+    }
+    write_atomically(folder / DESCRIPTION, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
     """The contents of `model.json`; InputError where the folder holds no model."""
     path = folder / DESCRIPTION
     if not path.is_file() or not (folder / WEIGHTS).is_file():
-        raise InputError(f"{folder} holds no model: expected {DESCRIPTION} and {WEIGHTS}")
+        raise InputError(
+            f"{folder} holds no model: expected {DESCRIPTION} and {WEIGHTS}. Weights in pickles (.bin, .pt) are not"
+            f" read, since reading one runs code that it contains; convert them to safetensors."
+        )
     return json.loads(path.read_text())
 
 
 def load_model(folder: Path, tokenizer_digest: str | None = None) -> GPT:
     """The network in `folder`, in evaluation mode.
 
-    Raises InputError when `tokenizer_digest` is given and the model was trained with another tokenizer.
+    Raises InputError when `tokenizer_digest` is given and the model was trained with another tokenizer, IntegrityError
+    when the weights are not the bytes that were saved.
     """
     description = describe_model(folder)
     trained_with = description.get("tokenizer_digest")
@@ -43,10 +53,15 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> GPT:
             f"the model in {folder} was trained with the tokenizer {trained_with}, not with {tokenizer_digest};"
             f" its token ids mean something else. Use the tokenizer of the model's own run."
         )
+    digest = digest_file(folder / WEIGHTS)
+    if digest != description.get("weights_digest"):
+        raise IntegrityError(
+            f"{folder / WEIGHTS} has the digest {digest}, but {DESCRIPTION} says {description.get('weights_digest')}."
+            f" The bytes changed after training; nothing was computed from them. Train again or restore a copy."
+        )
     config = GPTConfig.model_validate(description["config"])
     with torch.device("meta"):
         network = GPT(config)
     network.load_state_dict(load_file(folder / WEIGHTS), assign=True)
-    fresh = GPT(config.model_copy(update={"layers": 1, "vocab_size": 2}))
-    network.cos_TE, network.sin_TE = fresh.cos_TE, fresh.sin_TE
+    network.cos_TE, network.sin_TE = rotary_table(config.context, config.width // config.heads)
     return network.eval()

@@ -48,7 +48,7 @@ def train_model(
         on_log(message)
 
     run_trainer(
-        ["-m", "model.train", str(out / "run.json")],
+        ["-m", "model.train", str(out / "run.json"), str(os.getpid())],
         log_path=log_path,
         heartbeat=out / "heartbeat",
         on_log=listen,

@@ -1,0 +1,173 @@
+"""The training loop.
+
+A step is a function of (weights, position in ORDER), so the whole state of a run is what a checkpoint holds. Killed
+at any instant and started again, the run ends with bit-identical weights, METRICS and STEPS.
+"""
+
+import json
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.checkpoint import load_newest, save_checkpoint
+from model.config import TrainerRun
+from model.data import SequenceReader
+from model.durable import digest_bytes, digest_file
+from model.engine import NativeEngine
+from model.errors import Infra, InputError, Numerics, RecipeError
+from model.journal import Journal
+from model.link import Link
+from model.schedule import learning_rate
+from model.transformer import flops_per_token, parameter_count, thermometer_names
+from model.weights import DESCRIPTION, load_model, save_model
+
+HEARTBEAT = "heartbeat"
+CHECKPOINTS = "checkpoints"
+RESULT = "result"
+
+
+def train(run: TrainerRun) -> Path:
+    """Train to the end of ORDER, going on from the newest whole checkpoint; returns the folder of the result.
+
+    Raises InputError for sequences that do not fit the model, Numerics after too many non-finite steps in a row, Infra
+    when asked to stop (after a checkpoint was written).
+    """
+    result = run.out / RESULT
+    if (result / DESCRIPTION).exists():
+        return result
+    run.out.mkdir(parents=True, exist_ok=True)
+    link = Link(run.out / HEARTBEAT)
+    torch.set_num_threads(run.train.threads)
+    torch.use_deterministic_algorithms(True)
+    # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    data = SequenceReader(run.sequences, run.order)
+    if data.row_length != run.model.context + 1:
+        raise InputError(
+            f"sequences have rows of {data.row_length} tokens, but a model of context {run.model.context} needs"
+            f" {run.model.context + 1}. Set chunk.row_length to the context + 1 and run again from chunk."
+        )
+    if data.positions == 0:
+        raise InputError(f"{run.order} asks for no row at all; there is nothing to train on. Look at chunk's report.")
+    engine = NativeEngine(run)
+    if run.weights is not None:
+        _start_from(engine, run.weights, run)
+    expected = {"config": digest_bytes(_deciding(run).encode()), "order": digest_file(run.order)}
+    state, journal, damaged = load_newest(run.out / CHECKPOINTS, engine.network, engine.optimizer, expected)
+    step = state["step"] if state else 0
+    journal.event(step, "resume" if state else "start", pid=os.getpid(), threads=run.train.threads)
+    for damage in damaged:
+        journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
+        link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
+    _loop(run, data, engine, journal, link, step, state["nonfinite"] if state else 0, expected)
+    _write_result(result, run, engine, journal)
+    link.tell("done", steps=_steps(run, data), folder=str(result))
+    return result
+
+
+def _deciding(run: TrainerRun) -> str:
+    """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it."""
+    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True}
+    return run.model_dump_json(exclude={**runtime, "train": {"checkpoint_steps", "keep_checkpoints"}})
+
+
+def _start_from(engine: NativeEngine, folder: Path, run: TrainerRun) -> None:
+    """Take the weights of a trained model instead of random ones; the optimizer starts afresh."""
+    base = load_model(folder, run.tokenizer_digest)
+    if base.config != run.model:
+        raise RecipeError(f"the model in {folder} is {base.config}, but this run asks for {run.model}; they must agree")
+    engine.network.load_state_dict(base.state_dict())
+
+
+def _steps(run: TrainerRun, data: SequenceReader) -> int:
+    return -(-data.positions // run.train.batch_rows)
+
+
+def _loop(
+    run: TrainerRun,
+    data: SequenceReader,
+    engine: NativeEngine,
+    journal: Journal,
+    link: Link,
+    step: int,
+    nonfinite: int,
+    expected: dict[str, str],
+) -> None:
+    steps, rows = _steps(run, data), run.train.batch_rows
+    flops = flops_per_token(run.model)
+    link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
+    while step < steps:
+        began = time.monotonic()
+        begin, end = step * rows, min((step + 1) * rows, data.positions)
+        lr = learning_rate(end / data.positions, run.train.schedule)
+        tokens_BL, loss_start_B = data.batch(begin, end)
+        if int(tokens_BL.max()) >= run.model.vocab_size:
+            raise InputError(
+                f"positions {begin} to {end} of ORDER hold the token {int(tokens_BL.max())}, but the model has"
+                f" {run.model.vocab_size} pieces. The sequences were made with another tokenizer; run again from chunk."
+            )
+        done = engine.step(tokens_BL, loss_start_B, lr)
+        nonfinite = 0 if done.applied else nonfinite + 1
+        tokens = end * run.model.context
+        journal.add("steps", step=step, attempt=0, pos_start=begin, pos_end=end, applied=done.applied)
+        journal.add(
+            "metrics",
+            step=step,
+            tokens=tokens,
+            loss=done.loss,
+            grad_norm=done.grad_norm,
+            lr=lr,
+            scale=1.0,
+            thermometers=done.thermometers,
+        )
+        if not done.applied:
+            journal.event(step, "skipped_step", "Numerics", range(begin, end), loss=str(done.loss))
+            link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
+        wall = time.monotonic() - began
+        speed = (end - begin) * run.model.context / wall
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=resident)
+        step += 1
+        link.beat()
+        if done.applied:
+            link.step(
+                step == steps, step=step, steps=steps, loss=done.loss, lr=lr, tokens=tokens, tokens_s=round(speed)
+            )
+        if nonfinite >= run.train.max_nonfinite_steps:
+            raise Numerics(
+                f"training gave a non-finite loss or gradient in {nonfinite} steps in a row, the last at step"
+                f" {step - 1} (positions {begin} to {end} of ORDER). Lower train.schedule.peak_lr, or look at these"
+                f" documents with `bessemer step`."
+            )
+        stopping = link.stop_requested and step < steps
+        if step % run.train.checkpoint_steps == 0 or stopping:
+            checkpoints = run.out / CHECKPOINTS
+            record = {**expected, "nonfinite": nonfinite}
+            save_checkpoint(
+                checkpoints, step, engine.network, engine.optimizer, journal, record, run.train.keep_checkpoints
+            )
+            link.tell("checkpoint", step=step)
+        if stopping:
+            raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
+
+
+def _write_result(result: Path, run: TrainerRun, engine: NativeEngine, journal: Journal) -> None:
+    """Everything beside the description first, the description last: its existence means trained to the end."""
+    result.mkdir(exist_ok=True)
+    journal.write(result)
+    save_model(
+        result,
+        engine.network,
+        {
+            "architecture": "gpt",
+            "parameters": parameter_count(run.model),
+            "flops_per_token": flops_per_token(run.model),
+            "tokenizer_digest": run.tokenizer_digest,
+            "thermometers": thermometer_names(run.model),
+            "train": json.loads(run.train.model_dump_json()),
+        },
+    )
