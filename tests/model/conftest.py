@@ -1,0 +1,105 @@
+"""A tiny training run on disk: twelve steps of two rows, finished by the real trainer in seconds."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from model.config import GPTConfig, ScheduleConfig, TrainConfig, TrainerRun
+from model.schema import ORDER, sequences_schema
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+VOCABULARY = 48
+CONTEXT = 16
+PAD = 3
+
+
+def write_arrow(path: Path, table: pa.Table) -> Path:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+@pytest.fixture
+def write_sequences() -> Callable[..., Path]:
+    """Writes a SEQUENCES file of the given token rows."""
+
+    def write(path: Path, tokens: np.ndarray, loss_start: list[int] | None = None, first_row: int = 0) -> Path:
+        rows, length = tokens.shape
+        columns = {
+            "row": pa.array(range(first_row, first_row + rows), pa.int64()),
+            "source": pa.array(["text"] * rows).dictionary_encode(),
+            "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.astype(np.uint16).ravel()), length),
+            "loss_start": pa.array(loss_start or [0] * rows, pa.int32()),
+        }
+        return write_arrow(path, pa.table(columns).cast(sequences_schema(length, VOCABULARY)))
+
+    return write
+
+
+@pytest.fixture
+def write_order() -> Callable[[Path, list[int]], Path]:
+    """Writes an ORDER file that reads the given rows."""
+
+    def write(path: Path, rows: list[int]) -> Path:
+        columns = {"row": pa.array(rows, pa.int64()), "epoch": pa.array([0] * len(rows), pa.int16())}
+        return write_arrow(path, pa.table(columns).cast(ORDER))
+
+    return write
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, write_sequences, write_order) -> Callable[..., TrainerRun]:
+    """A run over random rows; keywords replace fields of TrainConfig, `positions` and `name` are of the run."""
+
+    def make(name: str = "out", positions: int = 24, **settings: object) -> TrainerRun:
+        folder = tmp_path / "data"
+        folder.mkdir(exist_ok=True)
+        random = np.random.default_rng(5)
+        tokens = random.integers(4, VOCABULARY, size=(10, CONTEXT + 1))
+        parts = (
+            write_sequences(folder / "part-00000.arrow", tokens[:6]),
+            write_sequences(folder / "part-00001.arrow", tokens[6:], first_row=6),
+        )
+        order = write_order(folder / f"order-{positions}.arrow", [(7 * i) % 10 for i in range(positions)])
+        train = {
+            "batch_rows": 2,
+            "micro_batch_rows": 1,
+            "checkpoint_steps": 3,
+            "schedule": ScheduleConfig(peak_lr=0.01),
+            **settings,
+        }
+        return TrainerRun(
+            sequences=parts,
+            order=order,
+            out=tmp_path / name,
+            pad=PAD,
+            tokenizer_digest="tokenizer",
+            model=GPTConfig(vocab_size=VOCABULARY, context=CONTEXT, layers=2, heads=2, width=16),
+            train=TrainConfig.model_validate(train),
+        )
+
+    return make
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts `python -m model.train` on a run; further arguments follow the file."""
+
+    def start(run: TrainerRun, *arguments: str) -> subprocess.Popen[str]:
+        path = tmp_path / f"{run.out.name}.json"
+        path.write_text(run.model_dump_json())
+        return subprocess.Popen(
+            [sys.executable, "-m", "model.train", str(path), *arguments],
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

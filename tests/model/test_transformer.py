@@ -1,0 +1,118 @@
+"""The network: causality, cache, size, start."""
+
+import math
+
+import pytest
+import torch
+
+from model.config import GPTConfig
+from model.objective import NO_LOSS, loss_targets, next_token_nats
+from model.transformer import (
+    GPT,
+    KeyValueCache,
+    flops_per_token,
+    largest_magnitude,
+    parameter_count,
+    rotary_table,
+    rotate,
+    thermometer_names,
+)
+
+CONFIG = GPTConfig(vocab_size=40, context=16, layers=2, heads=2, width=16)
+
+
+@pytest.fixture
+def network() -> GPT:
+    # A large deviation, so that attention is far from uniform and a mistake in it shows.
+    return GPT(CONFIG.model_copy(update={"init_std": 0.3})).initialise(1).eval()
+
+
+@pytest.fixture
+def tokens_BT() -> torch.Tensor:
+    return torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
+
+
+def test_future_tokens_do_not_change_earlier_logits(network: GPT, tokens_BT: torch.Tensor) -> None:
+    changed = tokens_BT.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 40
+    before, after = network(tokens_BT), network(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.allclose(before[:, 9:], after[:, 9:])
+
+
+def test_cached_passes_give_the_logits_of_one_whole_pass(network: GPT, tokens_BT: torch.Tensor) -> None:
+    whole = network(tokens_BT)
+    cache = KeyValueCache()
+    pieces = [network(tokens_BT[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 13), (13, 16))]
+    assert cache.length == 16
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
+
+
+def test_rotation_makes_scores_depend_on_distance_alone() -> None:
+    cos_TE, sin_TE = rotary_table(12, 8)
+    query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(3))
+    turned_query = rotate(query.expand(1, 1, 12, 8), cos_TE, sin_TE)[0, 0]
+    turned_key = rotate(key.expand(1, 1, 12, 8), cos_TE, sin_TE)[0, 0]
+    scores = turned_query @ turned_key.T
+    for distance in range(-11, 12):
+        along = scores.diagonal(distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-4, atol=1e-4)
+    assert not torch.isclose(scores[0, 0], scores[0, 5])
+
+
+def test_an_untrained_network_is_as_surprised_as_a_uniform_one(tokens_BT: torch.Tensor) -> None:
+    network = GPT(CONFIG).initialise(1)
+    nats, _ = next_token_nats(network, tokens_BT[:, :-1], tokens_BT[:, 1:])
+    assert float(nats.detach()) / 45 == pytest.approx(math.log(40), abs=0.02)
+
+
+def test_weights_are_a_function_of_the_seed() -> None:
+    torch.manual_seed(99)
+    first = GPT(CONFIG).initialise(7).state_dict()
+    torch.manual_seed(100)
+    second = GPT(CONFIG).initialise(7).state_dict()
+    other = GPT(CONFIG).initialise(8).state_dict()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["embedding.weight"], other["embedding.weight"])
+
+
+def test_residual_branches_start_smaller_by_the_root_of_their_number() -> None:
+    config = GPTConfig(vocab_size=8, context=8, layers=8, heads=2, width=128)
+    block = GPT(config).initialise(1).blocks[0]
+    assert float(block.mlp_in.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
+    assert float(block.mlp_out.weight.detach().std()) == pytest.approx(0.02 / 4, rel=0.02)
+
+
+def test_parameters_are_counted_as_on_paper() -> None:
+    width, vocabulary = 16, 40
+    block = 12 * width**2 + 9 * width + 2 * 2 * width
+    expected = vocabulary * width + 2 * width + 2 * block + 2 * width
+    assert parameter_count(CONFIG) == expected
+    assert flops_per_token(CONFIG) == 6 * expected + 12 * 2 * 16 * 16
+
+
+def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, tokens_BT: torch.Tensor) -> None:
+    rows = tokens_BT.repeat(20, 1)
+    inputs, targets = rows[:, :-1], rows[:, 1:].clone()
+    targets[:, :4] = NO_LOSS
+    nats, heat = next_token_nats(network, inputs, targets)
+    logits = network(inputs)
+    log_p = logits.log_softmax(-1).gather(2, rows[:, 1:, None])[:, 4:]
+    torch.testing.assert_close(nats, -log_p.sum(), rtol=1e-5, atol=0)
+    assert len(heat) == len(thermometer_names(CONFIG)) == 4
+    assert float(heat[-1]) == pytest.approx(float(logits.abs().max().detach()), rel=1e-5)
+    assert float(heat[0]) == pytest.approx(
+        float(network.embedding_norm(network.embedding(inputs)).abs().max().detach()), rel=1e-6
+    )
+
+
+def test_a_thermometer_reads_either_sign_and_shows_nan() -> None:
+    assert float(largest_magnitude(torch.tensor([1.0, -3.0, 2.0]))) == 3.0
+    assert math.isnan(float(largest_magnitude(torch.tensor([1.0, math.nan]))))
+
+
+def test_padding_and_what_stands_before_loss_start_are_not_predicted() -> None:
+    tokens = torch.tensor([[5, 6, 7, 8], [5, 6, 0, 0], [5, 6, 7, 8]])
+    targets = loss_targets(tokens, torch.tensor([0, 0, 2]), pad=0)
+    none = NO_LOSS
+    assert targets.tolist() == [[6, 7, 8], [6, none, none], [none, 7, 8]]
