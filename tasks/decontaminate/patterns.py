@@ -20,23 +20,9 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
 BASE = np.uint64(0xA0761D6478BD642F)
-_LENGTH_SALT = np.uint64(0xE7037ED1A0B428DB)
-_MIX1 = np.uint64(0xFF51AFD7ED558CCD)
-_MIX2 = np.uint64(0xC4CEB9FE1A85EC53)
-_SHIFT33 = np.uint64(33)
+SPREAD = np.uint64(0x9E3779B97F4A7C15)
 _ANCHORS = (8, 4, 3, 2, 1)
-_BITS_PER_PATTERN = 16
-
-
-@kernel
-def mix_run(rolling, length):
-    """The hash of a run of `length` words from its polynomial."""
-    value = rolling + np.uint64(length) * _LENGTH_SALT
-    value ^= value >> _SHIFT33
-    value *= _MIX1
-    value ^= value >> _SHIFT33
-    value *= _MIX2
-    return value ^ (value >> _SHIFT33)
+_BITS_PER_SLOT = 4
 
 
 @kernel
@@ -46,21 +32,21 @@ def _run_hashes(words, length):
         rolling = np.uint64(0)
         for index in range(begin, begin + length):
             rolling = rolling * BASE + words[index]
-        hashes[begin] = mix_run(rolling, length)
+        hashes[begin] = rolling
     return hashes
 
 
 @kernel
-def _fill_table(anchors, first, slots, bitmap):
+def _fill_table(anchors, first, slot_shift, bit_shift, slots, bitmap):
     """Enter the first pattern of every distinct anchor (they are sorted) by open addressing."""
     slot_mask = np.uint64(slots.size - 1)
-    bit_mask = np.uint64(bitmap.size * 64 - 1)
     for index in range(anchors.size):
-        bit = anchors[index] & bit_mask
+        spread = anchors[index] * SPREAD
+        bit = spread >> bit_shift
         bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
         if index > 0 and anchors[index] == anchors[index - 1]:
             continue
-        slot = (anchors[index] >> np.uint64(32)) & slot_mask
+        slot = spread >> slot_shift
         while slots[slot] >= 0:
             slot = (slot + np.uint64(1)) & slot_mask
         slots[slot] = first + index
@@ -79,6 +65,9 @@ class Patterns:
     group_patterns: I64
     group_slots: I64
     group_bits: I64
+    slot_shifts: U64
+    """A group's slot of an anchor is (anchor * SPREAD) >> slot_shift, its bit (anchor * SPREAD) >> bit_shift."""
+    bit_shifts: U64
     slots: npt.NDArray[np.int32]
     bitmaps: U64
     posting_start: I64
@@ -163,13 +152,16 @@ def _assemble(
     firsts = np.flatnonzero(opens)
     anchor_length, anchors, lengths, hashes = (part[firsts] for part in (anchor_length, anchors, lengths, hashes))
     group_lengths = np.unique(anchor_length)[::-1].copy()
+    slot_shifts, bit_shifts = [], []
     slots, bitmaps, pattern_bounds, slot_bounds, bit_bounds = [], [], [0], [0], [0]
     for length in group_lengths.tolist():
         members = anchors[anchor_length == length]
-        size = 1 << int(max(4, np.ceil(np.log2(2 * members.size))))
-        table = np.full(size, -1, np.int32)
-        bitmap = np.zeros(size * _BITS_PER_PATTERN // 128, np.uint64)
-        _fill_table(members, pattern_bounds[-1], table, bitmap)
+        power = max(4, int(2 * members.size - 1).bit_length())
+        table = np.full(1 << power, -1, np.int32)
+        bitmap = np.zeros(table.size * _BITS_PER_SLOT // 64, np.uint64)
+        slot_shifts.append(64 - power)
+        bit_shifts.append(64 - int(bitmap.size * 64 - 1).bit_length())
+        _fill_table(members, pattern_bounds[-1], np.uint64(slot_shifts[-1]), np.uint64(bit_shifts[-1]), table, bitmap)
         slots.append(table)
         bitmaps.append(bitmap)
         pattern_bounds.append(pattern_bounds[-1] + members.size)
@@ -183,6 +175,8 @@ def _assemble(
         group_patterns=np.array(pattern_bounds),
         group_slots=np.array(slot_bounds),
         group_bits=np.array(bit_bounds),
+        slot_shifts=np.array(slot_shifts, np.uint64),
+        bit_shifts=np.array(bit_shifts, np.uint64),
         slots=np.concatenate([np.empty(0, np.int32), *slots]),
         bitmaps=np.concatenate([np.empty(0, np.uint64), *bitmaps]),
         posting_start=np.concatenate([firsts, [order.size]]).astype(np.int64),

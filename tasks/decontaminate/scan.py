@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.decontaminate.items import Item
-from tasks.decontaminate.patterns import BASE, I64, Patterns, mix_run
+from tasks.decontaminate.patterns import BASE, I64, SPREAD, Patterns
 from tasks.decontaminate.words import Word, fold_table, fold_words, hash_words, word_room
 from tasks.kernels import kernel
 
@@ -42,7 +42,8 @@ class Hits:
 @kernel
 def _scan_rows(
     data, offsets, first_row, entries, pool,
-    group_lengths, group_patterns, group_slots, group_bits, slots, bitmaps, anchors, lengths, hashes,
+    group_lengths, group_patterns, group_slots, group_bits, slot_shifts, bit_shifts,
+    slots, bitmaps, anchors, lengths, hashes,
     words, starts, ends, prefix, powers, out,
 ):  # fmt: skip
     """Hits of rows from `first_row` on into `out` (5, room); returns (hits, next row). Stops before a row that does
@@ -57,24 +58,25 @@ def _scan_rows(
         for group in range(group_lengths.size):
             length = group_lengths[group]
             power = powers[length]
-            slot_base, slot_mask = group_slots[group], np.uint64(group_slots[group + 1] - group_slots[group] - 1)
-            bit_base = group_bits[group]
-            bit_mask = np.uint64((group_bits[group + 1] - group_bits[group]) * 64 - 1)
+            slot_base, slot_mask = group_slots[group], group_slots[group + 1] - group_slots[group] - 1
+            slot_shift, bit_shift = slot_shifts[group], bit_shifts[group]
+            bitmap = bitmaps[group_bits[group] : group_bits[group + 1]]
             last = group_patterns[group + 1]
             for word in range(count - length + 1):
-                anchor = mix_run(prefix[word + length] - prefix[word] * power, length)
-                bit = anchor & bit_mask
-                if not (bitmaps[bit_base + np.int64(bit >> np.uint64(6))] >> (bit & np.uint64(63))) & np.uint64(1):
+                anchor = prefix[word + length] - prefix[word] * power
+                spread = anchor * SPREAD
+                bit = spread >> bit_shift
+                if not (bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
                     continue
-                slot = (anchor >> np.uint64(32)) & slot_mask
-                pattern = np.int64(slots[slot_base + np.int64(slot)])
+                slot = np.int64(spread >> slot_shift)
+                pattern = np.int64(slots[slot_base + slot])
                 while pattern >= 0 and anchors[pattern] != anchor:
-                    slot = (slot + np.uint64(1)) & slot_mask
-                    pattern = np.int64(slots[slot_base + np.int64(slot)])
+                    slot = (slot + 1) & slot_mask
+                    pattern = np.int64(slots[slot_base + slot])
                 while 0 <= pattern < last and anchors[pattern] == anchor:
                     whole = lengths[pattern]
                     if word + whole <= count and (
-                        mix_run(prefix[word + whole] - prefix[word] * powers[whole], whole) == hashes[pattern]
+                        prefix[word + whole] - prefix[word] * powers[whole] == hashes[pattern]
                     ):
                         if filled == out.shape[1]:
                             return begin_of_row, row
@@ -101,6 +103,7 @@ def scan_texts(data: npt.NDArray[np.uint8], offsets: I64, patterns: Patterns) ->
             filled, next_row = _scan_rows(
                 data, offsets, row, table.entries, table.pool,
                 patterns.group_lengths, patterns.group_patterns, patterns.group_slots, patterns.group_bits,
+                patterns.slot_shifts, patterns.bit_shifts,
                 patterns.slots, patterns.bitmaps, patterns.anchors, patterns.lengths, patterns.hashes,
                 words, starts, ends, prefix, powers, out,
             )  # fmt: skip
