@@ -22,6 +22,8 @@ from tasks.workspace import Workspace
 
 MEASURED_BYTES = 1_000_000
 """UTF-8 bytes of each source on which bytes per token are measured."""
+TOLD_BYTES = 1 << 20
+"""Progress is told each time so many more bytes were sampled."""
 UNIT = "tokenizer"
 _CAN_GIVE = re.compile(r"set it to a value <= (\d+)")
 _NEEDS = re.compile(r"smaller than required_chars\. (\d+) vs (\d+)")
@@ -44,8 +46,10 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
         for source, text in sampled_texts(documents, sizes, plan, config.seed):
             if sampled[source] < MEASURED_BYTES:
                 measured.setdefault(source, []).append(text[:MEASURED_BYTES])
+            told = sampled.total() // TOLD_BYTES
             sampled[source] += len(text.encode())
-            workspace.advance(sampled.total(), sum(plan.values()), "bytes")
+            if sampled.total() // TOLD_BYTES > told:
+                workspace.advance(sampled.total(), sum(plan.values()), "bytes")
             yield text
 
     tokenizer = Tokenizer(train_pieces(sample(), config))
@@ -130,4 +134,5 @@ def _count_documents(documents: Artifact) -> StageReport:
         mine = report.source(source)
         mine.documents_in = mine.documents_out = counts.documents_out
         mine.bytes_in = mine.bytes_out = counts.bytes_out
+        mine.pieces_out = counts.pieces_out
     return report

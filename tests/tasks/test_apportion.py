@@ -1,7 +1,7 @@
 """Largest remainder with limits: values to check in the head, and laws for any input."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.apportion import apportion
@@ -37,6 +37,7 @@ def test_a_negative_weight_is_refused():
         apportion(1, {"a": -1.0}, {"a": 1})
 
 
+@settings(deadline=None)
 @given(
     total=st.integers(0, 10_000),
     weights=st.dictionaries(NAMES, st.floats(0, 1000, allow_subnormal=False), min_size=1),

@@ -26,7 +26,7 @@ def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     return Tokenizer(train_pieces(TEXTS, config))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(text=st.text())
 @example(text="\u2581")
 @example(text=" \u2581\u2581 x \u2581")
@@ -40,12 +40,14 @@ def test_any_text_comes_back_byte_for_byte(tokenizer: Tokenizer, text: str):
     assert not set(ids) & {UNK, BOS, EOS, PAD}
 
 
+@settings(deadline=None)
 @given(texts=st.lists(st.text(alphabet=st.sampled_from("ab \n\u2581é日😀")), max_size=6))
 def test_batches_give_the_same_ids_as_single_texts(tokenizer: Tokenizer, texts: list[str]):
     batch = [ids.tolist() for ids in tokenizer.encode_batch(texts)]
     assert batch == [tokenizer.encode(text) for text in texts]
 
 
+@settings(deadline=None)
 @given(text=st.text())
 def test_borders_cut_the_text_into_its_tokens(tokenizer: Tokenizer, text: str):
     ids, borders = tokenizer.encode_with_offsets(text)

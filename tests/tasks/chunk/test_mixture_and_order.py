@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
@@ -54,6 +54,7 @@ def test_nothing_to_read_is_an_error():
         plan_mixture({}, {"a": 1.0}, asked=1, max_epochs=1)
 
 
+@settings(deadline=None)
 @given(
     rows=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 60), min_size=1),
     asked=st.integers(1, 400),
