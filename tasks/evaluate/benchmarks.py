@@ -1,8 +1,9 @@
 """Benchmarks by likelihood: the choice that the model finds likeliest after the context is its answer.
 
 Per choice: the sum of log p of its tokens, also divided by its characters and by its UTF-8 bytes (of the text that is
-scored, the blank before it included). One of the three is declared primary and called `acc`. Standard errors are
-sqrt(p (1 - p) / (n - 1)).
+scored, the blank before it included). One of the three is declared primary and called `acc`. An item without choices
+counts as right (`exact`) when the likeliest token at each place spells its answer, as LAMBADA is scored (Paperno et
+al., 2016); its answer's bits per byte tell more of a weak model. Standard errors are sqrt(p (1 - p) / (n - 1)).
 """
 
 import math
@@ -13,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from model.generate import generate_tokens
 from model.scoring import continuation_log_probabilities
 from model.transformer import GPT
 from tasks.evaluate.config import EvaluateConfig
@@ -38,6 +40,8 @@ class Scored:
     item: Item
     log_probabilities: tuple[float, ...]
     prompt: Prompt
+    spelled: bool = False
+    """The likeliest tokens spell the answer; asked only of items without choices."""
 
     def right(self, normaliser: str) -> bool:
         """Whether the likeliest choice under the normaliser is the right one; the first of equals counts."""
@@ -125,13 +129,26 @@ def _score(
         prompt = build_prompt(item, pool.examples(item, shots), tokenizer, instruction=instruction, room=room)
         asked.append((item, prompt, continuations))
     # Every choice sees the same context, whatever its own length: what does not fit is cut by the longest.
-    pairs = [
-        (prompt.ids[-(window + 1 - max(map(len, continuations))) :], continuation)
-        for _, prompt, continuations in asked
-        for continuation in continuations
-    ]
+    seen = [prompt.ids[-(window + 1 - max(map(len, answers))) :] for _, prompt, answers in asked]
+    pairs = [(context, answer) for context, (_, _, answers) in zip(seen, asked, strict=True) for answer in answers]
     values = iter(continuation_log_probabilities(network, pairs, batch_tokens))
-    return [Scored(item, tuple(next(values) for _ in continuations), prompt) for item, prompt, continuations in asked]
+    return [
+        Scored(
+            item,
+            tuple(next(values) for _ in answers),
+            prompt,
+            spelled=item.free and spells(network, context, answers[0]),
+        )
+        for context, (item, prompt, answers) in zip(seen, asked, strict=True)
+    ]
+
+
+def spells(network: GPT, context: Sequence[int], answer: Sequence[int]) -> bool:
+    """Whether the likeliest token at every place after `context` is that of `answer`; most fail at the first."""
+    return all(
+        generate_tokens(network, context, max_new_tokens=length, temperature=0.0) == list(answer[:length])
+        for length in sorted({1, len(answer)})
+    )
 
 
 def _rows(
@@ -155,7 +172,7 @@ def _rows(
             part = [one for one in mine if subset in ("all", states.get(one.item.item_id, "unmatchable"))]
             notes = [_chance_note(part), *shared] if not free else list(shared)
             if free:
-                rows.append(_answer_row(benchmark, shots, subset, part, notes))
+                rows += _free_rows(benchmark, shots, subset, part, notes)
                 continue
             for metric, normaliser in _metrics(primary).items():
                 value, stderr = accuracy([one.right(normaliser) for one in part])
@@ -181,12 +198,19 @@ def accuracy(right: Sequence[bool]) -> tuple[float | None, float | None]:
     return p, math.sqrt(p * (1 - p) / (n - 1)) if n > 1 else None
 
 
-def _answer_row(benchmark: str, shots: int, subset: str, part: Sequence[Scored], notes: list[str]) -> dict[str, Any]:
+def _free_rows(
+    benchmark: str, shots: int, subset: str, part: Sequence[Scored], notes: list[str]
+) -> list[dict[str, Any]]:
     size = sum(len(one.item.continuations[0].encode()) for one in part)
     bits = -sum(one.log_probabilities[0] for one in part) / math.log(2)
-    value = bits / size if size else None
-    note = "; ".join(["bits per byte of the given answer", *notes])
-    return score_row(benchmark, "answer_bits_per_byte", shots=shots, subset=subset, n=len(part), value=value, note=note)
+    share, stderr = accuracy([one.spelled for one in part])
+    place = {"shots": shots, "subset": subset, "n": len(part)}
+    exact_note = "; ".join(["likeliest tokens spell the answer", *notes])
+    bits_note = "; ".join(["bits per byte of the given answer", *notes])
+    return [
+        score_row(benchmark, "exact", value=share, stderr=stderr, note=exact_note, **place),
+        score_row(benchmark, "answer_bits_per_byte", value=bits / size if size else None, note=bits_note, **place),
+    ]
 
 
 def _chance_note(part: Sequence[Scored]) -> str:

@@ -138,11 +138,11 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def headline(scores: pa.Table) -> dict[str, float | None]:
-    """The few numbers that a summary shows: held-out bits per byte, and `acc` on all items by benchmark and shots."""
+    """The few numbers that a summary shows: held-out bits per byte, and `acc` or `exact` on all items by benchmark."""
     chosen: dict[str, float | None] = {}
     for row in scores.to_pylist():
         if row["task"].startswith("heldout/") and row["metric"] == "bits_per_byte":
             chosen[row["task"]] = row["value"]
-        elif row["metric"] == "acc" and row["subset"] == "all":
+        elif row["metric"] in ("acc", "exact") and row["subset"] == "all":
             chosen[f"{row['task']}/{row['shots']}-shot"] = row["value"]
     return chosen

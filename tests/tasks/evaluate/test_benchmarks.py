@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from model.config import GPTConfig
+from model.generate import generate_tokens
 from model.transformer import GPT
-from tasks.evaluate.benchmarks import accuracy, benchmark_scores, leak_states
+from tasks.evaluate.benchmarks import accuracy, benchmark_scores, leak_states, spells
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.prompts import ExamplePool, Item, build_prompt, chosen_items, delimiter, normalised
 from tasks.schema import LEAKS
@@ -151,6 +152,17 @@ def test_free_answers_are_measured_in_bits_per_byte(tokenizer):
     tokens = len(tokenizer.encode(" the cat"))
     assert row["value"] == pytest.approx(tokens * math.log2(310) / 8, rel=1e-5)
     assert ("acc", 0, "all") not in found
+    # All tokens are equally likely, and the first of equals, the unknown token, spells nothing.
+    assert found["exact", 0, "all"]["value"] == 0.0
+
+
+def test_an_answer_is_spelled_when_the_likeliest_tokens_are_its_own(tokenizer):
+    network = GPT(GPTConfig(vocab_size=310, context=16, layers=1, heads=2, width=16)).initialise(3).eval()
+    context = tokenizer.encode("the cat")
+    likeliest = generate_tokens(network, context, max_new_tokens=4, temperature=0.0)
+    assert spells(network, context, likeliest)
+    assert not spells(network, context, [*likeliest[:3], (likeliest[3] + 1) % 310])
+    assert not spells(network, context, [(likeliest[0] + 1) % 310, *likeliest[1:]])
 
 
 @pytest.mark.parametrize(
