@@ -1,5 +1,6 @@
 """Markup left over in Markdown: badges, comments, HTML tags and entities; code in fences and backticks is not touched.
 
+A search that fails stops where the next of its kind begins, so that a page of unclosed tags costs no more than another.
 Only names that HTML knows count as tags, so that `<T>`, `<https://...>` and placeholders stay.
 """
 
@@ -17,14 +18,14 @@ _BADGE_HOSTS = (
     r"(?:shields\.io|badge\.fury\.io|badgen\.net|travis-ci\.|circleci\.com|codecov\.io|coveralls\.io|readthedocs\.|"
     r"appveyor\.com|ci/badge|badge\.svg|badges?/|zenodo\.org/badge|opencollective\.com)"
 )
-_IMAGE = r"!\[[^\]\n]{0,300}\]\([^)\n]{0,2000}\)"
+_IMAGE = r"!\[[^\]\n]{0,300}\]\([^()\n]{0,2000}\)"
 _MARKUP = re.compile(
     rf"""(?P<code>^(?P<fence>`{{3,}}|~{{3,}})[^\n]*\n(?:.*?^(?P=fence)[`~]*[ \t]*$|.*\Z)
         |(?P<tick>`+)(?!`)[^\n]*?(?<!`)(?P=tick)(?!`))
-    |(?P<badge>\[[ ]?{_IMAGE}[ ]?\]\([^)\n]{{0,2000}}\)
-        |!\[[^\]\n]{{0,300}}\]\([^)\n]{{0,2000}}?{_BADGE_HOSTS}[^)\n]{{0,2000}}\))
-    |(?P<comment><!--.*?-->)
-    |(?P<block><(?P<element>script|style)\b[^>]{{0,2000}}>.*?</(?P=element)\s*>)
+    |(?P<badge>\[[ ]?{_IMAGE}[ ]?\]\([^()\n]{{0,2000}}\)
+        |!\[[^\]\n]{{0,300}}\]\([^()\n]{{0,2000}}?{_BADGE_HOSTS}[^()\n]{{0,2000}}\))
+    |(?P<comment><!--(?:(?!<!--).)*?-->)
+    |(?P<block><(?P<element>script|style)\b[^<>]{{0,2000}}>(?:(?!<(?P=element)\b).)*?</(?P=element)\s*>)
     |(?P<tag></?(?:{"|".join(_TAGS.split())})(?:\s[^<>]{{0,2000}})?/?>)
     |(?P<entity>&(?:[A-Za-z][A-Za-z0-9]{{1,31}}|\#\d{{1,7}}|\#[xX][0-9A-Fa-f]{{1,6}});)
     """,
