@@ -13,17 +13,24 @@ from pathlib import Path
 from typing import Any
 
 SECONDS_BETWEEN_STEPS_TOLD = 0.5
+REQUESTS_TO_STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 class Link:
-    """Tells the launcher what happens, and hears its request to stop."""
+    """Tells the launcher what happens, and hears its request to stop while it is entered as a context."""
 
     def __init__(self, heartbeat: Path) -> None:
         self._heartbeat = heartbeat
         self._told_at = 0.0
         self.stop_requested = False
-        for asked in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(asked, self._on_terminate)
+
+    def __enter__(self) -> "Link":
+        self._handlers = {asked: signal.signal(asked, self._on_terminate) for asked in REQUESTS_TO_STOP}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for asked, handler in self._handlers.items():
+            signal.signal(asked, handler)
 
     def _on_terminate(self, signum: int, frame: Any) -> None:
         del signum, frame

@@ -4,7 +4,6 @@ A step is a function of (weights, position in ORDER), so the whole state of a ru
 at any instant and started again, the run ends with bit-identical weights, METRICS and STEPS.
 """
 
-import json
 import os
 import resource
 import time
@@ -28,6 +27,8 @@ from model.weights import DESCRIPTION, load_model, save_model
 HEARTBEAT = "heartbeat"
 CHECKPOINTS = "checkpoints"
 RESULT = "result"
+RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints"}
+"""Settings of TrainConfig that change no bit of the result."""
 
 
 def train(run: TrainerRun) -> Path:
@@ -40,7 +41,12 @@ def train(run: TrainerRun) -> Path:
     if (result / DESCRIPTION).exists():
         return result
     run.out.mkdir(parents=True, exist_ok=True)
-    link = Link(run.out / HEARTBEAT)
+    with Link(run.out / HEARTBEAT) as link:
+        _train(run, result, link)
+    return result
+
+
+def _train(run: TrainerRun, result: Path, link: Link) -> None:
     torch.set_num_threads(run.train.threads)
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
@@ -66,13 +72,12 @@ def train(run: TrainerRun) -> Path:
     _loop(run, data, engine, journal, link, step, state["nonfinite"] if state else 0, expected)
     _write_result(result, run, engine, journal)
     link.tell("done", steps=_steps(run, data), folder=str(result))
-    return result
 
 
 def _deciding(run: TrainerRun) -> str:
     """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it."""
     runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True}
-    return run.model_dump_json(exclude={**runtime, "train": {"checkpoint_steps", "keep_checkpoints"}})
+    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
 
 
 def _start_from(engine: NativeEngine, folder: Path, run: TrainerRun) -> None:
@@ -168,6 +173,6 @@ def _write_result(result: Path, run: TrainerRun, engine: NativeEngine, journal: 
             "flops_per_token": flops_per_token(run.model),
             "tokenizer_digest": run.tokenizer_digest,
             "thermometers": thermometer_names(run.model),
-            "train": json.loads(run.train.model_dump_json()),
+            "train": run.train.model_dump(mode="json", exclude=RUNTIME_SETTINGS),
         },
     )

@@ -1,5 +1,6 @@
 """A tiny training run on disk: twelve steps of two rows, finished by the real trainer in seconds."""
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
+import torch
 
 from model.config import GPTConfig, ScheduleConfig, TrainConfig, TrainerRun
 from model.schema import ORDER, sequences_schema
@@ -25,7 +27,13 @@ def write_arrow(path: Path, table: pa.Table) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    # Matrices of 16 columns are not worth a second thread.
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
 def write_sequences() -> Callable[..., Path]:
     """Writes a SEQUENCES file of the given token rows."""
 
@@ -42,7 +50,7 @@ def write_sequences() -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_order() -> Callable[[Path, list[int]], Path]:
     """Writes an ORDER file that reads the given rows."""
 
@@ -54,11 +62,17 @@ def write_order() -> Callable[[Path, list[int]], Path]:
 
 
 @pytest.fixture
-def make_run(tmp_path: Path, write_sequences, write_order) -> Callable[..., TrainerRun]:
+def make_run(tmp_path: Path, build_run) -> Callable[..., TrainerRun]:
+    """`build_run` in the test's own folder."""
+    return functools.partial(build_run, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def build_run(write_sequences, write_order) -> Callable[..., TrainerRun]:
     """A run over random rows; keywords replace fields of TrainConfig, `positions` and `name` are of the run."""
 
-    def make(name: str = "out", positions: int = 24, **settings: object) -> TrainerRun:
-        folder = tmp_path / "data"
+    def build(home: Path, name: str = "out", positions: int = 24, **settings: object) -> TrainerRun:
+        folder = home / "data"
         folder.mkdir(exist_ok=True)
         random = np.random.default_rng(5)
         tokens = random.integers(4, VOCABULARY, size=(10, CONTEXT + 1))
@@ -71,28 +85,29 @@ def make_run(tmp_path: Path, write_sequences, write_order) -> Callable[..., Trai
             "batch_rows": 2,
             "micro_batch_rows": 1,
             "checkpoint_steps": 3,
+            "threads": 1,
             "schedule": ScheduleConfig(peak_lr=0.01),
             **settings,
         }
         return TrainerRun(
             sequences=parts,
             order=order,
-            out=tmp_path / name,
+            out=home / name,
             pad=PAD,
             tokenizer_digest="tokenizer",
             model=GPTConfig(vocab_size=VOCABULARY, context=CONTEXT, layers=2, heads=2, width=16),
             train=TrainConfig.model_validate(train),
         )
 
-    return make
+    return build
 
 
-@pytest.fixture
-def launch(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+@pytest.fixture(scope="session")
+def launch() -> Callable[..., subprocess.Popen[str]]:
     """Starts `python -m model.train` on a run; further arguments follow the file."""
 
     def start(run: TrainerRun, *arguments: str) -> subprocess.Popen[str]:
-        path = tmp_path / f"{run.out.name}.json"
+        path = run.out.with_suffix(".json")
         path.write_text(run.model_dump_json())
         return subprocess.Popen(
             [sys.executable, "-m", "model.train", str(path), *arguments],

@@ -28,22 +28,22 @@ def network() -> GPT:
 
 
 @pytest.fixture
-def tokens_BT() -> torch.Tensor:
+def tokens() -> torch.Tensor:
     return torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))
 
 
-def test_future_tokens_do_not_change_earlier_logits(network: GPT, tokens_BT: torch.Tensor) -> None:
-    changed = tokens_BT.clone()
+def test_future_tokens_do_not_change_earlier_logits(network: GPT, tokens: torch.Tensor) -> None:
+    changed = tokens.clone()
     changed[:, 9] = (changed[:, 9] + 1) % 40
-    before, after = network(tokens_BT), network(changed)
+    before, after = network(tokens), network(changed)
     assert torch.equal(before[:, :9], after[:, :9])
     assert not torch.allclose(before[:, 9:], after[:, 9:])
 
 
-def test_cached_passes_give_the_logits_of_one_whole_pass(network: GPT, tokens_BT: torch.Tensor) -> None:
-    whole = network(tokens_BT)
+def test_cached_passes_give_the_logits_of_one_whole_pass(network: GPT, tokens: torch.Tensor) -> None:
+    whole = network(tokens)
     cache = KeyValueCache()
-    pieces = [network(tokens_BT[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 13), (13, 16))]
+    pieces = [network(tokens[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 13), (13, 16))]
     assert cache.length == 16
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
 
@@ -60,9 +60,9 @@ def test_rotation_makes_scores_depend_on_distance_alone() -> None:
     assert not torch.isclose(scores[0, 0], scores[0, 5])
 
 
-def test_an_untrained_network_is_as_surprised_as_a_uniform_one(tokens_BT: torch.Tensor) -> None:
+def test_an_untrained_network_is_as_surprised_as_a_uniform_one(tokens: torch.Tensor) -> None:
     network = GPT(CONFIG).initialise(1)
-    nats, _ = next_token_nats(network, tokens_BT[:, :-1], tokens_BT[:, 1:])
+    nats, _ = next_token_nats(network, tokens[:, :-1], tokens[:, 1:])
     assert float(nats.detach()) / 45 == pytest.approx(math.log(40), abs=0.02)
 
 
@@ -91,8 +91,8 @@ def test_parameters_are_counted_as_on_paper() -> None:
     assert flops_per_token(CONFIG) == 6 * expected + 12 * 2 * 16 * 16
 
 
-def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, tokens_BT: torch.Tensor) -> None:
-    rows = tokens_BT.repeat(20, 1)
+def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, tokens: torch.Tensor) -> None:
+    rows = tokens.repeat(20, 1)
     inputs, targets = rows[:, :-1], rows[:, 1:].clone()
     targets[:, :4] = NO_LOSS
     nats, heat = next_token_nats(network, inputs, targets)

@@ -1,0 +1,114 @@
+"""Checkpoints: what is believed, what is kept, what comes back."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.checkpoint import load_newest, save_checkpoint
+from model.config import TrainerRun
+from model.engine import NativeEngine
+from model.errors import InputError
+from model.journal import Journal
+
+EXPECTED = {"config": "this"}
+
+
+@pytest.fixture
+def run(make_run) -> TrainerRun:
+    return make_run()
+
+
+def trained(run: TrainerRun, steps: int) -> NativeEngine:
+    engine = NativeEngine(run)
+    generator = torch.Generator().manual_seed(4)
+    for _ in range(steps):
+        engine.step(torch.randint(4, 48, (2, 17), generator=generator), torch.zeros(2, dtype=torch.int64), 0.01)
+    return engine
+
+
+def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngine:
+    engine = trained(run, step)
+    journal = Journal()
+    journal.event(step, "start")
+    save_checkpoint(folder, step, engine.network, engine.optimizer, journal, dict(EXPECTED), keep)
+    return engine
+
+
+def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp_path: Path) -> None:
+    saved = save(run, tmp_path, 2)
+    fresh = NativeEngine(run)
+    state, journal, damaged = load_newest(tmp_path, fresh.network, fresh.optimizer, EXPECTED)
+    assert state == {"config": "this", "step": 2}
+    assert damaged == []
+    assert journal.rows["events"][0]["kind"] == "start"
+    generator = torch.Generator().manual_seed(9)
+    tokens = torch.randint(4, 48, (2, 17), generator=generator)
+    for engine in (saved, fresh):
+        engine.step(tokens, torch.zeros(2, dtype=torch.int64), 0.01)
+    pairs = zip(saved.network.parameters(), fresh.network.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
+
+
+def test_hyper_parameters_are_those_of_the_config_and_not_of_the_checkpoint(run: TrainerRun, tmp_path: Path) -> None:
+    save(run, tmp_path, 1)
+    optimizer = run.train.optimizer.model_copy(update={"beta1": 0.5, "weight_decay": 0.7})
+    changed = NativeEngine(run.model_copy(update={"train": run.train.model_copy(update={"optimizer": optimizer})}))
+    load_newest(tmp_path, changed.network, changed.optimizer, EXPECTED)
+    assert [group["betas"][0] for group in changed.optimizer.param_groups] == [0.5, 0.5]
+    assert [group["weight_decay"] for group in changed.optimizer.param_groups] == [0.7, 0.0]
+
+
+def test_only_the_newest_are_kept(run: TrainerRun, tmp_path: Path) -> None:
+    for step in (1, 2, 3, 4):
+        save(run, tmp_path, step, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "data") == [
+        "step-000000003",
+        "step-000000004",
+    ]
+
+
+@pytest.mark.parametrize(
+    "file", ["weights.safetensors", "optimizer.safetensors", "state.json", "metrics.arrow", "COMPLETE"]
+)
+def test_one_flipped_bit_in_any_file_is_named_and_the_checkpoint_before_is_taken(
+    run: TrainerRun, tmp_path: Path, file: str
+) -> None:
+    save(run, tmp_path, 1)
+    save(run, tmp_path, 2)
+    path = tmp_path / "step-000000002" / file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    engine = NativeEngine(run)
+    state, _, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
+    assert state is not None
+    assert state["step"] == 1
+    assert [damage.name for damage in damaged] == ["step-000000002"]
+    assert file == "COMPLETE" or damaged[0].reason == f"{file} does not agree with its digest"
+
+
+def test_damaged_ones_are_named_until_a_new_checkpoint_records_them(run: TrainerRun, tmp_path: Path) -> None:
+    save(run, tmp_path, 1)
+    save(run, tmp_path, 2)
+    (tmp_path / "step-000000002" / "state.json").unlink()
+    for _ in range(2):
+        engine = NativeEngine(run)
+        _, _, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
+        assert [damage.name for damage in damaged] == ["step-000000002"]
+    save(run, tmp_path, 2)
+    assert load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)[2] == []
+
+
+def test_a_half_written_one_is_never_taken(run: TrainerRun, tmp_path: Path) -> None:
+    save(run, tmp_path, 1)
+    (tmp_path / "step-000000001").rename(tmp_path / "tmp-000000001")
+    engine = NativeEngine(run)
+    state, journal, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
+    assert (state, journal.rows["events"], damaged) == (None, [], [])
+
+
+def test_a_checkpoint_of_another_configuration_is_an_error(run: TrainerRun, tmp_path: Path) -> None:
+    engine = save(run, tmp_path, 1)
+    with pytest.raises(InputError, match="is this, but this run asks for that"):
+        load_newest(tmp_path, engine.network, engine.optimizer, {"config": "that"})

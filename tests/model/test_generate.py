@@ -1,0 +1,63 @@
+"""Generation: the same seed, the same text; greedy, nucleus, and a context that is full."""
+
+import pytest
+import torch
+
+from model.config import GPTConfig
+from model.errors import InputError
+from model.generate import generate_tokens
+from model.transformer import GPT
+
+
+@pytest.fixture(scope="module")
+def network() -> GPT:
+    return GPT(GPTConfig(vocab_size=30, context=16, layers=2, heads=2, width=16, init_std=0.4)).initialise(3).eval()
+
+
+def greedy_without_cache(network: GPT, prompt: list[int], count: int) -> list[int]:
+    seen = list(prompt)
+    for _ in range(count):
+        seen.append(int(network(torch.tensor([seen]))[0, -1].argmax()))
+    return seen[len(prompt) :]
+
+
+def test_greedy_text_with_the_cache_is_the_text_without_it(network: GPT) -> None:
+    for first in range(10):
+        written = generate_tokens(network, [first, 2, 3], max_new_tokens=13, temperature=0)
+        assert written == greedy_without_cache(network, [first, 2, 3], 13)
+
+
+def test_the_seed_decides_and_the_global_generator_does_not(network: GPT) -> None:
+    torch.manual_seed(1)
+    first = generate_tokens(network, [1], max_new_tokens=12, seed=5)
+    torch.manual_seed(2)
+    assert generate_tokens(network, [1], max_new_tokens=12, seed=5) == first
+    assert any(generate_tokens(network, [1], max_new_tokens=12, seed=seed) != first for seed in (6, 7))
+
+
+def test_a_tiny_nucleus_holds_only_the_likeliest_token(network: GPT) -> None:
+    greedy = generate_tokens(network, [4, 5], max_new_tokens=10, temperature=0)
+    assert generate_tokens(network, [4, 5], max_new_tokens=10, top_p=1e-6, seed=8) == greedy
+
+
+def test_sampling_follows_the_probabilities(network: GPT) -> None:
+    probability = network(torch.tensor([[7]]))[0, -1].detach().softmax(0)
+    drawn = [generate_tokens(network, [7], max_new_tokens=1, seed=seed)[0] for seed in range(600)]
+    share = torch.bincount(torch.tensor(drawn), minlength=30) / 600
+    assert float((share - probability).abs().max()) < 0.08
+
+
+def test_text_goes_on_past_the_context_and_ends_before_the_stop_token(network: GPT) -> None:
+    written = generate_tokens(network, list(range(20)), max_new_tokens=40, temperature=0)
+    assert len(written) == 40
+    stop = written[5]
+    ended = generate_tokens(network, list(range(20)), max_new_tokens=40, temperature=0, stop=stop)
+    assert ended == written[: written.index(stop)]
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.1}])
+def test_impossible_settings_are_refused(network: GPT, wrong: dict[str, float]) -> None:
+    with pytest.raises(InputError, match="temperature"):
+        generate_tokens(network, [1], max_new_tokens=1, **wrong)
+    with pytest.raises(InputError, match="at least one token"):
+        generate_tokens(network, [], max_new_tokens=1)

@@ -1,0 +1,71 @@
+"""Scores against the plain computation, token by token."""
+
+import pytest
+import torch
+
+from model.config import GPTConfig
+from model.scoring import continuation_log_probabilities, text_nats
+from model.transformer import GPT
+
+
+@pytest.fixture(scope="module")
+def network() -> GPT:
+    return GPT(GPTConfig(vocab_size=30, context=16, layers=2, heads=2, width=16, init_std=0.4)).initialise(3).eval()
+
+
+def log_probability(network: GPT, seen: list[int], token: int) -> float:
+    """ln p(token | seen), computed alone."""
+    with torch.no_grad():
+        return float(network(torch.tensor([seen]))[0, -1].double().log_softmax(0)[token])
+
+
+def test_a_continuation_scores_the_sum_of_its_tokens(network: GPT) -> None:
+    pairs = [([1, 2, 3], [4, 5]), ([9], [8]), ([1, 2, 3, 4, 5, 6], [7, 8, 9])]
+    expected = [
+        sum(log_probability(network, [*context, *rest[:i]], rest[i]) for i in range(len(rest)))
+        for context, rest in pairs
+    ]
+    for batch_tokens in (1, 8192):
+        assert continuation_log_probabilities(network, pairs, batch_tokens) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_front_of_a_long_context_is_cut(network: GPT) -> None:
+    context = [n % 30 for n in range(40)]
+    (score,) = continuation_log_probabilities(network, [(context, [5])])
+    assert score == pytest.approx(log_probability(network, context[-16:], 5), abs=1e-4)
+
+
+def test_probabilities_of_all_continuations_sum_to_one(network: GPT) -> None:
+    scores = continuation_log_probabilities(network, [([3, 4], [token]) for token in range(30)])
+    assert torch.tensor(scores).exp().sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_text_that_fits_costs_the_same_with_and_without_stride(network: GPT) -> None:
+    text = [(7 * n) % 30 for n in range(16)]
+    expected = -sum(log_probability(network, [0, *text[:i]], text[i]) for i in range(16))
+    for stride in (None, 1, 16):
+        assert text_nats(network, [text], 0, stride) == pytest.approx([expected], abs=1e-3)
+
+
+def test_windows_predict_every_token_once_from_at_least_the_context_promised(network: GPT) -> None:
+    text = [(11 * n + n // 7) % 30 for n in range(50)]
+    tokens = [0, *text]
+    # With a stride of one every token sees a full context, which can be written down directly.
+    expected = -sum(log_probability(network, tokens[max(0, i - 16) : i], tokens[i]) for i in range(1, len(tokens)))
+    assert text_nats(network, [text, text[:3]], 0, stride=1)[0] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_uniform_model_pays_ln_v_for_each_token_whatever_the_stride() -> None:
+    uniform = GPT(GPTConfig(vocab_size=30, context=16, layers=1, heads=1, width=8)).eval()
+    with torch.no_grad():
+        uniform.embedding.weight.zero_()
+    ln_v = float(torch.tensor(30.0, dtype=torch.float64).log())
+    texts = [[1] * length for length in (0, 1, 15, 16, 17, 33, 100)]
+    for stride in (None, 3, 16):
+        assert text_nats(uniform, texts, 0, stride) == pytest.approx([len(text) * ln_v for text in texts], rel=1e-5)
+
+
+@pytest.mark.parametrize("pair", [([], [1]), ([1], []), ([1], [1] * 17)])
+def test_what_cannot_be_scored_is_refused(network: GPT, pair: tuple[list[int], list[int]]) -> None:
+    with pytest.raises(ValueError, match="pair 0"):
+        continuation_log_probabilities(network, [pair])

@@ -1,0 +1,210 @@
+"""The real trainer as a process: killed, stopped, damaged, orphaned, and always the same bytes in the end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from model.config import ScheduleConfig, TrainerRun
+from model.schema import EVENTS, METRICS, PERF, STEPS
+
+LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
+"""Sixty steps: long enough to be killed in the middle."""
+EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
+
+
+def table(path: Path) -> pa.Table:
+    with pa.OSFile(str(path), "rb") as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def result(run: TrainerRun) -> dict[str, bytes]:
+    return {name: (run.out / "result" / name).read_bytes() for name in EXACT_FILES}
+
+
+def events(run: TrainerRun) -> list[tuple[str, int]]:
+    rows = table(run.out / "result" / "events.arrow").to_pylist()
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    return [(row["kind"], row["step"]) for row in rows]
+
+
+def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
+    out, err = trainer.communicate(timeout=60)
+    return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, "waited for a minute in vain"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_run, launch) -> dict[str, bytes]:
+    run = build_run(tmp_path_factory.mktemp("undisturbed"), **LONG)
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    assert messages[0] | {"kind": "start", "step": 0, "steps": 60} == messages[0]
+    assert messages[-1]["kind"] == "done"
+    assert [message["step"] for message in messages if message["kind"] == "checkpoint"] == [10, 20, 30, 40, 50, 60]
+    assert sorted(path.name for path in (run.out / "checkpoints").iterdir()) == ["step-000000050", "step-000000060"]
+    return result(run)
+
+
+def test_killed_stopped_and_damaged_it_ends_with_the_bytes_of_an_undisturbed_run(
+    make_run, launch, undisturbed: dict[str, bytes]
+) -> None:
+    run = make_run("disturbed", keep_checkpoints=5, **LONG)
+    checkpoints = run.out / "checkpoints"
+
+    trainer = launch(run)
+    wait_until(lambda: (checkpoints / "step-000000010").exists())
+    trainer.kill()
+    assert finish(trainer)[0] == -signal.SIGKILL
+
+    trainer = launch(run)
+    wait_until(lambda: (checkpoints / "step-000000020").exists())
+    trainer.kill()
+    finish(trainer)
+    *_, torn, flipped = sorted(checkpoints.glob("step-*"))
+    flip_a_bit(flipped / "optimizer.safetensors")
+    (torn / "COMPLETE").unlink()
+
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    named = {message["name"] for message in messages if message.get("event") == "damaged_checkpoint"}
+    assert named == {flipped.name, torn.name}
+    assert result(run) == undisturbed
+    assert not list(checkpoints.glob("damaged-*"))
+    damaged = [row for row in table(run.out / "result" / "events.arrow").to_pylist() if "damaged" in row["kind"]]
+    assert {json.loads(row["detail"])["name"] for row in damaged} == named
+    assert {row["class"] for row in damaged} == {"IntegrityError"}
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_asked_to_stop_it_checkpoints_exits_75_and_goes_on(make_run, launch, undisturbed: dict[str, bytes]) -> None:
+    run = make_run("stopped", **LONG | {"checkpoint_steps": 1000})
+    trainer = launch(run)
+    wait_until(lambda: (run.out / "heartbeat").exists())
+    trainer.terminate()
+    code, _, err = finish(trainer)
+    assert code == 75, err
+    assert err.startswith("Infra: asked to stop")
+    (checkpoint,) = (run.out / "checkpoints").glob("step-*")
+    stopped_at = int(checkpoint.name.removeprefix("step-"))
+    assert 0 < stopped_at < 60
+
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    assert messages[0]["step"] == stopped_at
+    assert events(run) == [("start", 0), ("resume", stopped_at)]
+    assert result(run) == undisturbed
+
+
+def test_tables_keep_their_schemas_and_count_what_was_read(make_run, launch) -> None:
+    run = make_run("tables", positions=5)
+    assert finish(launch(run))[0] == 0
+    folder = run.out / "result"
+    for name, schema in {"steps": STEPS, "metrics": METRICS, "perf": PERF, "events": EVENTS}.items():
+        assert table(folder / f"{name}.arrow").schema == schema
+    steps = table(folder / "steps.arrow").to_pylist()
+    assert [(row["pos_start"], row["pos_end"]) for row in steps] == [(0, 2), (2, 4), (4, 5)]
+    assert all(row["applied"] and row["attempt"] == 0 for row in steps)
+    metrics = table(folder / "metrics.arrow").to_pylist()
+    assert [row["tokens"] for row in metrics] == [32, 64, 80]
+    description = json.loads((folder / "model.json").read_text())
+    assert description["tokenizer_digest"] == "tokenizer"
+    assert len(description["thermometers"]) == len(metrics[0]["thermometers"]) == 4
+
+
+def test_numbers_that_are_no_numbers_are_not_applied_and_three_in_a_row_end_it(make_run, launch) -> None:
+    run = make_run("diverging", schedule=ScheduleConfig(peak_lr=1e30, end_lr=1e30, warmup_share=0), threads=1)
+    code, messages, err = finish(launch(run))
+    assert code == 76, err
+    assert err.startswith("Numerics: ")
+    skipped = [message["step"] for message in messages if message.get("event") == "skipped_step"]
+    assert len(skipped) == 3
+    assert skipped == list(range(skipped[0], skipped[0] + 3))
+    told = [message for message in messages if message["kind"] == "step"]
+    assert all(message["loss"] == message["loss"] for message in told)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(make_run, launch) -> None:
+    run = make_run("changed", positions=8)
+    assert finish(launch(run))[0] == 0
+    (run.out / "result" / "model.json").unlink()
+    other = run.model_copy(update={"train": run.train.model_copy(update={"seed": 2})})
+    code, _, err = finish(launch(other))
+    assert code == 3
+    assert "goes on only under the configuration that made it" in err
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"order": "/nowhere/order.arrow"}, 3, "/nowhere/order.arrow"),
+        ({"colour": "red"}, 2, "colour"),
+        ({"train": {"threads": 0}}, 2, "train.threads"),
+    ],
+)
+def test_a_wrong_run_is_refused_in_words(make_run, tmp_path: Path, change: dict, code: int, words: str) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(json.loads(make_run("wrong").model_dump_json()) | change))
+    done = subprocess.run(
+        [sys.executable, "-m", "model.train", str(path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
+def test_the_trainer_does_not_outlive_a_killed_launcher(make_run, tmp_path: Path) -> None:
+    run = make_run("orphan", positions=20_000, checkpoint_steps=100_000)
+    path = tmp_path / "orphan.json"
+    path.write_text(run.model_dump_json())
+    launcher = (
+        "import os, subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-m', 'model.train', {str(path)!r}, str(os.getpid())],"
+        " stdout=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True)\n"
+        "child.wait()\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", launcher], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    trainer = int(parent.stdout.readline())
+    wait_until(lambda: (run.out / "heartbeat").exists())
+    assert is_alive(trainer)
+    parent.kill()
+    parent.communicate()
+    wait_until(lambda: not is_alive(trainer))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
+def test_a_trainer_whose_launcher_is_gone_already_does_not_start(make_run, launch) -> None:
+    run = make_run("late")
+    code, messages, _ = finish(launch(run, str(os.getppid())))
+    assert (code, messages) == (75, [])
+    assert not run.out.exists()

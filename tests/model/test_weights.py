@@ -1,0 +1,74 @@
+"""Weights on disk: back bit for bit, or not at all."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.config import GPTConfig
+from model.engine import NativeEngine
+from model.errors import InputError, IntegrityError, RecipeError
+from model.training import train
+from model.transformer import GPT
+from model.weights import describe_model, load_model, save_model
+
+CONFIG = GPTConfig(vocab_size=30, context=16, layers=2, heads=2, width=16)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[GPT, Path]:
+    network = GPT(CONFIG).initialise(3)
+    save_model(tmp_path, network, {"tokenizer_digest": "abc"})
+    return network, tmp_path
+
+
+def test_a_model_comes_back_with_the_same_logits(saved: tuple[GPT, Path]) -> None:
+    network, folder = saved
+    tokens = torch.arange(16)[None]
+    assert torch.equal(load_model(folder, "abc")(tokens), network(tokens))
+    assert describe_model(folder)["config"] == CONFIG.model_dump(mode="json")
+
+
+def test_saving_twice_writes_the_same_bytes(saved: tuple[GPT, Path], tmp_path_factory: pytest.TempPathFactory) -> None:
+    _, folder = saved
+    again = tmp_path_factory.mktemp("again")
+    save_model(again, GPT(CONFIG).initialise(3), {"tokenizer_digest": "abc"})
+    for path in folder.iterdir():
+        assert (again / path.name).read_bytes() == path.read_bytes()
+
+
+def test_another_tokenizer_is_refused(saved: tuple[GPT, Path]) -> None:
+    with pytest.raises(InputError, match="trained with the tokenizer abc, not with xyz"):
+        load_model(saved[1], "xyz")
+
+
+def test_one_flipped_bit_is_refused(saved: tuple[GPT, Path]) -> None:
+    path = saved[1] / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IntegrityError, match="bytes changed after training"):
+        load_model(saved[1])
+
+
+def test_pickles_are_not_read(tmp_path: Path) -> None:
+    torch.save(GPT(CONFIG).state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="pickles"):
+        load_model(tmp_path)
+
+
+def test_training_starts_from_given_weights_and_refuses_those_of_another_shape(make_run, tmp_path: Path) -> None:
+    base = train(make_run("base"))
+    grown = make_run("grown", positions=2).model_copy(update={"weights": base})
+    ended = load_model(train(grown))
+    scratch = load_model(train(make_run("scratch", positions=2)))
+    trained = load_model(base)
+    distance = [
+        sum(float((a - b).detach().pow(2).sum()) for a, b in zip(one.parameters(), trained.parameters(), strict=True))
+        for one in (ended, scratch)
+    ]
+    assert distance[0] < distance[1] / 10
+    shape = grown.model.model_copy(update={"layers": 1})
+    with pytest.raises(RecipeError, match="they must agree"):
+        train(grown.model_copy(update={"model": shape, "out": tmp_path / "other"}))
+    assert NativeEngine(grown).network.config == grown.model
