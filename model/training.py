@@ -134,8 +134,7 @@ def _loop(
             link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
         wall = time.monotonic() - began
         speed = (end - begin) * run.model.context / wall
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=resident)
+        journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=_resident_bytes())
         step += 1
         link.beat()
         if done.applied:
@@ -158,6 +157,14 @@ def _loop(
             link.tell("checkpoint", step=step)
         if stopping:
             raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
+
+
+def _resident_bytes() -> int:
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    # Elsewhere only the peak is known, in bytes on macOS.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _write_result(result: Path, run: TrainerRun, engine: NativeEngine, journal: Journal) -> None:

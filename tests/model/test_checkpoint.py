@@ -59,6 +59,16 @@ def test_hyper_parameters_are_those_of_the_config_and_not_of_the_checkpoint(run:
     assert [group["weight_decay"] for group in changed.optimizer.param_groups] == [0.7, 0.0]
 
 
+def test_of_two_whole_ones_the_newest_is_taken(run: TrainerRun, tmp_path: Path) -> None:
+    save(run, tmp_path, 1)
+    newest = save(run, tmp_path, 2)
+    engine = NativeEngine(run)
+    state, _, _ = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
+    assert state is not None
+    assert state["step"] == 2
+    assert torch.equal(engine.network.embedding.weight, newest.network.embedding.weight)
+
+
 def test_only_the_newest_are_kept(run: TrainerRun, tmp_path: Path) -> None:
     for step in (1, 2, 3, 4):
         save(run, tmp_path, step, keep=2)

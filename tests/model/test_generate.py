@@ -50,6 +50,9 @@ def test_sampling_follows_the_probabilities(network: GPT) -> None:
 def test_text_goes_on_past_the_context_and_ends_before_the_stop_token(network: GPT) -> None:
     written = generate_tokens(network, list(range(20)), max_new_tokens=40, temperature=0)
     assert len(written) == 40
+    # The context of 16 is full after the first token; the younger eight go on, and fill it again with eight more.
+    younger = [*range(13, 20), written[0]]
+    assert written[1:10] == generate_tokens(network, younger, max_new_tokens=9, temperature=0)
     stop = written[5]
     ended = generate_tokens(network, list(range(20)), max_new_tokens=40, temperature=0, stop=stop)
     assert ended == written[: written.index(stop)]

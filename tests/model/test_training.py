@@ -41,10 +41,10 @@ def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
     return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < deadline, "waited for a minute in vain"
+        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
         time.sleep(0.005)
 
 
@@ -72,15 +72,18 @@ def test_killed_stopped_and_damaged_it_ends_with_the_bytes_of_an_undisturbed_run
     assert finish(trainer)[0] == -signal.SIGKILL
 
     trainer = launch(run)
-    wait_until(lambda: (checkpoints / "step-000000020").exists())
+    wait_until(lambda: (checkpoints / "step-000000030").exists())
     trainer.kill()
     finish(trainer)
-    *_, torn, flipped = sorted(checkpoints.glob("step-*"))
+    *_, whole, torn, flipped = sorted(checkpoints.glob("step-*"))
+    resumed_from = int(whole.name.removeprefix("step-"))
     flip_a_bit(flipped / "optimizer.safetensors")
     (torn / "COMPLETE").unlink()
 
     code, messages, err = finish(launch(run))
     assert code == 0, err
+    assert messages[0]["event"] == "damaged_checkpoint"
+    assert [message["step"] for message in messages if message["kind"] == "start"] == [resumed_from]
     named = {message["name"] for message in messages if message.get("event") == "damaged_checkpoint"}
     assert named == {flipped.name, torn.name}
     assert result(run) == undisturbed
@@ -174,7 +177,7 @@ def test_a_wrong_run_is_refused_in_words(make_run, tmp_path: Path, change: dict,
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is Linux's")
 def test_the_trainer_does_not_outlive_a_killed_launcher(make_run, tmp_path: Path) -> None:
-    run = make_run("orphan", positions=20_000, checkpoint_steps=100_000)
+    run = make_run("orphan", positions=200_000, checkpoint_steps=100_000)
     path = tmp_path / "orphan.json"
     path.write_text(run.model_dump_json())
     launcher = (
@@ -191,7 +194,12 @@ def test_the_trainer_does_not_outlive_a_killed_launcher(make_run, tmp_path: Path
     assert is_alive(trainer)
     parent.kill()
     parent.communicate()
-    wait_until(lambda: not is_alive(trainer))
+    try:
+        wait_until(lambda: not is_alive(trainer), seconds=10)
+    finally:
+        if is_alive(trainer):
+            os.kill(trainer, signal.SIGKILL)
+    assert not (run.out / "result").exists()
 
 
 def is_alive(pid: int) -> bool:
