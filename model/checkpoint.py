@@ -50,8 +50,9 @@ def save_checkpoint(
     The journal that is saved here names the damaged ones, so they are not forgotten.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    for left_over in folder.glob("tmp-*"):
+        shutil.rmtree(left_over)
     temporary = folder / f"tmp-{step:09d}"
-    shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     save_file({name: p.detach() for name, p in network.named_parameters()}, temporary / "weights.safetensors")
     save_file(_moments(network, optimizer), temporary / "optimizer.safetensors")
@@ -63,12 +64,20 @@ def save_checkpoint(
         digests[path.name] = digest_file(path)
     write_atomically(temporary / COMPLETE, json.dumps(digests, sort_keys=True).encode())
     target = checkpoint_folder(folder, step)
-    shutil.rmtree(target, ignore_errors=True)
+    if target.exists():
+        _remove(target)
     os.rename(temporary, target)
     sync_directory(folder)
     for old in [*sorted(folder.glob("step-*"))[:-keep], *folder.glob("damaged-*")]:
-        shutil.rmtree(old)
+        _remove(old)
     return target
+
+
+def _remove(path: Path) -> None:
+    """Delete a checkpoint, under another name first: one that a kill left half deleted is not a damaged one."""
+    doomed = path.with_name(f"tmp-{path.name}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)
 
 
 def load_newest(

@@ -83,9 +83,14 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
         chosen = [windows[i] for i in order[begin:end]]
         longest = max(len(window.tokens) for window in chosen)
         batch = torch.tensor([[*window.tokens, *[PAD] * (longest - len(window.tokens))] for window in chosen])
-        logits = network(batch[:, :-1])
-        nats = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none").view(len(chosen), -1)
-        for window, row in zip(chosen, nats, strict=True):
-            totals[window.text] += float(row[window.score_from - 1 : len(window.tokens) - 1].double().sum())
+        counted = torch.zeros(len(chosen), longest - 1, dtype=torch.bool)
+        for place, window in enumerate(chosen):
+            counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
+        # Most of a benchmark's tokens are context: the head is only run where a token counts.
+        logits = F.linear(network.hidden(batch[:, :-1])[counted], network.embedding.weight)
+        nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
+        sizes = [len(window.tokens) - window.score_from for window in chosen]
+        for window, part in zip(chosen, nats.split(sizes), strict=True):
+            totals[window.text] += float(part.sum())
         begin = end
     return totals

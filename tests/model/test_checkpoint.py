@@ -1,5 +1,6 @@
 """Checkpoints: what is believed, what is kept, what comes back."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,27 @@ def test_of_two_whole_ones_the_newest_is_taken(run: TrainerRun, tmp_path: Path) 
     assert state is not None
     assert state["step"] == 2
     assert torch.equal(engine.network.embedding.weight, newest.network.embedding.weight)
+
+
+def test_one_that_a_kill_left_half_deleted_is_no_damage(
+    run: TrainerRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(run, tmp_path, 1, keep=1)
+
+    def killed(path: Path) -> None:
+        (path / "state.json").unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(run, tmp_path, 2, keep=1)
+    monkeypatch.undo()
+    engine = NativeEngine(run)
+    state, _, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
+    assert state is not None
+    assert (state["step"], damaged) == (2, [])
+    save(run, tmp_path, 3, keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "data") == ["step-000000003"]
 
 
 def test_only_the_newest_are_kept(run: TrainerRun, tmp_path: Path) -> None:
