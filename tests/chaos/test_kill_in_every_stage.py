@@ -76,3 +76,14 @@ def test_killed_in_every_stage_ends_with_the_digests_of_an_undisturbed_run(found
     assert contents(again) == contents(undisturbed)
     third = finished_run(recipe, root)
     assert [entry["outcome"] for entry in third["stages"]] == ["reused"] * len(STAGES)
+
+
+@pytest.mark.prove
+def test_two_runs_at_once_build_each_stage_once(foundry: Path, tmp_path: Path) -> None:
+    words = command(foundry / "foundry.toml", tmp_path)
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    records = [json.loads(process.communicate(timeout=2 * SECONDS)[0]) for process in both]
+    assert contents(records[0]) == contents(records[1])
+    for stage in STAGES:
+        ends = sorted(entry["outcome"] for record in records for entry in record["stages"] if entry["stage"] == stage)
+        assert ends == ["built", "reused"], stage
