@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from model.transformer import GPT
+from model.transformer import GPT, KeyValueCache
 
 PAD = 0
 
@@ -41,6 +41,35 @@ def continuation_log_probabilities(
         tokens = (*context, *continuation)[-(network.config.context + 1) :]
         windows.append(_Window(index, tokens, len(tokens) - len(continuation)))
     return [-nats for nats in _nats(network, windows, len(pairs), batch_tokens)]
+
+
+@torch.inference_mode()
+def choice_log_probabilities(
+    network: GPT, context: Sequence[int], continuations: Sequence[Sequence[int]]
+) -> list[float]:
+    """Sum of natural log p of each continuation's tokens after the same context, which is read only once.
+
+    No part may be empty, and context and longest continuation together may hold one token more than the model's
+    context (the last one is predicted, never read). Raises ValueError otherwise.
+    """
+    longest = max(map(len, continuations))
+    if not context or not all(continuations) or len(context) + longest - 1 > network.config.context:
+        raise ValueError(
+            f"a context of {len(context)} and continuations of {[len(one) for one in continuations]} tokens do not fit"
+            f" into a model of context {network.config.context}, or one of them is empty"
+        )
+    cache = KeyValueCache()
+    after_context = network.hidden(torch.tensor([list(context)]), cache=cache)[:, -1:]
+    batch = torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in continuations])
+    states = after_context.expand(len(continuations), -1, -1)
+    if longest > 1:
+        cache.keys = [key.expand(len(continuations), -1, -1, -1) for key in cache.keys]
+        cache.values = [value.expand(len(continuations), -1, -1, -1) for value in cache.values]
+        states = torch.cat((states, network.hidden(batch[:, :-1], cache=cache)), dim=1)
+    counted = torch.tensor([[place < len(one) for place in range(longest)] for one in continuations])
+    logits = F.linear(states[counted], network.embedding.weight)
+    nats = F.cross_entropy(logits, batch[counted], reduction="none").double()
+    return [-float(part.sum()) for part in nats.split([len(one) for one in continuations])]
 
 
 @torch.inference_mode()

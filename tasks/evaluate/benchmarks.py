@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from model.generate import generate_tokens
-from model.scoring import continuation_log_probabilities
+from model.scoring import choice_log_probabilities
 from model.transformer import GPT
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.prompts import ExamplePool, Item, Prompt, build_prompt, chosen_items
@@ -30,7 +30,7 @@ NORMALISERS: dict[str, Callable[[str], int]] = {
 SUBSETS = ("all", "clean", "leaked")
 FEW_CLEAN = 50
 """Below this many clean items the clean score says little."""
-SLICE_ITEMS = 32
+TOLD_ITEMS = 16
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,6 @@ def benchmark_scores(
     states: dict[str, str],
     config: EvaluateConfig,
     *,
-    batch_tokens: int,
     advance: Callable[[int], None],
 ) -> list[dict[str, Any]]:
     """Rows of SCORES for every number of shots, subset and metric. `advance` hears items done, over all shots."""
@@ -95,52 +94,49 @@ def benchmark_scores(
     evaluated = order[: config.max_items]
     pool = ExamplePool(order)
     rows: list[dict[str, Any]] = []
+    known: dict[tuple[str, tuple[int, ...]], Scored] = {}
     done = 0
     for shots in config.shots:
         scored: list[Scored] = []
-        for begin in range(0, len(evaluated), SLICE_ITEMS):
-            chosen = evaluated[begin : begin + SLICE_ITEMS]
-            scored += _score(network, tokenizer, chosen, pool, shots, config.instruction, batch_tokens)
-            done += len(chosen)
-            advance(done)
+        for item in evaluated:
+            one = _score(network, tokenizer, item, pool.examples(item, shots), config.instruction, known)
+            if one is not None:
+                scored.append(one)
+            done += 1
+            if done % TOLD_ITEMS == 0:
+                advance(done)
         rows += _rows(benchmark, shots, scored, len(evaluated), len(items), states, config.primary)
+    advance(done)
     return rows
 
 
 def _score(
     network: GPT,
     tokenizer: Tokenizer,
-    items: Sequence[Item],
-    pool: ExamplePool,
-    shots: int,
+    item: Item,
+    examples: Sequence[Item],
     instruction: str,
-    batch_tokens: int,
-) -> list[Scored]:
-    """Items whose longest choice leaves no room for a context are left out; the caller counts them."""
+    known: dict[tuple[str, tuple[int, ...]], Scored],
+) -> Scored | None:
+    """The item after as many examples as fit; None where a choice is empty or leaves no room for any context.
+
+    Where no more examples fit than with fewer shots, the prompt is the same, and its result is taken from `known`.
+    """
+    continuations = [tokenizer.encode(text) for text in item.continuations]
+    longest = max(map(len, continuations))
     window = network.config.context
-    asked: list[tuple[Item, Prompt, list[list[int]]]] = []
-    for item in items:
-        continuations = [tokenizer.encode(text) for text in item.continuations]
-        longest = max(map(len, continuations))
-        if longest > window or not all(continuations):
-            continue
-        # The last token of a continuation is predicted, never read, so context + 1 tokens fit.
-        room = window + 1 - longest
-        prompt = build_prompt(item, pool.examples(item, shots), tokenizer, instruction=instruction, room=room)
-        asked.append((item, prompt, continuations))
-    # Every choice sees the same context, whatever its own length: what does not fit is cut by the longest.
-    seen = [prompt.ids[-(window + 1 - max(map(len, answers))) :] for _, prompt, answers in asked]
-    pairs = [(context, answer) for context, (_, _, answers) in zip(seen, asked, strict=True) for answer in answers]
-    values = iter(continuation_log_probabilities(network, pairs, batch_tokens))
-    return [
-        Scored(
-            item,
-            tuple(next(values) for _ in answers),
-            prompt,
-            spelled=item.free and spells(network, context, answers[0]),
-        )
-        for context, (item, prompt, answers) in zip(seen, asked, strict=True)
-    ]
+    if longest > window or not all(continuations):
+        return None
+    # The last token of a continuation is predicted, never read, so context + 1 tokens fit.
+    room = window + 1 - longest
+    prompt = build_prompt(item, examples, tokenizer, instruction=instruction, room=room)
+    key = (item.item_id, prompt.ids)
+    if key not in known:
+        # Every choice sees the same context, whatever its own length: what does not fit is cut by the longest.
+        seen = prompt.ids[-room:]
+        values = choice_log_probabilities(network, seen, continuations)
+        known[key] = Scored(item, tuple(values), prompt, item.free and spells(network, seen, continuations[0]))
+    return known[key]
 
 
 def spells(network: GPT, context: Sequence[int], answer: Sequence[int]) -> bool:

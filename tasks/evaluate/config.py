@@ -33,7 +33,7 @@ class EvaluateConfig(StrictConfig):
     sample_tokens: int = Field(default=60, ge=1, le=4096)
     """Tokens written after each prompt."""
     batch_tokens: int = Field(default=8192, ge=1)
-    """Tokens scored at once; part of the identity, since sums of other shapes end in other last bits."""
+    """Held-out tokens scored at once; part of the identity, since sums of other shapes end in other last bits."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads of the arithmetic; part of the identity for the same reason."""
     seed: int = Field(default=1, ge=0, lt=2**63)

@@ -44,7 +44,7 @@ def evaluate_model(
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
         _heldout_unit(network, tokenizer, texts, sequences, config, batch_tokens, workspace)
-        _benchmark_units(network, tokenizer, decontaminated, config, batch_tokens, workspace)
+        _benchmark_units(network, tokenizer, decontaminated, config, workspace)
         if workspace.finished(SAMPLES_UNIT) is None:
             with workspace.unit(SAMPLES_UNIT) as unit:
                 prompts = config.prompts or heldout_prompts(texts)
@@ -91,7 +91,6 @@ def _benchmark_units(
     tokenizer: Tokenizer,
     decontaminated: Artifact,
     config: EvaluateConfig,
-    batch_tokens: int,
     workspace: Workspace,
 ) -> None:
     if not decontaminated.rows("items"):
@@ -114,7 +113,6 @@ def _benchmark_units(
             mine,
             leak_states(leaks, benchmark),
             config,
-            batch_tokens=batch_tokens,
             advance=advance,
         )
         _write_scores(rows, unit_name(number), workspace)

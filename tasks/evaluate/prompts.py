@@ -100,12 +100,14 @@ def _marks(item: Item) -> frozenset[str]:
 
 
 def build_prompt(item: Item, examples: Sequence[Item], tokenizer: Tokenizer, *, instruction: str, room: int) -> Prompt:
-    """The prompt with as many of the last examples as leave its tokens within `room`; starts with the end of text.
+    """The prompt with as many examples as leave its tokens within `room`; starts with the end of text.
 
-    Context and continuation are encoded apart, so that the tokens of the one never reach into the other.
+    The first example stands next to the question and the last one in front, so that what is dropped from the front
+    for want of room is what fewer shots would not have shown either. Context and continuation are encoded apart, so
+    that the tokens of the one never reach into the other.
     """
     opening = instruction + BETWEEN if instruction else ""
-    shown = list(examples)
+    shown = list(reversed(examples))
     while True:
         solved = "".join(example.solved + BETWEEN for example in shown)
         ids = (tokenizer.eos, *tokenizer.encode(opening + solved + item.context))

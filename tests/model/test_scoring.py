@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.config import GPTConfig
-from model.scoring import continuation_log_probabilities, text_nats
+from model.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
 from model.transformer import GPT
 
 
@@ -27,6 +27,20 @@ def test_a_continuation_scores_the_sum_of_its_tokens(network: GPT) -> None:
     ]
     for batch_tokens in (1, 8192):
         assert continuation_log_probabilities(network, pairs, batch_tokens) == pytest.approx(expected, abs=1e-4)
+
+
+def test_choices_of_one_context_score_as_they_do_alone(network: GPT) -> None:
+    context, choices = [1, 2, 3], [[4, 5], [6], [7, 8, 9, 10], [4]]
+    expected = continuation_log_probabilities(network, [(context, choice) for choice in choices])
+    assert choice_log_probabilities(network, context, choices) == pytest.approx(expected, abs=1e-4)
+    assert choice_log_probabilities(network, context, [[6], [4]]) == pytest.approx([expected[1], expected[3]], abs=1e-4)
+
+
+def test_a_context_that_leaves_no_room_for_its_choices_is_refused(network: GPT) -> None:
+    assert len(choice_log_probabilities(network, [1] * 15, [[2, 3]])) == 1
+    for context, choices in (([1] * 16, [[2, 3]]), ([], [[1]]), ([1], [[]])):
+        with pytest.raises(ValueError, match="do not fit"):
+            choice_log_probabilities(network, context, choices)
 
 
 def test_the_front_of_a_long_context_is_cut(network: GPT) -> None:

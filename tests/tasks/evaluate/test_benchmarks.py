@@ -46,7 +46,6 @@ def scores(tokenizer, items, states=None, context=64, **settings):
         items,
         states or {},
         EvaluateConfig(**{"shots": (0,), **settings}),
-        batch_tokens=512,
         advance=lambda done: None,
     )
     return {(row["metric"], row["shots"], row["subset"]): row for row in rows}
@@ -108,7 +107,7 @@ def test_a_prompt_shows_examples_with_their_right_answers(tokenizer):
     examples = [item(1, "the cat?", ("sat", "log"), 0), item(2, "the dog?", ("sat", "log"), 1)]
     asked = item(3, "the bird?")
     prompt = build_prompt(asked, examples, tokenizer, instruction="Answer.", room=1000)
-    assert tokenizer.decode(prompt.ids) == "Answer.\n\nthe cat? sat\n\nthe dog? log\n\nthe bird?"
+    assert tokenizer.decode(prompt.ids) == "Answer.\n\nthe dog? log\n\nthe cat? sat\n\nthe bird?"
     assert prompt.ids[0] == EOS
     assert (prompt.shots, prompt.fits) == (2, True)
 
@@ -118,11 +117,18 @@ def test_a_full_window_drops_whole_examples_from_the_front(tokenizer):
     asked = item(3, "the bird?")
     whole = build_prompt(asked, examples, tokenizer, instruction="", room=1000)
     tight = build_prompt(asked, examples, tokenizer, instruction="", room=len(whole.ids) - 1)
-    assert tokenizer.decode(tight.ids) == "the dog? log\n\nthe bird?"
+    assert tokenizer.decode(tight.ids) == "the cat? sat\n\nthe bird?"
     assert (tight.shots, tight.fits) == (1, True)
     none = build_prompt(asked, examples, tokenizer, instruction="", room=3)
     assert tokenizer.decode(none.ids) == "the bird?"
     assert (none.shots, none.fits) == (0, False)
+
+
+def test_more_shots_than_fit_ask_the_same_as_fewer(tokenizer):
+    examples = [item(1, "the cat?", ("sat",)), item(2, "the dog?", ("log",))]
+    asked = item(3, "the bird?")
+    one = build_prompt(asked, examples[:1], tokenizer, instruction="", room=1000)
+    assert build_prompt(asked, examples, tokenizer, instruction="", room=len(one.ids)) == one
 
 
 def test_notes_count_what_did_not_fit(tokenizer):
