@@ -1,4 +1,4 @@
-"""Cloze items made from texts: forty words of a passage, and four phrases of which one goes on.
+"""Cloze items made from texts: twenty words of a passage, and four phrases of which one goes on.
 
 The wrong phrases are the endings of other passages of the same kind, so that grammar and style alone don't tell.
 Items depend on the texts and the seed alone.
@@ -12,8 +12,8 @@ from typing import Any
 
 from tasks.seed import seed64
 
-CONTEXT_WORDS = 40
-ENDING_WORDS = 10
+CONTEXT_WORDS = 20
+ENDING_WORDS = 8
 CHOICES = 4
 MOST_PER_TEXT = 2
 PROSE_SHARE = 0.85

@@ -11,10 +11,10 @@ def prose(start: int, count: int = CONTEXT_WORDS + ENDING_WORDS) -> str:
     return " ".join([rotated[0].capitalize(), *rotated[1:count]])
 
 
-def test_a_passage_is_forty_words_and_the_ten_that_follow():
+def test_a_passage_is_twenty_words_and_the_eight_that_follow():
     (passage,) = passages("page", prose(0, 60))
-    assert passage.context.split() == ["Ala", *WORDS[1:40]]
-    assert passage.ending.split() == WORDS[40:50]
+    assert passage.context.split() == ["Ala", *WORDS[1:20]]
+    assert passage.ending.split() == WORDS[20:28]
 
 
 def test_line_breaks_within_a_paragraph_do_not_matter():
@@ -24,7 +24,7 @@ def test_line_breaks_within_a_paragraph_do_not_matter():
 
 def test_short_paragraphs_code_and_lower_case_beginnings_give_no_passage():
     code = " ".join(["x = [1]"] * 50)
-    assert not list(passages("page", "\n\n".join([prose(0, 49), code, prose(0).lower()])))
+    assert not list(passages("page", "\n\n".join([prose(0, 27), code, prose(0).lower()])))
 
 
 def test_equal_passages_are_chosen_once_and_a_text_gives_at_most_two():

@@ -1,0 +1,274 @@
+"""The numbers of a run, gathered from its artifacts and its record alone; the run page and the summary show them.
+
+Nothing is computed again and no stage knows of this: counts come from the stages' reports, scores and steps from their
+tables. A run that ended early has fewer findings, never wrong ones.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from flows.road import STAGES
+from model.errors import IntegrityError
+from tasks.artifact import Artifact
+from tasks.report import SourceCounts, StageReport
+
+DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")
+HELDOUT = "heldout/"
+BASELINES = ("unigram", "xz")
+
+
+def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
+    """Stage -> artifact, for the stages of a run whose artifact still stands."""
+    found: dict[str, Artifact] = {}
+    for entry in record["stages"]:
+        if "path" in entry:
+            try:
+                found[entry["stage"]] = Artifact.open(Path(entry["path"]))
+            except IntegrityError:
+                continue  # Removed since; `road` says so.
+    return found
+
+
+def gather(record: dict[str, Any]) -> dict[str, Any]:
+    """All findings of a run as JSON values; `record` is what `run.json` holds. Absent stages leave their key empty."""
+    return {name: find() for name, find in finders(record).items()}
+
+
+def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Each finding by name, not yet found: the page finds one by one, so that damage to one leaves the others."""
+    artifacts = open_artifacts(record)
+    reports = {stage: artifact.report for stage, artifact in artifacts.items()}
+    return {
+        "road": lambda: road(record, artifacts, reports),
+        "funnel": lambda: funnel(reports),
+        "removed": lambda: removed(reports),
+        "edited": lambda: edited(reports),
+        "mixture": lambda: mixture(reports),
+        "leaks": lambda: leaks(reports),
+        "training": lambda: _facts(reports, "train", "training").get("training", {}),
+        "bits_per_byte": lambda: bits_per_byte(artifacts),
+        "scores": lambda: scores(artifacts),
+        "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted"),
+        "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
+        "conservation": lambda: conservation(artifacts, reports),
+    }
+
+
+DICTIONARIES = frozenset({"training", "duplicates", "vocabulary", "conservation"})
+"""Findings that are dictionaries; all others are lists."""
+
+
+def road(
+    record: dict[str, Any], artifacts: dict[str, Artifact], reports: dict[str, StageReport]
+) -> list[dict[str, Any]]:
+    """One entry a stage in order of the road: outcome, seconds, and what came out, in documents or its own unit.
+
+    `seconds` are those of this run; `built_seconds` those of the build, which may have been in an earlier run.
+    """
+    entries = {entry["stage"]: entry for entry in record["stages"]}
+    found: list[dict[str, Any]] = []
+    for stage in STAGES:
+        entry = entries.get(stage, {"stage": stage, "outcome": "skipped"})
+        line: dict[str, Any] = {
+            key: entry.get(key)
+            for key in ("stage", "outcome", "seconds", "cause", "identity", "content", "error")
+            if entry.get(key) is not None
+        }
+        if stage in artifacts:
+            line["built_seconds"] = artifacts[stage].manifest["timings"]["seconds"]
+            line["bytes"] = artifacts[stage].manifest["bytes"]
+            line["by_source"] = _by_source(reports[stage])
+            line["result"] = _result(stage, artifacts[stage], reports[stage])
+        elif "path" in entry:
+            line["error"] = f"its artifact {entry['path']} no longer stands"
+        found.append(line)
+    return found
+
+
+def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
+    return {
+        source: {
+            "documents_in": counts.documents_in,
+            "documents_out": counts.documents_out,
+            "bytes_out": counts.bytes_out,
+        }
+        for source, counts in sorted(report.sources.items())
+    }
+
+
+def _result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
+    """What a stage gave, as (amount, unit), in the unit that a reader thinks in."""
+    if stage == "vocab":
+        return {"amount": report.facts.get("vocabulary", {}).get("pieces", 0), "unit": "pieces"}
+    if stage == "chunk":
+        return {"amount": artifact.rows("sequences"), "unit": "rows"}
+    if stage == "train":
+        return {"amount": report.facts.get("training", {}).get("steps", 0), "unit": "steps"}
+    if stage == "evaluate":
+        return {"amount": artifact.rows("scores"), "unit": "scores"}
+    return {"amount": report.total().documents_out, "unit": "documents"}
+
+
+def funnel(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """By source, in documents: `read` (all records), what each stage let through, and what was held out."""
+    stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
+    if not stages:
+        return []
+    first = stages[0]
+    found: list[dict[str, Any]] = []
+    for source in reports[first].sources:
+        line: dict[str, Any] = {"source": source, "read": reports[first].sources[source].documents_in}
+        for stage in stages:
+            line[stage] = reports[stage].sources.get(source, SourceCounts()).documents_out
+        line["held_out"] = sum(
+            report.sources[source].held_out for report in reports.values() if source in report.sources
+        )
+        found.append(line)
+    return sorted(found, key=lambda line: (-line["read"], line["source"]))
+
+
+def removed(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """Every rule that dropped documents: stage, rule, documents, and by source; most first within a stage."""
+    return _by_rule(reports, "dropped")
+
+
+def edited(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """Every rule that edited documents, in the shape of `removed`."""
+    return _by_rule(reports, "edited")
+
+
+def _by_rule(reports: dict[str, StageReport], what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for stage in DOCUMENT_STAGES:
+        rules: dict[str, Counter[str]] = {}
+        for source, counts in reports[stage].sources.items() if stage in reports else ():
+            for rule, count in getattr(counts, what).items():
+                rules.setdefault(rule, Counter())[source] += count
+        found += [
+            {
+                "stage": stage,
+                "rule": rule,
+                "documents": by_source.total(),
+                "by_source": dict(sorted(by_source.items())),
+            }
+            for rule, by_source in sorted(rules.items(), key=lambda pair: (-pair[1].total(), pair[0]))
+        ]
+    return found
+
+
+def mixture(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """GPT-3's table 2.2 for this run: source, documents, tokens, rows, weight, planned and realised share, epochs."""
+    table = _facts(reports, "chunk", "mixture").get("mixture", {})
+    return sorted(({"source": source, **line} for source, line in table.items()), key=lambda line: -line["weight"])
+
+
+def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """By benchmark: items, and how many are leaked, clean, unmatchable; `remains`: leaked and still in the text."""
+    table = _facts(reports, "decontaminate", "benchmarks").get("benchmarks", {})
+    return [{"benchmark": name, **line} for name, line in table.items()]
+
+
+def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """By held-out source, `all` last: bits per UTF-8 byte of the model, of the token unigram and of xz."""
+    by_source: dict[str, dict[str, Any]] = {}
+    for row in _score_rows(artifacts):
+        if row["task"].startswith(HELDOUT) and row["metric"].endswith("bits_per_byte"):
+            source = row["task"].removeprefix(HELDOUT)
+            line = by_source.setdefault(source, {"source": source})
+            who = row["metric"].removesuffix("bits_per_byte").rstrip("_") or "model"
+            line[who] = row["value"]
+            if who == "model":
+                line.update(n=row["n"], stderr=row["stderr"], note=row["note"])
+    return sorted(by_source.values(), key=lambda line: (line["source"] == "all", line["source"]))
+
+
+def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """All other rows of SCORES, in the order of the artifact."""
+    return [row for row in _score_rows(artifacts) if not row["task"].startswith(HELDOUT)]
+
+
+def _score_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    return artifacts["evaluate"].table("scores").to_pylist() if "evaluate" in artifacts else []
+
+
+def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]) -> dict[str, Any]:
+    """Whether every document that was read has a fate, and every position that training was given was read.
+
+    `documents`: read = rejected + not selected + dropped + held out + what the last document stage let through;
+    `positions` of ORDER: given = trained + skipped by the guard + not reached.
+    """
+    stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
+    if not stages or stages != list(DOCUMENT_STAGES[: len(stages)]):
+        return {}
+    totals = {stage: reports[stage].total() for stage in stages}
+    last = stages[-1]
+    documents = {
+        "read": totals[stages[0]].documents_in,
+        "rejected": sum(total.rejected for total in totals.values()),
+        "not_selected": sum(total.not_selected for total in totals.values()),
+        "dropped": {stage: total.dropped.total() for stage, total in totals.items() if total.dropped.total()},
+        "held_out": sum(total.held_out for total in totals.values()),
+        "packed" if last == "chunk" else "kept": totals[last].documents_out,
+    }
+    ends = (documents[fate] for fate in ("rejected", "not_selected", "held_out", "packed", "kept") if fate in documents)
+    balanced = documents["read"] == sum(ends) + sum(documents["dropped"].values()) and all(
+        totals[before].documents_out == totals[after].documents_in for before, after in pairwise(stages)
+    )
+    found: dict[str, Any] = {"documents": documents, "balanced": balanced}
+    if "train" in artifacts and "chunk" in artifacts:
+        found["positions"] = positions = _positions(artifacts)
+        spent = positions["trained"] + positions["skipped"] + positions["not_reached"]
+        found["balanced"] = found["balanced"] and spent == positions["given"]
+        found["rows"] = _rows(artifacts)
+    return found
+
+
+def _positions(artifacts: dict[str, Artifact]) -> dict[str, int]:
+    steps = artifacts["train"].table("steps")
+    applied = steps.filter(steps.column("applied"))
+    given = artifacts["chunk"].rows("order")
+    reached = pc.max(steps.column("pos_end")).as_py() or 0
+    trained = pc.sum(pc.subtract(applied.column("pos_end"), applied.column("pos_start"))).as_py() or 0
+    return {"given": given, "trained": trained, "skipped": reached - trained, "not_reached": given - reached}
+
+
+def _rows(artifacts: dict[str, Artifact]) -> dict[str, int]:
+    rows = artifacts["chunk"].rows("sequences")
+    read = len(np.unique(artifacts["chunk"].table("order").column("row").to_numpy()))
+    return {"packed": rows, "in_order": read, "never_read": rows - read}
+
+
+def conservation_line(found: dict[str, Any]) -> str:
+    """The law as one line: `2,688 read = 12 rejected + 0 not selected + ...`; empty where nothing is known."""
+    if not found:
+        return ""
+    documents = found["documents"]
+    dropped = " + ".join(f"{count:,} dropped in {stage}" for stage, count in documents["dropped"].items())
+    last = "packed" if "packed" in documents else "kept"
+    fates = [
+        f"{documents['rejected']:,} rejected",
+        f"{documents['not_selected']:,} not selected",
+        *([dropped] if dropped else []),
+        f"{documents['held_out']:,} held out",
+        f"{documents[last]:,} {last}",
+    ]
+    line = f"{documents['read']:,} documents read = {' + '.join(fates)}"
+    if "positions" in found:
+        positions = found["positions"]
+        line += f"; {positions['given']:,} rows given = {positions['trained']:,} trained"
+        for word in ("skipped", "not_reached"):
+            if positions[word]:
+                line += f" + {positions[word]:,} {word.replace('_', ' ')}"
+    return line if found["balanced"] else f"{line} (DOES NOT BALANCE)"
+
+
+def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str, Any]:
+    if stage not in reports:
+        return {}
+    return {key: reports[stage].facts[key] for key in keys if key in reports[stage].facts}

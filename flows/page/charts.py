@@ -1,0 +1,142 @@
+"""Curves and points of the run page as plain Plotly figures: `{"data": [...], "layout": {...}}`.
+
+Colours are left to the page, which knows whether it is dark: a trace names a role in `meta` and `draw.js` paints it.
+"""
+
+import re
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from flows.wording import shots_word
+
+MOST_POINTS = 1500
+APART = 0.12
+"""Distance between the subsets of one number of shots, as a share of the distance between numbers of shots."""
+
+
+def training_figure(metrics: pa.Table) -> dict[str, Any]:
+    """Loss (nats per token), gradient norm and learning rate over tokens read, in three panels with one x axis."""
+    kept = _thin(metrics.num_rows)
+    tokens = metrics.column("tokens").to_numpy()[kept]
+    panels = [("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate")]
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": tokens.tolist(),
+            "y": _plain(metrics.column(name).to_numpy()[kept]),
+            "yaxis": axis,
+            "name": title,
+            "meta": {"role": f"series{number}"},
+            "hovertemplate": f"{title} %{{y:.4g}} at %{{x:.3s}} tokens<extra></extra>",
+        }
+        for number, (name, axis, title) in enumerate(panels)
+    ]
+    layout = {
+        "height": 460,
+        "showlegend": False,
+        "hovermode": "x",
+        "xaxis": {"title": {"text": "tokens read"}, "anchor": "y3", "tickformat": "~s", "nticks": 6},
+        "yaxis": {"title": {"text": "loss, nats"}, "domain": [0.5, 1.0]},
+        "yaxis2": {"title": {"text": "grad norm"}, "domain": [0.25, 0.44], "nticks": 4},
+        "yaxis3": {
+            "title": {"text": "lr"},
+            "domain": [0.0, 0.19],
+            "nticks": 4,
+            "tickformat": ".1~e",
+            "rangemode": "tozero",
+        },
+    }
+    return {"data": data, "layout": layout}
+
+
+def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Bits per byte by held-out source, the model beside its baselines; fewer is better."""
+    ordered = list(reversed(lines))
+    names = [line["source"] for line in ordered]
+    data = []
+    for role, who, title in (
+        ("muted1", "xz", "xz"),
+        ("muted0", "unigram", "token unigram"),
+        ("accent", "model", "this model"),
+    ):
+        values = [line.get(who) for line in ordered]
+        if any(value is not None for value in values):
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "y": names,
+                    "x": values,
+                    "name": title,
+                    "meta": {"role": role},
+                    "hovertemplate": f"{title}: %{{x:.3f}} bits per byte<extra>%{{y}}</extra>",
+                }
+            )
+    layout = {
+        "height": 110 + 62 * len(names),
+        "barmode": "group",
+        "bargap": 0.28,
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
+        "xaxis": {"title": {"text": "bits per byte"}, "rangemode": "tozero"},
+        "yaxis": {"automargin": True},
+    }
+    return {"data": data, "layout": layout}
+
+
+def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """One task and metric: value by shots on all, clean and leaked items, bars of 1.96 standard errors, and chance."""
+    shots = sorted({row["shots"] for row in rows})
+    data = []
+    for number, (subset, role) in enumerate((("all", "series0"), ("clean", "series1"), ("leaked", "series2"))):
+        mine = [row for row in rows if row["subset"] == subset and row["value"] is not None]
+        if mine:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": [shots.index(row["shots"]) + APART * (number - 1) for row in mine],
+                    "y": [row["value"] for row in mine],
+                    "error_y": {
+                        "type": "data",
+                        "array": [1.96 * (row["stderr"] or 0.0) for row in mine],
+                        "thickness": 1.5,
+                        "width": 5,
+                    },
+                    "name": f"{subset} items",
+                    "meta": {"role": role},
+                    "hovertemplate": f"{subset}: %{{y:.1%}}<extra></extra>",
+                }
+            )
+    chance = chance_of(rows)
+    shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": chance, "y1": chance, "line": {"dash": "dot"}}
+    layout = {
+        "height": 300,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "shapes": [shape] if chance is not None else [],
+        "yaxis": {"tickformat": ".0%"},
+        "xaxis": {
+            "tickvals": list(range(len(shots))),
+            "ticktext": [shots_word(count) for count in shots],
+            "range": [-0.5, len(shots) - 0.5],
+        },
+    }
+    return {"data": data, "layout": layout}
+
+
+def chance_of(rows: list[dict[str, Any]]) -> float | None:
+    """The share that guessing reaches, where the notes of the scores state it (`chance 0.250`)."""
+    stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
+    return next((float(match[1]) for match in stated if match), None)
+
+
+def _thin(count: int) -> np.ndarray:
+    """At most MOST_POINTS indices of `count`, evenly spread, the last one among them."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, MOST_POINTS)).round().astype(np.int64))
+
+
+def _plain(values: np.ndarray) -> list[float | None]:
+    """JSON has no infinities: a step without a finite value is a gap in the line."""
+    return [float(value) if np.isfinite(value) else None for value in values]

@@ -1,0 +1,187 @@
+"""Puts the run page together: findings, examples and charts into one HTML file beside the run's record."""
+
+import html
+import importlib.resources
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import jinja2
+
+from flows.findings import DICTIONARIES, conservation_line, finders, open_artifacts
+from flows.page.charts import bits_figure, scores_figure, training_figure
+from flows.page.examples import leaked_passages, removals
+from flows.record import RECORD
+from flows.wording import clock, compact, duration, shots_word, size
+from model.durable import write_atomically
+from tasks.artifact import Artifact
+
+PAGE = "page.html"
+MOST_RULES = 40
+MOST_SAMPLES = 12
+MAIN_METRIC = "acc"
+HERE = importlib.resources.files("flows.page")
+
+log = logging.getLogger(__name__)
+Value = TypeVar("Value")
+
+
+def write_page(run_folder: Path, root: Path) -> Path:
+    """Write `page.html` of the run whose record is in `run_folder`, and return its path.
+
+    A run that failed or covered some stages only has a page too. A section that cannot be drawn says why instead: no
+    page may end a run that trained for days.
+    """
+    record = json.loads((run_folder / RECORD).read_text(encoding="utf-8"))
+    problems: list[str] = []
+    view = _view(record, run_folder, root, partial(_attempt, problems))
+    path = run_folder / PAGE
+    try:
+        page = _environment().get_template("template.html").render(**view, problems=problems)
+    except Exception as error:
+        log.exception("the run page could not be made")
+        page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
+    write_atomically(path, page.encode("utf-8", errors="replace"))
+    return path
+
+
+def _attempt(problems: list[str], section: str, make: Callable[[], Value], instead: Value) -> Value:
+    try:
+        return make()
+    except Exception as error:
+        log.exception("the section %s of the run page could not be made", section)
+        problems.append(f"{section}: {type(error).__name__}: {error}")
+        return instead
+
+
+def _view(
+    record: dict[str, Any], run_folder: Path, root: Path, attempt: Callable[[str, Callable[[], Any], Any], Any]
+) -> dict[str, Any]:
+    """Everything that the template shows, by name."""
+    artifacts = attempt("artifacts", lambda: open_artifacts(record), {})
+    found = finders(record)
+    findings = {name: attempt(name, find, {} if name in DICTIONARIES else []) for name, find in found.items()}
+    examples = attempt("removed documents", lambda: removals(artifacts), {})
+    bits = [line for line in findings["bits_per_byte"] if line.get("model") is not None]
+    sources = [line["source"] for line in findings["funnel"]]
+    figures = {
+        "training": attempt("training", lambda: _training(artifacts), None),
+        "bits": attempt("bits per byte", lambda: bits_figure(bits) if bits else None, None),
+    }
+    tables = attempt("scores", lambda: _score_tables(findings["scores"]), [])
+    figures |= {f"scores{number}": table["figure"] for number, table in enumerate(tables)}
+    return {
+        "record": record,
+        "root": str(root),
+        "findings": findings,
+        "errors": [entry for entry in record["stages"] if entry["outcome"] == "failed"],
+        "headlines": attempt("headlines", lambda: headlines(record, findings), []),
+        "colours": {source: number % 12 for number, source in enumerate(sources)},
+        "rules": attempt("rules", lambda: _rules(findings["removed"], examples), {}),
+        "cuts": [
+            {"stage": key[0], "rule": key[2], "examples": rows} for key, rows in examples.items() if key[1] == "cut"
+        ],
+        "passages": attempt("leaks", lambda: leaked_passages(artifacts), {}),
+        "tables": tables,
+        "samples": attempt("samples", lambda: _samples(artifacts), []),
+        "conservation": attempt("conservation", lambda: conservation_line(findings["conservation"]), ""),
+        "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),
+        "figures": {name: figure for name, figure in figures.items() if figure},
+        "plotly": attempt("plotly", _plotly, "") if any(figures.values()) else "",
+        "style": (HERE / "style.css").read_text(encoding="utf-8"),
+        "draw": (HERE / "draw.js").read_text(encoding="utf-8"),
+    }
+
+
+def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str, str]]:
+    """The few numbers at the top: what a reader asks first."""
+    found: list[dict[str, str]] = []
+    whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
+    if whole is not None and whole.get("model") is not None:
+        below = f"{1 - whole['model'] / whole['unigram']:.0%} under the unigram" if whole.get("unigram") else ""
+        found.append({"value": f"{whole['model']:.3f}", "name": "bits per byte, held out", "note": below})
+    training = findings["training"]
+    if training.get("last_loss") is not None:
+        note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"
+        found.append({"value": f"{training['last_loss']:.2f}", "name": "training loss, nats a token", "note": note})
+        found.append({"value": compact(training["tokens"]), "name": "tokens trained", "note": ""})
+    documents = findings["conservation"].get("documents")
+    if documents:
+        kept = documents.get("packed", documents.get("kept", 0))
+        found.append({"value": f"{kept:,}", "name": "documents kept", "note": f"of {documents['read']:,} read"})
+    if findings["leaks"]:
+        leaked, items = (sum(line[key] for line in findings["leaks"]) for key in ("leaked", "items"))
+        found.append({"value": f"{leaked:,}", "name": "benchmark items found leaked", "note": f"of {items:,}"})
+    if record.get("finished"):
+        took = duration(record["finished"] - record["started"])
+        found.append({"value": took, "name": "from start to end", "note": ""})
+    return found
+
+
+def _training(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
+    if "train" not in artifacts or not artifacts["train"].rows("metrics"):
+        return None
+    return training_figure(artifacts["train"].table("metrics"))
+
+
+def _score_tables(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By benchmark: accuracy as lines of shots with a cell for each subset, its figure, and all other metrics."""
+    tables: list[dict[str, Any]] = []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        mine = [row for row in rows if row["task"] == task]
+        accuracy = [row for row in mine if row["metric"] == MAIN_METRIC]
+        lines = [
+            {"shots": shots, "cells": {row["subset"]: row for row in accuracy if row["shots"] == shots}}
+            for shots in sorted({row["shots"] for row in accuracy})
+        ]
+        notes = list(dict.fromkeys(f"{shots_word(r['shots'])}: {r['note']}" for r in accuracy if r["note"]))
+        others = [row for row in mine if row["metric"] != MAIN_METRIC]
+        figure = scores_figure(accuracy) if accuracy else None
+        tables.append({"task": task, "lines": lines, "notes": notes, "others": others, "figure": figure})
+    return tables
+
+
+def _rules(removed: list[dict[str, Any]], examples: dict[tuple[str, str, str], Any]) -> dict[str, list[dict[str, Any]]]:
+    """Stage, in the order of the road -> its rules with some of the documents that they dropped."""
+    by_stage: dict[str, list[dict[str, Any]]] = {}
+    for line in removed[:MOST_RULES]:
+        shown = examples.get((line["stage"], "drop", line["rule"]), [])
+        by_stage.setdefault(line["stage"], []).append({**line, "examples": shown})
+    return by_stage
+
+
+def _samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
+        return []
+    return artifacts["evaluate"].table("samples").to_pylist()[:MOST_SAMPLES]
+
+
+def _recipe(run_folder: Path) -> str:
+    for name in ("recipe.toml", "recipe.json"):
+        if (run_folder / name).exists():
+            return (run_folder / name).read_text(encoding="utf-8")
+    return ""
+
+
+def _plotly() -> str:
+    return (importlib.resources.files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _environment() -> jinja2.Environment:
+    """Autoescape is on: documents, paths and evidence hold HTML that must be shown, never run."""
+    loader = jinja2.FunctionLoader(lambda name: (HERE / name).read_text(encoding="utf-8"))
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        duration=duration, compact=compact, size=size, clock=clock, shots=shots_word, inline_script=inline_script
+    )
+    return environment
+
+
+def inline_script(value: Any) -> str:
+    """JSON that may stand within a script element: nothing in it can end the element or begin a comment."""
+    return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,0 +1,145 @@
+"""The last screen of a run: funnel, mixture, loss, bits per byte, scores, time per stage, conservation, the page.
+
+The numbers are those of `flows.findings`, the same that the run page shows.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.findings import conservation_line, gather
+from flows.page.writing import PAGE
+from flows.wording import compact, duration, shots_word
+
+STAGE_WORDS = {
+    "sample": "sampled",
+    "clean": "cleaned",
+    "dedup": "unique",
+    "decontaminate": "clean of leaks",
+    "chunk": "packed",
+}
+OUTCOME_STYLES = {"built": "green", "reused": "cyan", "reproduced": "magenta", "failed": "bold red", "skipped": "dim"}
+MOST_RULES = 6
+
+
+def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
+    """Print one screen about the run whose record is `run`; what the run did not reach is left out."""
+    findings = gather(run)
+    console.print()
+    for table in (_funnel(findings), _sources(findings), _scores(findings)):
+        if table is not None:
+            console.print(table)
+            console.print()
+    for line in (_removed(findings), _leaks(findings), _loss(findings), _times(findings)):
+        if line:
+            console.print(line)
+    conserved = conservation_line(findings["conservation"])
+    if conserved:
+        style = "" if findings["conservation"]["balanced"] else "bold red"
+        console.print(f"[bold]conservation[/]  [{style or 'default'}]{conserved}[/]")
+    for entry in run["stages"]:
+        if entry["outcome"] == "failed":
+            console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
+    page = root / "runs" / run["run_id"] / PAGE
+    console.print(f"[bold]page[/]          {escape(str(page))}", soft_wrap=True)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+    return table
+
+
+def _funnel(findings: dict[str, Any]) -> Table | None:
+    lines = findings["funnel"]
+    if not lines:
+        return None
+    stages = [stage for stage in STAGE_WORDS if stage in lines[0]]
+    table = _table("documents", "source", "read", *(STAGE_WORDS[stage] for stage in stages), "held out", "kept")
+    for line in lines:
+        kept = f"{line[stages[-1]] / line['read']:.0%}" if line["read"] else "-"
+        numbers = [f"{line[key]:,}" for key in ("read", *stages, "held_out")]
+        table.add_row(escape(line["source"]), *numbers, kept)
+    return table
+
+
+def _sources(findings: dict[str, Any]) -> Table | None:
+    """Mixture and held-out bits per byte, which are both by source, in one table."""
+    mixed = {line["source"]: line for line in findings["mixture"]}
+    bits = {line["source"]: line for line in findings["bits_per_byte"] if line.get("model") is not None}
+    if not mixed:
+        return None
+    held_out = ("bits/byte", "unigram", "xz", "under unigram") if bits else ()
+    table = _table("mixture and held-out text", "source", "planned", "realised", "tokens", "epochs", *held_out)
+    for source in [*mixed, *(source for source in bits if source not in mixed)]:
+        cells = ["", "", "", ""]
+        if source in mixed:
+            line = mixed[source]
+            cells = [f"{100 * line[key]:.2f}%" for key in ("planned_share", "realised_share")]
+            cells += [compact(line["tokens"]), f"{line['epochs']:.2f}"]
+        style = "bold" if source == "all" else ""
+        table.add_row(escape(source), *cells, *(_bits(bits.get(source, {})) if bits else ()), style=style)
+    return table
+
+
+def _bits(line: dict[str, Any]) -> list[str]:
+    values = [f"{line[who]:.3f}" if line.get(who) is not None else "-" for who in ("model", "unigram", "xz")]
+    return [*values, f"{1 - line['model'] / line['unigram']:.0%}" if line.get("unigram") else "-"]
+
+
+def _scores(findings: dict[str, Any]) -> Table | None:
+    cells: dict[tuple[str, int], dict[str, str]] = {}
+    for row in findings["scores"]:
+        if row["metric"] == "acc" and row["value"] is not None:
+            error = f" ± {1.96 * row['stderr']:.0%}" if row["stderr"] is not None else ""
+            cells.setdefault((row["task"], row["shots"]), {})[row["subset"]] = f"{row['value']:.0%}{error} ({row['n']})"
+    if not cells:
+        return None
+    table = _table("accuracy (95%, items)", "benchmark", "shots", "all", "clean", "leaked")
+    for (task, shots), values in sorted(cells.items()):
+        table.add_row(escape(task), shots_word(shots), *(values.get(key, "-") for key in ("all", "clean", "leaked")))
+    return table
+
+
+def _removed(findings: dict[str, Any]) -> str:
+    rules = sorted(findings["removed"], key=lambda line: -line["documents"])
+    if not rules:
+        return ""
+    told = ", ".join(f"{escape(line['rule'])} {line['documents']:,}" for line in rules[:MOST_RULES])
+    more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES else ""
+    return f"[bold]dropped by[/]    {told}{more}"
+
+
+def _leaks(findings: dict[str, Any]) -> str:
+    told = ", ".join(
+        f"{escape(line['benchmark'])} {line['leaked']:,} of {line['items']:,} items"
+        + (f" ({line['remains']:,} still in the text)" if line["remains"] else "")
+        for line in findings["leaks"]
+    )
+    return f"[bold]leaked[/]        {told}" if told else ""
+
+
+def _loss(findings: dict[str, Any]) -> str:
+    training = findings["training"]
+    if training.get("last_loss") is None:
+        return ""
+    speed = f", {compact(training['tokens_s'])} tokens a second" if training.get("tokens_s") else ""
+    return (
+        f"[bold]loss[/]          {training['first_loss']:.3f} -> {training['last_loss']:.3f} nats a token in"
+        f" {training['steps']:,} steps, {compact(training['tokens'])} tokens{speed}"
+    )
+
+
+def _times(findings: dict[str, Any]) -> str:
+    told = [
+        f"{line['stage']} [{OUTCOME_STYLES.get(line['outcome'], 'default')}]"
+        + (duration(line["seconds"]) if "seconds" in line else line["outcome"])
+        + ("" if line["outcome"] == "built" or "seconds" not in line else f" {line['outcome']}")
+        + "[/]"
+        for line in findings["road"]
+    ]
+    return f"[bold]time[/]          {', '.join(told)}"

@@ -1,0 +1,42 @@
+"""Numbers in words that a reader takes in at a glance: durations, counts, sizes, times."""
+
+import time
+
+SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def compact(number: float) -> str:
+    """`8,120`, `12.3K`, `1.2M`, `4.0B`."""
+    for least, unit, letter in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
+        if number >= least:
+            return f"{number / unit:.1f}{letter}"
+    return f"{number:,.0f}"
+
+
+def size(number: float) -> str:
+    """Bytes as `812 B`, `1.2 MB`."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number:.0f} B"
+
+
+def clock(seconds: float | None) -> str:
+    """UTC date and time; a dash for a time that has not come."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else "-"
+
+
+def shots_word(shots: int) -> str:
+    """`zero-shot`, `one-shot`, `5-shot`."""
+    return SHOT_WORDS.get(shots, f"{shots}-shot")

@@ -1,0 +1,282 @@
+"""A whole run made small: eight real artifacts with numbers that can be checked in the head.
+
+books: 12 records read, 1 rejected, 1 not selected, 10 sampled; 1 held out; 9 packed.
+web:   20 read and sampled; 6 dropped in clean, 4 in dedup, 1 in decontaminate; 1 held out; 8 packed.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import blake3
+import pyarrow as pa
+import pytest
+
+from flows.record import RECORD
+from model.schema import METRICS, ORDER, STEPS
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows
+from tasks.report import SourceCounts, StageReport
+from tasks.schema import DOCUMENTS, LEAKS, SCORES
+from tasks.workspace import Unit, Workspace, table_file_name
+
+HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
+STARTED = 1_800_000_000.0
+
+
+@dataclass(frozen=True)
+class MadeRun:
+    """Where a made run lies."""
+
+    root: Path
+    folder: Path
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return json.loads((self.folder / RECORD).read_text())
+
+
+def doc_id(source: str, number: int) -> bytes:
+    return blake3.blake3(f"{source}/{number}".encode()).digest(length=16)
+
+
+def documents(books: range, web: range) -> pa.Table:
+    rows = [("books", number) for number in books] + [("web", number) for number in web]
+    return pa.Table.from_pylist(
+        [
+            {
+                "doc_id": doc_id(source, number),
+                "piece": 0,
+                "source": source,
+                "lang": "en",
+                "text": f"Text {number} of {source}. {HOSTILE}. The leaked sentence stands here. And it goes on.",
+                "text_digest": bytes(16),
+                "origin": {"path": f"{source}/{number}.txt", "record": 0, "byte": 0},
+                "meta": None,
+            }
+            for source, number in rows
+        ],
+        schema=DOCUMENTS,
+    )
+
+
+def counts(documents_in: int, documents_out: int, **more: Any) -> SourceCounts:
+    dropped, edited = Counter(more.pop("dropped", {})), Counter(more.pop("edited", {}))
+    sizes = {"bytes_in": 100 * documents_in, "bytes_out": 100 * documents_out}
+    return SourceCounts(documents_in, documents_out, **sizes, dropped=dropped, edited=edited, **more)
+
+
+def ledger(stage: str, *rows: tuple[str, int, str, str]) -> pa.Table:
+    """Rows of (source, number, action, rule)."""
+    made = LedgerRows(stage)
+    for source, number, action, rule in rows:
+        made.add(
+            doc_id=doc_id(source, number), action=action, rule=rule, value=12.0, limit=50.0, bytes_in=100, bytes_out=0
+        )
+    return made.table()
+
+
+def write_sample(unit: Unit) -> None:
+    unit.write_table("documents", documents(range(10), range(20)), table_file_name("documents", "00000"))
+    unit.report.sources = {"books": counts(12, 10, rejected=1, not_selected=1), "web": counts(20, 20)}
+    unit.report.facts = {"files": {"books": {"read": 12}, "web": {"read": 20}}}
+
+
+def write_clean(unit: Unit) -> None:
+    short = [("web", number, DROP, "gopher_words_min") for number in (14, 15, 16, 17)]
+    stops = [("web", number, DROP, "gopher_stop_words") for number in (18, 19)]
+    unit.write_table("documents", documents(range(10), range(14)), table_file_name("documents", "00000"))
+    unit.write_table("ledger", ledger("clean", *short, *stops), table_file_name("ledger", "00000"))
+    dropped = {"gopher_words_min": 4, "gopher_stop_words": 2}
+    unit.report.sources = {"books": counts(10, 10), "web": counts(20, 14, dropped=dropped, edited={"mojibake": 3})}
+
+
+def write_dedup(unit: Unit) -> None:
+    copies = [("web", number, DROP, "near_duplicate") for number in (10, 11, 12)]
+    exact = [("web", 13, DROP, "exact_duplicate")]
+    unit.write_table("documents", documents(range(10), range(10)), table_file_name("documents", "00000"))
+    unit.write_table("ledger", ledger("dedup", *copies, *exact), table_file_name("ledger", "00000"))
+    dropped = {"near_duplicate": 3, "exact_duplicate": 1}
+    unit.report.sources = {"books": counts(10, 10), "web": counts(14, 10, dropped=dropped)}
+    planted = {"pairs": 50, "found": 49, "recall": 0.98, "low": 0.9, "high": 0.99}
+    unit.report.facts = {"clusters": {"count": 2, "largest": 3}, "planted": planted}
+
+
+def write_decontaminate(unit: Unit) -> None:
+    fates = ledger(
+        "decontaminate",
+        ("books", 0, HOLD_OUT, "held_out"),
+        ("web", 0, HOLD_OUT, "held_out"),
+        ("books", 1, CUT, "leak"),
+        ("web", 1, DROP, "too_many_pieces"),
+    )
+    unit.write_table("documents", documents(range(1, 10), range(2, 10)), table_file_name("documents", "00000"))
+    unit.write_table("ledger", fates, table_file_name("ledger", "00000"))
+    text = documents(range(1, 2), range(0)).column("text")[0].as_py().encode()
+    start = text.index(b"The leaked sentence")
+    leak = {
+        "benchmark": "cloze",
+        "item_id": "cloze-1",
+        "state": "leaked",
+        "form": "13-gram",
+        "doc_id": doc_id("books", 1),
+        "piece": 0,
+        "start": start,
+        "end": start + len(b"The leaked sentence stands here."),
+        "matched": 9,
+        "total": 9,
+        "remains": False,
+    }
+    nowhere = dict.fromkeys(("doc_id", "piece", "start", "end"))
+    clean = {**leak, **nowhere, "item_id": "cloze-2", "state": "clean", "form": "none", "matched": 0}
+    unit.write_table("leaks", pa.Table.from_pylist([leak, clean], schema=LEAKS))
+    unit.report.sources = {
+        "books": counts(10, 9, held_out=1, pieces_out=10),
+        "web": counts(10, 8, held_out=1, pieces_out=8, dropped={"too_many_pieces": 1}),
+    }
+    benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 0}
+    unit.report.facts = {"benchmarks": {"cloze": benchmark}}
+
+
+def write_vocab(unit: Unit) -> None:
+    unit.report.facts = {"vocabulary": {"pieces": 512, "bytes_per_token": {"books": 3.5, "web": 3.1}}}
+
+
+def write_chunk(unit: Unit) -> None:
+    """40 reads of rows of 16 tokens: 20 of the 30 rows of books, each of the 10 rows of web twice."""
+    rows = [*range(20), *range(30, 40), *range(30, 40)]
+    unit.write_table("sequences", pa.table({"row": pa.array(range(40), pa.int64())}), "part-00000.arrow")
+    unit.write_table("order", pa.table({"row": rows, "epoch": [0] * 30 + [1] * 10}, schema=ORDER))
+    unit.report.sources = {"books": counts(9, 9, pieces_out=10), "web": counts(8, 8, pieces_out=8)}
+    line = {"weight": 0.5, "planned_share": 0.5, "realised_share": 0.5, "reads": 20}
+    unit.report.facts = {
+        "mixture": {
+            "books": {**line, "documents": 9, "tokens": 480, "rows": 30, "epochs": 20 / 30},
+            "web": {**line, "documents": 8, "tokens": 160, "rows": 10, "epochs": 2.0},
+        }
+    }
+
+
+def write_train(unit: Unit) -> None:
+    """Ten steps of four rows."""
+    steps = [
+        {"step": step, "attempt": 0, "pos_start": 4 * step, "pos_end": 4 * step + 4, "applied": True}
+        for step in range(10)
+    ]
+    metrics = [
+        {
+            "step": step,
+            "tokens": 64 * (step + 1),
+            "loss": 6.0 - 0.3 * step,
+            "grad_norm": 1.0 if step != 5 else float("inf"),
+            "lr": 1e-3,
+            "scale": 1.0,
+            "thermometers": [],
+        }
+        for step in range(10)
+    ]
+    unit.write_table("steps", pa.Table.from_pylist(steps, schema=STEPS))
+    unit.write_table("metrics", pa.Table.from_pylist(metrics, schema=METRICS))
+    training = {"steps": 10, "skipped_steps": 0, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
+    unit.report.facts = {"training": training}
+
+
+def write_evaluate(unit: Unit) -> None:
+    bits = {"books": (2.0, 4.0, 3.0), "web": (2.5, 4.5, 3.5), "all": (2.25, 4.25, 3.25)}
+    metrics = ("bits_per_byte", "unigram_bits_per_byte", "xz_bits_per_byte")
+    rows = [
+        {"task": f"heldout/{source}", "metric": metric, "shots": 0, "subset": "all", "n": 1, "value": value}
+        for source, values in bits.items()
+        for metric, value in zip(metrics, values, strict=True)
+    ]
+    rows += [
+        {"task": "cloze", "metric": "acc", "shots": shots, "subset": subset, "n": n, "value": 0.5, "stderr": 0.1}
+        for shots in (0, 1, 5)
+        for subset, n in (("all", 2), ("clean", 1), ("leaked", 1))
+    ]
+    filled = [{"stderr": None, "note": "", **row} for row in rows]
+    unit.write_table("scores", pa.Table.from_pylist(filled, schema=SCORES))
+    samples = [{"prompt": "Once upon", "text": " a time <b>bold</b>", "temperature": 0.8, "seed": 1}]
+    unit.write_table("samples", pa.Table.from_pylist(samples))
+
+
+WRITERS: dict[str, Callable[[Unit], None]] = {
+    "sample": write_sample,
+    "clean": write_clean,
+    "dedup": write_dedup,
+    "decontaminate": write_decontaminate,
+    "vocab": write_vocab,
+    "chunk": write_chunk,
+    "train": write_train,
+    "evaluate": write_evaluate,
+}
+
+
+def build(root: Path, stage: str, parents: dict[str, Artifact]) -> Artifact:
+    def run(workspace: Workspace) -> StageReport:
+        with workspace.unit("all") as unit:
+            WRITERS[stage](unit)
+        return unit.report
+
+    made = Stage(stage, roots=("tasks.ledger",), libraries=("pyarrow",))
+    return build_artifact(RunContext(root, "made"), made, StrictConfig(), parents, run)
+
+
+def make_run(root: Path, *, until: str = "evaluate", failed: str | None = None) -> MadeRun:
+    """A run whose stages up to `until` were built; then `failed`, if given, ended in an error."""
+    entries: list[dict[str, Any]] = []
+    parents: dict[str, Artifact] = {}
+    for number, stage in enumerate(WRITERS):
+        artifact = build(root, stage, parents)
+        parents = {stage: artifact}
+        entries.append(
+            {
+                "stage": stage,
+                "identity": artifact.identity,
+                "content": artifact.content,
+                "path": str(artifact.path),
+                "outcome": "built",
+                "cause": "no artifact of this stage exists yet",
+                "seconds": 1.5,
+                "started": STARTED + number,
+            }
+        )
+        if stage == until:
+            break
+    if failed is not None:
+        entries.append({"stage": failed, "outcome": "failed", "error": "InputError: <b>no such file</b>"})
+    folder = root / "runs" / "20270115T080000Z-abcdef"
+    folder.mkdir(parents=True)
+    record = {
+        "run_id": folder.name,
+        "recipe_name": "made",
+        "root": str(root),
+        "started": STARTED,
+        "finished": STARTED + 95,
+        "state": "failed" if failed else "completed",
+        "stages": entries,
+        "notes": [],
+        "host": "here",
+        "versions": {"pyarrow": "1", "torch": "2"},
+        "git": {"commit": "c0ffee", "dirty": True},
+    }
+    (folder / RECORD).write_text(json.dumps(record))
+    (folder / "recipe.toml").write_text('name = "made" # <recipe>\n')
+    return MadeRun(root, folder)
+
+
+@pytest.fixture(scope="module")
+def made_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
+    """A completed run; read it, don't change it."""
+    return make_run(tmp_path_factory.mktemp("made"))
+
+
+@pytest.fixture
+def make() -> Callable[..., MadeRun]:
+    """`make(root, until=..., failed=...)` for runs that ended early."""
+    return make_run

@@ -1,0 +1,85 @@
+"""Numbers of a run, from artifacts alone."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flows.findings import conservation_line, gather
+
+
+def test_the_funnel_counts_documents_by_source_after_each_stage(made_run: Any):
+    assert gather(made_run.record)["funnel"] == [
+        {"source": "web", "read": 20, "sample": 20, "clean": 14, "dedup": 10, "decontaminate": 8, "chunk": 8}
+        | {"held_out": 1},
+        {"source": "books", "read": 12, "sample": 10, "clean": 10, "dedup": 10, "decontaminate": 9, "chunk": 9}
+        | {"held_out": 1},
+    ]
+
+
+def test_the_law_of_conservation_is_one_line(made_run: Any):
+    found = gather(made_run.record)["conservation"]
+    assert found["balanced"]
+    assert conservation_line(found) == (
+        "32 documents read = 1 rejected + 1 not selected + 6 dropped in clean + 4 dropped in dedup"
+        " + 1 dropped in decontaminate + 2 held out + 17 packed; 40 rows given = 40 trained"
+    )
+    assert found["rows"] == {"packed": 40, "in_order": 30, "never_read": 10}
+
+
+def test_a_document_without_a_fate_is_said_loudly(made_run: Any):
+    found = gather(made_run.record)["conservation"]
+    assert "DOES NOT BALANCE" in conservation_line({**found, "balanced": False})
+
+
+def test_a_vanished_document_breaks_the_balance(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path, until="dedup")
+    (entry,) = [entry for entry in made.record["stages"] if entry["stage"] == "dedup"]
+    path = Path(entry["path"]) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["report"]["sources"]["web"]["documents_out"] -= 1
+    path.write_text(json.dumps(manifest))
+    assert not gather(made.record)["conservation"]["balanced"]
+
+
+def test_rules_are_listed_by_stage_with_the_most_frequent_first(made_run: Any):
+    removed = [(line["stage"], line["rule"], line["documents"]) for line in gather(made_run.record)["removed"]]
+    assert removed == [
+        ("clean", "gopher_words_min", 4),
+        ("clean", "gopher_stop_words", 2),
+        ("dedup", "near_duplicate", 3),
+        ("dedup", "exact_duplicate", 1),
+        ("decontaminate", "too_many_pieces", 1),
+    ]
+
+
+def test_bits_per_byte_stand_beside_their_baselines_with_all_last(made_run: Any):
+    lines = gather(made_run.record)["bits_per_byte"]
+    assert [(line["source"], line["model"], line["unigram"], line["xz"]) for line in lines] == [
+        ("books", 2.0, 4.0, 3.0),
+        ("web", 2.5, 4.5, 3.5),
+        ("all", 2.25, 4.25, 3.25),
+    ]
+
+
+def test_a_run_that_ended_early_has_fewer_findings_and_its_error(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path, until="dedup", failed="decontaminate")
+    found = gather(made.record)
+    assert [line["outcome"] for line in found["road"]] == ["built"] * 3 + ["failed"] + ["skipped"] * 4
+    assert found["conservation"]["documents"]["kept"] == 20
+    assert found["conservation"]["balanced"]
+    assert found["mixture"] == found["bits_per_byte"] == found["scores"] == []
+
+
+def test_an_artifact_that_was_removed_is_told(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path, until="clean")
+    shutil.rmtree(made.record["stages"][0]["path"])
+    road = gather(made.record)["road"]
+    assert "no longer stands" in road[0]["error"]
+    assert road[1]["result"] == {"amount": 24, "unit": "documents"}
+
+
+def test_findings_are_json(made_run: Any):
+    found = gather(made_run.record)
+    assert json.loads(json.dumps(found)) == found

@@ -1,0 +1,150 @@
+"""The run page: whole, self-contained, safe with hostile documents, and there for runs that ended early."""
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.page import write_page
+from flows.page.charts import chance_of, training_figure
+from flows.page.examples import removals
+from flows.page.writing import inline_script
+from model.schema import METRICS
+
+NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
+
+
+class Reader(HTMLParser):
+    """Collects elements, the text outside of scripts, and whether every element is closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+        self.scripts = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.scripts += tag == "script"
+        self.ids += [named["id"]] if named.get("id") else []
+        self.links += [value for key, value in attrs if key in ("src", "href") and value]
+        if tag not in NEVER_CLOSED:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text += data
+
+
+def read(page: Path) -> Reader:
+    reader = Reader()
+    reader.feed(page.read_text())
+    assert reader.open == []
+    reader.text = " ".join(reader.text.split())
+    return reader
+
+
+@pytest.fixture(scope="module")
+def page(made_run: Any) -> Path:
+    return write_page(made_run.folder, made_run.root)
+
+
+def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
+    reader = read(page)
+    sections = ["road", "funnel", "mixture", "removals", "leaks", "training", "heldout", "scores", "samples"]
+    assert [name for name in [*sections, "conservation", "provenance"] if name not in reader.ids] == []
+    assert {"figure-training", "figure-bits", "figure-scores0"} <= set(reader.ids)
+    assert "could not be made" not in reader.text
+    assert "47% under the unigram" in reader.text
+    assert "32 documents read = 1 rejected" in reader.text
+
+
+def test_the_page_asks_the_network_for_nothing(page: Path):
+    reader = read(page)
+    assert reader.links == ["data:,"]
+    style = re.search(r"<style>(.*?)</style>", page.read_text(), re.DOTALL)
+    assert style is not None
+    assert "url(" not in style[1]
+    assert "@import" not in style[1]
+
+
+def test_html_in_documents_is_shown_and_never_run(page: Path):
+    reader = read(page)
+    assert reader.scripts == 3, "figures, plotly and draw.js; none from a document"
+    assert "<script>alert('from a document')</script>" in reader.text
+    assert "a time <b>bold</b>" in reader.text
+
+
+def test_every_rule_shows_documents_that_it_removed(made_run: Any):
+    from flows.findings import open_artifacts
+
+    found = removals(open_artifacts(made_run.record))
+    assert {key: len(rows) for key, rows in found.items()} == {
+        ("clean", "drop", "gopher_words_min"): 3,
+        ("clean", "drop", "gopher_stop_words"): 2,
+        ("dedup", "drop", "near_duplicate"): 3,
+        ("dedup", "drop", "exact_duplicate"): 1,
+        ("decontaminate", "cut", "leak"): 1,
+        ("decontaminate", "drop", "too_many_pieces"): 1,
+    }
+    (example,) = found["dedup", "drop", "exact_duplicate"]
+    assert example["path"] == "web/13.txt, record 0"
+    assert example["excerpt"].startswith("Text 13 of web.")
+
+
+def test_a_leak_stands_marked_between_its_surroundings(page: Path):
+    marked = re.findall(r"<mark>(.*?)</mark>", page.read_text())
+    assert marked == ["The leaked sentence stands here."]
+
+
+@pytest.mark.parametrize("until", ["sample", "clean", "decontaminate", "vocab", "chunk", "train"])
+def test_a_run_that_ended_early_has_a_page(until: str, make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path, until=until, failed="evaluate")
+    reader = read(write_page(made.folder, made.root))
+    assert "evaluate failed" in reader.text
+    assert "InputError: <b>no such file</b>" in reader.text
+    assert "could not be made" not in reader.text
+
+
+def test_a_damaged_artifact_is_said_on_the_page_and_ends_nothing(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path)
+    (entry,) = [entry for entry in made.record["stages"] if entry["stage"] == "evaluate"]
+    scores = Path(entry["path"]) / "scores.arrow"
+    scores.write_bytes(scores.read_bytes()[:-10] + b"0123456789")
+    reader = read(write_page(made.folder, made.root))
+    assert "IntegrityError: scores.arrow" in reader.text
+    assert {"funnel", "mixture", "training", "conservation"} <= set(reader.ids)
+
+
+def test_the_same_run_gives_the_same_page(page: Path, made_run: Any):
+    before = page.read_bytes()
+    assert write_page(made_run.folder, made_run.root).read_bytes() == before
+
+
+def test_steps_without_a_finite_value_are_gaps(made_run: Any):
+    import pyarrow as pa
+
+    rows = [
+        {"step": 0, "tokens": 4, "loss": float("nan"), "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": []}
+    ]
+    figure = training_figure(pa.Table.from_pylist(rows, schema=METRICS))
+    assert [trace["y"] for trace in figure["data"]] == [[None], [1.0], [1e-3]]
+    assert "NaN" not in json.dumps(figure)
+
+
+def test_chance_is_read_from_the_notes():
+    assert chance_of([{"subset": "all", "note": "per bytes; chance 0.250; 200 of 320 items drawn"}]) == 0.25
+    assert chance_of([{"subset": "all", "note": ""}]) is None
+
+
+def test_data_within_a_script_cannot_end_it():
+    assert inline_script("</script><!--") == '"\\u003c/script\\u003e\\u003c!--"'

@@ -1,0 +1,57 @@
+"""The last screen of a run, and numbers in words."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flows.summary import print_summary
+from flows.wording import clock, compact, duration, shots_word, size
+
+
+def screen(made: Any, width: int = 100) -> list[str]:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    print_summary(made.record, made.root, console)
+    return console.file.getvalue().splitlines()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_one_screen_tells_the_run(made_run: Any):
+    lines = screen(made_run)
+    assert len(lines) <= 40
+    text = " ".join(" ".join(lines).split())
+    for told in (
+        "web 20 20 14 10 8 8 1 40%",
+        "books 50.00% 50.00% 480 0.67 2.000 4.000 3.000 50%",
+        "all 2.250 4.250 3.250 47%",
+        "cloze zero-shot 50% ± 20% (2)",
+        "leaked cloze 1 of 2 items",
+        "6.000 -> 3.300 nats a token in 10 steps",
+        "32 documents read = 1 rejected + 1 not selected",
+    ):
+        assert told in text
+    assert lines[-1].endswith(str(made_run.folder / "page.html")), "the path is not broken at the width"
+
+
+def test_a_failed_run_says_what_failed_and_leaves_out_what_it_did_not_reach(make: Callable[..., Any], tmp_path: Path):
+    text = "\n".join(screen(make(tmp_path, until="clean", failed="dedup")))
+    assert "dedup failed  InputError: <b>no such file</b>" in text
+    assert "mixture" not in text
+    assert "accuracy" not in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.04, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (59.7, "1 min 0 s"), (200, "3 min 20 s"), (18120, "5 h 2 min")],
+)
+def test_durations(seconds: float, words: str):
+    assert duration(seconds) == words
+
+
+def test_counts_sizes_times_and_shots():
+    assert [compact(n) for n in (812, 9999, 12_300, 1_200_000, 4e9)] == ["812", "9,999", "12.3K", "1.2M", "4.0B"]
+    assert [size(n) for n in (812, 1_200_000)] == ["812 B", "1.2 MB"]
+    assert (clock(0.0), clock(86_400.0)) == ("-", "1970-01-02 00:00:00 UTC")
+    assert [shots_word(n) for n in (0, 1, 5)] == ["zero-shot", "one-shot", "5-shot"]
