@@ -9,6 +9,10 @@ from typing import Any
 
 from prefect import flow
 from prefect.logging import get_run_logger
+
+from flows.page import write_page
+from flows.recipe import Recipe
+from flows.run import Run
 from tasks.chunk.task import chunk
 from tasks.clean.task import clean
 from tasks.decontaminate.task import decontaminate
@@ -17,10 +21,6 @@ from tasks.evaluate.task import evaluate
 from tasks.sample.task import sample
 from tasks.train.task import train
 from tasks.vocab.task import vocab
-
-from flows.page import write_page
-from flows.recipe import Recipe
-from flows.run import Run
 
 
 @flow(name="pretrain", persist_result=False, validate_parameters=True)

@@ -28,17 +28,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
-from tasks.chunk.config import ChunkConfig
-from tasks.decontaminate.config import DecontaminateConfig
-from tasks.evaluate.config import EvaluateConfig
-from tasks.train.config import TrainStageConfig
 
 from flows.road import STAGES
 from model.errors import InputError, RecipeError
+from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.config import RUNTIME, StrictConfig
+from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
+from tasks.evaluate.config import EvaluateConfig
 from tasks.sample.config import SampleConfig
+from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import VocabConfig
 
 RECIPES = Path(__file__).parent / "recipes"

@@ -2,6 +2,8 @@
 
 import functools
 import multiprocessing
+import os
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -63,7 +65,9 @@ def _pool(workers: int, in_threads: bool) -> Executor:
     if in_threads:
         return ThreadPoolExecutor(workers)
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=die_with_parent)
+    return ProcessPoolExecutor(
+        workers, mp_context=context, initializer=die_with_parent, initargs=(signal.SIGKILL, os.getpid())
+    )
 
 
 def unit_name(index: int) -> str:

@@ -13,6 +13,10 @@ class TrainStageConfig(StrictConfig, TrainConfig):
 
     model: GPTConfig = GPTConfig()
     """The network; its `vocab_size` is taken from the vocabulary when left out."""
+    checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
+    """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result."""
+    keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
+    """Newest checkpoints that are kept while training."""
     hang_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
     """Seconds without a finished step (start-up included) after which the trainer counts as hung and is killed."""
     max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
