@@ -171,7 +171,7 @@ def step(
     with told_errors():
         from flows.lineage import open_run, run_artifacts, step_of
 
-        told = step_of(run_artifacts(open_run(root, _run_word(run_id))), number)
+        told = step_of(run_artifacts(open_run(root, _run_word(run_id), needs="train")), number)
         if as_json:
             _print_json(told)
             return
@@ -217,7 +217,7 @@ def report(
 
         record = open_run(root, _run_word(run_id))
         page = write_page(root / "runs" / record["run_id"], root)
-        _finish(record, root, page, as_json)
+        _finish({**record, "page": str(page)}, root, page, as_json)
 
 
 def main() -> None:
@@ -268,14 +268,14 @@ def _run_flow(
             record = pretrain(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
         finally:
             ONLOOKER.reset(token)
-    return record, root / "runs" / run_id / "page.html"
+    return record, Path(record["page"])
 
 
 def _finish(record: dict[str, Any], root: Path, page: Path, as_json: bool) -> None:
     if as_json:
-        from flows.findings import gather
+        from flows.findings import gather, known_findings
 
-        _print_json({**record, "findings": gather(record), "page": str(page)})
+        _print_json({**record, "findings": gather(record, known_findings(record)), "page": str(page)})
         return
     from flows.summary import print_summary
 

@@ -4,6 +4,7 @@ Nothing is computed again and no stage knows of this: counts come from the stage
 tables. A run that ended early has fewer findings, never wrong ones.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -35,9 +36,24 @@ def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
     return found
 
 
-def gather(record: dict[str, Any]) -> dict[str, Any]:
-    """All findings of a run as JSON values; `record` is what `run.json` holds. Absent stages leave their key empty."""
-    return {name: find() for name, find in finders(record).items()}
+FINDINGS = "findings.json"
+FROM_TABLES = ("bits_per_byte", "scores", "conservation")
+"""Findings that take reading tables, not manifests alone."""
+
+
+def gather(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All findings of a run as JSON values; `record` is what `run.json` holds. Absent stages leave their key empty.
+
+    `known` are findings of an earlier run with the same artifacts: with them no table is read, only manifests.
+    """
+    earlier = {name: known[name] for name in FROM_TABLES} if known else {}
+    return {name: earlier[name] if name in earlier else find() for name, find in finders(record).items()}
+
+
+def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
+    """The findings that were written beside the page of a run's artifacts; None where there are none."""
+    path = Path(record["page"]).with_name(FINDINGS) if record.get("page") else None
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
 
 
 def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:

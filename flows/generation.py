@@ -16,7 +16,7 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
         if parent is None:
             raise InputError(f"generate {model}: this is an artifact of the stage `{trained.stage}`, not a model")
         return trained, Artifact.open(folder.parent.parent / parent["stage"] / parent["identity"])
-    artifacts = run_artifacts(open_run(root, None if model == "latest" else model))
+    artifacts = run_artifacts(open_run(root, None if model == "latest" else model, needs="train"))
     if "train" not in artifacts:
         raise InputError(f"generate {model}: this run ended before training; choose another with `bessemer ls`")
     return artifacts["train"], artifacts["vocab"]

@@ -21,11 +21,16 @@ EXCERPT_CHARS = 160
 LEDGER_STAGES = ("clean", "dedup", "decontaminate")
 
 
-def open_run(root: Path, run_id: str | None) -> dict[str, Any]:
-    """The record of a run by id (or unique beginning of it); without an id, the latest one."""
+def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str, Any]:
+    """The record of a run by id (or unique beginning of it); without an id, the latest that has the stage `needs`."""
     runs = list_runs(root)
+    if run_id is None:
+        runs = [run for run in runs if any(entry["stage"] == needs and "path" in entry for entry in run["stages"])]
     if not runs:
-        raise InputError(f"{root} holds no runs yet; start one with `bessemer run RECIPE --root {root}`")
+        raise InputError(
+            f"{root} holds no run that got past the stage `{needs}` yet; start one with"
+            f" `bessemer run RECIPE --root {root}`, or name the root of your runs with --root"
+        )
     if run_id is None:
         return runs[-1]
     found = [run for run in runs if run["run_id"].startswith(run_id)]

@@ -10,7 +10,6 @@ from typing import Any
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.page import write_page
 from flows.recipe import Recipe
 from flows.run import Run
 from tasks.chunk.task import chunk
@@ -50,6 +49,5 @@ def pretrain(
             model = run.step(train, sequences, tokenizer, recipe.train)
             run.step(evaluate, model, tokenizer, sequences, unseen, recipe.evaluate)
     finally:
-        page = write_page(run.folder, root)
-        get_run_logger().info("run page: %s", page)
+        get_run_logger().info("run page: %s", run.write_page())
     return run.record.data

@@ -62,6 +62,19 @@ class RunRecord(Watcher):
         self.save()
 
 
+def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
+    """The latest earlier run that ended with the very artifacts of a run that built nothing, and has a page."""
+    stages = record["stages"]
+    if not stages or any(entry["outcome"] != "reused" for entry in stages):
+        return None
+    mine = {entry["stage"]: entry["content"] for entry in stages}
+    for earlier in reversed(list_runs(root)):
+        theirs = {entry["stage"]: entry.get("content") for entry in earlier["stages"]}
+        if theirs == mine and earlier.get("page") and Path(earlier["page"]).is_file():
+            return earlier
+    return None
+
+
 def new_run_id() -> str:
     """UTC time and six hexadecimal digits: sorts by time, never in an identity."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.findings import conservation_line, gather
+from flows.findings import conservation_line, gather, known_findings
 from flows.page.writing import PAGE
 from flows.wording import compact, duration, shots_word
 
@@ -27,7 +27,7 @@ MOST_RULES = 6
 
 def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
     """Print one screen about the run whose record is `run`; what the run did not reach is left out."""
-    findings = gather(run)
+    findings = gather(run, known_findings(run))
     console.print()
     for table in (_funnel(findings), _sources(findings), _scores(findings)):
         if table is not None:
@@ -43,7 +43,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
     for entry in run["stages"]:
         if entry["outcome"] == "failed":
             console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
-    page = root / "runs" / run["run_id"] / PAGE
+    page = run.get("page") or root / "runs" / run["run_id"] / PAGE
     console.print(f"[bold]page[/]          {escape(str(page))}", soft_wrap=True)
 
 

@@ -5,12 +5,13 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 
+from model.errors import Infra
 from model.parent_death import die_with_parent
 from tasks.artifact import Artifact, read_table
 from tasks.report import StageReport
@@ -56,7 +57,13 @@ def map_parts(
         with _pool(min(workers, len(waiting)), in_threads) as pool:
             futures = {pool.submit(work, index, parts[index]): index for index in waiting}
             for future in as_completed(futures):
-                reports[futures[future]] = future.result()
+                try:
+                    reports[futures[future]] = future.result()
+                except BrokenExecutor as error:
+                    raise Infra(
+                        f"a worker process died while it worked on {parts[futures[future]].name} (often the kernel,"
+                        f" when memory runs out). Finished parts are kept; with fewer workers each has more memory."
+                    ) from error
                 workspace.advance(len(reports), len(parts), "parts")
     return StageReport.merged(reports[index] for index in sorted(reports))
 

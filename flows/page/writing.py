@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import jinja2
 
-from flows.findings import DICTIONARIES, conservation_line, finders, open_artifacts
+from flows.findings import DICTIONARIES, FINDINGS, conservation_line, finders, open_artifacts
 from flows.page.charts import bits_figure, scores_figure, training_figure
 from flows.page.examples import leaked_passages, removals
 from flows.record import RECORD
@@ -44,6 +44,8 @@ def write_page(run_folder: Path, root: Path) -> Path:
     except Exception as error:
         log.exception("the run page could not be made")
         page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
+    if not problems:
+        write_atomically(run_folder / FINDINGS, json.dumps(view["findings"]).encode())
     write_atomically(path, page.encode("utf-8", errors="replace"))
     return path
 

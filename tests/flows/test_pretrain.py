@@ -71,8 +71,9 @@ def document_named(artifacts: dict[str, Artifact], name: str) -> str:
     return documents.column("doc_id")[paths.index(name)].as_py().hex()
 
 
-def why(artifacts: dict[str, Artifact], root: Path, name: str) -> dict[str, Any]:
-    told = json.loads(bessemer("why", document_named(artifacts, name), "--root", root, "--json").stdout)
+def why(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any], name: str) -> dict[str, Any]:
+    words = ("why", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
+    told = json.loads(bessemer(*words).stdout)
     (life,) = told["documents"]
     return life
 
@@ -95,9 +96,10 @@ def test_again_reuses_every_stage_and_reads_no_data(
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     assert outcomes(json.loads(done.stdout)) == [f"{stage} reused" for stage in STAGES]
-    before_the_page = log.read_text().partition("page")[0].splitlines()
-    data = [path for path in before_the_page if str(root / "artifacts") in path and not path.endswith("manifest.json")]
-    sources = [path for path in before_the_page if str(recipe.parent) in path and not path.endswith(".toml")]
+    opened = log.read_text().splitlines()
+    assert any(path.endswith("manifest.json") for path in opened)
+    data = [path for path in opened if str(root / "artifacts") in path and not path.endswith("manifest.json")]
+    sources = [path for path in opened if str(recipe.parent) in path and not path.endswith(".toml")]
     assert (data, sources) == ([], [])
 
 
@@ -133,19 +135,19 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
 def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    assert why(artifacts, root, "short.txt")["fate"] == "dropped in clean by rule `gopher_words_min`"
+    assert why(artifacts, root, first, "short.txt")["fate"] == "dropped in clean by rule `gopher_words_min`"
 
-    twins = [why(artifacts, root, "original.txt"), why(artifacts, root, "twin.txt")]
+    twins = [why(artifacts, root, first, "original.txt"), why(artifacts, root, first, "twin.txt")]
     (dropped,) = [life for life in twins if life["fate"] == "dropped in dedup by rule `exact_duplicate`"]
     (kept,) = [life for life in twins if life is not dropped]
     assert dropped["events"][-1]["evidence"]["survivor"] == kept["doc_id"]
 
-    near = why(artifacts, root, "near-twin.txt")
+    near = why(artifacts, root, first, "near-twin.txt")
     assert near["fate"] == "dropped in dedup by rule `near_duplicate`"
     assert near["events"][-1]["evidence"]["survivor"] == document_named(artifacts, "near-twin-longer.txt")
     assert 0.8 <= near["events"][-1]["value"] < 1.0
 
-    cut = why(artifacts, root, "leak.txt")
+    cut = why(artifacts, root, first, "leak.txt")
     (leak,) = [event for event in cut["events"] if event["what"] == "leak"]
     assert (leak["benchmark"], leak["item_id"]) == ("cloze", "leaked")
     assert any(event["what"] == "cut" for event in cut["events"])
@@ -157,7 +159,9 @@ def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
 
 
 def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
-    (reject,) = json.loads(bessemer("why", "broken.txt", "--root", root, "--json").stdout)["rejects"]
+    (reject,) = json.loads(bessemer("why", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout)[
+        "rejects"
+    ]
     assert reject["byte"] == len(b"A cast of ")
     unknown = bessemer("why", "nobody.txt", "--root", root, check=False)
     assert unknown.returncode == 3
@@ -167,13 +171,15 @@ def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str,
 def test_step_names_documents_whose_texts_agree_with_the_tokens(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    told = json.loads(bessemer("step", "latest", "3", "--root", root, "--json").stdout)
+    told = json.loads(bessemer("step", first["run_id"], "3", "--root", root, "--json").stdout)
     assert told["rows"] == 8
     assert {"notes", "code"} >= {document["source"] for document in told["documents"]}
     assert all(document["text"] and document["tokens"] > 0 for document in told["documents"])
     # A trained document's own list of steps and the step's list of documents must agree.
     doc_id = told["documents"][0]["doc_id"]
-    life = json.loads(bessemer("why", doc_id, "--root", root, "--json").stdout)["documents"][0]
+    life = json.loads(bessemer("why", doc_id, "--root", root, "--run", first["run_id"], "--json").stdout)["documents"][
+        0
+    ]
     assert 3 in life["events"][-1]["steps"]
 
 
