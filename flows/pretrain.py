@@ -10,7 +10,7 @@ from typing import Any
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.recipe import Recipe
+from flows.recipe import Recipe, find_recipe, load_recipe
 from flows.run import Run
 from tasks.chunk.task import chunk
 from tasks.clean.task import clean
@@ -24,7 +24,7 @@ from tasks.vocab.task import vocab
 
 @flow(name="pretrain", persist_result=False, validate_parameters=True)
 def pretrain(
-    recipe: Recipe,
+    recipe: Recipe | str,
     root: Path = Path("bessemer-data"),
     from_stage: str | None = None,
     only: str | None = None,
@@ -33,9 +33,13 @@ def pretrain(
 ) -> dict[str, Any]:
     """Raw text in, a trained and evaluated language model out, with the record of every document.
 
-    `root` holds all artifacts. `from_stage` builds from a stage on and expects those before it to exist, `only` builds
-    one stage, `force` rebuilds what is selected and compares. Returns the run's record.
+    `recipe` is a recipe, its file, or the name of one that ships. `root` holds all artifacts. `from_stage` builds from
+    a stage on and expects those before it to exist, `only` builds one stage, `force` rebuilds what is selected and
+    compares. Returns the run's record.
     """
+    root = root.resolve()
+    if isinstance(recipe, str):
+        recipe = load_recipe(find_recipe(recipe), root)
     run = Run(recipe, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
     get_run_logger().info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
     try:

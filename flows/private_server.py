@@ -1,7 +1,7 @@
 """A Prefect server of one run's own, for people who have set none up; it dies with the run, however the run dies.
 
 Prefect's built-in ephemeral server survives a kill -9 of the flow's process (measured with 3.8.8: one orphaned
-`uvicorn` a kill). Ours asks the kernel to end it with its parent. `python -m flows.private_server PORT` is the child.
+`uvicorn` a kill). Ours asks the kernel to end it with its parent. `python -m flows.private_server PORT PARENT_PID` is the child.
 """
 
 import os
@@ -36,7 +36,9 @@ def prefect_server() -> Iterator[str]:
         return
     port = _free_port()
     environment = {**os.environ, **EPHEMERAL}
-    server = subprocess.Popen([sys.executable, "-m", "flows.private_server", str(port)], env=environment)
+    words = [sys.executable, "-m", "flows.private_server", str(port), str(os.getpid())]
+    # A group of its own: Ctrl-C is for the run, which still has an ending to tell the server.
+    server = subprocess.Popen(words, env=environment, process_group=0)
     url = f"http://127.0.0.1:{port}/api"
     try:
         _wait_until_healthy(url, server)
@@ -99,8 +101,8 @@ def _send_what_is_queued() -> None:
     EventsWorker.drain_all(timeout=10)
 
 
-def _serve(port: int) -> None:
-    die_with_parent(signal.SIGKILL)
+def _serve(port: int, parent: int) -> None:
+    die_with_parent(signal.SIGKILL, parent)
     import uvicorn
 
     uvicorn.run(
@@ -114,4 +116,4 @@ def _serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    _serve(int(sys.argv[1]))
+    _serve(int(sys.argv[1]), int(sys.argv[2]))
