@@ -40,6 +40,8 @@ OnlyStage = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Rebuild the selected stages and compare with what stands.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]
 DEFAULT_ROOT = Path("bessemer-data")
+PIPE_WIDTH = 140
+"""Columns of tables that go to a file or pipe, where nobody can make the window wider."""
 
 
 @app.command()
@@ -99,7 +101,6 @@ def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List runs, newest last, with what each stage did."""
     with told_errors():
         from flows.record import list_runs
-        from flows.road import STAGES
 
         runs = list_runs(root)
         if as_json:
@@ -107,19 +108,13 @@ def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
             return
         from rich.table import Table
 
-        table = Table(box=None, header_style="bold")
-        for column in ("run", "recipe", "state", *STAGES):
+        from flows.telling import stages_told
+
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in ("run", "recipe", "state", "stages"):
             table.add_column(column)
-        marks = {
-            "built": "[green]built",
-            "reused": "[cyan]reused",
-            "reproduced": "[magenta]same",
-            "failed": "[red]failed",
-        }
         for record in runs:
-            outcomes = {entry["stage"]: entry["outcome"] for entry in record["stages"]}
-            cells = [marks.get(outcomes.get(stage, ""), "-") for stage in STAGES]
-            table.add_row(record["run_id"], record["recipe_name"], record["state"], *cells)
+            table.add_row(record["run_id"], record["recipe_name"], record["state"], stages_told(record))
         _console().print(table if runs else f"no runs under {root} yet; start one with `bessemer run RECIPE`")
 
 
@@ -323,7 +318,8 @@ def _run_word(word: str) -> str | None:
 def _console(stderr: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False)
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_WIDTH)
 
 
 def _print_json(value: Any) -> None:

@@ -1,5 +1,6 @@
 """Lives of documents and contents of steps, in words for a terminal."""
 
+from collections import Counter
 from typing import Any
 
 from rich.console import Console
@@ -9,6 +10,14 @@ from rich.table import Table
 from flows.lineage import Life
 
 MOST_STEPS = 12
+
+
+def stages_told(record: dict[str, Any]) -> str:
+    """What a run did to its stages, in a few words: `6 reused, 2 built`, `2 built, failed in dedup`."""
+    outcomes = Counter(entry["outcome"] for entry in record["stages"])
+    words = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != "failed"]
+    words += [f"[red]failed in {entry['stage']}[/]" for entry in record["stages"] if entry["outcome"] == "failed"]
+    return ", ".join(words) or "-"
 
 
 def tell_life(life: Life, console: Console) -> None:

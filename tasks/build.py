@@ -155,8 +155,9 @@ def _build_locked(
         if target.exists() and not forced:
             shutil.rmtree(work, ignore_errors=True)
             return Artifact.open(target, reused=True)
-        context.note(stage.name, f"building {identity.key}: {'forced' if forced else cause}")
         resumed = work.exists()
+        why = "forced" if forced else f"{cause}; going on from what was finished" if resumed else cause
+        context.note(stage.name, f"building {identity.key}: {why}")
         work.mkdir(parents=True, exist_ok=True)
         workspace = Workspace(work, context.progress_of(stage.name))
         workspace.clear_temporary()
