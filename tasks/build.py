@@ -127,10 +127,13 @@ def build_artifact(
     reproducing = forced and target.exists()
     try:
         artifact = _build_locked(context, stage, identity, parents, run, target, forced, cause)
-    except BessemerError:
-        raise
     except OSError as error:
         raise _infrastructure_error(stage, context.root, error) from error
+    except MemoryError as error:
+        raise Infra(
+            f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
+            f" parts (sample.part_bytes), and the build goes on from them."
+        ) from error
     outcome = REUSED if artifact.reused else REPRODUCED if reproducing else BUILT
     context.watcher.finished(stage.name, artifact, outcome, cause, time.monotonic() - began)
     return artifact
