@@ -238,7 +238,9 @@ def told_errors() -> Iterator[None]:
 def _run(
     chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool, verbose: bool
 ) -> None:
-    _check_root(root)
+    from flows.record import check_writable
+
+    check_writable(root)
     _quieten_prefect(verbose)
     from flows.private_server import prefect_server
 
@@ -275,20 +277,6 @@ def _finish(record: dict[str, Any], root: Path, page: Path, as_json: bool) -> No
     from flows.summary import print_summary
 
     print_summary(record, root, _console())
-
-
-def _check_root(root: Path) -> None:
-    from model.errors import InputError
-
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        probe = root / f".writable-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise InputError(
-            f"--root {root}: cannot be written ({error.strerror}); choose a folder of yours with --root"
-        ) from error
 
 
 def _quieten_prefect(verbose: bool) -> None:

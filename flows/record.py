@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from model.durable import write_atomically
+from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import Watcher
 
@@ -60,6 +61,19 @@ class RunRecord(Watcher):
     def _entry(self, entry: dict[str, Any]) -> None:
         self.data["stages"] = [old for old in self.data["stages"] if old["stage"] != entry["stage"]] + [entry]
         self.save()
+
+
+def check_writable(root: Path) -> None:
+    """Raise InputError where the root of all artifacts cannot be made or written."""
+    probe = root / f".writable-{secrets.token_hex(4)}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(
+            f"--root {root}: cannot be written ({error.strerror}); choose a folder of yours with --root"
+        ) from error
 
 
 def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 
 from flows.page import write_page
 from flows.recipe import Recipe
-from flows.record import ONLOOKER, RunRecord, new_run_id, same_artifacts
+from flows.record import ONLOOKER, RunRecord, check_writable, new_run_id, same_artifacts
 from flows.road import STAGES, stretch
 from model.durable import write_atomically
 from tasks.artifact import Artifact
@@ -41,6 +41,7 @@ class Run:
         run_id: str | None = None,
     ) -> None:
         buildable = stretch(from_stage, only)
+        check_writable(root)
         self.run_id = run_id or new_run_id()
         self.folder = root / "runs" / self.run_id
         self.folder.mkdir(parents=True, exist_ok=True)
