@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOT ?= bessemer-data
 
-.PHONY: help setup demo test lint format prove bench lock clean
+.PHONY: help setup demo test lint format prove lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
@@ -37,10 +37,6 @@ format: $(READY) ## rewrite the code in the house style
 
 prove: $(READY) ## slow proofs: kill -9 in every stage, reuse, real data
 	$(BIN)/python -m pytest -m prove $(PYTEST_FLAGS)
-
-bench: $(READY) ## side-by-side measurements against peers
-	@ls benchmarks/*.py >/dev/null 2>&1 || { echo "benchmarks/ holds no measurements yet"; exit 1; }
-	@for measurement in benchmarks/*.py; do echo "== $$measurement"; $(BIN)/python $$measurement || exit 1; done
 
 lock: $(READY) ## write requirements.lock from what the environment holds
 	{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^torch==([0-9.]+)\+.*/torch==\1/'; } > requirements.new

@@ -32,10 +32,15 @@ Settings = Annotated[
 Limit = Annotated[str, typer.Option(help="Share of every source to keep, e.g. 1% for a quick pass over everything.")]
 FromStage = Annotated[
     str | None,
-    typer.Option("--from", metavar="STAGE", help="Build this stage and what follows; earlier ones must exist."),
+    typer.Option(
+        "--from",
+        metavar="STAGE",
+        help="Go from this stage on; earlier ones must exist. Add --force to rebuild what stands.",
+    ),
 ]
 OnlyStage = Annotated[
-    str | None, typer.Option("--only", metavar="STAGE", help="Build this stage alone; earlier ones must exist.")
+    str | None,
+    typer.Option("--only", metavar="STAGE", help="Build this stage alone, unless it stands; earlier ones must exist."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Rebuild the selected stages and compare with what stands.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]

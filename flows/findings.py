@@ -62,6 +62,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     reports = {stage: artifact.report for stage, artifact in artifacts.items()}
     return {
         "road": lambda: road(record, artifacts, reports),
+        "files": lambda: _facts(reports, "sample", "files").get("files", {}),
         "funnel": lambda: funnel(reports),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
@@ -76,7 +77,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-DICTIONARIES = frozenset({"training", "duplicates", "vocabulary", "conservation"})
+DICTIONARIES = frozenset({"files", "training", "duplicates", "vocabulary", "conservation"})
 """Findings that are dictionaries; all others are lists."""
 
 

@@ -37,7 +37,7 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     if len(found) != 1:
         known = ", ".join(run["run_id"] for run in runs[-5:])
         problem = "no run" if not found else f"{len(found)} runs"
-        raise InputError(f"{problem} under {root} begin with `{run_id}`; the latest are {known}")
+        raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; the latest are {known}")
     return found[0]
 
 
@@ -67,6 +67,9 @@ class Life:
 def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
     """Ids of sampled documents whose hexadecimal id begins with `wanted`, or whose path contains it."""
     sample = _need(artifacts, "sample")
+    # `step` and LEAKS name a piece as ID/N; a life is told of the whole document.
+    beginning, slash, piece = wanted.partition("/")
+    wanted = beginning if slash and piece.isdigit() else wanted
     is_hex = len(wanted) >= 4 and all(character in "0123456789abcdef" for character in wanted.lower())
     by_id: list[bytes] = []
     by_path: list[bytes] = []
@@ -136,7 +139,11 @@ def _tell_training(life: Life, artifacts: dict[str, Artifact], doc_id: bytes) ->
     read = which[(which >= 0) & (positions < ends[np.maximum(which, 0)])]
     numbers = np.unique(applied.column("step").to_numpy()[read]).tolist()
     life.events.append({"stage": "train", "what": "trained", "steps": numbers, "reads": len(read)})
-    life.fate = f"trained in {len(numbers)} steps" if numbers else "packed, and not reached by the token budget"
+    life.fate = (
+        f"trained in {len(numbers)} step{'s' if len(numbers) > 1 else ''}"
+        if numbers
+        else "packed, and not reached by the token budget"
+    )
 
 
 def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.road import STAGES
-from model.errors import InputError, RecipeError
+from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.config import RUNTIME, StrictConfig
@@ -73,7 +73,7 @@ def find_recipe(name: str) -> Path:
     shipped = sorted(path.stem for path in RECIPES.glob("*.toml"))
     close = difflib.get_close_matches(name, shipped, n=1)
     hint = f" Did you mean `{close[0]}`?" if close else ""
-    raise InputError(
+    raise RecipeError(
         f"recipe `{name}`: there is no such file, and no recipe of that name ships with Bessemer (those that do:"
         f" {', '.join(shipped)}).{hint}"
     )
@@ -93,7 +93,8 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
     for setting in settings:
         _apply_setting(raw, setting)
-    return recipe_from(raw, origin=str(path), folder=path.resolve().parent, root=root, limit=limit)
+    origin = f"{path} with --set {' '.join(settings)}" if settings else str(path)
+    return recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
 
 
 def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path, limit: float = 1.0) -> Recipe:
@@ -217,9 +218,11 @@ def _named(entries: list[Any], name: str, setting: str) -> Any:
 
 
 def _explain(error: ValidationError, origin: str) -> str:
-    lines = [f"{origin}: {error.error_count()} wrong value{'s' if error.error_count() > 1 else ''}"]
+    lines = [f"{origin}:"]
     for problem in error.errors():
-        place = _place(problem["loc"])
+        if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
+            continue  # What is wrong with the sources themselves is told beside it.
+        place = _place(_as_written(problem["loc"]))
         if problem["type"] == "extra_forbidden":
             known = _known_keys(problem["loc"][:-1])
             close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
@@ -232,6 +235,12 @@ def _explain(error: ValidationError, origin: str) -> str:
             found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
             lines.append(f"  {place}: {message}{found}")
     return "\n".join(lines)
+
+
+def _as_written(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Where a recipe writes a value that it says once for all stages."""
+    shared = location[0] == "sample" and location[1:2] in (("sources",), ("budget_tokens",))
+    return location[1:] if shared else location
 
 
 def _place(location: Sequence[int | str]) -> str:

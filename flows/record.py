@@ -13,6 +13,7 @@ from tasks.artifact import Artifact
 from tasks.build import Watcher
 
 RECORD = "run.json"
+INTERRUPTED = "interrupted"
 
 ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
 """Who watches the runs of this context; the command puts its progress bars here."""
@@ -55,8 +56,12 @@ class RunRecord(Watcher):
         self._onlooker.finished(stage, artifact, outcome, cause, seconds)
 
     def failed(self, stage: str, error: BaseException) -> None:
-        """A stage ended in an error."""
-        self._entry({"stage": stage, "outcome": "failed", "error": f"{type(error).__name__}: {error}"})
+        """A stage ended in an error, or was interrupted by a person or a signal."""
+        if isinstance(error, Exception):
+            self._entry({"stage": stage, "outcome": "failed", "error": f"{type(error).__name__}: {error}"})
+        else:
+            kept = "finished parts and checkpoints are kept; run again to go on"
+            self._entry({"stage": stage, "outcome": INTERRUPTED, "error": kept})
 
     def _entry(self, entry: dict[str, Any]) -> None:
         self.data["stages"] = [old for old in self.data["stages"] if old["stage"] != entry["stage"]] + [entry]

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State
 
 from flows.page import write_page
 from flows.recipe import Recipe
-from flows.record import ONLOOKER, RunRecord, check_writable, new_run_id, same_artifacts
+from flows.record import INTERRUPTED, ONLOOKER, RunRecord, check_writable, new_run_id, same_artifacts
 from flows.road import STAGES, stretch
 from model.durable import write_atomically
 from tasks.artifact import Artifact
@@ -93,7 +93,8 @@ class Run:
         ended = kind is None or issubclass(kind, EndOfRoad)
         if error is not None and not ended:
             self.record.failed(self._stage, error)
-        self.record.data["state"] = "completed" if ended else "failed"
+        stopped = error is not None and not isinstance(error, Exception)
+        self.record.data["state"] = "completed" if ended else INTERRUPTED if stopped else "failed"
         self.record.data["finished"] = time.time()
         self.record.save()
         return ended

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.findings import conservation_line, gather, known_findings
+from flows.page.charts import chance_of
 from flows.page.writing import PAGE
 from flows.wording import compact, duration, shots_word
 
@@ -18,11 +19,13 @@ STAGE_WORDS = {
     "sample": "sampled",
     "clean": "cleaned",
     "dedup": "unique",
-    "decontaminate": "clean of leaks",
+    "decontaminate": "unleaked",
     "chunk": "packed",
 }
 OUTCOME_STYLES = {"built": "green", "reused": "cyan", "reproduced": "magenta", "failed": "bold red", "skipped": "dim"}
 MOST_RULES = 6
+ASKED_FOR = ("read", "excluded")
+"""What became of files as their source asks; anything else is told."""
 
 
 def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
@@ -33,18 +36,28 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
-    for line in (_removed(findings), _leaks(findings), _loss(findings), _times(findings)):
-        if line:
-            console.print(line)
+    tell = (_passed_over, _removed, _leaks, _nothing_measured, _loss, _times)
+    for line in filter(None, (told(findings) for told in tell)):
+        console.print(_hanging(line))
     conserved = conservation_line(findings["conservation"])
     if conserved:
         style = "" if findings["conservation"]["balanced"] else "bold red"
-        console.print(f"[bold]conservation[/]  [{style or 'default'}]{conserved}[/]")
+        console.print(_hanging(f"[bold]conservation[/]  [{style or 'default'}]{conserved}[/]"))
     for entry in run["stages"]:
         if entry["outcome"] == "failed":
             console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
     page = run.get("page") or root / "runs" / run["run_id"] / PAGE
     console.print(f"[bold]page[/]          {escape(str(page))}", soft_wrap=True)
+
+
+def _hanging(line: str) -> Table:
+    """`[bold]word[/]  text` with the text wrapped under itself."""
+    head, _, text = line.partition("[/]")
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(min_width=13, no_wrap=True)
+    grid.add_column()
+    grid.add_row(f"{head}[/]", text.strip())
+    return grid
 
 
 def _table(title: str, *columns: str) -> Table:
@@ -59,7 +72,7 @@ def _funnel(findings: dict[str, Any]) -> Table | None:
     if not lines:
         return None
     stages = [stage for stage in STAGE_WORDS if stage in lines[0]]
-    table = _table("documents", "source", "read", *(STAGE_WORDS[stage] for stage in stages), "held out", "kept")
+    table = _table("documents", "source", "read", *(STAGE_WORDS[stage] for stage in stages), "held", "kept")
     for line in lines:
         kept = f"{line[stages[-1]] / line['read']:.0%}" if line["read"] else "-"
         numbers = [f"{line[key]:,}" for key in ("read", *stages, "held_out")]
@@ -73,7 +86,7 @@ def _sources(findings: dict[str, Any]) -> Table | None:
     bits = {line["source"]: line for line in findings["bits_per_byte"] if line.get("model") is not None}
     if not mixed:
         return None
-    held_out = ("bits/byte", "unigram", "xz", "under unigram") if bits else ()
+    held_out = ("bits/B", "unigram", "xz", "gain") if bits else ()
     table = _table("mixture and held-out text", "source", "planned", "realised", "tokens", "epochs", *held_out)
     for source in [*mixed, *(source for source in bits if source not in mixed)]:
         cells = ["", "", "", ""]
@@ -96,13 +109,38 @@ def _scores(findings: dict[str, Any]) -> Table | None:
     for row in findings["scores"]:
         if row["metric"] == "acc" and row["value"] is not None:
             error = f" ± {1.96 * row['stderr']:.0%}" if row["stderr"] is not None else ""
-            cells.setdefault((row["task"], row["shots"]), {})[row["subset"]] = f"{row['value']:.0%}{error} ({row['n']})"
+            cell = cells.setdefault((row["task"], row["shots"]), {})
+            cell[row["subset"]] = f"{row['value']:.0%}{error} ({row['n']})"
+            chance = chance_of([row])
+            if chance is not None:
+                cell["chance"] = f"{chance:.0%}"
     if not cells:
         return None
-    table = _table("accuracy (95%, items)", "benchmark", "shots", "all", "clean", "leaked")
+    table = _table("accuracy (95%, items)", "benchmark", "shots", "chance", "all", "clean", "leaked")
     for (task, shots), values in sorted(cells.items()):
-        table.add_row(escape(task), shots_word(shots), *(values.get(key, "-") for key in ("all", "clean", "leaked")))
+        subsets = (values.get(key, "-") for key in ("chance", "all", "clean", "leaked"))
+        table.add_row(escape(task), shots_word(shots), *subsets)
     return table
+
+
+def _nothing_measured(findings: dict[str, Any]) -> str:
+    """Why an evaluation has no numbers, where it has none."""
+    evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["road"])
+    if not evaluated or findings["bits_per_byte"] or findings["scores"]:
+        return ""
+    return (
+        "[bold]scores[/]        none: too few documents to hold any out (a fifth of a source at most), and no benchmark"
+    )
+
+
+def _passed_over(findings: dict[str, Any]) -> str:
+    told = [
+        f"{count:,} {escape(reason)} in {escape(source)}"
+        for source, counts in findings["files"].items()
+        for reason, count in counts.items()
+        if reason not in ASKED_FOR and count
+    ]
+    return f"[bold]passed over[/]   files: {', '.join(told)}" if told else ""
 
 
 def _removed(findings: dict[str, Any]) -> str:

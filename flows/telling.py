@@ -15,8 +15,11 @@ MOST_STEPS = 12
 def stages_told(record: dict[str, Any]) -> str:
     """What a run did to its stages, in a few words: `6 reused, 2 built`, `2 built, failed in dedup`."""
     outcomes = Counter(entry["outcome"] for entry in record["stages"])
-    words = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome != "failed"]
-    words += [f"[red]failed in {entry['stage']}[/]" for entry in record["stages"] if entry["outcome"] == "failed"]
+    ended = ("failed", "interrupted")
+    words = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in ended]
+    words += [
+        f"[red]{entry['outcome']} in {entry['stage']}[/]" for entry in record["stages"] if entry["outcome"] in ended
+    ]
     return ", ".join(words) or "-"
 
 
@@ -42,7 +45,9 @@ def _words(event: dict[str, Any]) -> str:
     if what == "trained":
         steps = [str(step) for step in event["steps"][:MOST_STEPS]]
         more = f" and {len(event['steps']) - MOST_STEPS} more" if len(event["steps"]) > MOST_STEPS else ""
-        return f"read {event['reads']} times, in steps {', '.join(steps)}{more}" if steps else "never reached"
+        times = f"{event['reads']} time{'s' if event['reads'] > 1 else ''}"
+        numbered = f"step{'s' if len(event['steps']) > 1 else ''} {', '.join(steps)}{more}"
+        return f"read {times}, in {numbered}" if steps else "never reached"
     if what == "leak":
         return f"held item {event['item_id']} of {event['benchmark']} at bytes {event['start']} to {event['end']}"
     measured = f", {event['value']:.4g} against {event['limit']:.4g}" if "value" in event and "limit" in event else ""
@@ -67,17 +72,19 @@ def tell_step(told: dict[str, Any], console: Console) -> None:
     state = "applied" if told["applied"] else "skipped by the guard"
     loss = f", loss {told['loss']:.4f}" if told["loss"] is not None else ""
     console.print(f"[bold]step {told['step']}[/]: {told['rows']} rows, {state}{loss}")
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("row", "document", "source", "bytes", "tokens", "path", "text"):
-        table.add_column(column, no_wrap=True, overflow="ellipsis", max_width=48 if column == "text" else 32)
+    table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
+    table.add_column("document", no_wrap=True, min_width=12)
+    table.add_column("source", no_wrap=True, max_width=14)
+    table.add_column("tokens", no_wrap=True, min_width=6, justify="right")
+    table.add_column("path", no_wrap=True, ratio=2)
+    table.add_column("text", no_wrap=True, ratio=3)
     for document in told["documents"]:
         table.add_row(
-            str(document["row"]),
-            f"{document['doc_id'][:12]}/{document['piece']}",
+            document["doc_id"][:12],
             escape(document["source"]),
-            f"{document['start']}-{document['end']}",
             str(document["tokens"]),
             escape(document["path"]),
             escape(" ".join(document["text"].split())),
         )
     console.print(table)
+    console.print("[dim]the life of one of them: bessemer why DOCUMENT; rows, pieces and byte ranges: --json[/]")

@@ -23,13 +23,16 @@ from model.errors import BessemerError, Infra, InputError, IntegrityError
 from tasks.artifact import MANIFEST, Artifact, content_digest
 from tasks.code import PROJECT, code_closure
 from tasks.config import StrictConfig
-from tasks.identity import FORMAT, Identity, first_difference, library_versions
+from tasks.identity import FORMAT, Identity, count_differences, first_difference, library_versions
 from tasks.lock import build_lock
 from tasks.provenance import git_state
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
 log = logging.getLogger(__name__)
+
+COMPARED_ARTIFACTS = 20
+"""Latest artifacts of a stage among which the one most alike is looked for, to name the cause of a rebuild."""
 
 BUILT, REUSED, REPRODUCED = "built", "reused", "reproduced"
 
@@ -245,14 +248,15 @@ def _compare(target: Path, manifest: dict[str, Any], workspace: Workspace, work:
 
 
 def miss_cause(root: Path, identity: Identity) -> str:
-    """Why no artifact stands under this identity: the first difference from the most recent one of the stage."""
+    """Why no artifact stands under this identity: the first difference from the one of the stage that is most alike."""
     folder = root / "artifacts" / identity.stage
     candidates = [path for path in folder.glob(f"*/{MANIFEST}") if ".conflict-" not in path.parent.name]
     if not candidates:
         return "no artifact of this stage exists yet"
-    nearest = max(candidates, key=lambda path: path.stat().st_mtime_ns)
-    old = json.loads(nearest.read_text())["identity_parts"]
-    return first_difference(old, identity.parts()) or "its folder was removed"
+    latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
+    others = [json.loads(path.read_text())["identity_parts"] for path in latest]
+    nearest = min(others, key=lambda other: count_differences(other, identity.parts()))
+    return first_difference(nearest, identity.parts()) or "its folder was removed"
 
 
 def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerError:

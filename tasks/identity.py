@@ -92,6 +92,15 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
     return None
 
 
+def count_differences(old: Any, new: Any) -> int:
+    """In how many single values two identities differ: 0 when they are equal."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return sum(count_differences(old.get(key), new.get(key)) for key in {*old, *new})
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+        return sum(count_differences(before, after) for before, after in zip(old, new, strict=True))
+    return int(canonical_json(old) != canonical_json(new))
+
+
 def _difference(old: Any, new: Any, path: str) -> str | None:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
@@ -113,6 +122,8 @@ def _difference(old: Any, new: Any, path: str) -> str | None:
         return None
     if path.startswith("code."):
         return f"{path} was edited"
+    if path.startswith("parents."):
+        return f"the input `{path.removeprefix('parents.')}` has other content ({_short(old)} -> {_short(new)})"
     return f"{path}: {_short(old)} -> {_short(new)}"
 
 

@@ -9,10 +9,17 @@ GUARDED_FROM_DOCUMENTS = 100
 
 
 def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Mapping[str, float]) -> None:
-    """Raise GuardError where a stage dropped more than `limit` (a share of documents) of a source.
+    """Raise GuardError where a stage dropped more than `limit` (a share of documents) of a source, or every document.
 
-    Sources under 100 documents are not guarded. `overrides` gives other limits by source name.
+    Sources under 100 documents are not guarded each by itself. `overrides` gives other limits by source name.
     """
+    total = report.total()
+    if total.documents_in and not total.documents_out:
+        rules = ", ".join(f"`{rule}` ({count})" for rule, count in total.dropped.most_common(3))
+        raise GuardError(
+            f"{stage}: all {total.documents_in} documents would be dropped, most by {rules}. Nothing would be left to"
+            f" train on. Look at these rules in the settings of [{stage}], or give it text that they are made for."
+        )
     for source, counts in sorted(report.sources.items()):
         if counts.documents_in < GUARDED_FROM_DOCUMENTS:
             continue

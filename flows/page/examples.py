@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifact import Artifact, read_table
+from tasks.clean.about import About
+from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 PER_RULE = 3
@@ -127,4 +129,12 @@ def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[s
 
 
 def _clip(text: str, characters: int) -> str:
-    return text if len(text) <= characters else text[:characters] + "…"
+    """The beginning of a text, without personal data: the page is made to be shown around."""
+    shown = _masked(text[: 2 * characters])
+    return shown if len(shown) <= characters else shown[:characters] + "…"
+
+
+def _masked(text: str) -> str:
+    for mask in (mask_emails, mask_ip_addresses, mask_phones, mask_payment_cards):
+        text = mask(text, About())
+    return text

@@ -4,6 +4,7 @@ import html
 import importlib.resources
 import json
 import logging
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -158,7 +159,13 @@ def _rules(removed: list[dict[str, Any]], examples: dict[tuple[str, str, str], A
 def _samples(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     if "evaluate" not in artifacts or not artifacts["evaluate"].files("samples"):
         return []
-    return artifacts["evaluate"].table("samples").to_pylist()[:MOST_SAMPLES]
+    samples = artifacts["evaluate"].table("samples").to_pylist()[:MOST_SAMPLES]
+    return [{**sample, "text": _line_runs_told(sample["text"])} for sample in samples]
+
+
+def _line_runs_told(text: str) -> str:
+    """Runs of empty lines as one line that counts them: a weak model writes little else."""
+    return re.sub(r"(?:[ \t]*\n){3,}", lambda run: f"\n[{run[0].count(chr(10))} line ends]\n", text)
 
 
 def _recipe(run_folder: Path) -> str:

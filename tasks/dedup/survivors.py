@@ -63,6 +63,8 @@ def shared_buckets(corpus: Corpus, rows: I64, config: DedupConfig) -> tuple[I64,
     found: list[tuple[I64, I64]] = []
     buckets = 0
     in_any = np.zeros(len(corpus), np.bool_)
+    if not rows.size:
+        return np.empty(0, np.int64), np.empty((0, config.bands), np.int64)
     for band in range(config.bands):
         keys = np.concatenate(
             [np.empty(0, np.uint64), *(band_keys(part, band, config.rows_per_band) for part in corpus.signatures)]

@@ -1,9 +1,12 @@
 """The whole road on the small corpus, through the command and a real Prefect server."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -158,6 +161,14 @@ def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     assert cut["fate"].startswith("trained in ")
 
 
+def test_why_takes_the_name_that_step_and_leaks_give_a_piece(
+    artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
+) -> None:
+    piece = document_named(artifacts, "leak.txt")[:12] + "/1"
+    told = json.loads(bessemer("why", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
+    assert [life["path"] for life in told["documents"]] == ["leak.txt"]
+
+
 def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
     (reject,) = json.loads(bessemer("why", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout)[
         "rejects"
@@ -242,6 +253,40 @@ def test_bad_input_ends_with_its_exit_code_and_a_clear_message(
     assert done.returncode == code, done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_text_of_which_nothing_is_left_is_told_by_the_stage_that_dropped_it(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    for number in range(5):
+        (tmp_path / "texts" / f"{number}.txt").write_text("Too short.\n")
+    recipe = tmp_path / "five.toml"
+    recipe.write_text(
+        'name = "five"\nbudget_tokens = "10K"\n[[sources]]\nname = "texts"\npaths = ["{recipe}/texts"]\nweight = 1.0\n'
+    )
+    done = bessemer("run", recipe, "--root", tmp_path / "root", check=False)
+    assert done.returncode == 4, done.stderr
+    assert "clean: all 5 documents would be dropped, most by `gopher_words_min` (5)" in done.stderr
+
+
+def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "flows.cli", "run", str(foundry / "foundry.toml"), "--root", str(tmp_path), "--json"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0)
+    deadline = time.monotonic() + SECONDS
+    while not list(tmp_path.glob("work/*/scratch/train/checkpoints/step-*")):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)  # what Ctrl-C does
+    _, told = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, told
+    assert "finished parts and checkpoints are kept" in told
+    (record,) = json.loads(bessemer("ls", "--root", tmp_path, "--json").stdout)
+    assert record["state"] == "interrupted"
+    assert outcomes(record)[-1] == "train interrupted"
+    again = run(foundry / "foundry.toml", tmp_path)
+    assert outcomes(again)[-2:] == ["train built", "evaluate built"]
+    (entry,) = [entry for entry in again["stages"] if entry["stage"] == "train"]
+    assert json.loads((Path(entry["path"]) / "manifest.json").read_text())["timings"]["resumed"]
 
 
 def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from flows.recipe import RECIPES, Recipe, find_recipe, load_recipe
 from flows.road import STAGES, stretch
-from model.errors import BessemerError, InputError, RecipeError
+from model.errors import BessemerError, RecipeError
 
 MINIMAL = """
 name = "small"
@@ -65,7 +65,7 @@ def test_limit_is_the_share_of_each_source(tmp_path: Path) -> None:
         (("[train.model]", "[dedupe]\nbands = 3\n[train.model]"), r"dedupe: unknown key; did you mean `dedup`\?"),
         (("weight = 0.25", "weight = -0.25"), r"weight: .*greater than 0"),
         (("weight = 0.25", "weight = 0.5"), r"sample: .*weights"),
-        (("weight = 0.25", "wieght = 0.25"), r"sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
+        (("weight = 0.25", "wieght = 0.25"), r"  sources\[1\]\.wieght: unknown key; did you mean `weight`\?"),
         (("context = 64", "context = -1"), r"train\.model\.context: .*greater than or equal to 8"),
         (('"40K"', '"forty"'), r"budget_tokens is 'forty'; write a positive count"),
         (("seed = 7", "seed = 7\nformat = 2"), "this one reads format 1"),
@@ -92,7 +92,7 @@ def test_a_setting_that_reaches_nothing_is_refused(tmp_path: Path, setting: str)
 
 
 def test_an_unknown_recipe_names_those_that_ship() -> None:
-    with pytest.raises(InputError, match=r"quickstart.*Did you mean `quickstart`\?"):
+    with pytest.raises(RecipeError, match=r"quickstart.*Did you mean `quickstart`\?"):
         find_recipe("quikstart")
 
 

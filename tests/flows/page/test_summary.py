@@ -26,7 +26,7 @@ def test_one_screen_tells_the_run(made_run: Any):
         "web 20 20 14 10 8 8 1 40%",
         "books 50.00% 50.00% 480 0.67 2.000 4.000 3.000 50%",
         "all 2.250 4.250 3.250 47%",
-        "cloze zero-shot 50% ± 20% (2)",
+        "cloze zero-shot - 50% ± 20% (2)",
         "leaked cloze 1 of 2 items",
         "6.000 -> 3.300 nats a token in 10 steps",
         "32 documents read = 1 rejected + 1 not selected",
