@@ -264,3 +264,7 @@ def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments
     total = report.total()
     assert total.documents_in == documents.rows("documents")
     assert total.documents_out + sum(total.dropped.values()) == total.documents_in
+
+
+def test_no_documents_at_all_are_no_duplicates(context: RunContext, make_documents: MakeDocuments) -> None:
+    assert texts_of(build_dedup(context, make_documents([[]]), QUIET)) == []
