@@ -13,13 +13,6 @@ def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Map
 
     Sources under 100 documents are not guarded each by itself. `overrides` gives other limits by source name.
     """
-    total = report.total()
-    if total.documents_in and not total.documents_out:
-        rules = ", ".join(f"`{rule}` ({count})" for rule, count in total.dropped.most_common(3))
-        raise GuardError(
-            f"{stage}: all {total.documents_in} documents would be dropped, most by {rules}. Nothing would be left to"
-            f" train on. Look at these rules in the settings of [{stage}], or give it text that they are made for."
-        )
     for source, counts in sorted(report.sources.items()):
         if counts.documents_in < GUARDED_FROM_DOCUMENTS:
             continue
@@ -34,3 +27,10 @@ def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Map
                 f" and the rule; if this is meant, set [{stage}.wipe_out_overrides]"
                 f" {source} = {min(1.0, share + 0.01):.2f}."
             )
+    total = report.total()
+    if total.documents_in and not total.documents_out:
+        rules = ", ".join(f"`{rule}` ({count})" for rule, count in total.dropped.most_common(3))
+        raise GuardError(
+            f"{stage}: all {total.documents_in} documents would be dropped, most by {rules}. Nothing would be left to"
+            f" train on. Look at these rules in the settings of [{stage}], or give it text that they are made for."
+        )
