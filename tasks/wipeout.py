@@ -11,7 +11,8 @@ GUARDED_FROM_DOCUMENTS = 100
 def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Mapping[str, float]) -> None:
     """Raise GuardError where a stage dropped more than `limit` (a share of documents) of a source, or every document.
 
-    Sources under 100 documents are not guarded each by itself. `overrides` gives other limits by source name.
+    Sources under 100 documents are not guarded each by itself. `overrides` gives other limits by source name; with 1.0
+    for all of them nothing is guarded.
     """
     for source, counts in sorted(report.sources.items()):
         if counts.documents_in < GUARDED_FROM_DOCUMENTS:
@@ -28,7 +29,8 @@ def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Map
                 f" {source} = {min(1.0, share + 0.01):.2f}."
             )
     total = report.total()
-    if total.documents_in and not total.documents_out:
+    meant = all(overrides.get(source, limit) >= 1.0 for source in report.sources)
+    if total.documents_in and not total.documents_out and not meant:
         rules = ", ".join(f"`{rule}` ({count})" for rule, count in total.dropped.most_common(3))
         raise GuardError(
             f"{stage}: all {total.documents_in} documents would be dropped, most by {rules}. Nothing would be left to"
