@@ -217,7 +217,7 @@ def report(
 
         record = open_run(root, _run_word(run_id))
         page = write_page(root / "runs" / record["run_id"], root)
-        _finish({**record, "page": str(page)}, root, page, as_json)
+        _finish({**record, "page": str(page)}, root, as_json)
 
 
 def main() -> None:
@@ -250,13 +250,13 @@ def _run(
     from flows.private_server import prefect_server
 
     with prefect_server():
-        record, page = _run_flow(chosen, root, from_stage, only, force, as_json)
-    _finish(record, root, page, as_json)
+        record = _run_flow(chosen, root, from_stage, only, force, as_json)
+    _finish(record, root, as_json)
 
 
 def _run_flow(
     chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool
-) -> tuple[dict[str, Any], Path]:
+) -> dict[str, Any]:
     from flows.record import ONLOOKER, new_run_id
     from flows.terminal import ProgressBars
 
@@ -267,17 +267,16 @@ def _run_flow(
         try:
             from flows.pretrain import pretrain
 
-            record = pretrain(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
+            return pretrain(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
         finally:
             ONLOOKER.reset(token)
-    return record, Path(record["page"])
 
 
-def _finish(record: dict[str, Any], root: Path, page: Path, as_json: bool) -> None:
+def _finish(record: dict[str, Any], root: Path, as_json: bool) -> None:
     if as_json:
         from flows.findings import gather, known_findings
 
-        _print_json({**record, "findings": gather(record, known_findings(record)), "page": str(page)})
+        _print_json({**record, "findings": gather(record, known_findings(record))})
         return
     from flows.summary import print_summary
 
