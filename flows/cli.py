@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -228,7 +229,7 @@ def main() -> None:
 @contextmanager
 def told_errors() -> Iterator[None]:
     """Errors of the tree become one message and their exit code; a traceback is for faults of the program."""
-    from model.errors import BessemerError
+    from model.errors import BessemerError, Bug
 
     try:
         yield
@@ -238,6 +239,9 @@ def told_errors() -> Iterator[None]:
     except KeyboardInterrupt as error:
         typer.echo("interrupted; finished parts and checkpoints are kept, run again to go on", err=True)
         raise typer.Exit(130) from error
+    except Exception as error:
+        traceback.print_exc()
+        raise typer.Exit(Bug.exit_code) from error
 
 
 def _run(

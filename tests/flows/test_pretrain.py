@@ -296,6 +296,15 @@ def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> 
     assert "choose a folder of yours with --root" in done.stderr
 
 
+def test_a_fault_of_the_program_shows_where_it_is_and_exits_as_help_says(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "torn").mkdir(parents=True)
+    (tmp_path / "runs" / "torn" / "run.json").write_text("{")
+    done = bessemer("ls", "--root", tmp_path, check=False)
+    assert done.returncode == 70
+    assert "Traceback" in done.stderr
+    assert "70 a fault of the program" in " ".join(bessemer("run", "--help").stdout.split())
+
+
 def test_help_answers_at_once_and_teaches() -> None:
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "flows.cli", "--help"], capture_output=True, text=True, check=True
