@@ -1,0 +1,50 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Root = Annotated[
+    Path, typer.Option("--root", envvar="BESSEMER_ROOT", help="Folder of all artifacts and runs.", show_default=True)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+RunId = Annotated[str | None, typer.Option("--run", help="Run id or its beginning; the latest run by default.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Overrule a recipe value, e.g. --set dedup.threshold=0.9"),
+]
+Limit = Annotated[str, typer.Option(help="Share of every source to keep, e.g. 1% for a quick pass over everything.")]
+FromStage = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        metavar="STAGE",
+        help="Go from this stage on; earlier ones must exist. Add --force to rebuild what stands.",
+    ),
+]
+OnlyStage = Annotated[
+    str | None,
+    typer.Option("--only", metavar="STAGE", help="Build this stage alone, unless it stands; earlier ones must exist."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Rebuild the selected stages and compare with what stands.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]
+DEFAULT_ROOT = Path("bessemer-data")
+
+
+def run_word(word: str) -> str | None:
+    """The run that a RUN argument means; None for the latest."""
+    return None if word == "latest" else word
+
+
+def share(text: str) -> float:
+    """The share that `1%` or `0.01` means; RecipeError outside (0, 1]."""
+    from model.errors import RecipeError
+
+    try:
+        value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 1:
+        raise RecipeError(f"--limit {text}: give a share above 0, up to 100%, such as 1% or 0.01")
+    return value

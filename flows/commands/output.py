@@ -1,0 +1,45 @@
+"""What commands print: tables or JSON, and errors as one message with its exit code."""
+
+import json
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+PIPE_WIDTH = 140
+"""Columns of tables that go to a file or pipe, where nobody can make the window wider."""
+
+
+@contextmanager
+def told_errors() -> Iterator[None]:
+    """Errors of the tree become one message and their exit code; a traceback is for faults of the program."""
+    from model.errors import BessemerError, Bug
+
+    try:
+        yield
+    except BessemerError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        raise typer.Exit(error.exit_code) from error
+    except KeyboardInterrupt as error:
+        typer.echo("interrupted; finished parts and checkpoints are kept, run again to go on", err=True)
+        raise typer.Exit(130) from error
+    except Exception as error:
+        traceback.print_exc()
+        raise typer.Exit(Bug.exit_code) from error
+
+
+def console(stderr: bool = False) -> Any:
+    """A rich console: as wide as the terminal, or wide enough for a table where there is none."""
+    from rich.console import Console
+
+    terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_WIDTH)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout."""
+    json.dump(value, sys.stdout, indent=1, default=str)
+    sys.stdout.write("\n")

@@ -1,0 +1,99 @@
+"""Looking at what runs left: runs, documents, steps, pages."""
+
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId, run_word
+from flows.commands.output import console, print_json, told_errors
+from flows.commands.running import finish
+
+MOST_LIVES = 5
+
+
+def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List runs, newest last, with what each stage did."""
+    with told_errors():
+        from flows.record import list_runs
+
+        runs = list_runs(root)
+        if as_json:
+            print_json(runs)
+            return
+        from rich.table import Table
+
+        from flows.telling import stages_told
+
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in ("run", "recipe", "state", "stages"):
+            table.add_column(column)
+        for record in runs:
+            table.add_row(record["run_id"], record["recipe_name"], record["state"], stages_told(record))
+        console().print(table if runs else f"no runs under {root} yet; start one with `bessemer run RECIPE`")
+
+
+def why(
+    document: Annotated[str, typer.Argument(help="Document id (or its beginning), or a part of its path.")],
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+) -> None:
+    """Tell a document's life: from file and record to the steps that trained on it, or to the rule that removed it."""
+    with told_errors():
+        from flows.lineage import find_documents, life_of, open_run, rejects_of, run_artifacts
+        from model.errors import InputError
+
+        artifacts = run_artifacts(open_run(root, run_id))
+        found = find_documents(artifacts, document)
+        rejects = rejects_of(artifacts, document)
+        if not found and not rejects:
+            raise InputError(
+                f"why {document}: no sampled document has this id or path, and no record of such a path was rejected."
+                f" Either no source lists it, or sampling did not select it (such documents take no row)."
+            )
+        lives = [life_of(artifacts, doc_id) for doc_id in found[:MOST_LIVES]]
+        if as_json:
+            print_json({"documents": [life.to_json() for life in lives], "rejects": rejects})
+            return
+        from flows.telling import tell_life, tell_reject
+
+        for life in lives:
+            tell_life(life, console())
+        for reject in rejects[:MOST_LIVES]:
+            tell_reject(reject, console())
+        if len(found) > MOST_LIVES:
+            console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
+
+
+def step(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")],
+    number: Annotated[int, typer.Argument(metavar="N", help="Step number.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Name the documents that one training step read, and show some of their text."""
+    with told_errors():
+        from flows.lineage import open_run, run_artifacts, step_of
+
+        told = step_of(run_artifacts(open_run(root, run_word(run_id), needs="train")), number)
+        if as_json:
+            print_json(told)
+            return
+        from flows.telling import tell_step
+
+        tell_step(told, console())
+
+
+def report(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")] = "latest",
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Write a run's page again from its artifacts, and print the summary and the page's path."""
+    with told_errors():
+        from flows.lineage import open_run
+        from flows.page import write_page
+
+        record = open_run(root, run_word(run_id))
+        page = write_page(root / "runs" / record["run_id"], root)
+        finish({**record, "page": str(page)}, root, as_json)

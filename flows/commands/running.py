@@ -1,0 +1,123 @@
+"""Running a recipe, or a stretch of its road."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.options import (
+    DEFAULT_ROOT,
+    Force,
+    FromStage,
+    Json,
+    Limit,
+    OnlyStage,
+    Root,
+    Settings,
+    Verbose,
+    share,
+)
+from flows.commands.output import console, print_json, told_errors
+
+
+def run(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe file, or the name of one that ships: quickstart, multilingual.")
+    ],
+    root: Root = DEFAULT_ROOT,
+    limit: Limit = "100%",
+    from_stage: FromStage = None,
+    only: OnlyStage = None,
+    force: Force = False,
+    settings: Settings = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a recipe: sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate.
+
+    What is already built under the same identity is reused. The last screen shows the funnel, the mixture, the scores
+    and the path of the run page. Exit codes: 2 wrong recipe, 3 bad input, 4 a guard stopped it, 5 damaged data,
+    75 the machine failed (run again), 76 training diverged, 70 a fault of the program.
+    """
+    with told_errors():
+        from flows.recipe import find_recipe, load_recipe
+        from flows.road import stretch
+
+        root = root.resolve()
+        stretch(from_stage, only)
+        chosen = load_recipe(find_recipe(recipe), root, settings or (), share(limit))
+        _run(chosen, root, from_stage, only, force, as_json, verbose)
+
+
+def quickstart(
+    root: Root = DEFAULT_ROOT,
+    settings: Settings = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train a small model on the text that comes with Python itself: documentation, READMEs, licences, code.
+
+    Writes a cloze benchmark from passages of that text first; its documents stay in the sources, so that the run has
+    true leaks to find and cut.
+    """
+    with told_errors():
+        from flows.quickstart import prepare
+        from flows.recipe import find_recipe, load_recipe
+
+        root = root.resolve()
+        prepare(root)
+        chosen = load_recipe(find_recipe("quickstart"), root, settings or ())
+        _run(chosen, root, None, None, False, as_json, verbose)
+
+
+def _run(
+    chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool, verbose: bool
+) -> None:
+    from flows.record import check_writable
+
+    check_writable(root)
+    _quieten_prefect(verbose)
+    from flows.private_server import prefect_server
+
+    with prefect_server():
+        record = _run_flow(chosen, root, from_stage, only, force, as_json)
+    finish(record, root, as_json)
+
+
+def _run_flow(
+    chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool
+) -> dict[str, Any]:
+    from flows.record import ONLOOKER, new_run_id
+    from flows.terminal import ProgressBars
+
+    run_id = new_run_id()
+    with ProgressBars(console(stderr=as_json)) as bars:
+        bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {root}")
+        token = ONLOOKER.set(bars)
+        try:
+            from flows.pretrain import pretrain
+
+            return pretrain(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
+        finally:
+            ONLOOKER.reset(token)
+
+
+def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:
+    """The last screen of a run, or its record and findings as JSON."""
+    if as_json:
+        from flows.findings import gather, known_findings
+
+        print_json({**record, "findings": gather(record, known_findings(record))})
+        return
+    from flows.summary import print_summary
+
+    print_summary(record, root, console())
+
+
+def _quieten_prefect(verbose: bool) -> None:
+    """Defaults for Prefect that a user's own settings overrule; must run before Prefect is imported."""
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    if not verbose:
+        os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
