@@ -1,7 +1,7 @@
-"""The road from raw text to an evaluated language model, top to bottom on one screen.
+"""The road as a Prefect flow.
 
-Each stage is one retryable Prefect task that leaves an Arrow artifact. Reuse lives in the artifact's identity, so
-rerunning is the same flow with `from_stage`, `only` or `force`.
+`flows.road.walk` is the road itself: each stage is one retryable Prefect task that leaves an Arrow artifact. Reuse
+lives in the artifact's identity, so rerunning is the same flow with `from_stage`, `only` or `force`.
 """
 
 from pathlib import Path
@@ -11,6 +11,7 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.recipe import Recipe, find_recipe, load_recipe
+from flows.road import walk
 from flows.run import Run
 from tasks.chunk.task import chunk
 from tasks.clean.task import clean
@@ -20,6 +21,8 @@ from tasks.evaluate.task import evaluate
 from tasks.sample.task import sample
 from tasks.train.task import train
 from tasks.vocab.task import vocab
+
+TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate)}
 
 
 @flow(name="pretrain", persist_result=False, validate_parameters=True)
@@ -44,14 +47,7 @@ def pretrain(
     get_run_logger().info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
     try:
         with run:
-            documents = run.step(sample, recipe.sample)
-            cleaned = run.step(clean, documents, recipe.clean)
-            unique = run.step(dedup, cleaned, recipe.dedup)
-            unseen = run.step(decontaminate, unique, recipe.decontaminate)
-            tokenizer = run.step(vocab, unseen, recipe.vocab)
-            sequences = run.step(chunk, unseen, tokenizer, recipe.chunk)
-            model = run.step(train, sequences, tokenizer, recipe.train)
-            run.step(evaluate, model, tokenizer, sequences, unseen, recipe.evaluate)
+            walk(recipe, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
     finally:
         get_run_logger().info("run page: %s", run.write_page())
     return run.record.data

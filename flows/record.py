@@ -9,7 +9,7 @@ from typing import Any
 
 from model.durable import write_atomically
 from model.errors import InputError
-from tasks.artifact import Artifact
+from tasks.artifact import ACCEPTED, REUSED, Artifact
 from tasks.build import Watcher
 
 RECORD = "run.json"
@@ -40,20 +40,20 @@ class RunRecord(Watcher):
         self.save()
         self._onlooker.note(stage, sentence)
 
-    def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         self._entry(
             {
                 "stage": stage,
                 "identity": artifact.identity,
                 "content": artifact.content,
                 "path": str(artifact.path),
-                "outcome": outcome,
-                "cause": cause,
+                "outcome": artifact.outcome,
+                "cause": artifact.cause,
                 "seconds": seconds,
                 "started": time.time() - seconds,
             }
         )
-        self._onlooker.finished(stage, artifact, outcome, cause, seconds)
+        self._onlooker.finished(stage, artifact, seconds)
 
     def failed(self, stage: str, error: BaseException) -> None:
         """A stage ended in an error, or was interrupted by a person or a signal."""
@@ -84,7 +84,7 @@ def check_writable(root: Path) -> None:
 def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
     """The latest earlier run that ended with the very artifacts of a run that built nothing, and has a page."""
     stages = record["stages"]
-    if not stages or any(entry["outcome"] != "reused" for entry in stages):
+    if not stages or any(entry["outcome"] not in (REUSED, ACCEPTED) for entry in stages):
         return None
     mine = {entry["stage"]: entry["content"] for entry in stages}
     for earlier in reversed(list_runs(root)):

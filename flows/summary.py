@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from flows import terminal
 from flows.findings import conservation_line, gather, known_findings
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
@@ -22,7 +23,7 @@ STAGE_WORDS = {
     "decontaminate": "unleaked",
     "chunk": "packed",
 }
-OUTCOME_STYLES = {"built": "green", "reused": "cyan", "reproduced": "magenta", "failed": "bold red", "skipped": "dim"}
+OUTCOME_STYLES = {**terminal.OUTCOME_STYLES, "failed": "bold red", "skipped": "dim"}
 MOST_RULES = 6
 ASKED_FOR = ("read", "excluded")
 """What became of files as their source asks; anything else is told."""

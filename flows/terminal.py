@@ -15,8 +15,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from tasks.artifact import Artifact
+from tasks.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
 from tasks.build import Watcher
+
+OUTCOME_STYLES = {BUILT: "green", REUSED: "cyan", ACCEPTED: "yellow", REPRODUCED: "magenta"}
 
 
 class ProgressBars(Watcher):
@@ -55,12 +57,10 @@ class ProgressBars(Watcher):
     def note(self, stage: str, sentence: str) -> None:
         self._print(stage, Text(sentence, style="dim"))
 
-    def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
-        del cause
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         if stage in self._bars:
             self._progress.remove_task(self._bars.pop(stage))
-        style = {"built": "green", "reused": "cyan", "reproduced": "magenta"}[outcome]
-        words = Text(f"{outcome} ", style=style)
+        words = Text(f"{artifact.outcome} ", style=OUTCOME_STYLES[artifact.outcome])
         words.append(f"{artifact.identity[:12]} in {seconds:.1f} s", style="dim")
         self._print(stage, words)
 

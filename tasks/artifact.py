@@ -17,23 +17,35 @@ from tasks.workspace import FileRecord
 
 MANIFEST = "manifest.json"
 
+BUILT, REUSED, ACCEPTED, REPRODUCED = "built", "reused", "accepted", "reproduced"
+"""How an artifact came to stand in a run: made now; found; found under an accepted identity; made again, equal."""
+
 
 @dataclass(frozen=True)
 class Artifact:
-    """A published artifact. `content` is the digest over its deterministic files; children are keyed by it."""
+    """A published artifact. `content` is the digest over its deterministic files; children are keyed by it.
+
+    `outcome` and `cause` tell how it came to stand in a run, and why it was built or by whom it was accepted.
+    """
 
     path: Path
     stage: str
     identity: str
     content: str
-    reused: bool = False
+    outcome: str = REUSED
+    cause: str = ""
+
+    @property
+    def reused(self) -> bool:
+        """Whether it stood already."""
+        return self.outcome in (REUSED, ACCEPTED)
 
     @staticmethod
-    def open(path: Path, *, reused: bool = False) -> "Artifact":
+    def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
         """The artifact at `path`; raises IntegrityError where no readable manifest stands."""
         try:
             manifest = json.loads((path / MANIFEST).read_text())
-            return Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], reused)
+            return Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
         except (OSError, json.JSONDecodeError, KeyError) as error:
             raise IntegrityError(
                 f"{path} is not a finished artifact: its {MANIFEST} is missing or unreadable ({error})."

@@ -20,7 +20,7 @@ from typing import Any
 
 from model.durable import sync_directory, write_atomically
 from model.errors import BessemerError, Infra, InputError, IntegrityError
-from tasks.artifact import MANIFEST, Artifact, content_digest
+from tasks.artifact import BUILT, MANIFEST, REPRODUCED, Artifact, content_digest
 from tasks.code import PROJECT, code_closure
 from tasks.config import StrictConfig
 from tasks.identity import FORMAT, Identity, count_differences, first_difference, library_versions
@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 COMPARED_ARTIFACTS = 20
 """Latest artifacts of a stage among which the one most alike is looked for, to name the cause of a rebuild."""
-
-BUILT, REUSED, REPRODUCED = "built", "reused", "reproduced"
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,8 @@ class Watcher:
     def note(self, stage: str, sentence: str) -> None:
         """Something worth knowing: a wait, the cause of a rebuild."""
 
-    def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
-        """The stage's artifact stands; `outcome` is built, reused or reproduced, `cause` says why it was built."""
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        """The stage's artifact stands; its `outcome` and `cause` tell how it came to."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +115,8 @@ def build_artifact(
     target = context.root / "artifacts" / stage.name / identity.key
     forced = stage.name in context.forced
     if target.exists() and not forced:
-        artifact = Artifact.open(target, reused=True)
-        context.watcher.finished(stage.name, artifact, REUSED, "", time.monotonic() - began)
+        artifact = Artifact.open(target)
+        context.watcher.finished(stage.name, artifact, time.monotonic() - began)
         return artifact
     cause = miss_cause(context.root, identity)
     if context.buildable is not None and stage.name not in context.buildable:
@@ -127,7 +125,6 @@ def build_artifact(
             f" `{stage.name}` exists under the current identity {identity.key} ({cause})."
             f" Run without --only, or --from {stage.name}."
         )
-    reproducing = forced and target.exists()
     try:
         artifact = _build_locked(context, stage, identity, parents, run, target, forced, cause)
     except OSError as error:
@@ -137,8 +134,7 @@ def build_artifact(
             f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
             f" parts (sample.part_bytes), and the build goes on from them."
         ) from error
-    outcome = REUSED if artifact.reused else REPRODUCED if reproducing else BUILT
-    context.watcher.finished(stage.name, artifact, outcome, cause, time.monotonic() - began)
+    context.watcher.finished(stage.name, artifact, time.monotonic() - began)
     return artifact
 
 
@@ -160,7 +156,7 @@ def _build_locked(
     with build_lock(context.root / "locks" / f"{identity.key}.lock", on_wait):
         if target.exists() and not forced:
             shutil.rmtree(work, ignore_errors=True)
-            return Artifact.open(target, reused=True)
+            return Artifact.open(target)
         resumed = work.exists()
         why = "forced" if forced else f"{cause}; going on from what was finished" if resumed else cause
         context.note(stage.name, f"building {identity.key}: {why}")
@@ -175,7 +171,7 @@ def _build_locked(
             return _compare(target, manifest, workspace, work)
         _publish(workspace, manifest, target)
         shutil.rmtree(work, ignore_errors=True)
-    return Artifact.open(target)
+    return Artifact.open(target, outcome=BUILT, cause=cause)
 
 
 def _manifest(
@@ -233,7 +229,7 @@ def _compare(target: Path, manifest: dict[str, Any], workspace: Workspace, work:
     standing = Artifact.open(target)
     if standing.content == manifest["content"]:
         shutil.rmtree(work, ignore_errors=True)
-        return replace(standing, reused=False)
+        return replace(standing, outcome=REPRODUCED, cause="forced")
     conflict = target.with_name(f"{target.name}.conflict-{manifest['content'][:8]}")
     if not conflict.exists():
         _publish(workspace, manifest, conflict)

@@ -68,8 +68,8 @@ def test_another_setting_is_another_identity_and_its_cause_is_told(tmp_path: Pat
     heard: list[str] = []
 
     class Listener(Watcher):
-        def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
-            heard.append(f"{outcome} {cause}")
+        def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+            heard.append(f"{artifact.outcome} {artifact.cause}")
 
     loud = build(tmp_path, watcher=Listener())
     soft = build(tmp_path, ShoutConfig(loud=False), watcher=Listener())
@@ -142,8 +142,8 @@ def test_a_forced_rebuild_that_agrees_is_reproduced(tmp_path: Path) -> None:
     outcomes: list[str] = []
 
     class Listener(Watcher):
-        def finished(self, stage: str, artifact: Artifact, outcome: str, cause: str, seconds: float) -> None:
-            outcomes.append(outcome)
+        def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+            outcomes.append(artifact.outcome)
 
     build(tmp_path)
     build(tmp_path, forced=frozenset({"shout"}), watcher=Listener())
