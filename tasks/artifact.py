@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.ipc
 
-from model.errors import IntegrityError
+from model.errors import InputError, IntegrityError
 from tasks.digests import combined_digest, digest_file
 from tasks.report import StageReport
+from tasks.schema import FORMAT
 from tasks.workspace import FileRecord
 
 MANIFEST = "manifest.json"
@@ -42,11 +43,19 @@ class Artifact:
 
     @staticmethod
     def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
-        """The artifact at `path`; raises IntegrityError where no readable manifest stands."""
+        """The artifact at `path`.
+
+        Raises IntegrityError where no readable manifest stands, InputError for one of another format.
+        """
         try:
             manifest = json.loads((path / MANIFEST).read_text())
+            if manifest["format"] != FORMAT:
+                raise InputError(
+                    f"{path} is an artifact of format {manifest['format']}, and this version of Bessemer reads format"
+                    f" {FORMAT}. Use the version that made it, or another --root."
+                )
             return Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
-        except (OSError, json.JSONDecodeError, KeyError) as error:
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
             raise IntegrityError(
                 f"{path} is not a finished artifact: its {MANIFEST} is missing or unreadable ({error})."
                 f" Remove the folder and run again; the stage will be rebuilt."
@@ -103,6 +112,11 @@ class Artifact:
             for record in self.records
             if not (self.path / record.name).exists() or digest_file(self.path / record.name) != record.digest
         ]
+
+
+def is_set_aside(path: Path) -> bool:
+    """Whether the folder holds an artifact that no run may use: it contradicts another, or its bytes are damaged."""
+    return ".conflict-" in path.name or ".damaged-" in path.name
 
 
 def read_table(path: Path) -> pa.Table:

@@ -1,38 +1,32 @@
-"""Building an artifact once: identity, lock, resume, conservation, atomic publication, reuse.
+"""Building an artifact once: identity, lease, resume, conservation, atomic publication, reuse.
 
-The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `work/IDENTITY` (unfinished builds), `locks/`,
-`inputs.json` and `runs/RUN_ID`. A stage calls `build_artifact` in its task body; Prefect only watches.
+The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `aliases/STAGE/IDENTITY.json` (what a person accepted),
+`work/IDENTITY.TOKEN` (unfinished builds), `locks/IDENTITY`, `inputs.json` and `runs/RUN_ID`. A stage calls
+`build_artifact` in its task body; Prefect only watches.
 """
 
 import errno
 import functools
-import json
 import logging
-import os
-import platform
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from model.durable import sync_directory, write_atomically
-from model.errors import BessemerError, Infra, InputError, IntegrityError
-from tasks.artifact import BUILT, MANIFEST, REPRODUCED, Artifact, content_digest
-from tasks.code import PROJECT, code_closure
+from model.errors import BessemerError, Infra, InputError
+from tasks.aliases import read_alias
+from tasks.artifact import ACCEPTED, BUILT, MANIFEST, Artifact
+from tasks.causes import Miss, explain_miss
+from tasks.code import code_closure
 from tasks.config import StrictConfig
-from tasks.identity import FORMAT, Identity, count_differences, first_difference, library_versions
-from tasks.lock import build_lock
-from tasks.provenance import git_state
+from tasks.identity import Identity, library_versions
+from tasks.lease import build_lease
+from tasks.publication import compare, make_manifest, publish
 from tasks.report import StageReport
-from tasks.workspace import Workspace
+from tasks.workspace import Workspace, take_over
 
 log = logging.getLogger(__name__)
-
-COMPARED_ARTIFACTS = 20
-"""Latest artifacts of a stage among which the one most alike is looked for, to name the cause of a rebuild."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +63,8 @@ class RunContext:
     """Stages that may be built in this run; None for all. Others must exist already."""
     forced: frozenset[str] = frozenset()
     """Stages to rebuild and compare even if they exist."""
+    dry: bool = False
+    """Build nothing: raise WouldBuild where a build would begin."""
     watcher: Watcher = field(default_factory=Watcher, compare=False)
 
     def progress_of(self, stage: str) -> Callable[[int, int | None, str], None]:
@@ -79,6 +75,15 @@ class RunContext:
         """Tell the watcher a sentence about a stage."""
         log.info("%s: %s", stage, sentence)
         self.watcher.note(stage, sentence)
+
+
+class WouldBuild(Exception):
+    """Raised in a dry run at the first artifact that does not stand."""
+
+    def __init__(self, identity: Identity, miss: Miss) -> None:
+        super().__init__(f"{identity.stage}: {miss.cause}")
+        self.identity = identity
+        self.miss = miss
 
 
 Run = Callable[[Workspace], StageReport]
@@ -108,151 +113,105 @@ def build_artifact(
     """The stage's artifact under its identity: reused if it exists, else built by `run` and published atomically.
 
     Raises InputError when the stage may not be built in this run and no artifact exists, IntegrityError when a forced
-    rebuild differs from what stands, Infra when the disk is full or fails, Bug when documents vanish.
+    rebuild differs from what stands, Infra when the disk is full or fails, Bug when documents vanish, WouldBuild in a
+    dry run.
     """
     began = time.monotonic()
     identity = stage_identity(stage, config, parents, external or {})
-    target = context.root / "artifacts" / stage.name / identity.key
     forced = stage.name in context.forced
-    if target.exists() and not forced:
-        artifact = Artifact.open(target)
-        context.watcher.finished(stage.name, artifact, time.monotonic() - began)
-        return artifact
-    cause = miss_cause(context.root, identity)
-    if context.buildable is not None and stage.name not in context.buildable:
-        raise InputError(
-            f"{stage.name}: this run may only build {', '.join(sorted(context.buildable))}, and no artifact of"
-            f" `{stage.name}` exists under the current identity {identity.key} ({cause})."
-            f" Run without --only, or --from {stage.name}."
-        )
-    try:
-        artifact = _build_locked(context, stage, identity, parents, run, target, forced, cause)
-    except OSError as error:
-        raise _infrastructure_error(stage, context.root, error) from error
-    except MemoryError as error:
-        raise Infra(
-            f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
-            f" parts (sample.part_bytes), and the build goes on from them."
-        ) from error
+    artifact = None if forced else _standing(context, identity)
+    if artifact is None:
+        miss = explain_miss(context.root, identity)
+        if context.dry:
+            raise WouldBuild(identity, miss)
+        if context.buildable is not None and stage.name not in context.buildable:
+            raise InputError(
+                f"{stage.name}: this run may only build {', '.join(sorted(context.buildable))}, and no artifact of"
+                f" `{stage.name}` exists under the current identity {identity.key} ({miss.cause})."
+                f" Run without --only, or --from {stage.name}."
+            )
+        try:
+            artifact = _build(context, identity, parents, run, "forced" if forced else miss.cause, forced)
+        except OSError as error:
+            raise _infrastructure_error(stage, context.root, error) from error
+        except MemoryError as error:
+            raise Infra(
+                f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
+                f" parts (sample.part_bytes), and the build goes on from them."
+            ) from error
     context.watcher.finished(stage.name, artifact, time.monotonic() - began)
     return artifact
 
 
-def _build_locked(
+def _standing(context: RunContext, identity: Identity) -> Artifact | None:
+    """What stands under the identity, of its own or by a person's word."""
+    path = context.root / "artifacts" / identity.stage / identity.key
+    if path.exists():
+        return Artifact.open(path)
+    alias = read_alias(context.root, identity.stage, identity.key)
+    if alias is None:
+        return None
+    accepted = path.with_name(alias.accepted)
+    if not (accepted / MANIFEST).exists():
+        context.note(identity.stage, f"{alias.accepted} was {alias.words()}, but it no longer stands")
+        return None
+    return Artifact.open(accepted, outcome=ACCEPTED, cause=alias.words())
+
+
+def _build(
+    context: RunContext, identity: Identity, parents: Mapping[str, Artifact], run: Run, cause: str, forced: bool
+) -> Artifact:
+    """Build under the lease of the identity; a builder that lost its lease while it was paused starts over."""
+
+    def on_wait(holder: str) -> None:
+        context.note(identity.stage, f"waiting: {holder} builds the same identity {identity.key}")
+
+    while True:
+        with build_lease(context.root / "locks" / identity.key, on_wait) as lease:
+            standing = _standing(context, identity)
+            if standing is not None and not forced:
+                return standing
+            try:
+                return _build_alone(context, identity, parents, run, cause, standing, lease.token, forced)
+            except Exception as error:
+                if not lease.is_lost():
+                    raise
+                lost = f"another builder took over while this one stood still ({type(error).__name__}: {error})"
+                context.note(identity.stage, lost)
+
+
+def _build_alone(
     context: RunContext,
-    stage: Stage,
     identity: Identity,
     parents: Mapping[str, Artifact],
     run: Run,
-    target: Path,
-    forced: bool,
     cause: str,
+    standing: Artifact | None,
+    token: str,
+    forced: bool,
 ) -> Artifact:
-    work = context.root / "work" / (f"{identity.key}.force" if forced else identity.key)
-
-    def on_wait(holder: str) -> None:
-        context.note(stage.name, f"waiting: {holder} builds the same identity {identity.key}")
-
-    with build_lock(context.root / "locks" / f"{identity.key}.lock", on_wait):
-        if target.exists() and not forced:
-            shutil.rmtree(work, ignore_errors=True)
-            return Artifact.open(target)
-        resumed = work.exists()
-        why = "forced" if forced else f"{cause}; going on from what was finished" if resumed else cause
-        context.note(stage.name, f"building {identity.key}: {why}")
-        work.mkdir(parents=True, exist_ok=True)
-        workspace = Workspace(work, context.progress_of(stage.name))
-        workspace.clear_temporary()
-        started = time.time()
-        report = run(workspace)
-        report.check_conservation(stage.name)
-        manifest = _manifest(identity, parents, workspace, report, started, resumed, context.run_id)
-        if forced and target.exists():
-            return _compare(target, manifest, workspace, work)
-        _publish(workspace, manifest, target)
-        shutil.rmtree(work, ignore_errors=True)
-    return Artifact.open(target, outcome=BUILT, cause=cause)
-
-
-def _manifest(
-    identity: Identity,
-    parents: Mapping[str, Artifact],
-    workspace: Workspace,
-    report: StageReport,
-    started: float,
-    resumed: bool,
-    run_id: str,
-) -> dict[str, Any]:
-    records = workspace.records()
-    return {
-        "format": FORMAT,
-        "stage": identity.stage,
-        "identity": identity.key,
-        "identity_parts": identity.parts(),
-        "content": content_digest(records),
-        "files": [asdict(record) for record in records],
-        "rows": {
-            table: sum(record.rows for record in records if record.table == table)
-            for table in sorted({record.table for record in records if record.table})
-        },
-        "bytes": sum(record.bytes for record in records),
-        "report": report.to_json(),
-        "parents": {
-            name: {"stage": parent.stage, "identity": parent.identity, "content": parent.content}
-            for name, parent in sorted(parents.items())
-        },
-        "exact": report.facts.get("exact", True),
-        "timings": {"started": started, "seconds": time.time() - started, "resumed": resumed},
-        "run": run_id,
-        "host": platform.node(),
-        "git": git_state(PROJECT),
-    }
-
-
-def _publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> None:
-    """Links and manifest into a fresh folder, all durable, then one rename: no reader ever sees a part of it."""
-    staging = workspace.folder / f"publish-{uuid.uuid4().hex[:8]}"
-    staging.mkdir()
-    workspace.publish_files(staging)
-    write_atomically(staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.rename(staging, target)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-        # Another builder that slipped past the lock was first; the same identity holds the same bytes.
-    sync_directory(target.parent)
-
-
-def _compare(target: Path, manifest: dict[str, Any], workspace: Workspace, work: Path) -> Artifact:
-    standing = Artifact.open(target)
-    if standing.content == manifest["content"]:
-        shutil.rmtree(work, ignore_errors=True)
-        return replace(standing, outcome=REPRODUCED, cause="forced")
-    conflict = target.with_name(f"{target.name}.conflict-{manifest['content'][:8]}")
-    if not conflict.exists():
-        _publish(workspace, manifest, conflict)
-    shutil.rmtree(work, ignore_errors=True)
-    before = {record.name: record.digest for record in standing.records}
-    differing = [file["name"] for file in manifest["files"] if before.get(file["name"]) != file["digest"]]
-    raise IntegrityError(
-        f"{standing.stage}: a forced rebuild of {standing.identity} gave other bytes than the artifact that stands"
-        f" (first difference: {differing[0] if differing else 'the set of files'}). Something outside the identity"
-        f" decides the result. Both stay: {target} and {conflict}."
+    build = f"{identity.key}.force" if forced else identity.key
+    folder, resumed = take_over(context.root / "work", build, token)
+    if resumed:
+        cause = f"{cause}; going on from what was finished"
+    context.note(identity.stage, f"building {identity.key}: {cause}")
+    workspace = Workspace(folder, context.progress_of(identity.stage))
+    workspace.clear_temporary()
+    started = time.time()
+    report = run(workspace)
+    report.check_conservation(identity.stage)
+    target = context.root / "artifacts" / identity.stage / identity.key
+    manifest = make_manifest(
+        identity, parents, workspace, report, started=started, resumed=resumed, run_id=context.run_id
     )
-
-
-def miss_cause(root: Path, identity: Identity) -> str:
-    """Why no artifact stands under this identity: the first difference from the one of the stage that is most alike."""
-    folder = root / "artifacts" / identity.stage
-    candidates = [path for path in folder.glob(f"*/{MANIFEST}") if ".conflict-" not in path.parent.name]
-    if not candidates:
-        return "no artifact of this stage exists yet"
-    latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
-    others = [json.loads(path.read_text())["identity_parts"] for path in latest]
-    nearest = min(others, key=lambda other: count_differences(other, identity.parts()))
-    return first_difference(nearest, identity.parts()) or "its folder was removed"
+    if standing is not None:
+        try:
+            return compare(standing, manifest, workspace, target)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    publish(workspace, manifest, target)
+    shutil.rmtree(folder, ignore_errors=True)
+    return Artifact.open(target, outcome=BUILT, cause=cause)
 
 
 def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerError:

@@ -17,8 +17,8 @@ from typing import Any
 
 from model.errors import Bug
 from tasks.digests import digest_bytes
+from tasks.schema import FORMAT
 
-FORMAT = 1
 PYTHON = "python"
 UNICODE = "unicode"
 INSTRUCTION_SET = "instruction-set"

@@ -7,6 +7,8 @@ where they are read, in `model/schema.py`.
 
 import pyarrow as pa
 
+FORMAT = 1
+"""Format of artifacts; a part of every identity and manifest."""
 DOC_ID_BYTES = 16
 EVIDENCE_BYTES = 200
 

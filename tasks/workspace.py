@@ -38,6 +38,23 @@ class FileRecord:
     deterministic: bool = True
 
 
+def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:
+    """The folder `work/BUILD.TOKEN` with all that earlier holders of the build finished; True if there was any.
+
+    `build` names what is built, `token` who builds it now. The newest earlier folder is renamed, others are removed.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    folder = work / f"{build}.{token}"
+    earlier = sorted(work.glob(f"{build}.[0-9]*"), reverse=True)
+    for number, old in enumerate(earlier):
+        if number == 0:
+            os.rename(old, folder)
+        else:
+            shutil.rmtree(old, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    return folder, bool(earlier)
+
+
 def table_file_name(table: str, unit: str = "") -> str:
     """`part-00003.arrow` for the table `documents` and the unit `00003`; `leaks.arrow` for a table of one file."""
     prefix = PREFIX.get(table, table)
@@ -78,7 +95,11 @@ class Unit:
 
 @dataclass(frozen=True)
 class Workspace:
-    """`work/<identity>/` of one build. Cheap to copy into worker processes: it is only a path."""
+    """The folder of one unfinished build. Cheap to copy into worker processes: it is only a path.
+
+    Whoever takes the build over renames the folder (`take_over`), and a late predecessor finds nothing where it left
+    off. That is why nothing here ever makes the folder itself.
+    """
 
     folder: Path
     progress: Callable[[int, int | None, str], None] | None = None
@@ -94,7 +115,8 @@ class Workspace:
     def scratch(self, name: str) -> Path:
         """A folder for a build's own intermediate state (checkpoints, signatures); never published."""
         path = self.folder / "scratch" / name
-        path.mkdir(parents=True, exist_ok=True)
+        for folder in (path.parent, path):
+            folder.mkdir(exist_ok=True)
         return path
 
     def advance(self, done: int, total: int | None, unit: str) -> None:
@@ -123,7 +145,8 @@ class Workspace:
     def unit(self, name: str) -> Iterator[Unit]:
         """Write one unit; on leaving the block its files are durable, renamed into place, and recorded last."""
         temporary = self.folder / "tmp" / f"{name}-{uuid.uuid4().hex[:8]}"
-        temporary.mkdir(parents=True)
+        for folder in (temporary.parent, temporary):
+            folder.mkdir(exist_ok=True)
         self._files.mkdir(exist_ok=True)
         self._records.mkdir(exist_ok=True)
         unit = Unit(temporary)

@@ -134,6 +134,7 @@ def rows_in(path: Path) -> list[int]:
 def test_a_killed_build_goes_on_to_the_same_bytes(context, documents, vocab, tmp_path):
     config = ChunkConfig(row_length=LENGTH, budget_tokens=10_000, part_bytes=4096)
     whole = build_chunk(context, documents, vocab, config)
+    (tmp_path / "work").mkdir()
     workspace = Workspace(tmp_path / "work")
     chunk_documents(documents, vocab, config, workspace)
     first = {record.name: record.digest for record in workspace.records()}

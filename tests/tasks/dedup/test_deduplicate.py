@@ -258,6 +258,7 @@ def test_wilson_interval_of_known_values() -> None:
 
 def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments) -> None:
     documents = make_documents(corpus_of_families(20, seed=4))
+    (tmp_path / "work").mkdir()
     workspace = Workspace(tmp_path / "work")
     report = deduplicate(documents, QUIET, workspace)
     report.check_conservation("dedup")

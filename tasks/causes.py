@@ -1,0 +1,43 @@
+"""Why no artifact stands under an identity: the difference from the one of its stage that is most alike."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.artifact import MANIFEST, is_set_aside
+from tasks.identity import Identity, count_differences, first_difference
+from tasks.schema import FORMAT
+
+COMPARED_ARTIFACTS = 20
+"""Latest artifacts of a stage among which the one most alike is looked for."""
+
+
+@dataclass(frozen=True)
+class Miss:
+    """No artifact under an identity: the first cause in words, and the standing artifact that is most alike."""
+
+    cause: str
+    nearest: Path | None = None
+    nearest_parts: dict[str, Any] | None = None
+
+
+def explain_miss(root: Path, identity: Identity) -> Miss:
+    """The cause of a miss, told from the nearest of the latest artifacts of the stage (the newest of equally near)."""
+    folder = root / "artifacts" / identity.stage
+    candidates = [path for path in folder.glob(f"*/{MANIFEST}") if not is_set_aside(path.parent)]
+    latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
+    others = [(path.parent, parts) for path in latest if (parts := _readable_parts(path)) is not None]
+    if not others:
+        return Miss("no artifact of this stage exists yet")
+    nearest, parts = min(others, key=lambda other: count_differences(other[1], identity.parts()))
+    return Miss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
+
+
+def _readable_parts(manifest: Path) -> dict[str, Any] | None:
+    """The identity in a manifest; None for one of another format or a damaged one, of which `verify` tells."""
+    try:
+        data = json.loads(manifest.read_text())
+        return data["identity_parts"] if data["format"] == FORMAT else None
+    except (OSError, json.JSONDecodeError, KeyError):
+        return None

@@ -1,0 +1,180 @@
+"""One builder per identity: a lease that its holder keeps renewing, and that passes on when it no longer does.
+
+`locks/IDENTITY/` holds one small file for each time the lease was granted, numbered; the highest number holds. A file
+is made with O_EXCL, so of two that want the next number exactly one gets it. The holder renews by counting up a beat
+in its file. Others take the lease over when its holder gave it back, is a dead process of this machine, or let the
+beat stand still for the whole of `lease_seconds` on the *observer's* monotonic clock: no clock is ever compared with
+another's, so that clocks may jump and differ.
+
+A lease saves work and never carries correctness: a holder that was paused past its end cannot know. That is why each
+grant has a token, and each token a work folder of its own (`tasks/build.py`): the next holder renames that folder, and
+the late one finds nothing where it left off.
+"""
+
+import json
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+LEASE_SECONDS = 60.0
+"""A holder that shows no sign of life for so long is passed over."""
+BEATS_PER_LEASE = 12
+POLL_SECONDS = 0.2
+_BEAT_BYTES = 12
+_RELEASED = b"released".ljust(_BEAT_BYTES)
+
+
+class Lease:
+    """A lease that is held; made by `build_lease`."""
+
+    def __init__(self, folder: Path, number: int, token: str, handle: int, seconds: float) -> None:
+        self.token = f"{number:06d}-{token}"
+        self._folder = folder
+        self._number = number
+        self._handle = handle
+        self._done = threading.Event()
+        self._renewer = threading.Thread(target=self._renew, args=(seconds / BEATS_PER_LEASE,), daemon=True)
+        self._renewer.start()
+
+    def is_lost(self) -> bool:
+        """Whether another builder took the lease over, which can only happen to one that was paused."""
+        return _latest(self._folder) != self._number
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self._done.set()
+        self._renewer.join()
+        os.pwrite(self._handle, _RELEASED, 0)
+        os.close(self._handle)
+
+    def _renew(self, pause: float) -> None:
+        beat = 0
+        while not self._done.wait(pause):
+            beat += 1
+            os.pwrite(self._handle, _beat(beat), 0)
+
+
+@contextmanager
+def build_lease(folder: Path, on_wait: Callable[[str], None], seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
+    """Hold the lease kept in `folder`.
+
+    `on_wait` is called once with the holder in words ("process 4711 on host since 12:30:01") where one has to be
+    waited for.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lease = _acquire(folder, on_wait, seconds)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float) -> Lease:
+    seen, since, told = None, time.monotonic(), False
+    while True:
+        number = _latest(folder)
+        record = _read(folder, number) if number else None
+        if (number, record) != seen:
+            seen, since = (number, record), time.monotonic()
+        if record is None or _is_free(record) or time.monotonic() - since > seconds:
+            lease = _grant(folder, number + 1, seconds)
+            if lease is not None:
+                return lease
+            continue
+        if not told:
+            on_wait(_words(record))
+            told = True
+        time.sleep(min(POLL_SECONDS, seconds / BEATS_PER_LEASE))
+
+
+def _latest(folder: Path) -> int:
+    """The number of the latest grant; 0 where there was none."""
+    return max((int(path.stem) for path in folder.glob("*.lease")), default=0)
+
+
+def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
+    """Take the number if nobody else has, and forget old grants.
+
+    The grant before stays: a listing of the folder made while one name goes and the next comes may show neither.
+    """
+    try:
+        handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return None
+    token = secrets.token_hex(4)
+    holder = {**_this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
+    os.pwrite(handle, _beat(0) + b"\n" + json.dumps(holder).encode(), 0)
+    for old in folder.glob("*.lease"):
+        if int(old.stem) < number - 1:
+            old.unlink(missing_ok=True)
+    if _latest(folder) != number:
+        # Numbers far behind are free again; whoever asks for one worked from an old listing.
+        (folder / f"{number}.lease").unlink(missing_ok=True)
+        os.close(handle)
+        return None
+    return Lease(folder, number, token, handle, seconds)
+
+
+def _beat(count: int) -> bytes:
+    return f"{count:0{_BEAT_BYTES}d}".encode()
+
+
+def _read(folder: Path, number: int) -> bytes | None:
+    """What the file of a grant says now; None where a later grant has removed it since."""
+    try:
+        return (folder / f"{number}.lease").read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _is_free(record: bytes) -> bool:
+    """Whether the holder gave the lease back, or is known to be dead because it lived on this very machine."""
+    if record.startswith(_RELEASED):
+        return True
+    holder = _holder(record)
+    here = _this_process()
+    if any(holder.get(key) != here[key] for key in ("host", "boot")):
+        return False
+    return _started(holder["pid"]) != holder["started"]
+
+
+def _holder(record: bytes) -> dict[str, Any]:
+    """The holder as its file names it; empty in the instant before it has written itself down."""
+    try:
+        return json.loads(record[_BEAT_BYTES:])
+    except json.JSONDecodeError:
+        return {}
+
+
+def _words(record: bytes) -> str:
+    holder = _holder(record)
+    if not holder:
+        return "another process that has just begun"
+    return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+
+
+def _this_process() -> dict[str, Any]:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return {
+        "pid": os.getpid(),
+        "started": _started(os.getpid()),
+        "host": platform.node(),
+        "boot": f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}" if boot.exists() else "",
+    }
+
+
+def _started(pid: int) -> str | None:
+    """When a process of this machine started, so that a later one with its number is told apart; None if it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return None
+    # The name of the program, in parentheses, may itself hold blanks and parentheses.
+    state, *fields = status.rpartition(")")[2].split()
+    return None if state in "ZX" else fields[18]

@@ -1,0 +1,110 @@
+"""The commit of a build: manifest last, one rename, and what to do with a rebuild of something that stands."""
+
+import errno
+import json
+import os
+import platform
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from model.durable import sync_directory, write_atomically
+from model.errors import IntegrityError
+from tasks.artifact import MANIFEST, REPRODUCED, Artifact, content_digest
+from tasks.code import PROJECT
+from tasks.identity import Identity
+from tasks.provenance import git_state
+from tasks.report import StageReport
+from tasks.schema import FORMAT
+from tasks.workspace import Workspace
+
+
+def make_manifest(
+    identity: Identity,
+    parents: Mapping[str, Artifact],
+    workspace: Workspace,
+    report: StageReport,
+    *,
+    started: float,
+    resumed: bool,
+    run_id: str,
+) -> dict[str, Any]:
+    """The manifest of a finished build; `started` in seconds since the epoch."""
+    records = workspace.records()
+    return {
+        "format": FORMAT,
+        "stage": identity.stage,
+        "identity": identity.key,
+        "identity_parts": identity.parts(),
+        "content": content_digest(records),
+        "files": [asdict(record) for record in records],
+        "rows": {
+            table: sum(record.rows for record in records if record.table == table)
+            for table in sorted({record.table for record in records if record.table})
+        },
+        "bytes": sum(record.bytes for record in records),
+        "report": report.to_json(),
+        "parents": {
+            name: {"stage": parent.stage, "identity": parent.identity, "content": parent.content}
+            for name, parent in sorted(parents.items())
+        },
+        "exact": report.facts.get("exact", True),
+        "timings": {"started": started, "seconds": time.time() - started, "resumed": resumed},
+        "run": run_id,
+        "host": platform.node(),
+        "git": git_state(PROJECT),
+    }
+
+
+def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> None:
+    """Links and manifest into a fresh folder, all durable, then one rename: no reader ever sees a part of it."""
+    staging = _stage(workspace, manifest)
+    if not target.parent.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sync_directory(target.parent.parent)
+    try:
+        os.rename(staging, target)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        # Another builder, whose lease had passed on, was first; the same identity holds the same bytes.
+    sync_directory(target.parent)
+
+
+def compare(standing: Artifact, manifest: dict[str, Any], workspace: Workspace, target: Path) -> Artifact:
+    """A rebuild beside what stands: reproduced where all bytes agree, else IntegrityError and both stay.
+
+    Where the rebuild agrees with the manifest that stands but files on disk no longer do, they are replaced, and the
+    damaged folder is set aside.
+    """
+    if standing.content == manifest["content"]:
+        damaged = standing.verify()
+        if damaged:
+            aside = standing.path.with_name(f"{standing.path.name}.damaged-{uuid.uuid4().hex[:8]}")
+            staging = _stage(workspace, manifest)
+            os.rename(standing.path, aside)
+            os.rename(staging, standing.path)
+            sync_directory(standing.path.parent)
+            return replace(standing, outcome=REPRODUCED, cause=f"damaged {', '.join(damaged)} restored")
+        return replace(standing, outcome=REPRODUCED, cause="forced")
+    conflict = target.with_name(f"{target.name}.conflict-{manifest['content'][:8]}")
+    if not conflict.exists():
+        publish(workspace, manifest, conflict)
+    before = {record.name: record.digest for record in standing.records}
+    differing = [file["name"] for file in manifest["files"] if before.get(file["name"]) != file["digest"]]
+    raise IntegrityError(
+        f"{standing.stage}: a forced rebuild of {target.name} gave other bytes than the artifact that stands"
+        f" (first difference: {differing[0] if differing else 'the set of files'}). Something outside the identity"
+        f" decides the result. Both stay: {standing.path} and {conflict}."
+    )
+
+
+def _stage(workspace: Workspace, manifest: dict[str, Any]) -> Path:
+    staging = workspace.folder / f"publish-{uuid.uuid4().hex[:8]}"
+    staging.mkdir()
+    workspace.publish_files(staging)
+    write_atomically(staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    return staging
