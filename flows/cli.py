@@ -2,7 +2,7 @@
 
 import typer
 
-from flows.commands import models, records, running
+from flows.commands import identity, models, records, running
 
 app = typer.Typer(
     name="bessemer",
@@ -22,6 +22,9 @@ COMMANDS = (
     records.step,
     records.report,
     models.generate,
+    identity.explain,
+    identity.accept,
+    identity.verify,
 )
 
 for command in COMMANDS:

@@ -1,10 +1,13 @@
 """What a person sees while a run works: one bar a stage, the sentence why it runs, and what became of it."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
+    DownloadColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
@@ -12,6 +15,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+    TransferSpeedColumn,
 )
 from rich.text import Text
 
@@ -68,3 +72,12 @@ class ProgressBars(Watcher):
         line = Text(f"{stage:<15}", style="bold")
         line.append_text(words)
         self._progress.console.print(line)
+
+
+@contextmanager
+def bytes_bar(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes with rate and time left; yields its `progress(done, total)`. Silent without a terminal."""
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -26,7 +26,8 @@ BUILT, REUSED, ACCEPTED, REPRODUCED = "built", "reused", "accepted", "reproduced
 class Artifact:
     """A published artifact. `content` is the digest over its deterministic files; children are keyed by it.
 
-    `outcome` and `cause` tell how it came to stand in a run, and why it was built or by whom it was accepted.
+    `outcome` and `cause` tell how it came to stand in a run, and why it was built or by whom it was accepted, for the
+    identity `accepted_for`.
     """
 
     path: Path
@@ -35,6 +36,7 @@ class Artifact:
     content: str
     outcome: str = REUSED
     cause: str = ""
+    accepted_for: str | None = None
 
     @property
     def reused(self) -> bool:

@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from model.errors import BessemerError, Infra, InputError
@@ -155,7 +155,8 @@ def _standing(context: RunContext, identity: Identity) -> Artifact | None:
     if not (accepted / MANIFEST).exists():
         context.note(identity.stage, f"{alias.accepted} was {alias.words()}, but it no longer stands")
         return None
-    return Artifact.open(accepted, outcome=ACCEPTED, cause=alias.words())
+    found = Artifact.open(accepted, outcome=ACCEPTED, cause=alias.words())
+    return replace(found, accepted_for=identity.key)
 
 
 def _build(

@@ -1,6 +1,8 @@
 """BLAKE3 digests of files, and the cache that lets an unchanged input be recognised without reading it."""
 
+import errno
 import json
+import logging
 import os
 import time
 from collections.abc import Iterable
@@ -10,6 +12,8 @@ from typing import Any
 from model.durable import digest_bytes, digest_file, write_atomically
 
 __all__ = ["InputDigests", "combined_digest", "digest_bytes", "digest_file"]
+
+log = logging.getLogger(__name__)
 
 SETTLING_SECONDS = 2.0
 
@@ -54,7 +58,13 @@ class InputDigests:
         return digest
 
     def save(self) -> None:
-        """Write the cache if anything was hashed."""
-        if self._changed:
+        """Write the cache if anything was hashed; where it cannot be written, files are hashed again next time."""
+        if not self._changed:
+            return
+        try:
             write_atomically(self._cache, json.dumps(self._known).encode("utf-8", errors="surrogateescape"))
-            self._changed = False
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            log.warning("%s cannot be written (%s); unchanged input is hashed again next time", self._cache, error)
+        self._changed = False

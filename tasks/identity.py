@@ -9,7 +9,7 @@ import json
 import math
 import platform
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -85,11 +85,13 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
 
     Inputs are looked at first, then settings, code and libraries: an input that changed explains the rest.
     """
+    return next(differences(old, new), None)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Every cause why two identities differ, in the order of `first_difference`."""
     for part in _ORDER:
-        cause = _difference(old.get(part), new.get(part), part)
-        if cause is not None:
-            return cause
-    return None
+        yield from _differences(old.get(part), new.get(part), part)
 
 
 def count_differences(old: Any, new: Any) -> int:
@@ -101,30 +103,26 @@ def count_differences(old: Any, new: Any) -> int:
     return int(canonical_json(old) != canonical_json(new))
 
 
-def _difference(old: Any, new: Any, path: str) -> str | None:
+def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             if key not in old:
-                return f"{path}.{key} is new"
-            if key not in new:
-                return f"{path}.{key} is gone"
-            cause = _difference(old[key], new[key], f"{path}.{key}")
-            if cause is not None:
-                return cause
-        return None
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
+                yield f"{path}.{key} is new"
+            elif key not in new:
+                yield f"{path}.{key} is gone"
+            else:
+                yield from _differences(old[key], new[key], f"{path}.{key}")
+    elif isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
         for index, (before, after) in enumerate(zip(old, new, strict=True)):
-            cause = _difference(before, after, f"{path}[{index}]")
-            if cause is not None:
-                return cause
-        return None
-    if canonical_json(old) == canonical_json(new):
-        return None
-    if path.startswith("code."):
-        return f"{path} was edited"
-    if path.startswith("parents."):
-        return f"the input `{path.removeprefix('parents.')}` has other content ({_short(old)} -> {_short(new)})"
-    return f"{path}: {_short(old)} -> {_short(new)}"
+            yield from _differences(before, after, f"{path}[{index}]")
+    elif canonical_json(old) == canonical_json(new):
+        return
+    elif path.startswith("code."):
+        yield f"{path} was edited"
+    elif path.startswith("parents."):
+        yield f"the input `{path.removeprefix('parents.')}` has other content ({_short(old)} -> {_short(new)})"
+    else:
+        yield f"{path}: {_short(old)} -> {_short(new)}"
 
 
 def _short(value: Any) -> str:

@@ -20,6 +20,8 @@ def told_errors() -> Iterator[None]:
 
     try:
         yield
+    except (typer.Exit, typer.Abort):
+        raise
     except BessemerError as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         raise typer.Exit(error.exit_code) from error

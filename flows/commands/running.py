@@ -41,12 +41,12 @@ def run(
     75 the machine failed (run again), 76 training diverged, 70 a fault of the program.
     """
     with told_errors():
-        from flows.recipe import find_recipe, load_recipe
         from flows.road import stretch
+        from flows.shipped import open_recipe
 
         root = root.resolve()
         stretch(from_stage, only)
-        chosen = load_recipe(find_recipe(recipe), root, settings or (), share(limit))
+        chosen = open_recipe(recipe, root, settings or (), share(limit))
         _run(chosen, root, from_stage, only, force, as_json, verbose)
 
 
@@ -62,12 +62,10 @@ def quickstart(
     true leaks to find and cut.
     """
     with told_errors():
-        from flows.quickstart import prepare
-        from flows.recipe import find_recipe, load_recipe
+        from flows.shipped import open_recipe
 
         root = root.resolve()
-        prepare(root)
-        chosen = load_recipe(find_recipe("quickstart"), root, settings or ())
+        chosen = open_recipe("quickstart", root, settings or ())
         _run(chosen, root, None, None, False, as_json, verbose)
 
 
