@@ -21,7 +21,7 @@ from tasks.causes import Miss, explain_miss
 from tasks.code import code_closure
 from tasks.config import StrictConfig
 from tasks.identity import Identity, library_versions
-from tasks.lease import build_lease
+from tasks.lease import LEASE_SECONDS, build_lease
 from tasks.publication import compare, make_manifest, publish
 from tasks.report import StageReport
 from tasks.workspace import Workspace, take_over
@@ -66,6 +66,8 @@ class RunContext:
     dry: bool = False
     """Build nothing: raise WouldBuild where a build would begin."""
     watcher: Watcher = field(default_factory=Watcher, compare=False)
+    lease_seconds: float = LEASE_SECONDS
+    """Silence after which the builder of an artifact that this run waits for is passed over."""
 
     def progress_of(self, stage: str) -> Callable[[int, int | None, str], None]:
         """The progress listener bound to a stage."""
@@ -168,7 +170,7 @@ def _build(
         context.note(identity.stage, f"waiting: {holder} builds the same identity {identity.key}")
 
     while True:
-        with build_lease(context.root / "locks" / identity.key, on_wait) as lease:
+        with build_lease(context.root / "locks" / identity.key, on_wait, context.lease_seconds) as lease:
             standing = _standing(context, identity)
             if standing is not None and not forced:
                 return standing

@@ -25,7 +25,8 @@ from typing import Any
 LEASE_SECONDS = 60.0
 """A holder that shows no sign of life for so long is passed over."""
 BEATS_PER_LEASE = 12
-POLL_SECONDS = 0.2
+POLL_SECONDS = (0.005, 0.2)
+"""Pauses between two looks at another's lease: the first, from which they grow by half, and the longest."""
 _BEAT_BYTES = 12
 _RELEASED = b"released".ljust(_BEAT_BYTES)
 
@@ -77,6 +78,7 @@ def build_lease(folder: Path, on_wait: Callable[[str], None], seconds: float = L
 
 def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float) -> Lease:
     seen, since, told = None, time.monotonic(), False
+    pause, longest = POLL_SECONDS
     while True:
         number = _latest(folder)
         record = _read(folder, number) if number else None
@@ -90,7 +92,8 @@ def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float) -> Le
         if not told:
             on_wait(_words(record))
             told = True
-        time.sleep(min(POLL_SECONDS, seconds / BEATS_PER_LEASE))
+        time.sleep(pause)
+        pause = min(1.5 * pause, longest, seconds / BEATS_PER_LEASE)
 
 
 def _latest(folder: Path) -> int:

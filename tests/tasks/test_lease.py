@@ -1,0 +1,132 @@
+"""Who holds a lease, when it passes on, and that no clock is believed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tasks import lease as leases
+from tasks.lease import build_lease
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tasks.lease import build_lease
+with build_lease(Path(sys.argv[1]), print, float(sys.argv[2])) as lease:
+    print("held", flush=True)
+    sys.stdin.readline()
+    print("lost" if lease.is_lost() else "kept", flush=True)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lease for one second at a time until it hears a line."""
+    words = [sys.executable, "-c", HOLDER, str(tmp_path / "lease"), "1.0"]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+
+
+def say(process: subprocess.Popen[str]) -> str:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def seconds_until_held(folder: Path) -> float:
+    began = time.monotonic()
+    with build_lease(folder, lambda holder: None, 1.0):
+        return time.monotonic() - began
+
+
+def test_a_lease_that_was_given_back_is_free_at_once_and_numbers_go_up(tmp_path: Path) -> None:
+    tokens = []
+    for _ in range(4):
+        with build_lease(tmp_path, pytest.fail) as lease:
+            tokens.append(lease.token)
+            assert not lease.is_lost()
+    assert [token.partition("-")[0] for token in tokens] == ["000001", "000002", "000003", "000004"]
+    assert len(set(tokens)) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.lease", "4.lease"]
+
+
+def test_a_living_holder_is_waited_for_and_named_once(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    heard: list[str] = []
+
+    def on_wait(words: str) -> None:
+        heard.append(words)
+        holder.communicate("\n", timeout=10)
+
+    with build_lease(tmp_path / "lease", on_wait, 1.0):
+        assert holder.returncode == 0
+    assert len(heard) == 1
+    assert heard[0].startswith(f"process {holder.pid} on ")
+
+
+def test_a_killed_holder_is_passed_over_at_once(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert seconds_until_held(tmp_path / "lease") < 0.5
+
+
+def test_a_holder_that_stands_still_is_passed_over_after_its_lease_and_knows_it(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    os.kill(holder.pid, signal.SIGSTOP)
+    waited = seconds_until_held(tmp_path / "lease")
+    os.kill(holder.pid, signal.SIGCONT)
+    assert 0.9 < waited < 3.0
+    assert say(holder) == "lost"
+
+
+@pytest.mark.parametrize("years", [10, -10])
+def test_a_beating_holder_is_never_passed_over_though_the_clock_jumps(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, years: int
+) -> None:
+    real = time.time
+    observer = threading.Thread(target=seconds_until_held, args=[tmp_path / "lease"])
+    observer.start()
+    time.sleep(0.2)
+    monkeypatch.setattr(time, "time", lambda: real() + years * 365 * 86400)
+    observer.join(2.5)
+    assert observer.is_alive()
+    assert say(holder) == "kept"
+    observer.join(10)
+    assert not observer.is_alive()
+
+
+def written(folder: Path, **changes: object) -> None:
+    """A lease file as another process of this machine would have left it, but for `changes`."""
+    record = {**leases._this_process(), "since": "then", "seconds": 1.0, **changes}
+    folder.mkdir()
+    (folder / "7.lease").write_bytes(leases._beat(3) + b"\n" + json.dumps(record).encode())
+
+
+def test_a_recycled_process_number_is_told_from_the_holder(tmp_path: Path) -> None:
+    written(tmp_path / "lease", started="1")
+    assert seconds_until_held(tmp_path / "lease") < 0.5
+
+
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier start"}])
+def test_of_a_holder_elsewhere_only_silence_tells(tmp_path: Path, change: dict[str, object]) -> None:
+    written(tmp_path / "lease", pid=2**22 + 1, **change)
+    assert 0.9 < seconds_until_held(tmp_path / "lease") < 3.0
+
+
+def test_a_holder_that_has_not_written_itself_down_yet_is_given_its_time(tmp_path: Path) -> None:
+    (tmp_path / "lease").mkdir()
+    (tmp_path / "lease" / "1.lease").touch()
+    assert 0.9 < seconds_until_held(tmp_path / "lease") < 3.0
