@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOT ?= bessemer-data
 
-.PHONY: help setup demo test lint format prove lock clean
+.PHONY: help setup demo test lint format prove prove-joints lock clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
 
 setup: $(READY) ## make the environment from requirements.lock
 
@@ -37,6 +37,9 @@ format: $(READY) ## rewrite the code in the house style
 
 prove: $(READY) ## slow proofs: kill -9 in every stage, reuse, real data
 	$(BIN)/python -m pytest -m prove $(PYTEST_FLAGS)
+
+prove-joints: $(READY) ## the joints: identity, leases, commit, resume, each counted in a table
+	$(BIN)/python -m pytest tests/joints -m joints $(PYTEST_FLAGS)
 
 lock: $(READY) ## write requirements.lock from what the environment holds
 	{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^torch==([0-9.]+)\+.*/torch==\1/'; } > requirements.new
