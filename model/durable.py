@@ -48,8 +48,13 @@ def sync_file(path: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: temporary name beside it, fsync, rename, fsync of the folder."""
+    """Replace `path` by `data` as `replace_durably` does, and make its folder first where there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, data)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`: temporary name beside it, fsync, rename, fsync of the folder, which must exist."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         with temporary.open("wb") as stream:

@@ -21,10 +21,10 @@ from tasks.causes import Miss, explain_miss
 from tasks.code import code_closure
 from tasks.config import StrictConfig
 from tasks.identity import Identity, library_versions
-from tasks.lease import LEASE_SECONDS, build_lease
+from tasks.lease import LEASE_SECONDS, build_lease, is_held
 from tasks.publication import compare, make_manifest, publish
 from tasks.report import StageReport
-from tasks.workspace import Workspace, take_over
+from tasks.workspace import Workspace, sweep, take_over
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +179,8 @@ def _build(
             except Exception as error:
                 if not lease.is_lost():
                     raise
+                ghost = f"{_build_name(identity, forced)}.{lease.token}"
+                shutil.rmtree(context.root / "work" / ghost, ignore_errors=True)
                 lost = f"another builder took over while this one stood still ({type(error).__name__}: {error})"
                 context.note(identity.stage, lost)
 
@@ -193,8 +195,8 @@ def _build_alone(
     token: str,
     forced: bool,
 ) -> Artifact:
-    build = f"{identity.key}.force" if forced else identity.key
-    folder, resumed = take_over(context.root / "work", build, token)
+    _sweep(context.root)
+    folder, resumed = take_over(context.root / "work", _build_name(identity, forced), token)
     if resumed:
         cause = f"{cause}; going on from what was finished"
     context.note(identity.stage, f"building {identity.key}: {cause}")
@@ -215,6 +217,15 @@ def _build_alone(
     publish(workspace, manifest, target)
     shutil.rmtree(folder, ignore_errors=True)
     return Artifact.open(target, outcome=BUILT, cause=cause)
+
+
+def _build_name(identity: Identity, forced: bool) -> str:
+    return f"{identity.key}.force" if forced else identity.key
+
+
+def _sweep(root: Path) -> None:
+    standing = {path.name for path in root.glob("artifacts/*/*")}
+    sweep(root / "work", standing.__contains__, lambda identity: is_held(root / "locks" / identity))
 
 
 def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerError:

@@ -76,6 +76,13 @@ def build_lease(folder: Path, on_wait: Callable[[str], None], seconds: float = L
         lease.release()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether somebody may be building under this lease: it was not given back, and its holder is not known dead."""
+    number = _latest(folder)
+    record = _read(folder, number) if number else None
+    return record is not None and not _is_free(record)
+
+
 def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float) -> Lease:
     seen, since, told = None, time.monotonic(), False
     pause, longest = POLL_SECONDS
@@ -106,13 +113,15 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
 
     The grant before stays: a listing of the folder made while one name goes and the next comes may show neither.
     """
+    token = secrets.token_hex(4)
+    holder = {**_this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
+    record = _beat(0) + b"\n" + json.dumps(holder).encode()
     try:
         handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
         return None
-    token = secrets.token_hex(4)
-    holder = {**_this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
-    os.pwrite(handle, _beat(0) + b"\n" + json.dumps(holder).encode(), 0)
+    # A holder killed between these two lines is known to nobody, and waited for as one that lives elsewhere.
+    os.pwrite(handle, record, 0)
     for old in folder.glob("*.lease"):
         if int(old.stem) < number - 1:
             old.unlink(missing_ok=True)

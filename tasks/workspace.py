@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc
 
-from model.durable import sync_directory, sync_file, write_atomically
+from model.durable import replace_durably, sync_directory, sync_file
 from tasks.digests import digest_file
 from tasks.report import StageReport
 
@@ -53,6 +53,17 @@ def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:
             shutil.rmtree(old, ignore_errors=True)
     folder.mkdir(exist_ok=True)
     return folder, bool(earlier)
+
+
+def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bool]) -> None:
+    """Remove what killed builders left of builds that somebody has published since.
+
+    `published` and `busy` tell whether an artifact of an identity stands, and whether somebody builds it now.
+    """
+    for folder in work.glob("*.*"):
+        identity = folder.name.partition(".")[0]
+        if published(identity) and not busy(identity):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def table_file_name(table: str, unit: str = "") -> str:
@@ -156,7 +167,7 @@ class Workspace:
                 os.replace(temporary / file.name, self._files / file.name)
             sync_directory(self._files)
             record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
-            write_atomically(self._records / f"{name}.json", json.dumps(record, sort_keys=True).encode())
+            replace_durably(self._records / f"{name}.json", json.dumps(record, sort_keys=True).encode())
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

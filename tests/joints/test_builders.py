@@ -1,0 +1,278 @@
+"""Builders that race, that are killed at any instant, and that wake up late: one whole artifact, and nothing lost.
+
+Each case forks real processes. Instants are chosen by counting the byte codes that a builder runs in the modules that
+hold the lease, finish units and commit, so that a thousand points lie evenly over the whole of it.
+"""
+
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import model.durable
+import tasks.artifact
+import tasks.build
+import tasks.lease
+import tasks.publication
+import tasks.workspace
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.report import StageReport
+from tasks.workspace import Workspace, table_file_name
+
+pytestmark = pytest.mark.joints
+
+POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+TRACED = {
+    module.__file__
+    for module in (model.durable, tasks.artifact, tasks.build, tasks.lease, tasks.publication, tasks.workspace)
+}
+BUILT_IT, REUSED_IT, BROKE = 0, 1, 99
+RACES = 1000
+KILLS = 1000
+PAUSES = 300
+DEADLINE = 60.0
+
+
+class PourConfig(StrictConfig):
+    units: int = 4
+    metal: str = "pig iron"
+
+
+def pour(config: PourConfig, workspace: Workspace, calls: list[int]) -> StageReport:
+    """A few parts of one row, a unit each."""
+    reports = []
+    for number in range(config.units):
+        name = f"{number:05d}"
+        report = workspace.finished(name)
+        if report is None:
+            calls.append(number)
+            with workspace.unit(name) as unit:
+                unit.write_table(
+                    "documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name)
+                )
+                unit.report.source("ore").documents_in = unit.report.source("ore").documents_out = 1
+                report = unit.report
+        reports.append(report)
+    return StageReport.merged(reports)
+
+
+def build(root: Path, calls: list[int], lease_seconds: float = 5.0, metal: str = "pig iron") -> Artifact:
+    config = PourConfig(metal=metal)
+    context = RunContext(root, "run", lease_seconds=lease_seconds)
+    return build_artifact(context, POUR, config, {}, lambda workspace: pour(config, workspace, calls))
+
+
+def fork(body: Callable[[], int]) -> int:
+    """Run `body` in a child that ends with its value as exit code."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os._exit(body())
+    except BaseException as error:
+        os.write(2, f"child: {type(error).__name__}: {error}\n".encode())
+        os._exit(BROKE)
+
+
+def exit_code(child: int) -> int:
+    """The child's exit code; minus the signal's number where one ended it."""
+    deadline = time.monotonic() + DEADLINE
+    while time.monotonic() < deadline:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.0005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"process {child} did not end within {DEADLINE} s")
+
+
+def builds(root: Path, **options: float) -> int:
+    calls: list[int] = []
+    build(root, calls, **options)
+    return BUILT_IT if calls else REUSED_IT
+
+
+class Instant:
+    """Does something once when the given number of byte codes has run in the traced modules; counts them without."""
+
+    def __init__(self, number: int = 0, action: Callable[[], object] = lambda: None) -> None:
+        self.seen = 0
+        self._number = number
+        self._action = action
+
+    def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename not in TRACED:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            self.seen += 1
+            if self.seen == self._number:
+                self._action()
+        return self
+
+
+def traced_build(root: Path, instant: Instant, **options: float) -> int:
+    sys.settrace(instant)
+    try:
+        return builds(root, **options)
+    finally:
+        sys.settrace(None)
+
+
+def strike(signum: signal.Signals) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), signum)
+
+
+def snapshot(root: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Every file of every artifact: inode, time of last change, bytes."""
+    return {
+        str(path.relative_to(root)): (path.stat().st_ino, path.stat().st_mtime_ns, path.read_bytes())
+        for path in sorted(root.glob("artifacts/*/*/*"))
+    }
+
+
+def left_over(root: Path) -> list[str]:
+    return [str(path.relative_to(root)) for path in root.glob("work/*")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build(tmp_path_factory.mktemp("undisturbed"), []).content
+
+
+def test_two_builders_race(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+    with joint("races of two builders: one build each") as tally:
+        both_built = 0
+        for race in range(RACES):
+            root = tmp_path / f"{race}"
+            ready, start = os.pipe()
+
+            def racer(root: Path = root, ready: int = ready, start: int = start) -> int:
+                os.close(start)
+                os.read(ready, 1)  # returns when the parent closes its end
+                return builds(root)
+
+            children = [fork(racer), fork(racer)]
+            os.close(start)
+            codes = sorted(exit_code(child) for child in children)
+            os.close(ready)
+            both_built += codes == [BUILT_IT, BUILT_IT]
+            (artifact,) = (Artifact.open(path) for path in root.glob("artifacts/pour/*"))
+            whole = artifact.content == undisturbed and artifact.verify() == []
+            fine = codes == [BUILT_IT, REUSED_IT] and whole and not left_over(root)
+            tally.expect(fine, f"race {race}: exit codes {codes}, left over {left_over(root)}")
+            shutil.rmtree(root)
+        tally.note = f"both built in {both_built}"
+
+
+def test_killed_at_any_instant(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+    """kill -9 from the lease to the last rename; what had been finished is not done again."""
+    prepared = tmp_path / "prepared"
+    before_commit = Instant()
+    assert exit_code(fork(lambda: _stop_before_commit(prepared))) == -signal.SIGKILL
+    counting = tmp_path / "counting"
+    shutil.copytree(prepared, counting)
+    sys.settrace(before_commit)
+    assert builds(counting) == REUSED_IT  # no unit was left to do
+    sys.settrace(None)
+    with joint("kill points from lease to commit: never a partial artifact") as tally:
+        published = 0
+        for number in range(KILLS):
+            root = tmp_path / "killed"
+            shutil.copytree(prepared, root)
+            point = 1 + number * before_commit.seen // KILLS
+            child = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
+            code = exit_code(child)
+            seen = [Artifact.open(path) for path in root.glob("artifacts/*/*")]
+            published += len(seen)
+            whole = all(artifact.content == undisturbed and artifact.verify() == [] for artifact in seen)
+            calls: list[int] = []
+            again = build(root, calls, lease_seconds=0.3)
+            kept = again.content == undisturbed and again.verify() == [] and calls == []
+            build(root, [], metal="steel")  # the next build of anything sweeps what was left
+            fine = code == -signal.SIGKILL and whole and kept and not left_over(root)
+            tally.expect(fine, f"point {point}: exit {code}, whole {whole}, then {calls} again, {left_over(root)}")
+            shutil.rmtree(root)
+        tally.note = f"of {before_commit.seen} byte codes; {published} kills came after the rename"
+
+
+def _stop_before_commit(root: Path) -> int:
+    """A builder that is killed when all its units are finished and nothing is published."""
+    config = PourConfig()
+
+    def run(workspace: Workspace) -> StageReport:
+        pour(config, workspace, [])
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+    build_artifact(RunContext(root, "run"), POUR, config, {}, run)
+    return BROKE
+
+
+def test_killed_again_and_again_goes_on_from_finished_units(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+    """Kills at random instants of the whole build, until one gets through: each costs one unit at most."""
+    whole = Instant()
+    assert traced_build(tmp_path / "counting", whole) == BUILT_IT
+    instants = random.Random(11)
+    with joint("kills during the work: finished parts are kept") as tally:
+        kills = again = 0
+        for case in range(60):
+            root, units_before = tmp_path / f"{case}", 0
+            for _ in range(12):
+                point = instants.randrange(whole.seen // 6, whole.seen // 2)
+                code = exit_code(
+                    fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
+                )
+                units = len(list(root.glob("work/*/units/*.json")))
+                if code != -signal.SIGKILL:
+                    break
+                kills += 1
+                tally.expect(units >= units_before, f"case {case}: {units_before} finished units became {units}")
+                units_before = units
+            calls: list[int] = []
+            artifact = build(root, calls)
+            again += len(calls)
+            tally.expect(
+                artifact.content == undisturbed and len(calls) <= PourConfig().units - units_before,
+                f"case {case}: {units_before} units were finished, and {calls} were done again",
+            )
+        tally.note = f"{kills} kills"
+
+
+def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+    """SIGSTOP at any instant, another takes over and publishes, SIGCONT: nothing of the artifact is touched."""
+    whole = Instant()
+    assert traced_build(tmp_path / "counting", whole) == BUILT_IT
+    with joint("paused builders that wake up late: harm nothing") as tally:
+        taken_over = 0
+        for number in range(PAUSES):
+            root = tmp_path / f"{number}"
+            point = 1 + number * whole.seen // PAUSES
+            late = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGSTOP))))
+            _, status = os.waitpid(late, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            calls: list[int] = []
+            artifact = build(root, calls, lease_seconds=0.12)
+            taken_over += bool(calls)
+            published = snapshot(root)
+            os.kill(late, signal.SIGCONT)
+            code = exit_code(late)
+            fine = code in (BUILT_IT, REUSED_IT) and artifact.content == undisturbed and artifact.verify() == []
+            unmoved = snapshot(root) == published
+            tally.expect(
+                fine and unmoved and not left_over(root),
+                f"pause {point} of {whole.seen}: exit {code}, untouched {unmoved}, left over {left_over(root)}",
+            )
+        tally.note = f"{taken_over} had their work taken over"
