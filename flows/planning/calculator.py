@@ -1,0 +1,79 @@
+"""One training's numbers as plain values: what `bessemer plan` prints without a recipe, and for a recipe's model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flows.planning.accelerators import THIS, Accelerator, find_accelerator
+from flows.planning.arithmetic import GIVEN, UNKNOWNS, Shape, Training, flops_of_token, solve
+from flows.planning.memory import state_by_stage
+from model.errors import RecipeError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says about the training; None where it says nothing. `price` is that of a device hour."""
+
+    hardware: str = THIS
+    devices: float | None = None
+    days: float | None = None
+    mfu: float | None = None
+    price: float | None = None
+    tokens: float | None = None
+    parameters: float | None = None
+    layers: int | None = None
+    width: int | None = None
+    context: int | None = None
+
+    def device(self) -> Accelerator:
+        """The device named, or this machine's processor, measured."""
+        if self.hardware.lower() != THIS:
+            return find_accelerator(self.hardware)
+        from flows.planning.this_machine import measured_processor
+
+        return measured_processor()
+
+    def shape(self) -> Shape | None:
+        """The network's shape where it is given; RecipeError where only a part of it is."""
+        sizes = (self.layers, self.width, self.context)
+        if self.layers is None and self.width is None and self.context is None:
+            return None
+        if self.layers is None or self.width is None or self.context is None:
+            raise RecipeError(f"--layers, --width and --context belong together; found {sizes}")
+        return Shape(self.layers, self.width, self.context)
+
+
+def calculate(asked: Asked) -> dict[str, Any]:
+    """The calculator: any sensible subset of tokens, parameters, devices, days and MFU gives the rest."""
+    shape = asked.shape()
+    device = asked.device()
+    devices = 1 if asked.devices is None and asked.hardware.lower() == THIS else asked.devices
+    given = Training(device.peak_flops, asked.tokens, asked.parameters, devices, asked.days, asked.mfu, shape)
+    return training_told(given, device, asked.price)
+
+
+def training_told(given: Training, device: Accelerator, price: float | None) -> dict[str, Any]:
+    """The solved training: FLOPs, days, MFU, memory by ZeRO stage, cost where an hour of a device has a `price`."""
+    solved, origins = solve(given)
+    assert solved.parameters is not None
+    assert solved.devices is not None
+    return {
+        "parameters": solved.parameters,
+        "tokens": solved.tokens,
+        "flops": solved.flops,
+        "flops_per_token": flops_of_token(solved.parameters, solved.shape),
+        "attention": "with attention" if solved.shape is not None else "6 N, without attention",
+        "hardware": device.name,
+        "hardware_source": device.source,
+        "peak_flops": device.peak_flops,
+        "devices": solved.devices,
+        "days": solved.days,
+        "device_hours": solved.device_hours,
+        "mfu": solved.mfu,
+        "origins": {name: origins.get(name, GIVEN) for name in UNKNOWNS},
+        "sustained_flops": solved.sustained_flops,
+        "price": price,
+        "cost": None if price is None else price * solved.device_hours,
+        "arithmetic": device.arithmetic,
+        "memory_bytes": device.memory_bytes,
+        "memory": state_by_stage(solved.parameters, solved.devices, device.arithmetic),
+    }

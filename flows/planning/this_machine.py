@@ -1,0 +1,75 @@
+"""The processor of this machine as an accelerator: its rate is measured, since no data sheet knows it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import psutil
+import torch
+from torch.nn import functional as F
+
+from flows.planning.accelerators import THIS, Accelerator
+from model.config import GPTConfig
+from model.transformer import GPT, flops_per_token
+
+MATRIX = 2048
+SECONDS = 1.0
+"""Seconds of measured work; shorter looks vary by a third from one to the next on a shared machine."""
+MOST_TOKENS = 4096
+"""Tokens of a measured step at most, so that a look at a large model does not take minutes."""
+
+
+def measured_processor(threads: int | None = None) -> Accelerator:
+    """Peak float32 FLOP/s of square matrix products on this machine's cores, and its memory."""
+    before = torch.get_num_threads()
+    try:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        left, right = torch.rand(MATRIX, MATRIX), torch.rand(MATRIX, MATRIX)
+        rate = _best_rate(lambda: torch.mm(left, right), 2.0 * MATRIX**3)
+        used = torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+    memory = float(psutil.virtual_memory().total)
+    return Accelerator(THIS, rate, memory, f"measured: products of {MATRIX} x {MATRIX}, {used} threads", "float32")
+
+
+@dataclass(frozen=True)
+class MeasuredStep:
+    """Training steps of a network on this machine's processor."""
+
+    tokens_per_second: float
+    flops: float
+    """Model FLOP/s that the steps sustained."""
+
+
+def measured_step(config: GPTConfig, rows: int, threads: int) -> MeasuredStep:
+    """Forward and backward passes of that network for about a second; the optimizer is left out."""
+    rows = max(1, min(rows, MOST_TOKENS // config.context))
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        network = GPT(config).initialise(0)
+        tokens = torch.randint(config.vocab_size, (rows, config.context + 1))
+
+        def step() -> None:
+            logits = network(tokens[:, :-1])
+            F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            network.zero_grad(set_to_none=True)
+
+        rate = _best_rate(step, rows * config.context * flops_per_token(config))
+    finally:
+        torch.set_num_threads(before)
+    return MeasuredStep(rate / flops_per_token(config), rate)
+
+
+def _best_rate(work: Callable[[], object], flops: float) -> float:
+    """FLOP/s of the fastest of many repetitions, after one that warms up."""
+    work()
+    best = float("inf")
+    end = time.perf_counter() + SECONDS
+    while time.perf_counter() < end or best == float("inf"):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return flops / best

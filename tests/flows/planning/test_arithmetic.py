@@ -1,0 +1,115 @@
+"""Numbers of two published trainings, and the equation solved for each of its unknowns."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.planning.accelerators import find_accelerator
+from flows.planning.arithmetic import (
+    DEFAULT_MFU,
+    IMPLIED,
+    UNKNOWNS,
+    Shape,
+    Training,
+    balanced_parameters,
+    flops_of_token,
+    solve,
+)
+from flows.planning.memory import state_by_stage
+from flows.planning.scaling import effective_tokens, parameters_fed_by
+from model.errors import RecipeError
+
+A100 = find_accelerator("a100").peak_flops
+YALM = Training(A100, tokens=300e9, parameters=100e9, devices=800, days=65)
+
+
+def test_yalm_100b_sustained_an_eighth_of_its_devices():
+    solved, origins = solve(YALM)
+    assert solved.flops == 6 * 100e9 * 300e9 == 1.8e23
+    # 800 x 312e12 x 65 x 86,400 = 1.40e24 at peak
+    assert solved.paid_flops == pytest.approx(1.40e24, rel=0.01)
+    assert solved.mfu == pytest.approx(0.128, abs=0.0005)
+    assert solved.sustained_flops == pytest.approx(40e12, rel=0.01)
+    assert origins == {"mfu": IMPLIED}
+
+
+def test_attention_raises_the_mfu_of_yalm_to_13_percent():
+    shape = Shape(layers=80, width=10_240, context=1024)
+    assert shape.attention_flops == pytest.approx(1.007e10, rel=0.001)
+    solved, _ = solve(replace(YALM, shape=shape))
+    assert solved.mfu == pytest.approx(0.1306, abs=0.0002)
+
+
+def test_opt_175b_took_twice_the_days_that_its_speed_implies():
+    """180B tokens on 992 A100: 147 TFLOP/s while it ran (47%), and about 33 days on the calendar."""
+    opt = Training(A100, tokens=180e9, parameters=175e9, devices=992)
+    calendar, _ = solve(replace(opt, days=33.0))
+    assert calendar.mfu == pytest.approx(0.214, abs=0.001)
+    running, _ = solve(replace(opt, mfu=147 / 312))
+    assert running.days == pytest.approx(15.0, abs=0.05)
+
+
+@given(st.sampled_from(UNKNOWNS))
+def test_any_one_number_follows_from_the_others(unknown: str):
+    whole, _ = solve(YALM)
+    solved, _ = solve(replace(whole, **{unknown: None}))
+    assert getattr(solved, unknown) == pytest.approx(getattr(whole, unknown))
+
+
+def test_mfu_is_assumed_where_something_else_is_asked_for():
+    solved, origins = solve(replace(YALM, days=None))
+    assert solved.mfu == DEFAULT_MFU
+    assert solved.days == pytest.approx(65 * 0.1284 / 0.40, rel=0.001)
+    assert "PaLM" in origins["mfu"]
+
+
+def test_without_tokens_and_parameters_both_are_balanced():
+    solved, _ = solve(Training(A100, devices=8, days=1, mfu=0.5))
+    assert solved.tokens == pytest.approx(20 * (solved.parameters or 0))
+    assert solved.flops == pytest.approx(solved.paid_flops * 0.5)
+
+
+@given(st.floats(1e12, 1e26), st.integers(1, 100), st.integers(64, 16_384), st.integers(64, 8192))
+def test_balanced_parameters_spend_all_flops(flops: float, layers: int, width: int, context: int):
+    shape = Shape(layers, width, context)
+    parameters = balanced_parameters(flops, shape)
+    assert 20 * parameters * flops_of_token(parameters, shape) == pytest.approx(flops, rel=1e-3)
+
+
+def test_too_little_to_go_on_is_a_recipe_error():
+    with pytest.raises(RecipeError, match=r"--tokens, --devices, --days"):
+        solve(Training(A100, parameters=1e9))
+
+
+def test_attention_that_eats_everything_is_told():
+    tiny = Training(A100, tokens=1e15, devices=1, days=1, mfu=0.4, shape=Shape(80, 10_240, 1024))
+    with pytest.raises(RecipeError, match="attention alone"):
+        solve(tiny)
+
+
+def test_unknown_hardware_names_what_is_known():
+    with pytest.raises(RecipeError, match="did you mean `h100`"):
+        find_accelerator("h10")
+
+
+def test_a_billion_parameters_take_16_bytes_each_and_zero_3_divides_them_by_the_devices():
+    assert state_by_stage(1e9, 8, "bfloat16") == {0: 16e9, 1: 5.5e9, 2: 3.75e9, 3: 2e9}
+    assert state_by_stage(1e9, 1, "float32") == dict.fromkeys(range(4), 16000000000.0)
+
+
+def test_four_epochs_are_worth_nearly_four_and_forty_are_not():
+    """Muennighoff et al. 2023: up to 4 epochs almost as good as new data; beyond 16 returns vanish."""
+    assert effective_tokens(1.0, 0.5) == 0.5
+    assert effective_tokens(1.0, 1) == 1.0
+    assert effective_tokens(1.0, 4) == pytest.approx(3.726, abs=0.001)
+    assert effective_tokens(1.0, math.inf) == pytest.approx(16.39, abs=0.01)
+    assert parameters_fed_by(2e9) == 1e8
+
+
+@given(st.floats(0.01, 100), st.floats(0.01, 10))
+def test_more_epochs_never_hurt_and_never_beat_fresh_text(epochs: float, more: float):
+    assert effective_tokens(1.0, epochs) <= effective_tokens(1.0, epochs + more)
+    assert effective_tokens(1.0, epochs) <= epochs + 1e-9
