@@ -11,6 +11,7 @@ from typing import Any
 from flows.builders import BUILDERS
 from flows.recipe import Recipe
 from flows.road import STAGES, walk
+from flows.verification import artifacts_under
 from tasks.artifact import REUSED, Artifact
 from tasks.build import RunContext, WouldBuild
 from tasks.identity import differences
@@ -65,9 +66,9 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
     try:
         walk(recipe, step)
     except _Unforeseeable:
-        missing = rebuilt[-1]
+        unknown = f"nothing of `{rebuilt[-1]}` stands to look ahead from"
         for stage in STAGES[len(forecasts) :]:
-            forecasts.append(Forecast(stage, BUILD, f"`{missing}`, which comes before it, was never built"))
+            forecasts.append(Forecast(stage, DEPENDS if artifacts_under(root, stage) else BUILD, unknown))
     return forecasts
 
 

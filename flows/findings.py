@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from flows.road import STAGES
-from model.errors import IntegrityError
+from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
 from tasks.report import SourceCounts, StageReport
 
@@ -31,7 +31,7 @@ def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
         if "path" in entry:
             try:
                 found[entry["stage"]] = Artifact.open(Path(entry["path"]))
-            except IntegrityError:
+            except (InputError, IntegrityError):
                 continue  # Removed since; `road` says so.
     return found
 

@@ -1,5 +1,6 @@
 """One run of the road: which stages it may build, and what became of each."""
 
+import logging
 import platform
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from tasks.build import RunContext
 from tasks.code import PROJECT
 from tasks.identity import library_versions
 from tasks.provenance import git_state
+
+log = logging.getLogger(__name__)
 
 VERSIONS_SHOWN = ("bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
 
@@ -91,10 +94,16 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         ended = kind is None or issubclass(kind, EndOfRoad)
-        if error is not None and not ended:
-            self.record.failed(self._stage, error)
         stopped = error is not None and not isinstance(error, Exception)
         self.record.data["state"] = "completed" if ended else INTERRUPTED if stopped else "failed"
         self.record.data["finished"] = time.time()
-        self.record.save()
+        try:
+            if error is not None and not ended:
+                self.record.failed(self._stage, error)
+            self.record.save()
+        except OSError as unsaved:
+            if ended:
+                raise
+            # What stopped the run (a full disk, say) may well keep its record from being written.
+            log.error("the record of run %s could not be written: %s", self.run_id, unsaved)
         return ended

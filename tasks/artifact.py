@@ -47,8 +47,13 @@ class Artifact:
     def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
         """The artifact at `path`.
 
-        Raises IntegrityError where no readable manifest stands, InputError for one of another format.
+        Raises InputError where the folder is gone or of another format, IntegrityError where its manifest is damaged.
         """
+        if not path.exists():
+            raise InputError(
+                f"{path} no longer stands: somebody removed it. Run the recipe again, and it is rebuilt; artifacts made"
+                f" from it are reused if it comes out the same."
+            )
         try:
             manifest = json.loads((path / MANIFEST).read_text())
             if manifest["format"] != FORMAT:

@@ -120,8 +120,13 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
         handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
         return None
-    # A holder killed between these two lines is known to nobody, and waited for as one that lives elsewhere.
-    os.pwrite(handle, record, 0)
+    try:
+        # A holder killed before this is known to nobody, and waited for as one that lives elsewhere.
+        os.pwrite(handle, record, 0)
+    except OSError:
+        (folder / f"{number}.lease").unlink(missing_ok=True)
+        os.close(handle)
+        raise
     for old in folder.glob("*.lease"):
         if int(old.stem) < number - 1:
             old.unlink(missing_ok=True)

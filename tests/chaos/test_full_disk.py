@@ -1,5 +1,6 @@
 """A disk that fills up while a stage writes: a clear error, nothing published, and the next run goes on."""
 
+import contextlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(tmp_path)], check=True)
 
 
+def fill(ballast: Path) -> None:
+    """Write until nothing more fits."""
+    with ballast.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while stream.write(bytes(4096)):
+            pass
+
+
 def noise(config: NoiseConfig, workspace: Workspace, done: list[int]) -> StageReport:
     for number in range(UNITS):
         name = f"{number:05d}"
@@ -55,3 +63,30 @@ def test_a_full_disk_is_infrastructure_and_finished_units_are_kept(small_disk: P
     artifact = build_artifact(context, NOISE, config, {}, lambda workspace: noise(config, workspace, done))
     assert done == list(range(UNITS))
     assert artifact.verify() == []
+
+
+def test_a_disk_that_fills_up_during_the_commit_publishes_nothing_and_no_unit_is_done_again(small_disk: Path) -> None:
+    config, done = NoiseConfig(kilobytes=16), []
+    ballast = small_disk / "ballast"
+
+    def fills_the_disk(workspace: Workspace) -> StageReport:
+        report = noise(config, workspace, done)
+        fill(ballast)
+        return report
+
+    with pytest.raises(Infra, match="no space left"):
+        build_artifact(RunContext(small_disk, "run"), NOISE, config, {}, fills_the_disk)
+    assert not list(small_disk.glob("artifacts/*/*"))
+    ballast.unlink()
+    context = RunContext(small_disk, "run")
+    artifact = build_artifact(context, NOISE, config, {}, lambda workspace: noise(config, workspace, done))
+    assert done == list(range(UNITS))
+    assert artifact.verify() == []
+    assert not list(small_disk.glob("work/*"))
+
+
+def test_a_disk_with_no_room_for_a_lease_leaves_none_behind(small_disk: Path) -> None:
+    fill(small_disk / "ballast")
+    with pytest.raises(Infra, match="no space left"):
+        build_artifact(RunContext(small_disk, "run"), NOISE, NoiseConfig(), {}, lambda workspace: StageReport())
+    assert not list(small_disk.glob("locks/*/*.lease"))

@@ -24,7 +24,7 @@ def test_before_the_first_run_all_will_be_built_and_nothing_is_written(foundry: 
     found = forecast(foundry, tmp_path / "root")
     assert verdicts(found) == ["build"] * 8
     assert found["sample"].cause == "no artifact of this stage exists yet"
-    assert found["train"].cause == "`sample`, which comes before it, was never built"
+    assert found["train"].cause == "nothing of `sample` stands to look ahead from"
     assert {path.name for path in (tmp_path / "root").iterdir()} == {"inputs.json"}
 
 

@@ -1,0 +1,111 @@
+"""A root that may only be read, and a root that two users share: a clear error or a shared artifact, nothing lost."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from model.errors import BessemerError, InputError
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+CAST = Stage("cast", roots=("tasks.ledger",), libraries=("pyarrow",))
+ANNA, BORIS, FOUNDERS = 20001, 20002, 20000
+
+
+class CastConfig(StrictConfig):
+    shape: str = "bell"
+
+
+def cast(root: Path, shape: str = "bell") -> Artifact:
+    def run(workspace: Workspace) -> StageReport:
+        if workspace.finished("cast") is None:
+            with workspace.unit("cast") as unit:
+                unit.write_table("documents", pa.table({"shape": [shape]}))
+        return StageReport()
+
+    return build_artifact(RunContext(root, "run"), CAST, CastConfig(shape=shape), {}, run)
+
+
+def as_user(user: int, body: Callable[[], Artifact]) -> str:
+    """What becomes of `body` in a process of another user: the artifact's outcome, or the error in words."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.umask(0o002)
+            os.setgroups([FOUNDERS])
+            os.setgid(user)
+            os.setuid(user)
+            told = body().outcome
+        except BessemerError as error:
+            told = f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            told = f"unexpected {type(error).__name__}: {error}"
+        os.write(writing, told.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as stream:
+        return stream.read()
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder that users other than this one can reach."""
+    if os.getuid() != 0:
+        pytest.skip("only root may act as two other users")
+    folder = Path(tempfile.mkdtemp(prefix="bessemer-shared-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_anothers_root_can_be_reused_and_what_it_lacks_is_told(place: Path) -> None:
+    root = place / "annas"
+    root.mkdir()
+    os.chown(root, ANNA, ANNA)
+    root.chmod(0o755)
+    assert as_user(ANNA, lambda: cast(root)) == "built"
+    assert as_user(BORIS, lambda: cast(root)) == "reused"
+    told = as_user(BORIS, lambda: cast(root, "rail"))
+    assert told.startswith(f"InputError: cast: {root}/")
+    assert "cannot be written (Permission denied). Give this user write permission, or choose another root" in told
+    assert as_user(ANNA, lambda: cast(root, "rail")) == "built"
+
+
+def test_a_root_that_a_group_shares_serves_both(place: Path) -> None:
+    root = place / "shared"
+    root.mkdir()
+    os.chown(root, ANNA, FOUNDERS)
+    root.chmod(0o2775)
+    assert as_user(ANNA, lambda: cast(root)) == "built"
+    assert as_user(BORIS, lambda: cast(root)) == "reused"
+    assert as_user(BORIS, lambda: cast(root, "rail")) == "built"
+    assert as_user(ANNA, lambda: cast(root, "rail")) == "reused"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(tmp_path)], capture_output=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this user may not mount a file system")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_root_that_may_only_be_read_serves_what_stands_and_says_why_it_cannot_build(disk: Path) -> None:
+    assert cast(disk).outcome == "built"
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    assert cast(disk).outcome == "reused"
+    with pytest.raises(InputError, match=r"cannot be written \(Read-only file system\)"):
+        cast(disk, "rail")
+    assert cast(disk).verify() == []
