@@ -9,15 +9,22 @@ from typing import Any
 
 from prefect import flow
 from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
 
-from flows.recipe import Recipe, find_recipe, load_recipe
+from flows.dashboard.watching import dashboard
+from flows.form import Changes, RecipeOrName, Share, StageName, settings
+from flows.recipe import Recipe
 from flows.road import walk
 from flows.run import Run
+from flows.shipped import open_recipe
+from flows.wording import tally
+from model.errors import BessemerError
 from tasks.chunk.task import chunk
 from tasks.clean.task import clean
 from tasks.decontaminate.task import decontaminate
 from tasks.dedup.task import dedup
 from tasks.evaluate.task import evaluate
+from tasks.outcome import one_line
 from tasks.sample.task import sample
 from tasks.train.task import train
 from tasks.vocab.task import vocab
@@ -27,27 +34,45 @@ TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab
 
 @flow(name="pretrain", persist_result=False, validate_parameters=True)
 def pretrain(
-    recipe: Recipe | str,
+    recipe: RecipeOrName,
     root: Path = Path("bessemer-data"),
-    from_stage: str | None = None,
-    only: str | None = None,
+    from_stage: StageName = None,
+    only: StageName = None,
     force: bool = False,
-    run_id: str | None = None,
+    limit: Share = 1.0,
+    changes: Changes = Changes(),  # noqa: B008  # frozen
+    run_id: str = "",
 ) -> dict[str, Any]:
     """Raw text in, a trained and evaluated language model out, with the record of every document.
 
-    `recipe` is a recipe, its file, or the name of one that ships. `root` holds all artifacts. `from_stage` builds from
-    a stage on and expects those before it to exist, `only` builds one stage, `force` rebuilds what is selected and
-    compares. Returns the run's record.
+    What is built already under the same identity is reused. Returns the run's record.
+
+    Args:
+        recipe: A recipe file, or the name of one that ships: quickstart, multilingual.
+        root: Folder of all artifacts and runs.
+        from_stage: Go from this stage on; earlier ones must exist.
+        only: Build this stage alone; earlier ones must exist.
+        force: Rebuild the selected stages and compare with what stands.
+        limit: Share of every source to keep (0 to 1); 0.01 is a quick pass over everything.
+        changes: Values that overrule the recipe's; what stays empty is as the recipe says.
+        run_id: Name of the run's folder; made from the time where empty.
     """
     root = root.resolve()
-    if isinstance(recipe, str):
-        recipe = load_recipe(find_recipe(recipe), root)
-    run = Run(recipe, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
-    get_run_logger().info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
+    log = get_run_logger()
     try:
-        with run:
-            walk(recipe, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
-    finally:
-        get_run_logger().info("run page: %s", run.write_page())
-    return run.record.data
+        chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
+        with dashboard() as shown:
+            run = Run(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
+            log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
+            shown.name_run(chosen.name, run.run_id)
+            try:
+                with run:
+                    walk(chosen, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
+            finally:
+                log.info("run page: %s", run.write_page())
+                shown.summarize(run.record.data)
+    except BessemerError as error:
+        # Prefect gives the caller what a returned state holds: the record, or the error to raise.
+        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    done = tally(run.record.data["stages"])
+    return Completed(message=done, data=run.record.data)  # pyright: ignore[reportReturnType]

@@ -1,6 +1,9 @@
 """Numbers in words that a reader takes in at a glance: durations, counts, sizes, times."""
 
 import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
 
@@ -40,3 +43,9 @@ def clock(seconds: float | None) -> str:
 def shots_word(shots: int) -> str:
     """`zero-shot`, `one-shot`, `5-shot`."""
     return SHOT_WORDS.get(shots, f"{shots}-shot")
+
+
+def tally(stages: Iterable[Mapping[str, Any]]) -> str:
+    """What became of the stages of a run's record: `2 built, 6 reused`."""
+    counts = Counter(entry["outcome"] for entry in stages)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())

@@ -1,25 +1,17 @@
 """The face of chunk that Prefect sees."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
+from prefect.client.schemas.objects import State
+from prefect.runtime import task_run
 
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.retry import RETRY_DELAYS, is_retryable
+from tasks.outcome import RETRIES, ended
 
 
-@task(
-    name="chunk",
-    retries=len(RETRY_DELAYS),
-    retry_delay_seconds=RETRY_DELAYS,
-    retry_condition_fn=is_retryable,
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
-def chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig):
+@task(name="chunk", task_run_name="chunk", **RETRIES)
+def chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig) -> State:
     """Documents become rows of tokens and the order in which they are read."""
-    artifact = build_chunk(context, documents, vocab, config)
-    return Completed(name="Reused", data=artifact) if artifact.reused else artifact
+    return State(**ended(task_run.run_count, build_chunk, context, documents, vocab, config))

@@ -1,25 +1,17 @@
-"""The Prefect face of the decontaminate stage."""
+"""The face of decontaminate that Prefect sees."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
+from prefect.client.schemas.objects import State
+from prefect.runtime import task_run
 
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.stage import build_decontaminate
-from tasks.retry import RETRY_DELAYS, is_retryable
+from tasks.outcome import RETRIES, ended
 
 
-@task(
-    name="decontaminate",
-    retries=len(RETRY_DELAYS),
-    retry_delay_seconds=RETRY_DELAYS,
-    retry_condition_fn=is_retryable,
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
-def decontaminate(context: RunContext, documents: Artifact, config: DecontaminateConfig):
+@task(name="decontaminate", task_run_name="decontaminate", **RETRIES)
+def decontaminate(context: RunContext, documents: Artifact, config: DecontaminateConfig) -> State:
     """What also stands in the benchmarks is cut out; a held-out split is set aside."""
-    artifact = build_decontaminate(context, documents, config)
-    return Completed(name="Reused", data=artifact) if artifact.reused else artifact
+    return State(**ended(task_run.run_count, build_decontaminate, context, documents, config))

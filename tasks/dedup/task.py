@@ -1,25 +1,17 @@
-"""The Prefect face of the dedup stage."""
+"""The face of dedup that Prefect sees."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
+from prefect.client.schemas.objects import State
+from prefect.runtime import task_run
 
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import build_dedup
-from tasks.retry import RETRY_DELAYS, is_retryable
+from tasks.outcome import RETRIES, ended
 
 
-@task(
-    name="dedup",
-    retries=len(RETRY_DELAYS),
-    retry_delay_seconds=RETRY_DELAYS,
-    retry_condition_fn=is_retryable,
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
-def dedup(context: RunContext, documents: Artifact, config: DedupConfig):
+@task(name="dedup", task_run_name="dedup", **RETRIES)
+def dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> State:
     """Exact and near duplicates out, the better copy stays."""
-    artifact = build_dedup(context, documents, config)
-    return Completed(name="Reused", data=artifact) if artifact.reused else artifact
+    return State(**ended(task_run.run_count, build_dedup, context, documents, config))

@@ -1,24 +1,17 @@
 """The face of evaluate that Prefect sees."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
-from prefect.states import Completed
+from prefect.client.schemas.objects import State
+from prefect.runtime import task_run
 
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.stage import build_evaluate
-from tasks.retry import RETRY_DELAYS, is_retryable
+from tasks.outcome import RETRIES, ended
 
 
-@task(
-    name="evaluate",
-    retries=len(RETRY_DELAYS),
-    retry_delay_seconds=RETRY_DELAYS,
-    retry_condition_fn=is_retryable,
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="evaluate", task_run_name="evaluate", **RETRIES)
 def evaluate(
     context: RunContext,
     model: Artifact,
@@ -26,7 +19,6 @@ def evaluate(
     sequences: Artifact,
     decontaminated: Artifact,
     config: EvaluateConfig,
-):
+) -> State:
     """The model's held-out bits per byte, its benchmark scores, and text that it writes."""
-    artifact = build_evaluate(context, model, vocab, sequences, decontaminated, config)
-    return Completed(name="Reused", data=artifact) if artifact.reused else artifact
+    return State(**ended(task_run.run_count, build_evaluate, context, model, vocab, sequences, decontaminated, config))

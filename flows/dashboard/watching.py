@@ -1,0 +1,145 @@
+"""Listens to a run and tells the Prefect server; whatever goes wrong with that, the run goes on."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from prefect import get_client
+from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
+from prefect.context import FlowRunContext, TaskRunContext
+from prefect.logging import get_run_logger
+
+from flows.dashboard.run import run_markdown
+from flows.dashboard.stages import stage_markdown
+from flows.record import ONLOOKER
+from tasks.artifact import Artifact
+from tasks.build import Watcher
+
+SECONDS_BETWEEN_UPDATES = 1.0
+"""Each update is a request of 10 to 30 ms, paid by the stage."""
+SECONDS_TO_ANSWER = 10.0
+
+
+@dataclass
+class _Progress:
+    """The progress artifact of a running stage; it has none before the first second is over."""
+
+    task_run: UUID | None
+    told: float
+    artifact: UUID | None = None
+    counted: bool = False
+    last: tuple[int, int | None, str] | None = None
+
+
+class Dashboard(Watcher):
+    """Keeps the artifacts of one flow run up to date, and passes what it hears on to another watcher.
+
+    The first request that fails ends the telling, with one line in the run's log: artifacts on a server are a view of
+    the run and never part of it.
+    """
+
+    def __init__(self, onlooker: Watcher) -> None:
+        self._onlooker = onlooker
+        self._log = get_run_logger()
+        self._client = get_client(httpx_settings={"timeout": SECONDS_TO_ANSWER}, sync_client=True)
+        context = FlowRunContext.get()
+        assert context is not None
+        assert context.flow_run is not None
+        self._flow_run = context.flow_run.id
+        self._tags = context.flow_run.tags
+        self._prefix = ""
+        self._stages: dict[str, _Progress] = {}
+        self._gave_up = False
+
+    def name_run(self, recipe: str, run_id: str) -> None:
+        """Call the flow run by its recipe and run id, and tag it with the recipe."""
+        self._prefix = _key(recipe)
+        tags = sorted({*self._tags, recipe})
+        self._tell(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        self._onlooker.progress(stage, done, total, unit)
+        shown = self._stage(stage)
+        shown.last = (done, total, unit)
+        if time.monotonic() - shown.told >= SECONDS_BETWEEN_UPDATES:
+            shown.told = time.monotonic()
+            self._tell(lambda: self._show_progress(stage, shown))
+
+    def note(self, stage: str, sentence: str) -> None:
+        self._onlooker.note(stage, sentence)
+        self._stage(stage)
+        if not self._gave_up:
+            self._log.info("%s: %s", stage, sentence)
+
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        self._onlooker.finished(stage, artifact, seconds)
+        if artifact.reused:
+            return  # The build that made it has its artifact on its own run; the summary shows it with the others.
+        shown = self._stage(stage)
+
+        def tell() -> None:
+            if shown.artifact is not None:
+                self._show_progress(stage, shown)
+            self._create("markdown", shown.task_run, stage, f"{stage}: {artifact.cause}", stage_markdown(artifact))
+
+        self._tell(tell)
+
+    def summarize(self, record: dict[str, Any]) -> None:
+        """Write the summary of the run, which the flow run shows."""
+        self._tell(lambda: self._create("markdown", None, "run", "what became of the run", run_markdown(record)))
+
+    def _stage(self, stage: str) -> _Progress:
+        if stage not in self._stages:
+            context = TaskRunContext.get()
+            self._stages[stage] = _Progress(context.task_run.id if context else None, time.monotonic())
+        return self._stages[stage]
+
+    def _show_progress(self, stage: str, shown: _Progress) -> None:
+        """A bar where the total is known, else a sentence that counts."""
+        assert shown.last is not None
+        done, total, unit = shown.last
+        words = f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit} so far"
+        data: Any = min(100.0, 100.0 * done / total) if total else words
+        if shown.artifact is None or shown.counted != bool(total):
+            shown.counted = bool(total)
+            kind = "progress" if total else "markdown"
+            shown.artifact = self._create(kind, shown.task_run, None, f"{stage}: {words}", data)
+        else:
+            update = ArtifactUpdate(data=data, description=f"{stage}: {words}")
+            self._client.update_artifact(shown.artifact, update)
+
+    def _create(self, kind: str, task_run: UUID | None, name: str | None, description: str, data: Any) -> UUID:
+        key = f"{self._prefix}-{_key(name)}" if name else None
+        artifact = ArtifactCreate(
+            type=kind, key=key, description=description, data=data, flow_run_id=self._flow_run, task_run_id=task_run
+        )
+        return self._client.create_artifact(artifact).id
+
+    def _tell(self, call: Callable[[], Any]) -> None:
+        if self._gave_up:
+            return
+        try:
+            call()
+        except Exception as error:
+            self._gave_up = True
+            self._log.warning("the server shows nothing more of this run, which goes on: %r", error, exc_info=True)
+
+
+@contextmanager
+def dashboard() -> Iterator[Dashboard]:
+    """A dashboard of the current flow run, which listens to the runs begun inside this block."""
+    shown = Dashboard(ONLOOKER.get())
+    token = ONLOOKER.set(shown)
+    try:
+        yield shown
+    finally:
+        ONLOOKER.reset(token)
+
+
+def _key(name: str) -> str:
+    """A name as Prefect allows it in an artifact's key: small letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"

@@ -1,0 +1,109 @@
+"""The parameters of a run as a form: the help, bounds and choices of the configuration models, every field optional.
+
+`Changes` is what `--set` is on the command line: values that overrule the recipe's for one run. Its models are made
+from the configuration models, so a new field of a stage appears in the form by itself. The schema of a field states
+its one type and no null: Prefect's form draws an `anyOf` with null as a choice between schemas, and an absent value
+already means "as the recipe says".
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Optional
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, WithJsonSchema, create_model
+from pydantic import model_serializer as serializer
+
+from flows.recipe import Recipe
+from flows.road import STAGES
+
+SAID_ONCE = ("sources", "benchmarks", "seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
+"""What a recipe says once for several stages, or in lists of tables: a form for one stage would tear it apart."""
+
+
+def _without_null_defaults(schema: dict[str, Any]) -> None:
+    for field in schema.get("properties", {}).values():
+        if field.get("default", "") is None:
+            del field["default"]
+
+
+class Section(BaseModel):
+    """Some values of a recipe, each of them optional."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_without_null_defaults)
+
+    @serializer(mode="wrap")
+    def _given(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in plain(self).items() if value not in (None, {})}
+
+
+def section_of(config: type[BaseModel], title: str) -> type[Section]:
+    """The model of a form's section for a configuration model: its fields with their help, none of them required."""
+    schema = config.model_json_schema()["properties"]
+    fields: dict[str, Any] = {}
+    for name, field in config.model_fields.items():
+        if name in SAID_ONCE:
+            continue
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            nested = section_of(field.annotation, f"{title}.{name}")
+            fields[name] = (nested, Field(default=nested(), title=name))
+        else:
+            annotation = Annotated[Optional[field.annotation], *field.metadata, WithJsonSchema(_plain(schema[name]))]  # noqa: UP045  # the annotation is a value here
+            fields[name] = (annotation, Field(default=None, title=name))
+    return create_model(title, __base__=Section, __doc__=config.__doc__, **fields)
+
+
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """A field's schema without null among its types, its default told in words."""
+    plain = {key: value for key, value in schema.items() if key not in ("default", "anyOf", "title")}
+    for choice in schema.get("anyOf", ()):
+        plain.update(choice if choice != {"type": "null"} else {})
+    if schema.get("default") not in (None, "", [], {}):
+        plain["description"] = f"{plain['description']} ({json.dumps(schema['default'])} unless the recipe says else)"
+    return plain
+
+
+_SECTIONS: dict[str, Any] = {
+    stage: (section, Field(default=section(), title=stage))
+    for stage in STAGES
+    for section in (section_of(Recipe.model_fields[stage].annotation, stage),)  # type: ignore[arg-type]
+}
+
+
+class Shared(Section):
+    """What a recipe says once for all stages."""
+
+    budget_tokens: Annotated[
+        str | None,
+        WithJsonSchema({"type": "string", "description": "Tokens that training reads, such as 2000000, 2M or 1.5B."}),
+    ] = Field(default=None, title="budget_tokens")
+    seed: Annotated[
+        int | None,
+        Field(ge=0, lt=2**63),
+        WithJsonSchema({"type": "integer", "minimum": 0, "description": "Seed that every stage's own is made from."}),
+    ] = Field(default=None, title="seed")
+
+
+_Stages = create_model("_Stages", __base__=Shared, **_SECTIONS)
+
+
+class Changes(_Stages):
+    """Values that overrule the recipe's; what stays empty is as it says."""
+
+
+RecipeOrName = Annotated[Recipe | str, WithJsonSchema({"type": "string"})]
+"""A recipe from the command, or the name of one from a form."""
+StageName = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def settings(changes: BaseModel) -> list[str]:
+    """The changes as `key.path=value` words, as `--set` and `flows.recipe.load_recipe` take them."""
+    return [f"{'.'.join(path)}={json.dumps(value)}" for path, value in _leaves(changes.model_dump(mode="json"))]
+
+
+def _leaves(values: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*above, name))
+        else:
+            yield (*above, name), value

@@ -1,0 +1,54 @@
+"""How a stage's end is told to Prefect: a state with a name of its own, and the cause as its message."""
+
+from collections.abc import Callable
+from typing import Any
+
+from model.errors import BessemerError
+from tasks.artifact import REUSED, Artifact
+from tasks.retry import RETRY_DELAYS, is_retryable
+
+RETRIES: dict[str, Any] = {
+    "retries": len(RETRY_DELAYS),
+    "retry_delay_seconds": RETRY_DELAYS,
+    "retry_condition_fn": is_retryable,
+    "persist_result": False,
+}
+"""What every stage's task shares: retries by the class of the error, and no cache, since artifacts decide reuse."""
+
+
+def ended(attempt: int, build: Callable[..., Artifact], *inputs: Any) -> dict[str, Any]:
+    """The fields of the Prefect state in which the `attempt`-th try of a stage's build ends.
+
+    An artifact gives a state of type COMPLETED named after its outcome, an error of our tree one of type FAILED named
+    after its class; others are raised, for they are faults of the program and deserve their traceback.
+    """
+    try:
+        artifact = build(*inputs)
+    except BessemerError as error:
+        return {
+            "type": "FAILED",
+            "name": type(error).__name__,
+            "message": _after_retries(attempt, one_line(error)),
+            "data": error,
+        }
+    return {
+        "type": "COMPLETED",
+        "name": artifact.outcome.capitalize(),
+        "message": _after_retries(attempt, cause_of(artifact)),
+        "data": artifact,
+    }
+
+
+def cause_of(artifact: Artifact) -> str:
+    """Why the artifact came to be as it did, in one line."""
+    return f"nothing that decides {artifact.identity[:12]} changed" if artifact.outcome == REUSED else artifact.cause
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without its line breaks, for lists that show a line each."""
+    return " ".join(str(error).split())
+
+
+def _after_retries(attempt: int, sentence: str) -> str:
+    retries = attempt - 1
+    return f"after {retries} {'retry' if retries == 1 else 'retries'}: {sentence}" if retries > 0 else sentence
