@@ -2,7 +2,7 @@
 
 import typer
 
-from flows.commands import identity, models, records, running
+from flows.commands import identity, models, records, running, service
 
 app = typer.Typer(
     name="bessemer",
@@ -25,6 +25,9 @@ COMMANDS = (
     identity.explain,
     identity.accept,
     identity.verify,
+    service.up,
+    service.down,
+    service.status,
 )
 
 for command in COMMANDS:

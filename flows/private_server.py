@@ -13,9 +13,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from flows.service.files import standing_server
 from model.errors import Infra
 from model.parent_death import die_with_parent
 
@@ -25,15 +27,24 @@ EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFE
 
 
 @contextmanager
-def prefect_server() -> Iterator[str]:
-    """Yields the API address of the configured server, or of a private one that ends with this block.
+def prefect_server(root: Path | None = None) -> Iterator[str]:
+    """Yields the API address of the server to use: the one that the environment names, else the one that `bessemer up`
+    started for `root`, else that of the Prefect profile, else a private one that ends with this block.
 
-    Must be entered before Prefect is imported, since it sets `PREFECT_API_URL` for a private server. Raises Infra when
+    Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. Raises Infra when
     the private server does not answer within two minutes.
     """
-    configured = _configured_url()
-    if configured:
-        yield configured
+    if os.environ.get("PREFECT_API_URL"):
+        yield os.environ["PREFECT_API_URL"]
+        return
+    standing = (standing_server(root) if root is not None else None) or _profile_url()
+    if standing:
+        os.environ["PREFECT_API_URL"] = standing
+        try:
+            yield standing
+        finally:
+            _send_what_is_queued()
+            del os.environ["PREFECT_API_URL"]
         return
     port = _free_port()
     environment = {**os.environ, **EPHEMERAL}
@@ -42,7 +53,7 @@ def prefect_server() -> Iterator[str]:
     server = subprocess.Popen(words, env=environment, process_group=0)
     url = f"http://127.0.0.1:{port}/api"
     try:
-        _wait_until_healthy(url, server)
+        wait_until_healthy(url, lambda: server.poll() is None, "run again with -v to see its log")
         os.environ["PREFECT_API_URL"] = url
         yield url
     finally:
@@ -56,12 +67,9 @@ def prefect_server() -> Iterator[str]:
             server.wait()
 
 
-def _configured_url() -> str | None:
-    """The server that the user's environment or Prefect profile names, found without importing Prefect."""
-    if os.environ.get("PREFECT_API_URL"):
-        return os.environ["PREFECT_API_URL"]
+def _profile_url() -> str | None:
+    """The server that the user's Prefect profile names, found without importing Prefect."""
     import tomllib
-    from pathlib import Path
 
     home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     profiles = home / "profiles.toml"
@@ -78,17 +86,18 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _wait_until_healthy(url: str, server: subprocess.Popen[bytes]) -> None:
+def wait_until_healthy(url: str, is_running: Callable[[], bool], advice: str) -> None:
+    """Wait until the server at an API address answers; Infra, ending in the advice, where it ends or does not."""
     deadline = time.monotonic() + STARTUP_SECONDS
     while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise Infra(f"the private Prefect server ended at start with exit code {server.returncode}; run with -v")
+        if not is_running():
+            raise Infra(f"the Prefect server for {url} ended at start; {advice}")
         try:
             with urllib.request.urlopen(f"{url}/health", timeout=2):
                 return
         except (urllib.error.URLError, OSError):
             time.sleep(0.1)
-    raise Infra(f"the private Prefect server at {url} did not answer within {STARTUP_SECONDS:.0f} s; run again")
+    raise Infra(f"the Prefect server at {url} did not answer within {STARTUP_SECONDS:.0f} s; {advice}")
 
 
 def _send_what_is_queued() -> None:

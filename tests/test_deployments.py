@@ -8,17 +8,35 @@ import yaml
 from prefect import Flow
 
 from flows.recipe import find_recipe
-from flows.road import stretch
+from flows.road import STAGES, stretch
 
 FILE = Path(__file__).parent.parent / "deployments" / "prefect.yaml"
-DEPLOYMENTS = yaml.safe_load(FILE.read_text())["deployments"]
+FILLED = {"{{ $BESSEMER_RECIPE }}": "quickstart", "{{ $BESSEMER_ROOT }}": "/root"}
+DEPLOYMENTS = {deployment["name"]: deployment for deployment in yaml.safe_load(FILE.read_text())["deployments"]}
 
 
-@pytest.mark.parametrize("deployment", DEPLOYMENTS, ids=lambda deployment: deployment["name"])
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=lambda deployment: deployment["name"])
 def test_a_deployment_names_a_flow_and_parameters_that_it_takes(deployment: dict) -> None:
     flow = pkgutil.resolve_name(deployment["entrypoint"])
     assert isinstance(flow, Flow)
-    parameters = flow.validate_parameters(deployment["parameters"])
+    given = {name: FILLED.get(value, value) for name, value in deployment["parameters"].items()}
+    parameters = flow.validate_parameters(given)
     assert find_recipe(str(parameters["recipe"])).is_file()
-    assert stretch(parameters.get("from_stage"), parameters.get("only"))
+    assert parameters["root"] == Path("/root")
+    assert stretch(parameters["from_stage"], parameters["only"])
     assert deployment["work_pool"]["name"] == "bessemer"
+    assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
+
+
+def test_every_stage_has_its_rerun() -> None:
+    assert {name: deployment["parameters"].get("from_stage") for name, deployment in DEPLOYMENTS.items()} == {
+        "pretrain": None,
+        **{f"rerun-{stage}": stage for stage in STAGES},
+        "evaluate-again": None,
+    }
+
+
+def test_the_night_s_run_waits_until_somebody_switches_it_on() -> None:
+    (schedule,) = DEPLOYMENTS["pretrain"]["schedules"]
+    assert (schedule["active"], schedule["timezone"]) == (False, "Etc/UTC")
+    assert not any("schedules" in deployment for name, deployment in DEPLOYMENTS.items() if name != "pretrain")

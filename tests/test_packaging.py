@@ -42,6 +42,10 @@ def test_recipes_and_templates_travel_in_the_wheel(wheel: zipfile.ZipFile):
     assert "flows/recipes/quickstart.toml" in wheel.namelist()
 
 
+def test_the_deployments_travel_in_the_wheel_as_they_are(wheel: zipfile.ZipFile):
+    assert wheel.read("flows/service/prefect.yaml") == (PROJECT / "deployments" / "prefect.yaml").read_bytes()
+
+
 def test_the_command_is_installed():
     (command,) = importlib.metadata.entry_points(group="console_scripts", name="bessemer")
     assert command.value == "flows.cli:main"

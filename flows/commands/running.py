@@ -78,7 +78,7 @@ def _run(
     _quieten_prefect(verbose)
     from flows.private_server import prefect_server
 
-    with prefect_server():
+    with prefect_server(root):
         record = _run_flow(chosen, root, from_stage, only, force, as_json)
     finish(record, root, as_json)
 

@@ -1,0 +1,66 @@
+"""The standing service: a Prefect server with its UI and a worker, up and down."""
+
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import DEFAULT_ROOT, Json, Root
+from flows.commands.output import print_json, told_errors
+
+DEFAULT_PORT = 4200
+
+
+def up(
+    root: Root = DEFAULT_ROOT,
+    recipe: Annotated[
+        str, typer.Option(help="What the deployments run unless their form says else: a recipe file, or a shipped one.")
+    ] = "quickstart",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server and its UI.")] = DEFAULT_PORT,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, and nothing asks them for a password.")
+    ] = "127.0.0.1",
+) -> None:
+    """Start a Prefect server with its UI, a worker and the deployments, and leave them running.
+
+    Everything lies under ROOT/service: database, logs, pid files. Runs that you start with `bessemer run` under the
+    same root appear there too. `bessemer down` ends it.
+    """
+    with told_errors():
+        from flows.record import check_writable
+        from flows.service.starting import start_service
+        from flows.shipped import open_recipe
+
+        root = root.resolve()
+        check_writable(root)
+        open_recipe(recipe, root)
+        files = start_service(root, host, port, recipe, typer.echo)
+        from flows.service.telling import told_service
+
+        typer.echo(told_service(files))
+
+
+def down(root: Root = DEFAULT_ROOT) -> None:
+    """End what `up` started: the worker first, then the server. A run under way keeps its finished parts and ends."""
+    with told_errors():
+        from flows.service.stopping import stop_service
+
+        if not stop_service(root.resolve(), typer.echo):
+            typer.echo(f"nothing is up under {root}; `bessemer up` starts it")
+
+
+def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """Say whether the server and the worker of a root run, and where the UI is. Exit code 1 where they do not."""
+    with told_errors():
+        from flows.service.files import ServiceFiles
+
+        files = ServiceFiles(root.resolve())
+        pids = {process.name: process.pid() for process in (files.server, files.worker)}
+        is_up = all(pid is not None for pid in pids.values())
+        if as_json:
+            print_json({**pids, "up": is_up, "ui": files.ui_url() if pids["server"] is not None else None})
+        else:
+            for name, pid in pids.items():
+                typer.echo(f"{name:8}{f'runs, process {pid}' if pid is not None else 'does not run'}")
+            typer.echo(f"ui      {files.ui_url()}" if pids["server"] is not None else "`bessemer up` starts them")
+        if not is_up:
+            raise typer.Exit(1)

@@ -1,0 +1,93 @@
+"""Where the service of a root keeps what it needs to find itself again."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.service.processes import Background
+from model.durable import write_atomically
+
+POOL = "bessemer"
+PACKAGED = Path(__file__).parent / "prefect.yaml"
+IN_THE_CHECKOUT = Path(__file__).parents[2] / "deployments" / "prefect.yaml"
+
+
+@dataclass(frozen=True)
+class ServiceFiles:
+    """The files of one root's service, all under `ROOT/service/`."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "service"
+
+    @property
+    def server(self) -> Background:
+        return Background("server", self.folder / "server.json", self.folder / "server.log")
+
+    @property
+    def worker(self) -> Background:
+        return Background("worker", self.folder / "worker.json", self.folder / "worker.log")
+
+    @property
+    def deploy_log(self) -> Path:
+        return self.folder / "deploy.log"
+
+    def remember_address(self, host: str, port: int) -> None:
+        """Keep where the server listens."""
+        write_atomically(self.folder / "address.json", json.dumps({"host": host, "port": port}).encode())
+
+    def address(self) -> tuple[str, int] | None:
+        """Host and port of the server that was started last."""
+        try:
+            found = json.loads((self.folder / "address.json").read_text())
+        except FileNotFoundError:
+            return None
+        return found["host"], found["port"]
+
+    def ui_url(self) -> str:
+        """The address of the UI from this machine; a server that listens everywhere is reached here too."""
+        host, port = self.address() or ("127.0.0.1", 0)
+        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+
+    @property
+    def api_url(self) -> str:
+        return f"{self.ui_url()}/api"
+
+    def environment(self) -> dict[str, str]:
+        """What the server, the worker and the commands that set them up run with, Prefect's telemetry off."""
+        mine = {name: value for name, value in os.environ.items() if name not in ("PREFECT_PROFILE", "PREFECT_API_KEY")}
+        return mine | {
+            "PREFECT_HOME": str(self.folder / "prefect"),
+            "PREFECT_API_URL": self.api_url,
+            "PREFECT_UI_API_URL": "/api",
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+            "PREFECT_CLI_PROMPT": "false",
+            "DO_NOT_TRACK": "1",
+            "BESSEMER_ROOT": str(self.root),
+        }
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Of two commands that start or stop the service at once, the second waits for the first."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def deployments_file() -> Path:
+    """`deployments/prefect.yaml`, which travels in the wheel beside this module."""
+    return PACKAGED if PACKAGED.is_file() else IN_THE_CHECKOUT
+
+
+def standing_server(root: Path) -> str | None:
+    """The API address of the server that `bessemer up` started for a root, where it runs."""
+    files = ServiceFiles(root)
+    return files.api_url if files.server.pid() is not None else None

@@ -1,0 +1,135 @@
+"""Processes that outlive the command that starts them, found again by pid and start time, never by pid alone.
+
+The kernel gives numbers of dead processes to new ones, after a reboot soon; a signal to a recycled number would end a
+stranger.
+"""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model.durable import write_atomically
+
+if TYPE_CHECKING:
+    import psutil
+
+
+@dataclass(frozen=True)
+class Background:
+    """A background process with the file that remembers it and the log that it writes."""
+
+    name: str
+    record: Path
+    log: Path
+
+    def start(self, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> int:
+        """Start `words` in a session of its own, with nothing of the terminal; returns its pid."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        write_atomically(self.record, json.dumps({"pid": process.pid, "started": started(process.pid)}).encode())
+        return process.pid
+
+    def pid(self) -> int | None:
+        """The pid of the running process; None where none was started or it is gone."""
+        found = self._remembered()
+        if found is None or found["started"] is None or started(found["pid"]) != found["started"]:
+            return None
+        return found["pid"]
+
+    def is_stale(self) -> bool:
+        """Whether a process is remembered that ended without `bessemer down`: a kill, a crash, a reboot."""
+        return self.record.exists() and self.pid() is None
+
+    def stop(self, seconds: float) -> bool:
+        """Ask the process to end and wait for it, then kill it; True where it ended by itself."""
+        pid = self.pid()
+        ended = True
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            ended = wait_until_gone([pid], seconds)
+            if not ended:
+                for member in (*descendants(pid), pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(member, signal.SIGKILL)
+                wait_until_gone([pid], 10.0)
+        self.forget()
+        return ended
+
+    def forget(self) -> None:
+        """Remove what remembers the process."""
+        self.record.unlink(missing_ok=True)
+
+    def last_lines(self, count: int = 12) -> str:
+        """The end of its log, for errors."""
+        text = self.log.read_text(errors="replace") if self.log.exists() else ""
+        return "\n".join(text.splitlines()[-count:])
+
+    def _remembered(self) -> dict[str, Any] | None:
+        try:
+            return json.loads(self.record.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+
+def started(pid: int) -> str | None:
+    """What tells the process with this number from earlier and later ones; None where none runs.
+
+    On Linux the boot and the ticks since, which no jump of the clock moves; elsewhere the time of its start.
+    """
+    process = _process(pid)
+    if process is None:
+        return None
+    boot, stat = Path("/proc/sys/kernel/random/boot_id"), Path(f"/proc/{pid}/stat")
+    if not boot.exists():
+        return str(process.create_time())
+    try:
+        # The program's name, in parentheses, may itself hold blanks and parentheses.
+        return f"{boot.read_text().strip()} {stat.read_text().rpartition(')')[2].split()[19]}"
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def descendants(pid: int, *, direct: bool = False) -> list[int]:
+    """The children of a process, and theirs unless only the `direct` ones are asked for."""
+    import psutil
+
+    process = _process(pid)
+    try:
+        return [child.pid for child in process.children(recursive=not direct)] if process is not None else []
+    except psutil.NoSuchProcess:
+        return []
+
+
+def wait_until_gone(pids: Sequence[int], seconds: float) -> bool:
+    """Wait until none of the processes runs; False when some still do after `seconds`."""
+    import psutil
+
+    waiting = [process for process in map(_process, pids) if process is not None]
+    _, alive = psutil.wait_procs(waiting, timeout=seconds)
+    return not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def _process(pid: int) -> "psutil.Process | None":
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process
+    except psutil.NoSuchProcess:
+        return None

@@ -1,0 +1,23 @@
+"""What `bessemer up` prints when the service stands."""
+
+import yaml
+
+from flows.service.files import ServiceFiles, deployments_file
+
+
+def told_service(files: ServiceFiles) -> str:
+    """The UI's address, the deployments, and what to do next."""
+    deployments = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))["deployments"]
+    width = max(len(deployment["name"]) for deployment in deployments)
+    lines = [f"  {deployment['name']:<{width}}  {deployment['description']}" for deployment in deployments]
+    return "\n".join(
+        [
+            "",
+            f"UI            {files.ui_url()}/deployments",
+            f"logs          {files.server.log}, {files.worker.log}",
+            "deployments   (Run > Custom run opens their form)",
+            *lines,
+            "next          bessemer run RECIPE     shows its run in the UI",
+            "              bessemer down           ends the service",
+        ]
+    )
