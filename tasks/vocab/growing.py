@@ -1,0 +1,135 @@
+"""Growing a SentencePiece BPE vocabulary: new pieces that are all reachable, old ids and old text unmoved.
+
+SentencePiece's BPE joins adjacent symbols whose concatenation is a piece, the highest score first, the leftmost of
+equals (Sennrich et al., 2016; Kudo and Richardson, 2018). A piece that no order of such joins leads to is never
+emitted: of the pieces that Chinese-LLaMA's merge adds, 345 never are, three-character words mostly with no
+two-character piece inside, and its scores of 0 overrule the base's own merges.
+
+Here each piece is reduced in isolation under the merges so far; where it stays in k > 1 symbols, the pieces that join
+them from the left are appended, each below every score before it. The lowest score never disturbs a merge that works
+already, so one pass is enough. What is appended belongs to one new script (`scripts.py`), so that text of the base's
+languages cannot meet it.
+"""
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sentencepiece
+from google.protobuf.message import DecodeError
+from sentencepiece import sentencepiece_model_pb2 as schema
+
+from model.errors import InputError
+from tasks.tokenizer import BLANK
+from tasks.vocab.scripts import Script
+
+NORMAL = 1
+"""The type of ordinary pieces in SentencePiece's file; others are unknown, control, user-defined, unused and byte."""
+LOWEST_MEANT = -1e6
+"""Scores below are placeholders: LLaMA gives its runs of blanks -1e9, where float32 cannot tell neighbours apart."""
+BPE = 2
+
+
+@dataclass
+class Growth:
+    """What growing a vocabulary did: the new model, the pieces it added in order of their ids, and what it left out."""
+
+    model: bytes
+    added: list[str] = field(default_factory=list)
+    intermediates: list[str] = field(default_factory=list)
+    """Those of `added` that nobody asked for, but on which others are built."""
+    known: list[str] = field(default_factory=list)
+    """Asked for, and in the base already."""
+    foreign: list[str] = field(default_factory=list)
+    """Asked for, and not of the script: they would change how old text is cut."""
+
+
+def grow(base: bytes, candidates: Iterable[str], script: Script, limit: int | None = None) -> Growth:
+    """Append the script's own characters, then `candidates` in their order, until `limit` rows were added.
+
+    Candidates are written as pieces, a blank as U+2581. Raises InputError for a base that is no BPE with byte pieces.
+    """
+    model = _parse(base)
+    scores = {piece.piece: float(piece.score) for piece in model.pieces if piece.type == NORMAL}
+    reserved = {piece.piece for piece in model.pieces} - scores.keys()
+    floor = min(score for score in scores.values() if score > LOWEST_MEANT)
+    growth = Growth(base)
+    for candidate in dict.fromkeys((*script.characters, *candidates)):
+        if not script.admits(candidate) or candidate in reserved:
+            growth.foreign.append(candidate)
+            continue
+        if candidate in scores:
+            growth.known.append(candidate)
+            continue
+        symbols = reduce(candidate, scores)
+        # A single character is one symbol that no merge leads to: it is appended as it is.
+        steps = ["".join(symbols[:end]) for end in range(2, len(symbols) + 1)] or [candidate]
+        missing = [step for step in steps if step not in scores]
+        if limit is not None and len(growth.added) + len(missing) > limit:
+            break
+        for step in missing:
+            floor = float(np.float32(floor) - np.float32(1))
+            scores[step] = floor
+            model.pieces.add(piece=step, score=floor, type=NORMAL)
+            growth.added.append(step)
+            if step != candidate:
+                growth.intermediates.append(step)
+    model.trainer_spec.vocab_size = len(model.pieces)
+    growth.model = model.SerializeToString(deterministic=True)
+    return growth
+
+
+def reduce(text: str, scores: Mapping[str, float]) -> list[str]:
+    """The symbols that BPE leaves of `text`: adjacent pairs joined, best score first, the leftmost of equals."""
+    symbols = list(text)
+    while len(symbols) > 1:
+        joined = [first + second for first, second in itertools.pairwise(symbols)]
+        best = max(range(len(joined)), key=lambda place: scores.get(joined[place], -np.inf))
+        if joined[best] not in scores:
+            break
+        symbols[best : best + 2] = [joined[best]]
+    return symbols
+
+
+def unreachable(model: bytes) -> list[str]:
+    """The ordinary pieces that SentencePiece itself never emits.
+
+    Exact, not a sample: an emitted piece had no merge across its borders, so its inside was merged as in isolation.
+    """
+    processor = isolated(model)
+    pieces = [(number, piece.piece) for number, piece in enumerate(_read(model).pieces) if piece.type == NORMAL]
+    encoded = processor.encode([piece.replace(BLANK, " ") for _, piece in pieces])
+    return [piece for (number, piece), ids in zip(pieces, encoded, strict=True) if ids != [number]]
+
+
+def isolated(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    """The model without its blank before the first word, and with all blanks kept: pieces are encoded as they are."""
+    bare = _read(model)
+    bare.normalizer_spec.add_dummy_prefix = False
+    bare.normalizer_spec.remove_extra_whitespaces = False
+    return sentencepiece.SentencePieceProcessor(model_proto=bare.SerializeToString())
+
+
+def _parse(base: bytes) -> Any:
+    model = _read(base)
+    if model.trainer_spec.model_type != BPE:
+        raise InputError("vocab.base: this is no BPE model of SentencePiece; only BPE is grown this way")
+    if not model.trainer_spec.byte_fallback:
+        raise InputError(
+            "vocab.base: this model has no byte pieces, so characters outside its vocabulary are lost as unknown."
+            " Choose a base with byte fallback."
+        )
+    return model
+
+
+def _read(model: bytes) -> Any:
+    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
+    try:
+        parsed.ParseFromString(model)
+    except DecodeError as error:
+        raise InputError(f"vocab.base: this file is no SentencePiece model ({error})") from error
+    if not parsed.pieces:
+        raise InputError("vocab.base: this file is no SentencePiece model: it holds no pieces")
+    return parsed
