@@ -71,7 +71,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "scores": lambda: scores(artifacts),
-        "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted"),
+        "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
         "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
         "conservation": lambda: conservation(artifacts, reports),
     }

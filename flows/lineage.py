@@ -106,7 +106,10 @@ def life_of(artifacts: dict[str, Artifact], doc_id: bytes) -> Life:
         if stage not in artifacts:
             return life
         for entry in _rows_of(artifacts[stage], "ledger", doc_id):
-            life.events.append({"stage": stage, "what": entry["action"], **_told(entry)})
+            event = {"stage": stage, "what": entry["action"], **_told(entry)}
+            if stage == "dedup" and isinstance(event.get("evidence"), dict) and "survivor" in event["evidence"]:
+                event["survivor"] = _survivor(artifacts[stage], event["evidence"])
+            life.events.append(event)
             if entry["action"] in ("drop", "hold_out"):
                 verb = "dropped" if entry["action"] == "drop" else "held out for evaluation"
                 life.fate = f"{verb} in {stage} by rule `{entry['rule']}`"
@@ -120,6 +123,20 @@ def life_of(artifacts: dict[str, Artifact], doc_id: bytes) -> Life:
     if "chunk" in artifacts:
         _tell_training(life, artifacts, doc_id)
     return life
+
+
+def _survivor(dedup: Artifact, evidence: dict[str, Any]) -> dict[str, Any]:
+    """The document that stays in a duplicate's place: source, path and record; of an earlier run its artifact too."""
+    of_earlier = {"earlier": evidence["earlier"]} if "earlier" in evidence else {}
+    folder = dedup.path.parent / evidence["earlier"] if of_earlier else dedup.path
+    row = None
+    if folder.exists():
+        row = _row_of(Artifact.open(folder), "documents", bytes.fromhex(evidence["survivor"]))
+    if row is None:
+        return {"doc_id": evidence["survivor"], **of_earlier}
+    origin = row["origin"]
+    told = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
+    return {"doc_id": evidence["survivor"], **of_earlier, **told, "text": row["text"][:EXCERPT_CHARS]}
 
 
 def _tell_training(life: Life, artifacts: dict[str, Artifact], doc_id: bytes) -> None:

@@ -37,7 +37,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
-    tell = (_passed_over, _removed, _leaks, _nothing_measured, _loss, _times)
+    tell = (_passed_over, _removed, _recall, _leaks, _nothing_measured, _loss, _times)
     for line in filter(None, (told(findings) for told in tell)):
         console.print(_hanging(line))
     conserved = conservation_line(findings["conservation"])
@@ -151,6 +151,18 @@ def _removed(findings: dict[str, Any]) -> str:
     told = ", ".join(f"{escape(line['rule'])} {line['documents']:,}" for line in rules[:MOST_RULES])
     more = f" and {len(rules) - MOST_RULES} more rules" if len(rules) > MOST_RULES else ""
     return f"[bold]dropped by[/]    {told}{more}"
+
+
+def _recall(findings: dict[str, Any]) -> str:
+    """What the search for near-duplicates finds, measured on planted copies, by their similarity."""
+    planted = findings["duplicates"].get("planted", {})
+    if not planted.get("pairs"):
+        return ""
+    bins = ", ".join(f"{low:g}-{high:g} {found}/{pairs}" for low, high, pairs, found, _ in planted["bins"])
+    return (
+        f"[bold]near copies[/]   recall {planted['recall']:.3f} ({planted['low']:.3f} to {planted['high']:.3f}) at"
+        f" similarity {planted['threshold']:g} and above; found of planted, by similarity: {bins}"
+    )
 
 
 def _leaks(findings: dict[str, Any]) -> str:

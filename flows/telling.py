@@ -31,7 +31,18 @@ def tell_life(life: Life, console: Console) -> None:
     console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
     for event in life.events:
         console.print(f"  {event['stage']:<15}{escape(_words(event))}")
+        if "survivor" in event:
+            console.print(f"  {'':<15}{escape(_survivor(event['survivor']))}")
     console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
+
+
+def _survivor(survivor: dict[str, Any]) -> str:
+    """The document that stays in a duplicate's place, and the earlier run's artifact that holds it."""
+    holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
+    if "path" not in survivor:
+        return f"stays: {survivor['doc_id']} of {holder}, which does not stand under this root"
+    place = f"{survivor['source']}: {survivor['path']} record {survivor['record']}"
+    return f"stays: {place}, in {holder}: {' '.join(survivor['text'].split())}"
 
 
 def _words(event: dict[str, Any]) -> str:

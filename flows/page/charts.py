@@ -126,6 +126,40 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
+def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
+    """The search for near-duplicates: how likely a pair is compared by its similarity, what planted copies showed."""
+    planted = duplicates["planted"]
+    bins = [entry for entry in planted["bins"] if entry[2]]
+    curve = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [point[0] for point in duplicates["s_curve"]],
+        "y": [point[1] for point in duplicates["s_curve"]],
+        "name": "expected of the bands",
+        "meta": {"role": "muted0"},
+        "hovertemplate": "expected %{y:.1%} at %{x}<extra></extra>",
+    }
+    found = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [(low + high) / 2 for low, high, *_ in bins],
+        "y": [hits / pairs for _, _, pairs, hits, *_ in bins],
+        "text": [f"{hits} of {pairs}" for _, _, pairs, hits, *_ in bins],
+        "name": "planted copies found",
+        "meta": {"role": "accent"},
+        "hovertemplate": "found %{text}, %{y:.1%}<extra></extra>",
+    }
+    threshold = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}
+    layout = {
+        "height": 300,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "shapes": [{**threshold, "x0": planted["threshold"], "x1": planted["threshold"]}],
+        "xaxis": {"title": {"text": "true Jaccard similarity"}, "range": [0.49, 1.01]},
+        "yaxis": {"title": {"text": "compared"}, "tickformat": ".0%", "range": [-0.03, 1.05]},
+    }
+    return {"data": [curve, found], "layout": layout}
+
+
 def chance_of(rows: list[dict[str, Any]]) -> float | None:
     """The share that guessing reaches, where the notes of the scores state it (`chance 0.250`)."""
     stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")

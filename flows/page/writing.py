@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jinja2
 
 from flows.findings import DICTIONARIES, FINDINGS, conservation_line, finders, open_artifacts
-from flows.page.charts import bits_figure, scores_figure, training_figure
+from flows.page.charts import bits_figure, duplicates_figure, scores_figure, training_figure
 from flows.page.examples import leaked_passages, removals
 from flows.record import RECORD
 from flows.wording import clock, compact, duration, shots_word, size
@@ -72,6 +72,7 @@ def _view(
     sources = [line["source"] for line in findings["funnel"]]
     figures = {
         "training": attempt("training", lambda: _training(artifacts), None),
+        "duplicates": attempt("duplicates", lambda: _duplicates(findings["duplicates"]), None),
         "bits": attempt("bits per byte", lambda: bits_figure(bits) if bits else None, None),
     }
     tables = attempt("scores", lambda: _score_tables(findings["scores"]), [])
@@ -128,6 +129,11 @@ def _training(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
     if "train" not in artifacts or not artifacts["train"].rows("metrics"):
         return None
     return training_figure(artifacts["train"].table("metrics"))
+
+
+def _duplicates(duplicates: dict[str, Any]) -> dict[str, Any] | None:
+    shown = duplicates.get("s_curve") and duplicates.get("planted", {}).get("planted")
+    return duplicates_figure(duplicates) if shown else None
 
 
 def _score_tables(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

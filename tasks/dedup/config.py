@@ -1,8 +1,8 @@
 """Settings of the dedup stage."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tasks.config import RUNTIME, StrictConfig
 
@@ -26,7 +26,10 @@ class DedupConfig(StrictConfig):
     priorities: dict[str, int] = Field(default_factory=dict)
     """Rank of each source: of two copies the one from the source with the smaller rank stays. Sources without a rank
     come last. Within a rank the longer text stays, then the smaller doc_id."""
-    planted_pairs: int = Field(default=200, ge=0, le=100_000)
+    against: Annotated[tuple[str, ...], RUNTIME] = ()
+    """Earlier runs whose kept documents count as kept: new copies of them are removed, and the ledger names the old
+    document. A run id, the folder of a dedup artifact, or its identity; their contents decide the result."""
+    planted_pairs: int = Field(default=300, ge=0, le=100_000)
     """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
     wipe_out_limit: float = Field(default=0.9, gt=0.0, le=1.0)
     """Largest share of a source's documents (0 to 1) that may be removed before the stage stops."""
@@ -34,8 +37,15 @@ class DedupConfig(StrictConfig):
     """Other limits by source."""
     seed: int = Field(default=0, ge=0)
     """Seed of the run; decides which documents the planted copies are made from."""
+    memory_bytes: Annotated[int, RUNTIME] = Field(default=2 * 1024**3, ge=1024)
+    """Memory for sorting the keys of a band, in bytes; with less of it the keys are sorted in more passes."""
     threads: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
     """Threads that work on parts at the same time."""
+
+    @field_validator("against", mode="before")
+    @classmethod
+    def _one_run_is_a_list_of_one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
 
     @property
     def signature_length(self) -> int:

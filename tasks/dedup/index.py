@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.dedup.minhash import band_keys
-from tasks.dedup.shingles import I64, U8, U32
+from tasks.dedup.shingles import I64, U32
 
 
 def index_table(doc_ids: pa.ChunkedArray, digests: pa.ChunkedArray, signatures: U32) -> pa.Table:
@@ -34,24 +34,22 @@ def index_signatures(table: pa.Table) -> U32:
     return flat.reshape(table.num_rows, column.type.list_size)
 
 
-def find_in_index(parts: Iterable[pa.Table], queries: U32, bands: int, rows: int) -> Iterator[tuple[U8, I64]]:
-    """Look signatures up in an index, one part in memory at a time.
+def find_in_index(parts: Iterable[U32], queries: U32, bands: int, rows: int) -> Iterator[tuple[int, int, I64, I64]]:
+    """Look signatures up in an index, given as the signatures of its parts, one part in memory at a time.
 
-    Yields for each part and band (doc_ids, query numbers) of indexed documents that agree with a query in that whole
-    band: the candidates that a verification would then look at. A pair may come once for each band.
+    Yields (part, band, rows of the part, query numbers): the pairs of an indexed document and a query that agree in
+    that whole band, which a verification would then look at. A pair may come once for each band.
     """
     orders = []
     for band in range(bands):
         keys = band_keys(queries, band, rows)
         order = np.argsort(keys, kind="stable")
         orders.append((keys[order], order))
-    for part in parts:
-        signatures = index_signatures(part)
-        doc_ids = np.frombuffer(b"".join(part.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16)
+    for part, signatures in enumerate(parts):
         for band, (keys, order) in enumerate(orders):
             found = band_keys(signatures, band, rows)
             begin, end = np.searchsorted(keys, found, "left"), np.searchsorted(keys, found, "right")
             counts = end - begin
             documents = np.repeat(np.arange(found.size), counts)
             within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            yield doc_ids[documents], order[np.repeat(begin, counts) + within]
+            yield part, band, documents, order[np.repeat(begin, counts) + within]

@@ -1,14 +1,15 @@
 """Recall measured in every run: near-copies made from the run's own documents, looked up in the finished index.
 
 Words of kept documents are replaced, dropped and added at random until the copy's true Jaccard similarity with its
-original is spread over .5 to 1; more than half of the copies aim at .8 and above. A copy is found when the index gives
-its original as a candidate in at least one band. The copies never compete with documents and never reach the output.
+original is where it should be; targets are spread evenly over .5 to 1. A copy is found when the search would have come
+to its original: in at least one band, among the kept documents of the bucket that a newcomer is compared with, and with
+enough agreement of the signatures to be verified. The copies never compete with documents and never reach the output.
 Precision needs no measurement: a removal without a verified similarity at or above the threshold cannot happen.
 """
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,30 +17,36 @@ import pyarrow as pa
 
 from tasks.artifact import read_table
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, text_column
-from tasks.dedup.index import find_in_index
-from tasks.dedup.minhash import s_curve, signatures_of, text_buffers
-from tasks.dedup.shingles import I64, fold_table, shingle_sets, true_jaccard
+from tasks.dedup.corpus import Corpus
+from tasks.dedup.index import find_in_index, index_signatures
+from tasks.dedup.minhash import signatures_of, text_buffers
+from tasks.dedup.shingles import I64, U32, fold_table, shingle_sets, true_jaccard
+from tasks.dedup.survivors import Fates, least_agreement
+from tasks.parts import unit_name
 from tasks.seed import seed64
+from tasks.workspace import Workspace, table_file_name
 
 LEAST_BYTES, MOST_BYTES = 400, 12_000
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 WILSON_Z = 1.959963984540054
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _OWN_WORD = 1 << 31
+_GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True)
 class Plant:
     """A near-copy and its original."""
 
-    doc_id: bytes
+    row: int
+    """Global row of the original."""
     text: str
     jaccard: float
 
 
-def make_plants(corpus: Corpus, kept: I64, config: DedupConfig) -> list[Plant]:
+def make_plants(corpus: Corpus, fates: Fates, config: DedupConfig) -> list[Plant]:
     """At most `config.planted_pairs` near-copies of kept documents of ordinary length, one per document."""
+    kept = np.flatnonzero(fates.survivor[corpus.earlier :] < 0) + corpus.earlier
     fit = kept[(corpus.sizes[kept] >= LEAST_BYTES) & (corpus.sizes[kept] <= MOST_BYTES)]
     ids = np.ascontiguousarray(corpus.doc_ids[fit]).view(np.uint64).reshape(-1, 2)[:, 0]
     draw = (ids ^ np.uint64(seed64(config.seed, "dedup", "planted"))) * _ODD
@@ -47,43 +54,47 @@ def make_plants(corpus: Corpus, kept: I64, config: DedupConfig) -> list[Plant]:
     parts = np.searchsorted(corpus.first_row, chosen, side="right") - 1
     plants: list[Plant] = []
     for part in sorted(set(parts.tolist())):
-        texts = text_column(read_table(corpus.paths[part]))
+        texts = corpus.texts_of_part(part)
         for row in chosen[parts == part].tolist():
-            doc_id = corpus.doc_ids[row].tobytes()
             original = texts[row - int(corpus.first_row[part])].as_py()
-            target = _target_jaccard(len(plants))
-            generator = np.random.Generator(np.random.PCG64(seed64(config.seed, "dedup", "planted-edit", doc_id.hex())))
-            copy = near_copy(original, target, config.shingle_words, generator)
-            plants.append(Plant(doc_id, copy, _jaccard_of(original, copy, config.shingle_words)))
+            target = 0.5 + 0.5 * ((len(plants) * _GOLDEN) % 1.0)
+            key = corpus.doc_ids[row].tobytes().hex()
+            generator = np.random.Generator(np.random.PCG64(seed64(config.seed, "dedup", "planted-edit", key)))
+            plants.append(Plant(row, *near_copy(original, target, config.shingle_words, generator)))
     return plants
 
 
-def _target_jaccard(number: int) -> float:
-    """Targets spread evenly by the golden ratio: three of five copies over .8 to 1, the others over .5 to .8."""
-    spread = (number * 0.6180339887498949) % 1.0
-    return 0.8 + 0.2 * spread if number % 5 < 3 else 0.5 + 0.3 * spread
+def near_copy(text: str, target: float, width: int, generator: np.random.Generator) -> tuple[str, float]:
+    """`text` with so many words replaced, dropped or doubled that its true Jaccard similarity comes nearest `target`.
 
-
-def near_copy(text: str, target: float, width: int, generator: np.random.Generator) -> str:
-    """`text` with so many words replaced, dropped or doubled that about `target` of Jaccard similarity remains.
-
-    A share p of touched words leaves s = (1 - p)^width of the shingles, and J = s / (2 - s).
+    Returns (the copy, its true similarity). Edits are drawn once in a random order; their number is found by halving.
     """
-    rate = 1 - (2 * target / (1 + target)) ** (1 / width)
     spans = word_spans(text)
+    order = generator.permutation(len(spans))
+    kinds = generator.integers(3, size=len(spans))
+    others = generator.integers(max(1, len(spans)), size=len(spans))
+    best, best_jaccard = text, 1.0
+    few, many = 0, len(spans) + 1
+    while many - few > 1:
+        edits = (few + many) // 2
+        copy = _edited(text, spans, np.sort(order[:edits]).tolist(), kinds, others)
+        jaccard = _jaccard_of(text, copy, width)
+        if abs(jaccard - target) < abs(best_jaccard - target):
+            best, best_jaccard = copy, jaccard
+        if jaccard >= target:
+            few = edits
+        else:
+            many = edits
+    return best, best_jaccard
+
+
+def _edited(text: str, spans: list[tuple[int, int]], touched: list[int], kinds: I64, others: I64) -> str:
     pieces: list[str] = []
     position = 0
-    for index in np.flatnonzero(generator.random(len(spans)) < rate).tolist():
+    for index in touched:
         start, end = spans[index]
-        other_start, other_end = spans[int(generator.integers(len(spans)))]
-        kind = int(generator.integers(3))
-        if kind == 0:
-            edit = text[other_start:other_end]
-        elif kind == 1:
-            edit = ""
-        else:
-            edit = f"{text[start:end]} {text[other_start:other_end]}"
-        pieces += [text[position:start], edit]
+        other = text[slice(*spans[int(others[index])])]
+        pieces += [text[position:start], (other, "", f"{text[start:end]} {other}")[int(kinds[index])]]
         position = end
     return "".join([*pieces, text[position:]])
 
@@ -113,12 +124,14 @@ def _jaccard_of(first: str, second: str, width: int) -> float:
     return true_jaccard(flat[: lengths[0]], flat[lengths[0] :])
 
 
-def measure_recall(plants: list[Plant], index: Iterable[pa.Table], config: DedupConfig) -> dict[str, object]:
+def measure_recall(
+    corpus: Corpus, fates: Fates, plants: list[Plant], workspace: Workspace, config: DedupConfig
+) -> dict[str, object]:
     """Facts of the run: pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
 
     Each bin is [from, to, pairs, found, expected share by the S-curve at the pairs' own similarities].
     """
-    found = _found(plants, index, config)
+    found = _found(corpus, fates, plants, workspace, config)
     at_threshold = [hit for plant, hit in zip(plants, found, strict=True) if plant.jaccard >= config.threshold]
     low, high = wilson_interval(sum(at_threshold), len(at_threshold))
     bins = []
@@ -143,16 +156,47 @@ def measure_recall(plants: list[Plant], index: Iterable[pa.Table], config: Dedup
     }
 
 
-def _found(plants: list[Plant], index: Iterable[pa.Table], config: DedupConfig) -> list[bool]:
+def _found(corpus: Corpus, fates: Fates, plants: list[Plant], workspace: Workspace, config: DedupConfig) -> list[bool]:
     if not plants:
         return []
     data, offsets = text_buffers(pa.array([plant.text for plant in plants], pa.large_string()))
     queries = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
-    originals = np.frombuffer(b"".join(plant.doc_id for plant in plants), np.uint8).reshape(-1, 16)
+    kept = [
+        np.flatnonzero(fates.survivor[begin:end] < 0) + begin
+        for begin, end in itertools.pairwise(corpus.first_row.tolist())
+    ]
+    pairs = [np.empty((4, 0), np.int64)]
+    for part, band, rows, numbers in find_in_index(
+        _index_parts(corpus, workspace), queries, config.bands, config.rows_per_band
+    ):
+        # Parts of earlier runs are indexed whole, also where they are copies of one another.
+        place = rows + corpus.first_row[part] if part < corpus.earlier_parts else kept[part][rows]
+        pairs.append(np.stack([numbers, np.full(numbers.size, band), fates.rank[place], place]))
+    queried, bands, ranks, places = np.concatenate(pairs, axis=1)
+    order = np.lexsort((ranks, bands, queried))
+    queried, bands, places = queried[order], bands[order], places[order]
+    opens = np.ones(queried.size, np.bool_)
+    opens[1:] = (queried[1:] != queried[:-1]) | (bands[1:] != bands[:-1])
+    within = np.arange(queried.size) - np.flatnonzero(opens)[np.cumsum(opens) - 1]
+    originals = np.array([plant.row for plant in plants], np.int64)
+    compared = queried[(within < config.survivors_per_bucket) & (places == originals[queried])]
+    agreement = (corpus.signature_rows(originals) == queries).sum(axis=1)
+    enough = agreement >= least_agreement(config.threshold, config.signature_length)
     found = np.zeros(len(plants), np.bool_)
-    for doc_ids, numbers in find_in_index(index, queries, config.bands, config.rows_per_band):
-        found[numbers[(doc_ids == originals[numbers]).all(axis=1)]] = True
-    return found.tolist()
+    found[compared] = True
+    # Copies under the threshold would be compared and then stay; for the curve, being compared is what counts.
+    below = np.array([plant.jaccard < config.threshold for plant in plants])
+    return (found & (enough | below)).tolist()
+
+
+def _index_parts(corpus: Corpus, workspace: Workspace) -> Iterator[U32]:
+    """The signatures of what stays: those of earlier runs, then this run's finished INDEX."""
+    for part, signatures in enumerate(corpus.signatures):
+        if part < corpus.earlier_parts:
+            yield signatures
+        else:
+            name = table_file_name("index", unit_name(part - corpus.earlier_parts))
+            yield index_signatures(read_table(workspace.file(name)))
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float | None, float | None]:
@@ -164,8 +208,3 @@ def wilson_interval(successes: int, trials: int) -> tuple[float | None, float | 
     half = WILSON_Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
     # At the ends the formula's exact value is 0 or 1; rounding would show .9999999999999999.
     return 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half
-
-
-def curve_facts(config: DedupConfig) -> list[list[float]]:
-    """The S-curve of the settings, for the run page."""
-    return s_curve(config.bands, config.rows_per_band)

@@ -18,6 +18,7 @@ from tasks.scripts import is_unspaced
 U8 = npt.NDArray[np.uint8]
 U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _TABLE_SIZE = 0x20000

@@ -10,11 +10,15 @@ DEDUP = Stage("dedup", roots=("tasks.dedup.deduplicate",), libraries=("numba", "
 
 
 def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:
-    """The DOCUMENTS of `documents` without duplicates, and the INDEX of what stayed."""
+    """DOCUMENTS without copies of each other and of what earlier runs kept, and the INDEX of what stayed."""
+    from tasks.dedup.naming import find_earlier
+
+    earlier = find_earlier(config.against, context.root)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.dedup.deduplicate import deduplicate
 
-        return deduplicate(documents, config, workspace)
+        return deduplicate(documents, config, workspace, earlier)
 
-    return build_artifact(context, DEDUP, config, {"documents": documents}, run)
+    parents = {"documents": documents, **{f"against-{number}": artifact for number, artifact in enumerate(earlier)}}
+    return build_artifact(context, DEDUP, config, parents, run)

@@ -1,87 +1,56 @@
 """Which documents stay: exact duplicates by digest, then near duplicates against documents that stay.
 
-Documents are visited in order of their rank (source priority, then longer, then smaller doc_id). Each is compared with
-the documents already kept in the same LSH buckets, and removed only where the true Jaccard similarity with one of them
-reaches the threshold. So a chain A~B~C of near copies can never remove C on account of a B that is itself gone, and
-buckets are stars around kept documents, never joined with themselves.
+Documents are visited in order of their rank (documents of earlier runs, then source priority, then longer, then smaller
+doc_id). Each is compared with the documents already kept in the same LSH buckets, and removed only where the true
+Jaccard similarity with one of them reaches the threshold. So a chain A~B~C of near copies can never remove C on account
+of a B that is itself gone, and buckets are stars around kept documents, never joined with themselves.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from tasks.dedup.candidates import NO_BUCKET, Buckets, exact_representatives, find_buckets
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, write_shingle_sets
-from tasks.dedup.minhash import band_keys
-from tasks.dedup.shingles import I64, U64
+from tasks.dedup.corpus import Corpus, write_shingle_sets, write_signatures
+from tasks.dedup.shingles import I64, U32, U64
 from tasks.kernels import kernel
 
 ESTIMATE_SIGMAS = 5.0
-NO_BUCKET = -1
+NOBODY = np.uint32(0xFFFFFFFF)
+CANDIDATES_A_BLOCK = 1 << 20
 
-Verdicts = tuple[I64, npt.NDArray[np.float64]]
+ShingleSets = Callable[[I64], tuple[U64, I64]]
+"""Global rows, ascending -> (their shingle sets in a line, where each begins)."""
 
 
 @dataclass(frozen=True)
 class Fates:
-    """For each document in input order: who stays in its place, how alike they are, and whether byte for byte."""
+    """For each document, by global row: who stays in its place, how alike they are, and whether byte for byte."""
 
     survivor: I64
     """Global row of the document that stays instead; -1 for a document that stays."""
-    jaccard: npt.NDArray[np.float64]
+    jaccard: npt.NDArray[np.float32]
     exact: npt.NDArray[np.bool_]
+    rank: U32
+    """Place of each document in the order in which documents are kept."""
 
 
-def keep_order(corpus: Corpus, config: DedupConfig) -> I64:
-    """Global rows from the document to keep first to the last: source rank, longer text, smaller doc_id."""
+def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
+    """Global rows from the document to keep first to the last: earlier runs, source rank, longer, smaller doc_id."""
     last = max(config.priorities.values(), default=-1) + 1
     ranks = np.array([config.priorities.get(name, last) for name in corpus.source_names], np.int64)
-    ids = np.ascontiguousarray(corpus.doc_ids).view(">u8").astype(np.uint64).reshape(-1, 2)
-    return np.lexsort((ids[:, 1], ids[:, 0], -corpus.sizes, ranks[corpus.sources]))
-
-
-def exact_representatives(corpus: Corpus, order: I64) -> I64:
-    """For each document the first document in `order` with the same text digest (itself where it is the first)."""
-    digests = np.ascontiguousarray(corpus.digests[order]).view(np.uint64).reshape(-1, 2)
-    by_digest = np.lexsort((np.arange(order.size), digests[:, 1], digests[:, 0]))
-    sorted_digests = digests[by_digest]
-    opens = np.ones(order.size, np.bool_)
-    opens[1:] = (sorted_digests[1:] != sorted_digests[:-1]).any(axis=1)
-    firsts = by_digest[opens][np.cumsum(opens) - 1] if order.size else by_digest
-    representatives = np.empty(order.size, np.int64)
-    representatives[order[by_digest]] = order[firsts]
-    return representatives
-
-
-def shared_buckets(corpus: Corpus, rows: I64, config: DedupConfig) -> tuple[I64, I64]:
-    """Documents that share a bucket with another: (their global rows, ascending; their bucket in each band or -1).
-
-    A band is sorted by its keys and equal neighbours form a bucket; one band's keys are in memory at a time.
-    """
-    found: list[tuple[I64, I64]] = []
-    buckets = 0
-    in_any = np.zeros(len(corpus), np.bool_)
-    if not rows.size:
-        return np.empty(0, np.int64), np.empty((0, config.bands), np.int64)
-    for band in range(config.bands):
-        keys = np.concatenate(
-            [np.empty(0, np.uint64), *(band_keys(part, band, config.rows_per_band) for part in corpus.signatures)]
-        )[rows]
-        order = np.argsort(keys, kind="stable")
-        equal = keys[order][1:] == keys[order][:-1]
-        shared = np.concatenate([equal, [False]]) | np.concatenate([[False], equal])
-        opens = shared & ~np.concatenate([[False], equal])
-        members = rows[order[shared]]
-        found.append((members, buckets + np.cumsum(opens)[shared] - 1))
-        buckets += int(opens.sum())
-        in_any[members] = True
-    candidates = np.flatnonzero(in_any)
-    table = np.full((candidates.size, config.bands), NO_BUCKET, np.int64)
-    for band, (members, numbers) in enumerate(found):
-        table[np.searchsorted(candidates, members), band] = numbers
-    return candidates, table
+    own = slice(corpus.earlier, None)
+    longest = int(corpus.sizes.max(initial=0))
+    place = np.unique(ranks, return_inverse=True)[1][corpus.sources[own]] if ranks.size else np.empty(0, np.int64)
+    place = place.astype(np.int64) * (longest + 1) + (longest - corpus.sizes[own])
+    ids = np.ascontiguousarray(corpus.doc_ids[own]).view(">u8").astype(np.uint64).reshape(-1, 2)
+    order = np.arange(len(corpus), dtype=np.uint32)
+    order[own] = np.lexsort((ids[:, 1], ids[:, 0], place)) + corpus.earlier
+    return order
 
 
 @kernel
@@ -101,56 +70,75 @@ def _jaccard(sets, first, first_end, second, second_end):
 
 
 @kernel
-def _visit(order, buckets, bucket_count, signatures, sets, starts, threshold, least_agreement, centres):
-    """Greedy pass in order of rank; see the module's docstring. Returns (survivor or -1, jaccard) per candidate."""
-    documents, bands = buckets.shape
-    head = np.full(bucket_count, -1, np.int64)
-    tail = np.full(bucket_count, -1, np.int64)
-    fill = np.zeros(bucket_count, np.int64)
-    member = np.empty(documents * bands, np.int64)
-    following = np.full(documents * bands, -1, np.int64)
-    used = 0
-    compared_with = np.full(documents, -1, np.int64)
-    survivor = np.full(documents, -1, np.int64)
-    jaccard = np.zeros(documents, np.float64)
-    for rank in range(order.size):
-        document = order[rank]
-        size = starts[document + 1] - starts[document]
-        for band in range(bands):
-            bucket = buckets[document, band]
-            node = head[bucket] if bucket >= 0 else -1
-            while node >= 0:
-                kept = member[node]
-                node = following[node]
-                if compared_with[kept] == document:
+def _visit(
+    block_begin,
+    buckets,
+    slot,
+    earlier,
+    signatures,
+    sets,
+    starts,
+    threshold,
+    least_agreement,
+    centres,
+    last_node,
+    fill,
+    member,
+    following,
+    used,
+    compared_with,
+    survivor,
+    jaccard,
+):
+    """Greedy pass over a block of candidates in order of rank; see the module's docstring.
+
+    A bucket's kept members are a ring of nodes, of which `last_node` is the youngest. Returns the nodes used.
+    """
+    bands = buckets.shape[1]
+    for index in range(buckets.shape[0]):
+        candidate = block_begin + index
+        mine = slot[candidate]
+        size = starts[mine + 1] - starts[mine]
+        if candidate >= earlier:
+            for band in range(bands):
+                bucket = buckets[index, band]
+                if bucket == NO_BUCKET or last_node[bucket] == NOBODY:
                     continue
-                compared_with[kept] = document
-                other = starts[kept + 1] - starts[kept]
-                if min(size, other) < threshold * max(size, other):
-                    continue
-                agreement = 0
-                for value in range(signatures.shape[1]):
-                    agreement += signatures[document, value] == signatures[kept, value]
-                if agreement < least_agreement:
-                    continue
-                similarity = _jaccard(sets, starts[document], starts[document + 1], starts[kept], starts[kept + 1])
-                if similarity >= threshold and similarity > jaccard[document]:
-                    survivor[document], jaccard[document] = kept, similarity
-        if survivor[document] >= 0:
-            continue
-        for band in range(bands):
-            bucket = buckets[document, band]
-            if bucket < 0 or fill[bucket] >= centres:
+                node = last_node[bucket]
+                for _ in range(fill[bucket]):
+                    node = following[node]
+                    kept = member[node]
+                    if compared_with[kept] == candidate:
+                        continue
+                    compared_with[kept] = candidate
+                    theirs = slot[kept]
+                    other = starts[theirs + 1] - starts[theirs]
+                    if min(size, other) < threshold * max(size, other):
+                        continue
+                    agreement = 0
+                    for value in range(signatures.shape[1]):
+                        agreement += signatures[mine, value] == signatures[theirs, value]
+                    if agreement < least_agreement:
+                        continue
+                    similarity = _jaccard(sets, starts[mine], starts[mine + 1], starts[theirs], starts[theirs + 1])
+                    if similarity >= threshold and similarity > jaccard[candidate]:
+                        survivor[candidate], jaccard[candidate] = kept, similarity
+            if survivor[candidate] != NOBODY:
                 continue
-            member[used] = document
-            if head[bucket] < 0:
-                head[bucket] = used
+        for band in range(bands):
+            bucket = buckets[index, band]
+            if bucket == NO_BUCKET or fill[bucket] >= centres:
+                continue
+            member[used] = candidate
+            if last_node[bucket] == NOBODY:
+                following[used] = used
             else:
-                following[tail[bucket]] = used
-            tail[bucket] = used
+                following[used] = following[last_node[bucket]]
+                following[last_node[bucket]] = used
+            last_node[bucket] = used
             fill[bucket] += 1
             used += 1
-    return survivor, jaccard
+    return used
 
 
 def least_agreement(threshold: float, length: int) -> int:
@@ -159,43 +147,76 @@ def least_agreement(threshold: float, length: int) -> int:
     return max(0, int(np.floor((threshold - ESTIMATE_SIGMAS * error) * length)))
 
 
-def decide_fates(corpus: Corpus, config: DedupConfig, scratch: Path) -> Fates:
-    """Exact duplicates, then near duplicates of kept documents. Of several kept candidates the most alike is named."""
+def decide_fates(corpus: Corpus, config: DedupConfig, scratch: Path, shingle_sets: ShingleSets | None = None) -> Fates:
+    """Exact duplicates, then near duplicates of kept documents. Of several kept candidates the most alike is named.
+
+    `shingle_sets` gives the sets that pairs are verified on; by default they come from the documents' texts.
+    """
     order = keep_order(corpus, config)
-    representatives = exact_representatives(corpus, order)
-    is_first = representatives == np.arange(len(corpus))
-    candidates, buckets = shared_buckets(corpus, np.flatnonzero(is_first), config)
-    survivor = np.where(is_first, -1, representatives)
-    jaccard = np.where(is_first, 0.0, 1.0)
-    if candidates.size:
-        sets, starts = write_shingle_sets(
-            corpus, candidates, config.shingle_words, config.threads, scratch / "shingle-sets.u64"
-        )
-        rank = np.empty(len(corpus), np.int64)
-        rank[order] = np.arange(len(corpus))
-        near, similarity = _near_duplicates(corpus, config, candidates, buckets, sets, starts, rank)
-        removed = near >= 0
-        survivor[candidates[removed]] = candidates[near[removed]]
-        jaccard[candidates[removed]] = similarity[removed]
+    rank = np.empty(order.size, np.uint32)
+    rank[order] = np.arange(order.size, dtype=np.uint32)
+    representative = order[exact_representatives(corpus, order)][rank].astype(np.int64)
+    is_first = representative == np.arange(len(corpus))
+    survivor = np.where(is_first, -1, representative)
+    jaccard = np.where(is_first, np.float32(0), np.float32(1))
+    buckets = find_buckets(corpus, rank, is_first, config, scratch)
+    if buckets.candidates.size:
+        rows = np.sort(order[buckets.candidates].astype(np.int64))
+        slot = np.searchsorted(rows, order[buckets.candidates]).astype(np.uint32)
+        if shingle_sets is None:
+            sets, starts = write_shingle_sets(corpus, rows, config, scratch / "shingle-sets.u64")
+        else:
+            sets, starts = shingle_sets(rows)
+        signatures = write_signatures(corpus, rows, scratch / "candidates.u32")
+        near, similarity = _near_duplicates(corpus.earlier, config, buckets, slot, signatures, sets, starts)
+        removed = near != NOBODY
+        gone = order[buckets.candidates[removed]]
+        survivor[gone] = order[buckets.candidates[near[removed]]]
+        jaccard[gone] = similarity[removed]
     exact = ~is_first
     # A copy of a text that was itself removed as a near duplicate takes that text's survivor: it is the same text.
-    passed_on = exact & (survivor[representatives] >= 0)
-    survivor[passed_on] = survivor[representatives[passed_on]]
-    jaccard[passed_on] = jaccard[representatives[passed_on]]
-    return Fates(survivor, jaccard, exact & ~passed_on)
+    passed_on = exact & (survivor[representative] >= 0)
+    survivor[passed_on] = survivor[representative[passed_on]]
+    jaccard[passed_on] = jaccard[representative[passed_on]]
+    return Fates(survivor, jaccard, exact & ~passed_on, rank)
 
 
 def _near_duplicates(
-    corpus: Corpus, config: DedupConfig, candidates: I64, buckets: I64, sets: U64, starts: I64, rank: I64
-) -> Verdicts:
-    return _visit(
-        np.argsort(rank[candidates], kind="stable"),
-        buckets,
-        int(buckets.max(initial=-1)) + 1,
-        corpus.signature_rows(candidates),
-        sets,
-        starts,
-        config.threshold,
-        least_agreement(config.threshold, config.signature_length),
-        config.survivors_per_bucket,
-    )
+    earlier: int, config: DedupConfig, buckets: Buckets, slot: U32, signatures: U32, sets: U64, starts: I64
+) -> tuple[U32, npt.NDArray[np.float64]]:
+    """(Kept candidate that each candidate is a copy of, or NOBODY; their similarity), by rank among the candidates."""
+    count = buckets.candidates.size
+    survivor, similarity = np.full(count, NOBODY), np.zeros(count, np.float64)
+    last_node, fill = np.full(buckets.count, NOBODY), np.zeros(buckets.count, np.uint16)
+    # Pages of the pool are only taken when nodes are: most buckets keep one member.
+    member, following = np.empty(buckets.memberships, np.uint32), np.empty(buckets.memberships, np.uint32)
+    compared_with = np.full(count, NOBODY)
+    earlier_candidates = int(np.searchsorted(buckets.candidates, earlier))
+    used = 0
+    for begin in range(0, count, CANDIDATES_A_BLOCK):
+        ranks = buckets.candidates[begin : begin + CANDIDATES_A_BLOCK]
+        table = np.empty((ranks.size, config.bands), np.uint32)
+        for band, of_rank in enumerate(buckets.of_band):
+            table[:, band] = of_rank[ranks]
+        used = _visit(
+            begin,
+            table,
+            slot,
+            earlier_candidates,
+            signatures,
+            sets,
+            starts,
+            config.threshold,
+            least_agreement(config.threshold, config.signature_length),
+            config.survivors_per_bucket,
+            last_node,
+            fill,
+            member,
+            following,
+            used,
+            compared_with,
+            survivor,
+            similarity,
+        )
+    assert used <= buckets.memberships
+    return survivor, similarity

@@ -103,8 +103,13 @@ def write_dedup(unit: Unit) -> None:
     unit.write_table("ledger", ledger("dedup", *copies, *exact), table_file_name("ledger", "00000"))
     dropped = {"near_duplicate": 3, "exact_duplicate": 1}
     unit.report.sources = {"books": counts(10, 10), "web": counts(14, 10, dropped=dropped)}
-    planted = {"pairs": 50, "found": 49, "recall": 0.98, "low": 0.9, "high": 0.99}
-    unit.report.facts = {"clusters": {"count": 2, "largest": 3}, "planted": planted}
+    bins = [[0.5, 0.6, 25, 3, 0.2], [0.6, 0.7, 0, 0, None], [0.9, 1.0, 50, 49, 0.999]]
+    planted = {"pairs": 50, "found": 49, "recall": 0.98, "low": 0.9, "high": 0.99, "threshold": 0.8}
+    unit.report.facts = {
+        "clusters": {"count": 2, "largest": 3},
+        "s_curve": [[0.5, 0.12], [0.8, 0.977], [1.0, 1.0]],
+        "planted": {**planted, "planted": 75, "bins": bins},
+    }
 
 
 def write_decontaminate(unit: Unit) -> None:

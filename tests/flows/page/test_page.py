@@ -60,11 +60,23 @@ def page(made_run: Any) -> Path:
 
 def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     reader = read(page)
-    sections = ["road", "funnel", "mixture", "removals", "leaks", "training", "heldout", "scores", "samples"]
+    sections = [
+        "road",
+        "funnel",
+        "mixture",
+        "removals",
+        "duplicates",
+        "leaks",
+        "training",
+        "heldout",
+        "scores",
+        "samples",
+    ]
     assert [name for name in [*sections, "conservation", "provenance"] if name not in reader.ids] == []
-    assert {"figure-training", "figure-bits", "figure-scores0"} <= set(reader.ids)
+    assert {"figure-training", "figure-bits", "figure-duplicates", "figure-scores0"} <= set(reader.ids)
     assert "could not be made" not in reader.text
     assert "47% under the unigram" in reader.text
+    assert "At 0.8 and above 49 of 50 were found: recall 0.980 (95% interval 0.900 to 0.990)." in reader.text
     assert "32 documents read = 1 rejected" in reader.text
 
 

@@ -224,12 +224,13 @@ def test_recall_is_measured_on_planted_copies_that_never_come_out(
     result = build_dedup(context, make_documents(parts), DedupConfig(planted_pairs=100))
     planted = result.report.facts["planted"]
     assert planted["planted"] == 100
-    assert 45 <= planted["pairs"] <= 75
+    assert 33 <= planted["pairs"] <= 47
     assert planted["recall"] == planted["found"] / planted["pairs"]
     assert planted["low"] < planted["recall"] <= planted["high"]
     assert planted["recall"] > 0.9
     assert len(texts_of(result)) == 120
-    assert sum(entry[2] for entry in planted["bins"]) <= 100
+    assert [entry[2] for entry in planted["bins"]] == pytest.approx([20] * 5, abs=4)
+    assert sum(entry[2] for entry in planted["bins"]) >= 95
 
 
 def test_too_few_bands_show_as_low_measured_recall(context: RunContext, make_documents: MakeDocuments) -> None:
@@ -238,11 +239,13 @@ def test_too_few_bands_show_as_low_measured_recall(context: RunContext, make_doc
     assert weak.report.facts["planted"]["recall"] < 0.5
 
 
-@pytest.mark.parametrize("target", [0.55, 0.8, 0.95])
-def test_planted_copies_come_near_the_similarity_they_aim_at(target: float) -> None:
-    copies = [near_copy(prose(i, 600), target, 5, np.random.Generator(np.random.PCG64(i))) for i in range(20)]
-    mean = sum(plain_jaccard(prose(i, 600), copy) for i, copy in enumerate(copies)) / 20
-    assert mean == pytest.approx(target, abs=0.06)
+@pytest.mark.parametrize("target", [0.5, 0.8, 0.99])
+def test_planted_copies_have_the_similarity_they_aim_at(target: float) -> None:
+    for seed in range(10):
+        text = prose(seed, 600)
+        copy, jaccard = near_copy(text, target, 5, np.random.Generator(np.random.PCG64(seed)))
+        assert jaccard == pytest.approx(plain_jaccard(text, copy))
+        assert jaccard == pytest.approx(target, abs=0.01)
 
 
 def test_word_spans_cut_the_words_out() -> None:
