@@ -51,7 +51,6 @@ def run_trainer(
     the trainer is gone.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    began = time.time()
     with log_path.open("ab") as log, _terminate_raises():
         log_begin = log.tell()
         trainer = subprocess.Popen(
@@ -64,11 +63,12 @@ def run_trainer(
             process_group=0,
         )
         assert trainer.stdout is not None
+        patience = _Patience(heartbeat, hang_seconds, max_seconds, log_path)
         try:
             for line in _lines(trainer.stdout):
                 if line:
                     _hear(line, on_log, log)
-                _check_patience(trainer, began, heartbeat, hang_seconds, max_seconds, log_path)
+                patience.check(trainer)
             code = trainer.wait()
         except BaseException:
             _stop(trainer, stop_seconds)
@@ -116,27 +116,38 @@ def _hear(line: bytes, on_log: OnLog, log: IO[bytes]) -> None:
         log.flush()
 
 
-def _check_patience(
-    trainer: subprocess.Popen[bytes],
-    began: float,
-    heartbeat: Path,
-    hang_seconds: float,
-    max_seconds: float | None,
-    log_path: Path,
-) -> None:
-    now = time.time()
-    beat = heartbeat.stat().st_mtime if heartbeat.exists() else began
-    if now - max(began, beat) > hang_seconds:
-        trainer.kill()
-        raise Infra(
-            f"train: the trainer finished no step for {hang_seconds:.0f} seconds and was killed. The next try goes on"
-            f" from its last checkpoint. If steps are that slow, raise train.hang_seconds; its log is {log_path}."
-        )
-    if max_seconds is not None and now - began > max_seconds:
-        raise GuardError(
-            f"train: stopped after {max_seconds:.0f} seconds as train.max_seconds asks. A checkpoint was written: raise"
-            f" train.max_seconds and run again, and training goes on from there."
-        )
+class _Patience:
+    """How long a trainer may take, by this process's monotonic clock: the system's clock may jump over hours."""
+
+    def __init__(self, heartbeat: Path, hang_seconds: float, max_seconds: float | None, log_path: Path) -> None:
+        self._heartbeat = heartbeat
+        self._hang_seconds = hang_seconds
+        self._max_seconds = max_seconds
+        self._log_path = log_path
+        self._began = self._last_sign = time.monotonic()
+        self._seen = self._beat()
+
+    def check(self, trainer: subprocess.Popen[bytes]) -> None:
+        """Kill a trainer that hangs and raise Infra; raise GuardError past `max_seconds`."""
+        now, beat = time.monotonic(), self._beat()
+        if beat != self._seen:
+            self._seen, self._last_sign = beat, now
+        if now - self._last_sign > self._hang_seconds:
+            trainer.kill()
+            raise Infra(
+                f"train: the trainer finished no step for {self._hang_seconds:.0f} seconds and was killed. The next try"
+                f" goes on from its last checkpoint. If steps are that slow, raise train.hang_seconds; its log is"
+                f" {self._log_path}."
+            )
+        if self._max_seconds is not None and now - self._began > self._max_seconds:
+            raise GuardError(
+                f"train: stopped after {self._max_seconds:.0f} seconds as train.max_seconds asks. A checkpoint was"
+                f" written: raise train.max_seconds and run again, and training goes on from there."
+            )
+
+    def _beat(self) -> int | None:
+        """What tells one touch of the heartbeat file from the next."""
+        return self._heartbeat.stat().st_mtime_ns if self._heartbeat.exists() else None
 
 
 def _stop(trainer: subprocess.Popen[bytes], stop_seconds: float) -> None:

@@ -85,6 +85,18 @@ def test_a_beating_heart_is_not_hung(tmp_path):
     assert launch(tmp_path, code, str(tmp_path / "heartbeat"), hang_seconds=2.0) == [{}]
 
 
+@pytest.mark.parametrize("days", [1, -1])
+def test_a_clock_that_jumps_neither_kills_nor_spares(tmp_path, monkeypatch, days):
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + days * 86400)
+    beats = (
+        "import pathlib, sys, time\nfor _ in range(8): pathlib.Path(sys.argv[1]).touch(); time.sleep(0.1)\nprint('{}')"
+    )
+    assert launch(tmp_path, beats, str(tmp_path / "heartbeat"), hang_seconds=2.0) == []
+    with pytest.raises(Infra, match="finished no step for 1 seconds"):
+        launch(tmp_path, "import time; time.sleep(60)", hang_seconds=1.0)
+
+
 def test_past_its_time_training_stops_with_a_checkpoint(tmp_path):
     with pytest.raises(GuardError, match="max_seconds"):
         launch(tmp_path, STOPS_IN_ORDER, str(tmp_path / "checkpoint"), max_seconds=1.0)
