@@ -92,7 +92,7 @@ def test_a_clock_that_jumps_neither_kills_nor_spares(tmp_path, monkeypatch, days
     beats = (
         "import pathlib, sys, time\nfor _ in range(8): pathlib.Path(sys.argv[1]).touch(); time.sleep(0.1)\nprint('{}')"
     )
-    assert launch(tmp_path, beats, str(tmp_path / "heartbeat"), hang_seconds=2.0) == []
+    assert launch(tmp_path, beats, str(tmp_path / "heartbeat"), hang_seconds=2.0) == [{}]
     with pytest.raises(Infra, match="finished no step for 1 seconds"):
         launch(tmp_path, "import time; time.sleep(60)", hang_seconds=1.0)
 
