@@ -4,6 +4,9 @@ From declared root modules, every static import of the project's own packages is
 functions included. A module counts as its normalised syntax tree: comments, docstrings (attribute docstrings too),
 formatting and log lines do not count. A name taken from `tasks.schema` counts by value. Files beside a module that are
 not Python count by their bytes. Dynamic imports are refused, since nobody could know what they reach.
+
+A log line is a call of a logger's method whose arguments cannot act: one that calls anything but a few pure functions
+counts as code. What only decides whether a stage runs (`DECIDERS`) is not followed, or each edit there would build all.
 """
 
 import ast
@@ -20,7 +23,17 @@ from tasks.digests import digest_bytes, digest_file
 PACKAGES = ("flows", "tasks", "model")
 PROJECT = Path(__file__).resolve().parent.parent
 SCHEMAS = "tasks.schema"
+_WHOLE = 2**31 - 1
+DECIDERS = frozenset({"tasks.build", "tasks.code", "tasks.identity"})
+"""Modules that decide whether a stage runs, and nothing of what it gives."""
 LOG_NAMES = frozenset({"log", "logger"})
+LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+_PURE_FUNCTIONS = frozenset(
+    {"abs", "all", "any", "float", "int", "len", "list", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
+)
+_PURE_METHODS = frozenset({"format", "hex", "items", "join", "keys", "values"})
+_DYNAMIC = frozenset({"__import__", "import_module", "run_module", "run_path", "spec_from_file_location"})
+_COMPUTED_CODE = frozenset({"eval", "exec"})
 
 
 def code_closure(roots: Iterable[str]) -> dict[str, str]:
@@ -32,7 +45,7 @@ def code_closure(roots: Iterable[str]) -> dict[str, str]:
     waiting = sorted(roots)
     while waiting:
         name = waiting.pop()
-        if name in fingerprints:
+        if name in fingerprints or name in DECIDERS:
             continue
         if name.startswith(f"{SCHEMAS}:"):
             fingerprints[name] = _schema_fingerprint(name.partition(":")[2])
@@ -49,7 +62,7 @@ def code_closure(roots: Iterable[str]) -> dict[str, str]:
 
 def _module_path(name: str) -> Path | None:
     base = PROJECT.joinpath(*name.split("."))
-    for candidate in (base.with_suffix(".py"), base / "__init__.py"):
+    for candidate in (base / "__init__.py", base.with_suffix(".py")):
         if candidate.is_file():
             return candidate
     return None
@@ -82,17 +95,55 @@ class _Meaning(ast.NodeTransformer):
 
 
 def _has_no_effect(statement: ast.AST) -> bool:
+    if isinstance(statement, ast.Import):
+        return [(alias.name, alias.asname) for alias in statement.names] == [("logging", None)]
+    if isinstance(statement, ast.Assign):
+        return _is_logger(statement)
     if not isinstance(statement, ast.Expr):
         return False
     value = statement.value
     if isinstance(value, ast.Constant):
         return isinstance(value.value, str)
+    return isinstance(value, ast.Call) and _calls_a_logger(value) and not _can_act(value)
+
+
+def _is_logger(statement: ast.Assign) -> bool:
+    """`log = logging.getLogger(...)`"""
+    (target, *others), made = statement.targets, statement.value
     return (
-        isinstance(value, ast.Call)
-        and isinstance(value.func, ast.Attribute)
-        and isinstance(value.func.value, ast.Name)
-        and value.func.value.id in LOG_NAMES
+        not others
+        and isinstance(target, ast.Name)
+        and target.id in LOG_NAMES
+        and isinstance(made, ast.Call)
+        and ast.unparse(made.func) == "logging.getLogger"
     )
+
+
+def _calls_a_logger(call: ast.Call) -> bool:
+    function = call.func
+    return (
+        isinstance(function, ast.Attribute)
+        and function.attr in LOG_METHODS
+        and isinstance(function.value, ast.Name)
+        and function.value.id in LOG_NAMES
+    )
+
+
+def _can_act(call: ast.Call) -> bool:
+    """Whether an argument of the call does more than look."""
+    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        for node in ast.walk(argument):
+            if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):
+                return True
+            if isinstance(node, ast.Call) and not _is_pure(node.func):
+                return True
+    return False
+
+
+def _is_pure(function: ast.expr) -> bool:
+    if isinstance(function, ast.Name):
+        return function.id in _PURE_FUNCTIONS
+    return isinstance(function, ast.Attribute) and function.attr in _PURE_METHODS
 
 
 def _project_imports(tree: ast.Module, name: str, path: Path) -> Iterable[str]:
@@ -105,8 +156,14 @@ def _project_imports(tree: ast.Module, name: str, path: Path) -> Iterable[str]:
             module = _absolute(node, name, path)
             if module.partition(".")[0] in PACKAGES:
                 yield from _from_import(module, [alias.name for alias in node.names])
+            if node.module == "importlib" and any(alias.name in _DYNAMIC for alias in node.names):
+                raise _dynamic(path, node)
         elif isinstance(node, ast.Call) and _is_dynamic_import(node.func):
-            raise Bug(f"code closure: {path}:{node.lineno} imports a module by a computed name; use a static import")
+            raise _dynamic(path, node)
+
+
+def _dynamic(path: Path, node: ast.stmt | ast.expr) -> Bug:
+    return Bug(f"code closure: {path}:{node.lineno} imports a module by a computed name; use a static import")
 
 
 def _absolute(node: ast.ImportFrom, name: str, path: Path) -> str:
@@ -124,10 +181,7 @@ def _from_import(module: str, names: list[str]) -> Iterable[str]:
         return
     for name in names:
         submodule = f"{module}.{name}"
-        if submodule == SCHEMAS or _module_path(submodule) is None:
-            yield from _with_packages(module)
-        else:
-            yield from _with_packages(submodule)
+        yield from _with_packages(module if _module_path(submodule) is None else submodule)
 
 
 def _with_packages(module: str) -> Iterable[str]:
@@ -138,21 +192,33 @@ def _with_packages(module: str) -> Iterable[str]:
 
 def _is_dynamic_import(function: ast.expr) -> bool:
     if isinstance(function, ast.Name):
-        return function.id in {"__import__", "import_module"}
-    return isinstance(function, ast.Attribute) and function.attr == "import_module"
+        return function.id in _DYNAMIC | _COMPUTED_CODE
+    return isinstance(function, ast.Attribute) and function.attr in _DYNAMIC
 
 
 def _schema_fingerprint(name: str) -> str:
     value = getattr(tasks.schema, name)
-    text = value.to_string(show_schema_metadata=True) if isinstance(value, pa.Schema) else repr(value)
+    text = (
+        value.to_string(truncate_metadata=False, element_size_limit=_WHOLE)
+        if isinstance(value, pa.Schema)
+        else repr(value)
+    )
     return digest_bytes(text.encode())
 
 
 def _data_files(module: Path) -> dict[str, str]:
     if module.parent in (PROJECT, *(PROJECT / package for package in PACKAGES)):
         return {}
-    return {
-        path.relative_to(PROJECT).as_posix(): digest_file(path)
-        for path in sorted(module.parent.iterdir())
-        if path.is_file() and path.suffix not in {".py", ".pyc", ".pyi"} and not path.name.startswith(".")
-    }
+    return {path.relative_to(PROJECT).as_posix(): digest_file(path) for path in _data_below(module.parent)}
+
+
+def _data_below(folder: Path) -> Iterable[Path]:
+    """What is neither Python nor hidden in a folder, and in its folders that are no packages."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "__pycache__")):
+            continue
+        if path.is_dir():
+            if not (path / "__init__.py").exists():
+                yield from _data_below(path)
+        elif path.suffix not in {".py", ".pyc", ".pyi"}:
+            yield path

@@ -8,7 +8,7 @@ from tasks.workspace import Workspace
 
 CLEAN = Stage(
     "clean",
-    roots=("tasks.clean.chain",),
+    roots=("tasks.clean.stage",),
     libraries=("pyarrow", "numpy", "ftfy", "regex", "emoji", "trafilatura", "lxml", "justext", "unicode"),
 )
 

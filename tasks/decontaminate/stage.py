@@ -12,7 +12,7 @@ from tasks.workspace import Workspace
 
 DECONTAMINATE = Stage(
     "decontaminate",
-    roots=("tasks.decontaminate.decontaminate",),
+    roots=("tasks.decontaminate.stage",),
     libraries=("numba", "numpy", "pyarrow", "unicode"),
 )
 

@@ -9,7 +9,7 @@ from tasks.workspace import Workspace
 
 EVALUATE = Stage(
     "evaluate",
-    roots=("tasks.evaluate.evaluation",),
+    roots=("tasks.evaluate.stage",),
     libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET, UNICODE),
 )
 

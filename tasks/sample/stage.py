@@ -10,7 +10,7 @@ from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
 from tasks.workspace import Workspace
 
-SAMPLE = Stage("sample", roots=("tasks.sample.sampling", "tasks.sample.discovery"), libraries=("pyarrow", "zstandard"))
+SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard"))
 UNREADABLE = "unreadable"
 
 

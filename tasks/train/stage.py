@@ -12,7 +12,7 @@ from tasks.workspace import Workspace
 
 TRAIN = Stage(
     "train",
-    roots=("tasks.train.training", "model.train"),
+    roots=("tasks.train.stage", "model.train"),
     libraries=("pyarrow", "safetensors", "torch", INSTRUCTION_SET),
 )
 LOG_FILE = "train.log"

@@ -3,6 +3,7 @@
 import ast
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import tasks.code
@@ -25,6 +26,8 @@ BASE = "def f(x):\n    return x + 1\n"
         '"""Module."""\ndef f(x):\n\n\n    return (x +\n        1)\n',
         'def f(x):\n    log.info("adding to %s", x)\n    return x + 1\n',
         'def f(x):\n    logger.debug("adding")\n    return x + 1\n',
+        'def f(x):\n    log.info("%s of %s", len(x), ", ".join(sorted(x)))\n    return x + 1\n',
+        "import logging\nlog = logging.getLogger(__name__)\n\ndef f(x):\n    return x + 1\n",
     ],
 )
 def test_what_cannot_change_a_result_does_not_count(same: str) -> None:
@@ -39,6 +42,10 @@ def test_what_cannot_change_a_result_does_not_count(same: str) -> None:
         "def f(x):\n    return x - 1\n",
         "@cache\ndef f(x):\n    return x + 1\n",
         "def f(x):\n    blog.info(x)\n    return x + 1\n",
+        "def f(x):\n    log.write(x)\n    return x + 1\n",
+        "def f(x):\n    log.append(x)\n    return x + 1\n",
+        'def f(x):\n    log.info("%s", x.pop())\n    return x + 1\n',
+        'def f(x):\n    log.info("%s", x := 3)\n    return x + 1\n',
         "LIMIT = 3\ndef f(x):\n    return x + 1\n",
     ],
 )
@@ -102,8 +109,50 @@ def test_a_schema_counts_by_value(monkeypatch: pytest.MonkeyPatch, small_project
     assert code_closure(["tasks.b"])["tasks.schema:LEDGER"] != before
 
 
-def test_dynamic_imports_are_refused_with_their_place(small_project: Path) -> None:
-    (small_project / "tasks" / "c.py").write_text("import importlib\nimportlib.import_module('x')\n")
+@pytest.mark.parametrize("asking", ["import tasks.schema\n", "from tasks import schema\n"])
+def test_the_schemas_as_a_module_count_as_a_whole(small_project: Path, asking: str) -> None:
+    (small_project / "tasks" / "schema.py").write_text("LEDGER = 1\n")
+    (small_project / "tasks" / "c.py").write_text(asking)
+    assert "tasks.schema" in code_closure(["tasks.c"])
+
+
+def test_a_long_note_on_a_field_counts_to_its_last_letter(monkeypatch: pytest.MonkeyPatch, small_project: Path) -> None:
+    def fingerprint(note: str) -> str:
+        schema = pa.schema([pa.field("row", pa.int64(), metadata={"note": note})])
+        monkeypatch.setattr(tasks.schema, "LEDGER", schema)
+        return code_closure(["tasks.b"])["tasks.schema:LEDGER"]
+
+    assert fingerprint("x" * 200) == fingerprint("x" * 200)
+    assert fingerprint("x" * 200) != fingerprint("x" * 199 + "y")
+
+
+def test_data_in_a_folder_below_counts(small_project: Path) -> None:
+    below = small_project / "tasks" / "words" / "lists_of_words"
+    below.mkdir()
+    (below / "it.txt").write_text("il\n")
+    before = code_closure(["tasks.a"])
+    (below / "it.txt").write_text("lo\n")
+    after = code_closure(["tasks.a"])
+    assert [key for key in before if before[key] != after[key]] == ["tasks/words/lists_of_words/it.txt"]
+
+
+def test_what_decides_whether_a_stage_runs_is_not_followed(small_project: Path) -> None:
+    (small_project / "tasks" / "c.py").write_text("from tasks.build import Stage\nfrom tasks.b import go\n")
+    assert "tasks.b" in code_closure(["tasks.c"])
+    assert "tasks.build" not in code_closure(["tasks.c"])
+
+
+@pytest.mark.parametrize(
+    "dynamic",
+    [
+        "import importlib\nimportlib.import_module('x')\n",
+        "\nfrom importlib import import_module as fetch\n",
+        "import runpy\nrunpy.run_module('x')\n",
+        "text = ''\nexec(text)\n",
+    ],
+)
+def test_dynamic_imports_are_refused_with_their_place(small_project: Path, dynamic: str) -> None:
+    (small_project / "tasks" / "c.py").write_text(dynamic)
     with pytest.raises(Bug, match=r"c\.py:2 imports a module by a computed name"):
         code_closure(["tasks.c"])
 
