@@ -22,15 +22,17 @@ from model.errors import Bug
 from tasks.artifact import Artifact, read_table
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
-from tasks.decontaminate.items import Item, items_table, read_items
+from tasks.decontaminate.items import items_table, read_items
 from tasks.decontaminate.leaks import (
     COMMON,
     TEMPLATE,
+    Evidence,
     Region,
     benchmark_facts,
+    document_frequency,
     find_leaks,
     leaks_table,
-    weak_patterns,
+    weigh_evidence,
 )
 from tasks.decontaminate.patterns import I64, Patterns, build_patterns, template_patterns
 from tasks.decontaminate.rewrite import Decisions, rewrite_part
@@ -50,9 +52,12 @@ class _Corpus:
     first_row: I64
     doc_ids: npt.NDArray[np.uint8]
     sizes: I64
-    sources: list[str]
-    hits: Hits
-    """All parts' hits, `row` counted through the whole run."""
+    source_names: list[str]
+    sources: npt.NDArray[np.int32]
+    """The number of each document's source in `source_names`."""
+    hits_files: list[Path]
+    frequency: I64
+    """Documents that hold each pattern."""
     unverified: int
     """Hits by hash whose words differ: chance collisions of 64-bit hashes."""
 
@@ -65,10 +70,10 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     """
     items = read_items(config.benchmarks)
     patterns = build_patterns(items, config)
-    corpus = _scan_corpus(documents, items, patterns, config, workspace)
-    template = template_patterns(patterns, items, config)
-    weak, frequency = weak_patterns(patterns, corpus.hits, corpus.sizes.size, template, config)
-    leaks = find_leaks(patterns, corpus.hits, weak, config)
+    corpus = _scan_corpus(documents, patterns, config, workspace)
+    template = template_patterns(patterns, items, config.template_items)
+    evidence = weigh_evidence(patterns, corpus.frequency, corpus.sizes.size, template, config)
+    leaks = _find_corpus_leaks(corpus, patterns, evidence, config)
     decisions = Decisions(items, leaks, _heldout_rows(corpus, leaks, config))
     rewrite = functools.partial(_rewrite_part, corpus.first_row, decisions, config)
     report = map_parts(workspace, documents, rewrite, config.workers, in_threads=True)
@@ -77,7 +82,7 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     _write_whole(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
     report.facts = {
         "benchmarks": benchmark_facts(items, patterns, leaks, remains),
-        "common_ngrams": _listed(Verifier(items, patterns), patterns, weak, template, frequency),
+        "common_ngrams": _listed(patterns, evidence, corpus.frequency),
         "hash_collisions": corpus.unverified,
         "forms": dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
         "leaked_documents": len(leaks),
@@ -85,34 +90,56 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     return report
 
 
-def _scan_corpus(
-    documents: Artifact, items: list[Item], patterns: Patterns, config: DecontaminateConfig, workspace: Workspace
-) -> _Corpus:
+def _scan_corpus(documents: Artifact, patterns: Patterns, config: DecontaminateConfig, workspace: Workspace) -> _Corpus:
     paths = documents.files("documents")
     scratch = workspace.scratch("hits")
     missing = [index for index in range(len(paths)) if not _hits_file(scratch, index).exists()]
-    scan = functools.partial(_scan_part, paths, items, patterns, scratch)
+    scan = functools.partial(_scan_part, paths, patterns, scratch)
     with ThreadPoolExecutor(config.workers) as pool:
         for done, _ in enumerate(pool.map(scan, missing), start=len(paths) - len(missing) + 1):
             workspace.advance(done, len(paths), "parts scanned")
-    parts = [np.load(_hits_file(scratch, index)) for index in range(len(paths))]
-    first_row = np.cumsum([0, *(part["sizes"].size for part in parts)])
-    shifted = [part["hits"] + np.array([[first_row[index]], [0], [0], [0], [0]]) for index, part in enumerate(parts)]
+    files = [_hits_file(scratch, index) for index in range(len(paths))]
+    doc_ids, sizes, sources = [np.empty((0, 16), np.uint8)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
+    numbers: dict[str, int] = {}
+    frequency = np.zeros(len(patterns), np.int64)
+    unverified = 0
+    for file in files:
+        with np.load(file) as part:
+            renumber = [numbers.setdefault(str(name), len(numbers)) for name in part["source_names"]]
+            doc_ids.append(part["doc_ids"])
+            sizes.append(part["sizes"])
+            sources.append(np.array(renumber, np.int32)[part["sources"]])
+            frequency += document_frequency(Hits(*part["hits"]), patterns)
+            unverified += int(part["unverified"])
     return _Corpus(
-        first_row=first_row,
-        doc_ids=np.concatenate([np.empty((0, 16), np.uint8), *(part["doc_ids"] for part in parts)]),
-        sizes=np.concatenate([np.empty(0, np.int64), *(part["sizes"] for part in parts)]),
-        sources=[str(part["source_names"][number]) for part in parts for number in part["sources"]],
-        hits=Hits(*np.concatenate([np.empty((5, 0), np.int64), *shifted], axis=1)),
-        unverified=sum(int(part["unverified"]) for part in parts),
+        first_row=np.cumsum([0, *(part.size for part in sizes[1:])]),
+        doc_ids=np.concatenate(doc_ids),
+        sizes=np.concatenate(sizes),
+        source_names=list(numbers),
+        sources=np.concatenate(sources),
+        hits_files=files,
+        frequency=frequency,
+        unverified=unverified,
     )
+
+
+def _find_corpus_leaks(
+    corpus: _Corpus, patterns: Patterns, evidence: Evidence, config: DecontaminateConfig
+) -> dict[int, list[Region]]:
+    """Leaks of all parts, documents counted through the run; one part's hits are in memory at a time."""
+    leaks: dict[int, list[Region]] = {}
+    for first, file in zip(corpus.first_row.tolist(), corpus.hits_files, strict=False):
+        with np.load(file) as part:
+            here = find_leaks(patterns, Hits(*part["hits"]), evidence, config)
+        leaks.update({first + row: regions for row, regions in here.items()})
+    return leaks
 
 
 def _hits_file(scratch: Path, index: int) -> Path:
     return scratch / f"{unit_name(index)}.npz"
 
 
-def _scan_part(paths: list[Path], items: list[Item], patterns: Patterns, scratch: Path, index: int) -> None:
+def _scan_part(paths: list[Path], patterns: Patterns, scratch: Path, index: int) -> None:
     table = read_table(paths[index])
     if any(table.column("piece").to_pylist()):
         raise Bug(f"decontaminate: {paths[index]} holds pieces; documents can be cut into pieces only once")
@@ -122,7 +149,7 @@ def _scan_part(paths: list[Path], items: list[Item], patterns: Patterns, scratch
     data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
     found = scan_texts(data, offsets, patterns)
     # Each thread has a verifier of its own; its cache is no place to share.
-    hits = Verifier(items, patterns).verified(data, offsets, found)
+    hits = Verifier(patterns).verified(data, offsets, found)
     sources = table.column("source").to_pylist()
     names = sorted(set(sources))
     blob = io.BytesIO()
@@ -139,14 +166,13 @@ def _scan_part(paths: list[Path], items: list[Item], patterns: Patterns, scratch
 
 
 def _heldout_rows(corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig) -> frozenset[int]:
-    rows_of: dict[str, list[int]] = {}
-    for row, source in enumerate(corpus.sources):
-        rows_of.setdefault(source, []).append(row)
+    clean = np.ones(corpus.sizes.size, np.bool_)
+    clean[list(leaks)] = False
     chosen: set[int] = set()
-    for source in sorted(rows_of):
-        rows = np.array(rows_of[source], np.int64)
-        eligible = np.array([row not in leaks for row in rows_of[source]], np.bool_)
-        chosen.update(rows[choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, eligible, config)].tolist())
+    for number, source in enumerate(corpus.source_names):
+        rows = np.flatnonzero(corpus.sources == number)
+        held = choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, clean[rows], config)
+        chosen.update(rows[held].tolist())
     return frozenset(chosen)
 
 
@@ -160,22 +186,17 @@ def _write_whole(workspace: Workspace, name: str, table: pa.Table) -> None:
             unit.write_table(name, table)
 
 
-def _listed(
-    verifier: Verifier,
-    patterns: Patterns,
-    weak: npt.NDArray[np.bool_],
-    template: npt.NDArray[np.bool_],
-    frequency: I64,
-) -> list[dict[str, Any]]:
+def _listed(patterns: Patterns, evidence: Evidence, frequency: I64) -> list[dict[str, Any]]:
     """The most frequent n-grams of the run that were no evidence by themselves, with their words and counts."""
-    seen = np.flatnonzero(weak & (frequency > 0))
+    verifier = Verifier(patterns)
+    seen = np.flatnonzero(evidence.weak & (frequency > 0))
     order = np.lexsort((seen, -frequency[seen]))[:LISTED_NGRAMS]
     return [
         {
             "text": " ".join(verifier.pattern_words(pattern)),
             "documents": int(frequency[pattern]),
-            "items": int(patterns.posting_start[pattern + 1] - patterns.posting_start[pattern]),
-            "why": TEMPLATE if template[pattern] else COMMON,
+            "items": patterns.items_with(pattern).size,
+            "why": TEMPLATE if evidence.template[pattern] else COMMON,
         }
         for pattern in seen[order].tolist()
     ]

@@ -16,7 +16,12 @@ LARGEST_SHARE = 0.2
 
 def draw_number(doc_id: bytes, source: str, seed: int) -> float:
     """The document's number for the held-out draw of its source."""
-    return unit_interval(doc_id, seed64(seed, "decontaminate", "heldout", source))
+    return unit_interval(doc_id, draw_seed(source, seed))
+
+
+def draw_seed(source: str, seed: int) -> int:
+    """The seed of a source's held-out draw."""
+    return seed64(seed, "decontaminate", "heldout", source)
 
 
 def choose_heldout(
@@ -36,13 +41,17 @@ def choose_heldout(
     allowed_bytes = min(config.heldout_max_bytes, int(sizes.sum() * LARGEST_SHARE))
     if config.heldout_share == 0.0 or not allowed_documents:
         return np.empty(0, np.int64)
-    candidates = np.flatnonzero(eligible & (sizes > 0) & (sizes <= allowed_bytes)).tolist()
-    numbers = {index: draw_number(doc_ids[index].tobytes(), source, config.seed) for index in candidates}
+    candidates = np.flatnonzero(eligible & (sizes > 0) & (sizes <= allowed_bytes))
+    seed = draw_seed(source, config.seed)
+    draws = (unit_interval(doc_ids[index].tobytes(), seed) for index in candidates.tolist())
+    numbers = np.fromiter(draws, np.float64, candidates.size)
+    halves = np.ascontiguousarray(doc_ids[candidates]).view(">u8").reshape(-1, 2)
     chosen: list[int] = []
     taken = 0
-    for index in sorted(candidates, key=lambda index: (numbers[index], doc_ids[index].tobytes())):
+    for place in np.lexsort((halves[:, 1], halves[:, 0], numbers)).tolist():
+        index = int(candidates[place])
         enough = len(chosen) >= config.heldout_min_documents
-        if len(chosen) == allowed_documents or (enough and numbers[index] >= config.heldout_share):
+        if len(chosen) == allowed_documents or (enough and numbers[place] >= config.heldout_share):
             break
         if taken + int(sizes[index]) <= allowed_bytes:
             chosen.append(index)

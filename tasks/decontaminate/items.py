@@ -25,6 +25,13 @@ class Item:
     choices: tuple[str, ...]
     answer: str
     match_text: str
+    parts: tuple[str, ...] = ()
+    """Each context field by itself: a question is leaked without its passage, and a passage without its question."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts that stand for the item, `match_text` first, each once."""
+        return tuple(dict.fromkeys((self.match_text, *self.parts)))
 
 
 def read_items(benchmarks: tuple[Benchmark, ...]) -> list[Item]:
@@ -37,7 +44,8 @@ def read_items(benchmarks: tuple[Benchmark, ...]) -> list[Item]:
 
 def items_table(items: list[Item]) -> pa.Table:
     """The items in the ITEMS schema."""
-    return pa.Table.from_pylist([{**vars(item), "choices": list(item.choices)} for item in items], schema=ITEMS)
+    rows = [{name: getattr(item, name) for name in ITEMS.names} for item in items]
+    return pa.Table.from_pylist(rows, schema=ITEMS)
 
 
 def _read_benchmark(benchmark: Benchmark) -> list[Item]:
@@ -89,7 +97,8 @@ def _records(benchmark: Benchmark) -> Iterator[tuple[int, dict[str, Any]]]:
 def _to_item(benchmark: Benchmark, number: int, record: dict[str, Any]) -> Item:
     fields = benchmark.fields
     choices = tuple(_text(choice) for choice in record.get(fields.choices) or ())
-    context = "\n".join(_text(record[key]) for key in fields.context if record.get(key) is not None)
+    parts = tuple(_text(record[key]) for key in fields.context if record.get(key) is not None)
+    context = "\n".join(parts)
     item_id = _text(_needed(benchmark, number, record, fields.id, "id"))
     answer = _answer(benchmark, number, _needed(benchmark, number, record, fields.answer, "answer"), choices)
     match_text = _text(record.get(fields.match_text) or context or (choices[int(answer)] if choices else ""))
@@ -99,7 +108,9 @@ def _to_item(benchmark: Benchmark, number: int, record: dict[str, Any]) -> Item:
             f" {', '.join(fields.context)} (its keys: {', '.join(sorted(record))}). Set `fields.context`."
         )
     lang = record.get(fields.lang)
-    return Item(benchmark.name, item_id, None if lang is None else _text(lang), context, choices, answer, match_text)
+    return Item(
+        benchmark.name, item_id, None if lang is None else _text(lang), context, choices, answer, match_text, parts
+    )
 
 
 def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:

@@ -1,8 +1,8 @@
 """From hits to leaks: what is evidence, which item leaked where, and what LEAKS says of every item.
 
 A shared n-gram is evidence unless it is common in the corpus (licence texts, boilerplate) or the template of its
-benchmark. Where a document holds nearly all of an item, common n-grams count as well: an item does not become clean by
-being copied often. Items in scripts without blanks need a long run or half of the item, as 13 characters are a phrase.
+benchmark. Where a document holds nearly all of a text, common n-grams count as well: an item does not become clean by
+being copied often. Texts in scripts without blanks need 40 characters or half of the text, as 13 are a phrase.
 """
 
 from collections import Counter
@@ -33,36 +33,58 @@ class Region:
     start: int
     end: int
     matched: int
-    """Distinct patterns of the item within the stretch."""
+    """Distinct patterns of the item's text within the stretch."""
+    total: int
+    """Distinct patterns of that text."""
     form: str
 
 
-def weak_patterns(
-    patterns: Patterns, hits: Hits, documents: int, template: npt.NDArray[np.bool_], config: DecontaminateConfig
-) -> tuple[npt.NDArray[np.bool_], I64]:
-    """(patterns that are no evidence by themselves, number of documents that hold each pattern).
+@dataclass(frozen=True)
+class Evidence:
+    """Which patterns are no evidence by themselves."""
 
-    `hits.row` counts documents through the whole run; short items, found as a whole, are always evidence.
-    """
+    common: npt.NDArray[np.bool_]
+    """n-grams in too many documents of the run."""
+    template: npt.NDArray[np.bool_]
+    """Patterns in too many items of one benchmark."""
+
+    @property
+    def weak(self) -> npt.NDArray[np.bool_]:
+        """Patterns of either kind."""
+        return self.common | self.template
+
+
+def document_frequency(hits: Hits, patterns: Patterns) -> I64:
+    """The number of documents of `hits` that hold each pattern."""
     pairs = np.unique(hits.row * max(1, len(patterns)) + hits.pattern)
-    frequency = np.bincount(pairs % max(1, len(patterns)), minlength=len(patterns)).astype(np.int64)
-    whole = patterns.short[patterns.posting_item[patterns.posting_start[:-1]]]
+    return np.bincount(pairs % max(1, len(patterns)), minlength=len(patterns)).astype(np.int64)
+
+
+def weigh_evidence(
+    patterns: Patterns,
+    frequency: I64,
+    documents: int,
+    template: npt.NDArray[np.bool_],
+    config: DecontaminateConfig,
+) -> Evidence:
+    """What the whole run says of each pattern; short texts, found as a whole, are never common."""
     common = frequency > max(config.common_documents, config.common_share * documents)
-    return (common & ~whole) | template, frequency
+    return Evidence(common & ~patterns.whole(), template)
 
 
 def find_leaks(
-    patterns: Patterns, hits: Hits, weak: npt.NDArray[np.bool_], config: DecontaminateConfig
+    patterns: Patterns, hits: Hits, evidence: Evidence, config: DecontaminateConfig
 ) -> dict[int, list[Region]]:
     """Document (as counted by `hits.row`) -> its leaked stretches by (start, end, item); clean documents are absent."""
     leaks: dict[int, list[Region]] = {}
+    weak = evidence.weak
     documents, firsts = np.unique(hits.row, return_index=True)
     bounds = [*firsts.tolist(), len(hits)]
     for number, document in enumerate(documents.tolist()):
         here = slice(bounds[number], bounds[number + 1])
         regions = _document_leaks(patterns, hits, here, weak, config)
         if regions:
-            leaks[document] = sorted(regions, key=lambda region: (region.start, region.end, region.item))
+            leaks[document] = regions
     return leaks
 
 
@@ -73,60 +95,80 @@ def _document_leaks(
     distinct = np.unique(found)
     begin = patterns.posting_start[distinct]
     counts = patterns.posting_start[distinct + 1] - begin
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    owners = patterns.posting_item[np.repeat(begin, counts) + within]
-    held = np.repeat(distinct, counts)
-    items, matched = np.unique(owners, return_counts=True)
-    contained = matched >= config.contained_share * patterns.totals[items]
-    has_strong = np.isin(items, owners[~weak[held]])
-    regions: list[Region] = []
+    postings = np.repeat(begin - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    owners, held = patterns.posting_text[postings], np.repeat(distinct, counts)
+    texts, matched = np.unique(owners, return_counts=True)
+    contained = (matched >= config.contained_share * patterns.totals[texts]) & ~patterns.short[texts]
+    has_strong = np.isin(texts, owners[~weak[held]])
+    by_item: dict[int, list[Region]] = {}
     for index in np.flatnonzero(contained | has_strong).tolist():
-        item = int(items[index])
-        mine = np.flatnonzero(np.isin(found, held[owners == item])) + here.start
-        regions += _item_regions(patterns, hits, mine, item, bool(contained[index]), weak, config)
-    return regions
+        text = int(texts[index])
+        mine = owners == text
+        match = _TextMatch(patterns, hits, text, held[mine], patterns.posting_word[postings[mine]], config)
+        places = np.flatnonzero(np.isin(found, held[mine])) + here.start
+        regions = match.regions(places, weak, contained=bool(contained[index]))
+        by_item.setdefault(int(patterns.text_item[text]), []).extend(regions)
+    together = [region for regions in by_item.values() for region in _outermost(regions)]
+    return sorted(together, key=lambda region: (region.start, region.end, region.item))
 
 
-def _item_regions(
-    patterns: Patterns,
-    hits: Hits,
-    mine: I64,
-    item: int,
-    contained: bool,
-    weak: npt.NDArray[np.bool_],
-    config: DecontaminateConfig,
-) -> list[Region]:
-    """Stretches of an item's hits, joined where at most an n-gram's length of other words lies between."""
-    words, lengths = hits.word[mine], patterns.lengths[hits.pattern[mine]]
-    if patterns.unspaced[item] and not patterns.short[item] and not _enough_characters(patterns, words, item, config):
-        return []
-    gaps = np.flatnonzero(words[1:] - (words[:-1] + lengths[:-1]) > config.ngram) + 1
-    if patterns.short[item]:
-        gaps = np.arange(1, mine.size)
-    regions = []
-    for stretch in np.split(mine, gaps):
-        stretch_patterns = np.unique(hits.pattern[stretch])
-        if not contained and weak[stretch_patterns].all():
-            continue
-        matched = int(stretch_patterns.size)
-        whole = VERBATIM if matched == patterns.totals[item] else NGRAM
-        regions.append(
-            Region(
-                item=item,
-                start=int(hits.start[stretch].min()),
-                end=int(hits.end[stretch].max()),
-                matched=matched,
-                form=SHORT if patterns.short[item] else whole,
+@dataclass(frozen=True)
+class _TextMatch:
+    """One text of an item in one document: the patterns that both hold, and where they stand in the text."""
+
+    patterns: Patterns
+    hits: Hits
+    text: int
+    held: I64
+    words: npt.NDArray[np.int32]
+    config: DecontaminateConfig
+
+    def regions(self, places: I64, weak: npt.NDArray[np.bool_], *, contained: bool) -> list[Region]:
+        """Stretches of the hits at `places`, joined where at most an n-gram's length of other words lies between."""
+        patterns, hits = self.patterns, self.hits
+        whole = bool(patterns.short[self.text])
+        needed = 0
+        if patterns.unspaced[self.text] and not whole:
+            # Half of an item is a leak, half of its question alone is not: a name of 13 characters can be that.
+            share = 0.5 if patterns.is_first_text(self.text) else self.config.contained_share
+            enough = self._covered(self.held) >= share * patterns.text_words[self.text]
+            needed = 0 if enough else self.config.unspaced_chars
+        ends = hits.word[places] + patterns.lengths[hits.pattern[places]]
+        gaps = np.arange(1, places.size)
+        if not whole:
+            gaps = np.flatnonzero(hits.word[places][1:] - ends[:-1] > self.config.ngram) + 1
+        total = int(patterns.totals[self.text])
+        found: list[Region] = []
+        for stretch in np.split(places, gaps):
+            distinct = np.unique(hits.pattern[stretch])
+            if (weak[distinct].all() and not contained) or (needed and self._covered(distinct) < needed):
+                continue
+            matched = int(distinct.size)
+            found.append(
+                Region(
+                    item=int(patterns.text_item[self.text]),
+                    start=int(hits.start[stretch].min()),
+                    end=int(hits.end[stretch].max()),
+                    matched=matched,
+                    total=total,
+                    form=SHORT if whole else VERBATIM if matched == total else NGRAM,
+                )
             )
-        )
-    return regions
+        return found
+
+    def _covered(self, distinct: I64) -> int:
+        """Words of the text that some of its patterns cover."""
+        starts = np.sort(self.words[np.searchsorted(self.held, distinct)])
+        return int(np.minimum(np.diff(starts), self.config.ngram).sum()) + self.config.ngram
 
 
-def _enough_characters(patterns: Patterns, words: I64, item: int, config: DecontaminateConfig) -> bool:
-    """Whether an unbroken run reaches `unspaced_run` words, or the runs together reach half of the item."""
-    breaks = np.flatnonzero(np.diff(words) != 1) + 1
-    runs = np.diff(np.concatenate([[0], breaks, [words.size]])) + config.ngram - 1
-    return bool(runs.max() >= config.unspaced_run or 2 * runs.sum() >= patterns.item_words[item])
+def _outermost(regions: list[Region]) -> list[Region]:
+    """An item's regions without those that lie within another: a question within its passage and question."""
+    kept: list[Region] = []
+    for region in sorted(regions, key=lambda region: (region.start, -region.end, region.total)):
+        if not kept or region.end > kept[-1].end:
+            kept.append(region)
+    return kept
 
 
 def leaks_table(
@@ -137,18 +179,20 @@ def leaks_table(
     remains: bool,
 ) -> pa.Table:
     """LEAKS: a row per leaked stretch, and one for every clean or unmatchable item, in order of the items."""
+    totals = patterns.item_totals(len(items))
     found: dict[int, list[tuple[int, Region]]] = {}
     for document in sorted(leaks):
         for region in leaks[document]:
             found.setdefault(region.item, []).append((document, region))
     rows: list[dict[str, Any]] = []
     for number, item in enumerate(items):
-        total = int(patterns.totals[number])
-        common = {"benchmark": item.benchmark, "item_id": item.item_id, "total": total}
+        total = int(totals[number])
+        named = {"benchmark": item.benchmark, "item_id": item.item_id}
         for document, region in found.get(number, ()):
             rows.append(
                 {
-                    **common,
+                    **named,
+                    "total": region.total,
                     "state": LEAKED,
                     "form": region.form,
                     "doc_id": doc_ids[document].tobytes(),
@@ -161,7 +205,7 @@ def leaks_table(
             )
         if number not in found:
             state = CLEAN if total else UNMATCHABLE
-            rows.append({**common, "state": state, "form": "", "matched": 0, "remains": False})
+            rows.append({**named, "total": total, "state": state, "form": "", "matched": 0, "remains": False})
     return pa.Table.from_pylist(rows, schema=LEAKS)
 
 
@@ -170,11 +214,12 @@ def benchmark_facts(
 ) -> dict[str, dict[str, int]]:
     """Items of each benchmark by state; an item counts once however many documents hold it."""
     leaked = {region.item for regions in leaks.values() for region in regions}
+    totals = patterns.item_totals(len(items))
     facts: dict[str, Counter[str]] = {}
     for number, item in enumerate(items):
         counts = facts.setdefault(item.benchmark, Counter(items=0, leaked=0, clean=0, unmatchable=0, remains=0))
         counts["items"] += 1
-        state = LEAKED if number in leaked else CLEAN if patterns.totals[number] else UNMATCHABLE
+        state = LEAKED if number in leaked else CLEAN if totals[number] else UNMATCHABLE
         counts[state] += 1
         counts["remains"] += state == LEAKED and remains
     return {name: dict(counts) for name, counts in facts.items()}

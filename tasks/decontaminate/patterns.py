@@ -1,15 +1,17 @@
-"""What to look for in documents: every n-gram of every item, and short items as a whole, in one exact hash table.
+"""What to look for in documents: every n-gram of every item's texts, and short texts as a whole, in one exact table.
 
-A pattern is a run of words with a 64-bit hash. n-grams are patterns of `ngram` words; an item with fewer words is one
+A pattern is a run of words with a 64-bit hash. n-grams are patterns of `ngram` words; a text with fewer words is one
 pattern of its full length, found by an anchor, its first 8 (or 4, or fewer) words, so that the scan makes one probe per
 anchor length and word. A bitmap before each table answers most probes; the tables decide exactly.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.items import Item
@@ -26,14 +28,29 @@ _BITS_PER_SLOT = 4
 
 
 @kernel
-def _run_hashes(words, length):
-    hashes = np.empty(max(0, words.size - length + 1), np.uint64)
-    for begin in range(hashes.size):
-        rolling = np.uint64(0)
-        for index in range(begin, begin + length):
-            rolling = rolling * BASE + words[index]
-        hashes[begin] = rolling
-    return hashes
+def _count_words(data, offsets, entries, pool, words, starts, ends, counts, own_counts):
+    for text in range(counts.size):
+        counts[text], own_counts[text] = hash_words(
+            data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends
+        )
+
+
+@kernel
+def _write_patterns(
+    data, offsets, entries, pool, lengths, anchor_lengths, bounds, words, starts, ends, anchors, hashes
+):
+    """The runs of `lengths[text]` words of each text that has patterns, from bounds[text] on, by place."""
+    for text in range(lengths.size):
+        if bounds[text] == bounds[text + 1]:
+            continue
+        hash_words(data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends)
+        for begin in range(bounds[text + 1] - bounds[text]):
+            rolling = np.uint64(0)
+            for index in range(lengths[text]):
+                rolling = rolling * BASE + words[begin + index]
+                if index == anchor_lengths[text] - 1:
+                    anchors[bounds[text] + begin] = rolling
+            hashes[bounds[text] + begin] = rolling
 
 
 @kernel
@@ -54,8 +71,12 @@ def _fill_table(anchors, first, slot_shift, bit_shift, slots, bitmap):
 
 @dataclass(frozen=True)
 class Patterns:
-    """All patterns in order of (anchor length, anchor, length, hash), and where they occur in items."""
+    """All patterns in order of (anchor length, anchor, length, hash), and where they occur in items' texts."""
 
+    texts: tuple[str, ...]
+    """Every text that stands for an item, in order of the items."""
+    text_item: I64
+    """The item of each text."""
     anchors: U64
     lengths: I64
     """Words of each pattern."""
@@ -71,106 +92,138 @@ class Patterns:
     slots: npt.NDArray[np.int32]
     bitmaps: U64
     posting_start: I64
-    """Postings of pattern p stand at posting_start[p] : posting_start[p + 1], one per item that holds it."""
-    posting_item: I64
-    posting_word: I64
-    """The first word in the item at which the pattern stands."""
+    """Postings of pattern p stand at posting_start[p] : posting_start[p + 1], one per text that holds it."""
+    posting_text: npt.NDArray[np.int32]
+    posting_word: npt.NDArray[np.int32]
+    """The first word in the text at which the pattern stands."""
     totals: I64
-    """Distinct patterns of each item; 0 where the item cannot be matched."""
-    item_words: I64
-    """Words of each item."""
+    """Distinct patterns of each text; 0 where the text cannot be matched."""
+    text_words: I64
+    """Words of each text."""
     short: npt.NDArray[np.bool_]
-    """Whether the item is matched as a whole."""
+    """Whether the text is matched as a whole."""
     unspaced: npt.NDArray[np.bool_]
-    """Whether most of the item's words are characters of scripts without blanks."""
+    """Whether most of the text's words are characters of scripts without blanks."""
 
     def __len__(self) -> int:
         return self.hashes.size
 
+    def item_totals(self, items: int) -> I64:
+        """The most distinct patterns of a text of each item; 0 where the item cannot be matched."""
+        found = np.zeros(items, np.int64)
+        np.maximum.at(found, self.text_item, self.totals)
+        return found
 
-def build_patterns(items: list[Item], config: DecontaminateConfig) -> Patterns:
+    def items_with(self, pattern: int) -> I64:
+        """The items that hold a pattern, ascending."""
+        posted = self.posting_text[self.posting_start[pattern] : self.posting_start[pattern + 1]]
+        return np.unique(self.text_item[posted])
+
+    def is_first_text(self, text: int) -> bool:
+        """Whether a text is its item's `match_text`, and not a part of the context by itself."""
+        return text == 0 or self.text_item[text] != self.text_item[text - 1]
+
+    def whole(self) -> npt.NDArray[np.bool_]:
+        """Which patterns are short texts, matched as a whole."""
+        return self.short[self.posting_text[self.posting_start[:-1]]]
+
+
+def build_patterns(items: Sequence[Item], config: DecontaminateConfig) -> Patterns:
     """The patterns of `items`; deterministic, in memory (about 60 bytes per n-gram)."""
-    columns: list[tuple[I64, U64, I64, U64, I64, I64]] = []
-    totals, item_words = np.zeros(len(items), np.int64), np.zeros(len(items), np.int64)
-    short, unspaced = np.zeros(len(items), np.bool_), np.zeros(len(items), np.bool_)
-    for number, item in enumerate(items):
-        words, own = _item_words(item.match_text)
-        item_words[number] = words.size
-        unspaced[number] = 2 * own > words.size
-        length, anchor = config.ngram, config.ngram
-        if words.size < config.ngram:
-            short[number] = True
-            if not words.size:
-                continue
-            if words.size < config.short_words and len(item.match_text.strip()) < config.short_chars:
-                continue
-            length = words.size
-            anchor = next(size for size in _ANCHORS if size <= length)
-        hashes = _run_hashes(words, length)
-        anchors = hashes if anchor == length else _run_hashes(words, anchor)[: hashes.size]
-        hashes, at = np.unique(hashes, return_index=True)
-        totals[number] = hashes.size
-        size = hashes.size
-        columns.append(
-            (
-                np.full(size, anchor, np.int64),
-                anchors[at],
-                np.full(size, length, np.int64),
-                hashes,
-                np.full(size, number, np.int64),
-                at.astype(np.int64),
-            )
-        )
-    return _assemble(columns, totals, item_words, short, unspaced)
-
-
-def _item_words(text: str) -> tuple[U64, int]:
-    data = np.frombuffer(text.encode() or b" ", np.uint8)
-    room = word_room(data.size)
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    texts = tuple(text for item in items for text in item.texts)
+    text_item = np.repeat(np.arange(len(items)), [len(item.texts) for item in items]).astype(np.int64)
+    column = pa.array([*texts, ""], pa.large_string())
+    data = np.frombuffer(column.buffers()[2] or b" ", np.uint8)
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[: len(texts) + 1]
+    room = word_room(int(np.diff(offsets).max(initial=0)))
+    buffers = (np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
     table = fold_table()
-    count, own = hash_words(data, 0, data.size, table.entries, table.pool, hashes, starts, ends)
-    return hashes[:count].copy(), int(own)
+    counts, own = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    _count_words(data, offsets, table.entries, table.pool, *buffers, counts, own)
+    short = counts < config.ngram
+    characters = np.array([len(text.strip()) for text in texts], np.int64)
+    matchable = ~short | ((counts > 0) & ((counts >= config.short_words) | (characters >= config.short_chars)))
+    lengths = np.where(short, counts, config.ngram)
+    anchor_lengths = np.where(short, 0, config.ngram)
+    for size in _ANCHORS:
+        anchor_lengths[(anchor_lengths == 0) & (lengths >= size)] = size
+    bounds = np.concatenate([[0], np.cumsum(np.where(matchable, counts - lengths + 1, 0))]).astype(np.int64)
+    anchors, hashes = np.empty(bounds[-1], np.uint64), np.empty(bounds[-1], np.uint64)
+    _write_patterns(
+        data, offsets, table.entries, table.pool, lengths, anchor_lengths, bounds, *buffers, anchors, hashes
+    )
+    owners = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(bounds))
+    places = (np.arange(bounds[-1]) - bounds[owners]).astype(np.int32)
+    return _assemble(
+        texts, text_item, anchors, hashes, owners, places, lengths, anchor_lengths, counts, short, 2 * own > counts
+    )
 
 
 def _assemble(
-    columns: list[tuple[I64, U64, I64, U64, I64, I64]],
-    totals: I64,
-    item_words: I64,
+    texts: tuple[str, ...],
+    text_item: I64,
+    anchors: U64,
+    hashes: U64,
+    owners: npt.NDArray[np.int32],
+    places: npt.NDArray[np.int32],
+    text_lengths: I64,
+    anchor_lengths: I64,
+    text_words: I64,
     short: npt.NDArray[np.bool_],
     unspaced: npt.NDArray[np.bool_],
 ) -> Patterns:
-    def column(index: int, kind: Any) -> Any:
-        return np.concatenate([np.empty(0, kind), *(entry[index] for entry in columns)])
-
-    anchor_length, lengths, owners, places = (column(index, np.int64) for index in (0, 2, 4, 5))
-    anchors, hashes = column(1, np.uint64), column(3, np.uint64)
-    order = np.lexsort((owners, hashes, lengths, anchors, -anchor_length))
-    anchor_length, anchors, lengths, hashes = (part[order] for part in (anchor_length, anchors, lengths, hashes))
-    opens = np.ones(order.size, np.bool_)
-    opens[1:] = (hashes[1:] != hashes[:-1]) | (lengths[1:] != lengths[:-1]) | (anchors[1:] != anchors[:-1])
-    firsts = np.flatnonzero(opens)
-    anchor_length, anchors, lengths, hashes = (part[firsts] for part in (anchor_length, anchors, lengths, hashes))
-    group_lengths = np.unique(anchor_length)[::-1].copy()
-    slot_shifts, bit_shifts = [], []
-    slots, bitmaps, pattern_bounds, slot_bounds, bit_bounds = [], [], [0], [0], [0]
-    for length in group_lengths.tolist():
-        members = anchors[anchor_length == length]
-        power = max(4, int(2 * members.size - 1).bit_length())
+    """Sort the runs group by group, merge equal ones into patterns, and enter each group into its table."""
+    group_lengths = np.unique(anchor_lengths[owners])[::-1].copy()
+    kept: dict[str, list[Any]] = {name: [] for name in ("anchors", "lengths", "hashes", "sizes", "owners", "places")}
+    slots, bitmaps, slot_shifts, bit_shifts = [], [], [], []
+    pattern_bounds, slot_bounds, bit_bounds = [0], [0], [0]
+    for group in group_lengths.tolist():
+        members = np.flatnonzero(anchor_lengths[owners] == group)
+        lengths = text_lengths[owners[members]]
+        # A stable sort: runs stand in order of their texts and places, and stay so within a pattern.
+        members = members[np.lexsort((hashes[members], lengths, anchors[members]))]
+        lengths = text_lengths[owners[members]]
+        opens = np.ones(members.size, np.bool_)
+        opens[1:] = (np.diff(hashes[members]) != 0) | (np.diff(lengths) != 0) | (np.diff(anchors[members]) != 0)
+        again = ~opens
+        again[1:] &= owners[members][1:] == owners[members][:-1]
+        members, lengths, opens = members[~again], lengths[~again], opens[~again]
+        firsts = np.flatnonzero(opens)
+        kept["sizes"].append(np.diff(np.append(firsts, members.size)))
+        kept["owners"].append(owners[members])
+        kept["places"].append(places[members])
+        kept["lengths"].append(lengths[firsts])
+        kept["hashes"].append(hashes[members[firsts]])
+        kept["anchors"].append(anchors[members[firsts]])
+        power = max(4, int(2 * firsts.size - 1).bit_length())
         table = np.full(1 << power, -1, np.int32)
-        bitmap = np.zeros(table.size * _BITS_PER_SLOT // 64, np.uint64)
+        bitmap = np.zeros(max(1, table.size * _BITS_PER_SLOT // 64), np.uint64)
         slot_shifts.append(64 - power)
         bit_shifts.append(64 - int(bitmap.size * 64 - 1).bit_length())
-        _fill_table(members, pattern_bounds[-1], np.uint64(slot_shifts[-1]), np.uint64(bit_shifts[-1]), table, bitmap)
+        _fill_table(
+            kept["anchors"][-1],
+            pattern_bounds[-1],
+            np.uint64(slot_shifts[-1]),
+            np.uint64(bit_shifts[-1]),
+            table,
+            bitmap,
+        )
         slots.append(table)
         bitmaps.append(bitmap)
-        pattern_bounds.append(pattern_bounds[-1] + members.size)
+        pattern_bounds.append(pattern_bounds[-1] + firsts.size)
         slot_bounds.append(slot_bounds[-1] + table.size)
         bit_bounds.append(bit_bounds[-1] + bitmap.size)
+
+    def joined(name: str, kind: Any) -> Any:
+        return np.concatenate([np.empty(0, kind), *kept[name]])
+
+    posting_text = joined("owners", np.int32)
     return Patterns(
-        anchors=anchors,
-        lengths=lengths,
-        hashes=hashes,
+        texts=texts,
+        text_item=text_item,
+        anchors=joined("anchors", np.uint64),
+        lengths=joined("lengths", np.int64),
+        hashes=joined("hashes", np.uint64),
         group_lengths=group_lengths,
         group_patterns=np.array(pattern_bounds),
         group_slots=np.array(slot_bounds),
@@ -179,25 +232,22 @@ def _assemble(
         bit_shifts=np.array(bit_shifts, np.uint64),
         slots=np.concatenate([np.empty(0, np.int32), *slots]),
         bitmaps=np.concatenate([np.empty(0, np.uint64), *bitmaps]),
-        posting_start=np.concatenate([firsts, [order.size]]).astype(np.int64),
-        posting_item=owners[order],
-        posting_word=places[order],
-        totals=totals,
-        item_words=item_words,
+        posting_start=np.concatenate([[0], np.cumsum(joined("sizes", np.int64))]).astype(np.int64),
+        posting_text=posting_text,
+        posting_word=joined("places", np.int32),
+        totals=np.bincount(posting_text, minlength=len(texts)).astype(np.int64),
+        text_words=text_words,
         short=short,
         unspaced=unspaced,
     )
 
 
-def template_patterns(patterns: Patterns, items: list[Item], config: DecontaminateConfig) -> npt.NDArray[np.bool_]:
-    """Patterns that stand in so many items of one benchmark that they are its template, not one item's text."""
-    names = sorted({item.benchmark for item in items})
-    number_of = {name: number for number, name in enumerate(names)}
-    benchmark = np.array([number_of[item.benchmark] for item in items], np.int64)
-    sizes = np.bincount(benchmark, minlength=len(names))
-    pattern = np.repeat(np.arange(len(patterns)), np.diff(patterns.posting_start))
-    pairs, counts = np.unique(pattern * len(names) + benchmark[patterns.posting_item], return_counts=True)
-    limits = np.maximum(config.template_items, config.template_share * sizes)
+def template_patterns(patterns: Patterns, items: Sequence[Item], limit: int) -> npt.NDArray[np.bool_]:
+    """Patterns that stand in more than `limit` items of one benchmark: its template, not one item's text."""
+    numbers = {name: number for number, name in enumerate(sorted({item.benchmark for item in items}))}
+    benchmark = np.array([numbers[item.benchmark] for item in items], np.int64)
+    sizes = np.diff(patterns.posting_start)
     found = np.zeros(len(patterns), np.bool_)
-    found[pairs[counts > limits[pairs % len(names)]] // len(names)] = True
-    return found & ~patterns.short[patterns.posting_item[patterns.posting_start[:-1]]]
+    for pattern in np.flatnonzero(sizes > limit).tolist():
+        found[pattern] = np.bincount(benchmark[patterns.items_with(pattern)]).max() > limit
+    return found

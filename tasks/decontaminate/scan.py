@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tasks.decontaminate.items import Item
 from tasks.decontaminate.patterns import BASE, I64, SPREAD, Patterns
 from tasks.decontaminate.words import Word, fold_table, fold_words, hash_words, word_room
 from tasks.kernels import kernel
@@ -127,20 +126,19 @@ def _powers(longest: int) -> npt.NDArray[np.uint64]:
 class Verifier:
     """Checks hits word by word in plain Python, run by run of touching hits."""
 
-    def __init__(self, items: list[Item], patterns: Patterns) -> None:
-        self._items = items
+    def __init__(self, patterns: Patterns) -> None:
         self._patterns = patterns
-        self._words_of = functools.lru_cache(maxsize=4096)(self._fold_item)
+        self._words_of = functools.lru_cache(maxsize=4096)(self._fold_text)
 
-    def _fold_item(self, item: int) -> list[str]:
-        return [word.text for word in fold_words(self._items[item].match_text)]
+    def _fold_text(self, text: int) -> list[str]:
+        return [word.text for word in fold_words(self._patterns.texts[text])]
 
     def pattern_words(self, pattern: int) -> list[str]:
-        """The folded words of a pattern, from the first item that holds it."""
+        """The folded words of a pattern, from the first text that holds it."""
         posting = int(self._patterns.posting_start[pattern])
         word = int(self._patterns.posting_word[posting])
         length = int(self._patterns.lengths[pattern])
-        return self._words_of(int(self._patterns.posting_item[posting]))[word : word + length]
+        return self._words_of(int(self._patterns.posting_text[posting]))[word : word + length]
 
     def verified(self, data: npt.NDArray[np.uint8], offsets: I64, hits: Hits) -> Hits:
         """The hits whose words are truly those of their pattern."""

@@ -12,7 +12,7 @@ CONFIG = DecontaminateConfig(window_chars=2, min_piece_chars=3, max_pieces=3)
 
 
 def region(start: int, end: int) -> Region:
-    return Region(item=0, start=start, end=end, matched=1, form="ngram")
+    return Region(item=0, start=start, end=end, matched=1, total=1, form="ngram")
 
 
 def test_the_window_goes_with_the_leak_on_both_sides() -> None:

@@ -185,6 +185,68 @@ def test_chinese_is_a_leak_from_forty_characters_or_half_of_the_item(
     assert leak["end"] - leak["start"] == 42 * 3
 
 
+def passage_and_question(folder: Path, passage: str, question: str) -> Benchmark:
+    path = folder / "reading.jsonl"
+    record = {"id": "q0", "passage": passage, "question": question, "answer": "x"}
+    path.write_text(json.dumps({**record, "match_text": f"{passage} {question}"}) + "\n")
+    return Benchmark(name="reading", path=path)
+
+
+def test_a_question_without_its_passage_is_a_leak_and_so_is_a_passage_without_its_question(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    passage, question = prose(1, 30), "Which of the two ladles cooled first?"
+    benchmark = passage_and_question(tmp_path, passage, question)
+    alone = make_documents([[("web", f"{prose(2)} {question} {prose(3)}"), ("web", f"{prose(4)} {passage}")]])
+    leaks = leaks_of(build_decontaminate(context, alone, config_for(benchmark)))["q0"]
+    matched = [(leak["form"], leak["matched"], leak["total"]) for leak in leaks]
+    assert matched == [("short", 1, 1), ("verbatim", 18, 18)]
+    both = make_documents([[("web", f"{prose(2)} {passage} {question} {prose(3)}")]])
+    (leak,) = leaks_of(build_decontaminate(context, both, config_for(benchmark)))["q0"]
+    assert (leak["form"], leak["matched"]) == ("verbatim", 25)
+
+
+def test_half_of_a_chinese_question_alone_is_no_leak_and_most_of_it_is(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    question = chinese(2, 26)
+    config = config_for(passage_and_question(tmp_path, chinese(1, 200), question))
+    for characters, state in ((13, "clean"), (20, "clean"), (21, "leaked"), (26, "leaked")):
+        documents = make_documents([[("a", chinese(3, 300) + question[:characters] + chinese(4, 300))]])
+        assert states(build_decontaminate(context, documents, config)) == {"q0": state}
+
+
+def test_forty_chinese_characters_count_when_they_stand_together_and_not_when_strewn(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    item = chinese(1, 300)
+    names = [item[start : start + 15] for start in (0, 60, 120)]
+    config = config_for(quiz(tmp_path, item))
+    strewn = make_documents([[("a", "".join(name + chinese(9, 100) for name in names))]])
+    assert states(build_decontaminate(context, strewn, config)) == {"q0": "clean"}
+    together = make_documents([[("a", chinese(8, 300) + "".join(name + chinese(9, 5) for name in names))]])
+    assert states(build_decontaminate(context, together, config)) == {"q0": "leaked"}
+
+
+def test_a_short_question_of_many_items_is_the_template_of_its_benchmark(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    question = "Which of these sentences is well formed?"
+    path = tmp_path / "forms.jsonl"
+    records = [{"id": str(n), "passage": prose(100 + n, 20), "question": question, "answer": "x"} for n in range(21)]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = config_for(Benchmark(name="forms", path=path))
+    documents = make_documents([[("web", f"{prose(1)} {question} {prose(2)}")]])
+    result = build_decontaminate(context, documents, config)
+    assert set(states(result).values()) == {"clean"}
+    (listed,) = result.report.facts["common_ngrams"]
+    assert (listed["text"], listed["items"], listed["why"]) == (
+        "which of these sentences is well formed",
+        21,
+        "template",
+    )
+
+
 def test_common_ngrams_are_no_evidence_but_a_full_item_is_however_often_it_was_copied(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:

@@ -28,7 +28,8 @@ def only(benchmark: Benchmark) -> Item:
 def test_a_multiple_choice_record_with_every_field(tmp_path: Path) -> None:
     record = {"id": "q/1", "question": "2+2?", "choices": ["3", "4"], "answer": 1, "match_text": "two", "lang": "en"}
     item = only(written(tmp_path, [record], "quiz.jsonl.gz"))
-    assert item == Item("quiz", "q/1", "en", "2+2?", ("3", "4"), "1", "two")
+    assert item == Item("quiz", "q/1", "en", "2+2?", ("3", "4"), "1", "two", ("2+2?",))
+    assert item.texts == ("two", "2+2?")
     assert items_table([item]).schema == ITEMS
     assert items_table([item]).to_pylist()[0]["choices"] == ["3", "4"]
 
@@ -37,6 +38,7 @@ def test_passage_and_question_make_the_context_and_the_match_text(tmp_path: Path
     item = only(written(tmp_path, [{"id": 7, "passage": "P.", "question": "Q?", "choices": None, "answer": "A"}]))
     assert (item.item_id, item.context, item.match_text) == ("7", "P.\nQ?", "P.\nQ?")
     assert (item.choices, item.answer, item.lang) == ((), "A", None)
+    assert item.texts == ("P.\nQ?", "P.", "Q?")
 
 
 @pytest.mark.parametrize(("answer", "index"), [(1, "1"), ("no", "1"), ("B", "1"), ("b", "1"), ("0", "0")])

@@ -31,7 +31,7 @@ def scan(texts: list[str], items: list[Item], config: DecontaminateConfig = CONF
     patterns = build_patterns(items, config)
     data, offsets = buffers(texts)
     found = scan_texts(data, offsets, patterns)
-    return patterns, found, Verifier(items, patterns).verified(data, offsets, found)
+    return patterns, found, Verifier(patterns).verified(data, offsets, found)
 
 
 def brute_force(texts: list[str], items: list[Item], config: DecontaminateConfig) -> set[tuple[int, int, int, int]]:
@@ -101,12 +101,12 @@ def test_verification_refuses_a_hit_whose_words_differ() -> None:
     patterns = build_patterns(items, CONFIG)
     data, offsets = buffers(["one two three four nine six"])
     forged = Hits(*(np.array([value]) for value in (0, 0, 0, 0, 23)))
-    assert len(Verifier(items, patterns).verified(data, offsets, forged)) == 0
+    assert len(Verifier(patterns).verified(data, offsets, forged)) == 0
 
 
 def test_items_below_the_limits_have_no_patterns() -> None:
     config = DecontaminateConfig()
-    texts = ["too short", "eight words are just enough to be matched", "incomprehensibilities notwithstanding, uncharacteristically", "!!!"]  # fmt: skip  # noqa: E501
+    texts = ["too short", "seven words are just enough for this", "incomprehensibly notwithstanding", "!!!"]  # fmt: skip  # noqa: E501
     patterns = build_patterns([item(text, number) for number, text in enumerate(texts)], config)
     assert patterns.totals.tolist() == [0, 1, 1, 0]
 
@@ -114,9 +114,8 @@ def test_items_below_the_limits_have_no_patterns() -> None:
 def test_what_many_items_of_one_benchmark_share_is_its_template() -> None:
     words = [f"only{number} thing{number} asked{number} here{number} now{number}" for number in range(30)]
     items = [item(f"read the text and answer the question {text}", n) for n, text in enumerate(words)]
-    config = CONFIG.model_copy(update={"template_items": 20, "template_share": 0.1})
-    patterns = build_patterns(items, config)
-    template = template_patterns(patterns, items, config)
-    verifier = Verifier(items, patterns)
+    patterns = build_patterns(items, CONFIG)
+    template = template_patterns(patterns, items, 20)
+    verifier = Verifier(patterns)
     found = {" ".join(verifier.pattern_words(pattern)) for pattern in np.flatnonzero(template).tolist()}
     assert found == {"read the text and answer", "the text and answer the", "text and answer the question"}
