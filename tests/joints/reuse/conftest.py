@@ -1,0 +1,182 @@
+"""The road of a recipe in which every kind of input and setting occurs, walked once under a tracer."""
+
+import gzip
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+PROJECT = Path(__file__).parents[3]
+PROGRAMS = Path(__file__).parent / "programs"
+RECIPE = Path(__file__).parent / "alloy.toml"
+
+
+@pytest.fixture(scope="session")
+def alloy(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `alloy.toml` and its inputs: the small corpus in every format, and every kind of setting."""
+    folder = tmp_path_factory.mktemp("alloy")
+    texts = [path.read_text() for path in sorted((foundry / "notes").glob("note-*.txt"))]
+    kinds = ("notes", "marked", "pages", "lines", "gzipped", "frozen", "table", "auto")
+    shares = {kind: texts[number :: len(kinds)] for number, kind in enumerate(kinds)}
+    for kind in kinds:
+        (folder / kind).mkdir()
+    shutil.copytree(foundry / "notes", folder / "notes", dirs_exist_ok=True)
+    for path in (folder / "notes").glob("note-*.txt"):
+        if path.read_text() not in shares["notes"]:
+            path.unlink()
+    (folder / "notes" / "worn.txt").write_text(_WORN + shares["notes"][0][::-1])
+    (folder / "code").mkdir()
+    for module in ("bisect", "heapq", "queue", "sched", "shlex", "string", "textwrap"):
+        shutil.copy(Path(shutil.__file__).with_name(f"{module}.py"), folder / "code")
+    for number, text in enumerate(shares["marked"]):
+        (folder / "marked" / f"{number}.md").write_text(f"# Note {number}\n\n**Bold** [link](http://a.b)\n\n{text}")
+    for number, text in enumerate(shares["pages"]):
+        page = f"<html><head><title>{number}</title></head><body><nav>Home</nav><article><p>{text}</p></article></body>"
+        (folder / "pages" / f"{number}.html").write_text(page)
+    (folder / "lines" / "a.jsonl").write_bytes(_json_lines(shares["lines"]))
+    (folder / "gzipped" / "a.jsonl.gz").write_bytes(gzip.compress(_json_lines(shares["gzipped"]), mtime=0))
+    (folder / "frozen" / "a.jsonl.zst").write_bytes(zstandard.compress(_json_lines(shares["frozen"])))
+    table = pa.table({"id": [f"row {n}" for n in range(len(shares["table"]))], "text": shares["table"]})
+    pq.write_table(table, folder / "table" / "a.parquet")
+    for number, text in enumerate(shares["auto"]):
+        (folder / "auto" / f"{number}.txt.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    shutil.copy(foundry / "cloze.jsonl", folder)
+    items = (foundry / "cloze.jsonl").read_bytes().replace(b'"choices"', b'"options"')
+    (folder / "zipped.jsonl.gz").write_bytes(gzip.compress(items, mtime=0))
+    shutil.copy(RECIPE, folder)
+    return folder
+
+
+_WORN = (
+    "The cafÃ© wasnâ€™t open \u200b😀 :-) and\u0007 the ｗｉｄｅ word wrote to smith@forge.example from 10.0.0.1,"
+    " or called +44 20 7946 0958 about the card 4111 1111 1111 1111.\r\nThis line stands twice in this note of ours.\n"
+    "This line stands twice in this note of ours.\n"
+)
+
+
+def _json_lines(texts: Sequence[str]) -> bytes:
+    rows = [{"id": f"line {number}", "text": text} for number, text in enumerate(texts)]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
+
+
+def run_program(
+    name: str, *arguments: str | Path, project: Path = PROJECT, environment: Mapping[str, str] | None = None
+) -> str:
+    """What a program of `programs/` prints, run in a fresh process with the code of `project`."""
+    done = subprocess.run(
+        [sys.executable, str(PROGRAMS / name), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(project), **(environment or {})},
+        cwd=project,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Walked:
+    """A root in which the whole road was built, and what a tracer saw in each stage."""
+
+    project: Path
+    recipe: Path
+    root: Path
+    functions: dict[str, set[tuple[str, str, int]]]
+    """Stage -> (file relative to the project, qualified name, first line) of each function of ours that ran."""
+    packages: dict[str, set[str]]
+    """Stage -> top-level names of third-party packages whose code ran, imports aside."""
+
+
+@pytest.fixture(scope="session")
+def walked(alloy: Path, tmp_path_factory: pytest.TempPathFactory) -> Walked:
+    """The road of the alloy, built once under the tracer."""
+    trace = tmp_path_factory.mktemp("trace")
+    root = tmp_path_factory.mktemp("root")
+    paths = os.pathsep.join([str(PROGRAMS), str(PROJECT)])
+    tracing = {"PYTHONPATH": paths, "JOINTS_TRACE": str(trace), "JOINTS_TRACE_PROJECT": str(PROJECT)}
+    run_program("walk_road.py", alloy / "alloy.toml", root, environment=tracing)
+    functions: dict[str, set[tuple[str, str, int]]] = {}
+    packages: dict[str, set[str]] = {}
+    for path in trace.glob("*.json"):
+        for stage, seen in json.loads(path.read_text()).items():
+            places = [
+                (Path(file).relative_to(PROJECT).as_posix(), name, line) for file, name, line in seen["functions"]
+            ]
+            functions.setdefault(stage, set()).update(places)
+            packages.setdefault(stage, set()).update(seen["packages"])
+    return Walked(PROJECT, alloy / "alloy.toml", root, functions, packages)
+
+
+class Forecaster:
+    """A process that says what each stage would do, as often as it is asked."""
+
+    def __init__(
+        self,
+        walked: Walked,
+        *,
+        project: Path = PROJECT,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+    ) -> None:
+        self._process = subprocess.Popen(
+            [*before, sys.executable, str(PROGRAMS / "forecast.py"), str(walked.recipe), str(walked.root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=cwd or project,
+            env={**os.environ, "PYTHONPATH": str(project), **(environment or {})},
+        )
+
+    def ask(self, *settings: str, recipe: Path | None = None, root: Path | None = None) -> dict[str, Any]:
+        """{stage: {"key", "outcome", "causes"} or {"error"}} with the settings, of another recipe or root if named."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        places = {"recipe": recipe, "root": root}
+        request = {"settings": settings, **{name: str(path) for name, path in places.items() if path is not None}}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the forecaster ended with exit code {self._process.wait()}"
+        return json.loads(answer)
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@pytest.fixture
+def forecaster(walked: Walked) -> Iterator[Callable[..., Forecaster]]:
+    """`forecaster(project=..., cwd=..., environment=...)` starts one; it ends with the test."""
+    started: list[Forecaster] = []
+
+    def start(**options: Any) -> Forecaster:
+        started.append(Forecaster(walked, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the packages in a folder of its own, to be mutated."""
+    for package in ("flows", "tasks", "model"):
+        shutil.copytree(
+            PROJECT / package, tmp_path / "checkout" / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    return tmp_path / "checkout"

@@ -1,0 +1,53 @@
+"""Builds the stages of a recipe in order, without Prefect: `walk_road.py RECIPE ROOT [KEY=VALUE ...]`.
+
+Prints one JSON line a stage: {"stage", "outcome", "content", "path"}. With the tracer in place (`sitecustomize.py`),
+what runs within a stage's `run(workspace)` is recorded under the stage's name.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from flows.builders import BUILDERS
+from flows.recipe import load_recipe
+from flows.road import STAGES, walk
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+
+
+def record_stages(tracer: Any) -> None:
+    """Have the tracer listen exactly while a stage's `run(workspace)` runs."""
+    for name in STAGES:
+        module = importlib.import_module(f"tasks.{name}.stage")
+
+        def build(context: Any, stage: Any, config: Any, parents: Any, run: Any, *rest: Any, _build: Any, **more: Any):
+            def traced(workspace: Any) -> Any:
+                with tracer.recording(stage.name):
+                    return run(workspace)
+
+            return _build(context, stage, config, parents, traced, *rest, **more)
+
+        standing = module.build_artifact
+        module.build_artifact = lambda *a, _build=standing, _traced=build, **k: _traced(*a, _build=_build, **k)
+
+
+def main(recipe_path: Path, root: Path, settings: list[str]) -> None:
+    """Walk the road."""
+    recipe = load_recipe(recipe_path, root, settings)
+    context = RunContext(root, run_id="20250101T000000Z-abcdef")
+    if (tracer := sys.modules.get("sitecustomize")) is not None and hasattr(tracer, "recording"):
+        record_stages(tracer)
+
+    def step(stage: str, *inputs: Any) -> Artifact:
+        artifact = BUILDERS[stage](context, *inputs)
+        told = {"stage": stage, "outcome": artifact.outcome, "content": artifact.content, "path": str(artifact.path)}
+        print(json.dumps(told), flush=True)
+        return artifact
+
+    walk(recipe, step)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

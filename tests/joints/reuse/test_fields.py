@@ -1,0 +1,258 @@
+"""Every field of every stage's configuration, changed by itself: it counts, or it is marked as runtime and does not.
+
+Another valid value comes from the field's type and bounds; where none does, it stands in a table here, and a new field
+of which neither is true fails the proof. What else an identity is made of (stage, format, parents, code, libraries) is
+changed too.
+"""
+
+import importlib
+import platform
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+import tasks.identity
+from flows.recipe import Recipe, load_recipe
+from flows.road import STAGES
+from tasks.build import Stage, stage_identity
+from tasks.config import Runtime, StrictConfig
+from tasks.identity import Identity, first_difference
+
+pytestmark = pytest.mark.joints
+
+OTHERS: dict[str, list[Any]] = {
+    "clean.add": [("c4_curly_bracket", "c4_lorem_ipsum")],
+    "clean.limits": [{"gopher_words_min": 30.0}],
+    "clean.without": [()],
+    "clean.presets": [{"auto": "gopher"}],
+}
+"""Values that must name something that exists, which no type can tell."""
+ONE_VALUE = {
+    "chunk.packing": "`concat` is the only packing",
+    "train.dtype": "`float32` is the only type of arithmetic",
+}
+"""Fields that can have no other value yet."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A configuration in which one field has another value; `place` is the field's path within it."""
+
+    place: str
+    runtime: bool
+    config: StrictConfig
+    told: str
+
+
+def test_every_field_counts_or_is_runtime(alloy: Path, tmp_path: Path, joint: Callable[..., Any]) -> None:
+    recipe = load_recipe(alloy / "alloy.toml", tmp_path)
+    with joint("identity: fields changed") as counted, joint("identity: runtime fields changed") as runtime:
+        fields: set[str] = set()
+        for name in STAGES:
+            before = _identity(name, getattr(recipe, name))
+            for change in _changes(name, getattr(recipe, name)):
+                after = _identity(name, change.config)
+                told = first_difference(before.parts(), after.parts())
+                if change.runtime:
+                    runtime.expect(after.key == before.key and told is None, f"{change.told}: {told}")
+                    continue
+                fields.add(f"{name}.{change.place}")
+                named = told is not None and told.startswith(f"params.{change.place}")
+                counted.expect(after.key != before.key and named, f"{change.told}: {told}")
+        counted.note = f"{len(fields)} fields; every miss named its field"
+        runtime.note = "none changed the key"
+
+
+def test_the_recipe_has_a_value_of_every_kind(alloy: Path, tmp_path: Path) -> None:
+    """A kind of table that the recipe leaves empty would hide its fields from the proof above."""
+    recipe = load_recipe(alloy / "alloy.toml", tmp_path)
+    present = {type(model) for name in STAGES for model, _ in _models(getattr(recipe, name), ())}
+    wanted = {model for name in STAGES for model in _models_of_type(Recipe.model_fields[name].annotation)}
+    assert wanted - present == set()
+
+
+def test_every_other_part_counts(alloy: Path, tmp_path: Path, joint: Callable[..., Any]) -> None:
+    recipe = load_recipe(alloy / "alloy.toml", tmp_path)
+    with joint("identity: stage, parents and code changed") as tally:
+        for name in STAGES:
+            whole = replace(
+                _identity(name, getattr(recipe, name)), parents={"documents": "00", "benchmark/cloze": "11"}
+            )
+            changes: dict[str, Identity] = {
+                'stage: "': replace(whole, stage="another"),
+                "the input `documents` has other content": replace(whole, parents={**whole.parents, "documents": "22"}),
+                "the input `benchmark/cloze` has": replace(whole, parents={**whole.parents, "benchmark/cloze": "22"}),
+                "parents.extra is new": replace(whole, parents={**whole.parents, "extra": "33"}),
+                "parents.documents is gone": replace(whole, parents={"benchmark/cloze": "11"}),
+                "code.tasks.seed is new": replace(
+                    whole, code={**_without(whole.code, "tasks.seed"), "tasks.seed": "1"}
+                ),
+            }
+            if "tasks.seed" in whole.code:
+                changes["code.tasks.seed was edited"] = changes.pop("code.tasks.seed is new")
+            for cause, other in changes.items():
+                told = str(first_difference(whole.parts(), other.parts()))
+                tally.expect(other.key != whole.key and told.startswith(cause), f"{name}: {cause} was told as {told}")
+        tally.note = "every miss named the part"
+
+
+def test_every_deciding_version_counts(
+    alloy: Path, tmp_path: Path, joint: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(alloy / "alloy.toml", tmp_path)
+    installed = metadata.version
+    with joint("identity: versions of libraries changed") as tally:
+        for name in STAGES:
+            before = _identity(name, getattr(recipe, name))
+            for library in before.libs:
+                with monkeypatch.context() as patch:
+                    if library == tasks.identity.UNICODE:
+                        patch.setattr(unicodedata, "unidata_version", "99.0.0")
+                    elif library == tasks.identity.PYTHON:
+                        patch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
+                    elif library == tasks.identity.INSTRUCTION_SET:
+                        patch.setattr(tasks.identity, "instruction_set", lambda: "riscv64")
+                    else:
+                        other = {library: "99.99"}
+                        patch.setattr(metadata, "version", lambda it, other=other: other.get(it) or installed(it))
+                    after = _identity(name, getattr(recipe, name))
+                told = str(first_difference(before.parts(), after.parts()))
+                named = told.startswith(f"libs.{library}: ")
+                tally.expect(after.key != before.key and named, f"{name}: another {library} was told as {told}")
+        tally.note = "every miss named the library"
+
+
+def test_another_format_of_artifacts_counts(
+    alloy: Path, tmp_path: Path, joint: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = load_recipe(alloy / "alloy.toml", tmp_path)
+    with joint("identity: format of artifacts changed") as tally:
+        for name in STAGES:
+            before = _identity(name, getattr(recipe, name))
+            standing, key = before.parts(), before.key
+            with monkeypatch.context() as patch:
+                patch.setattr(tasks.identity, "FORMAT", 2)
+                after = replace(before)
+                told = first_difference(standing, after.parts())
+                tally.expect(after.key != key and told == "format: 1 -> 2", f"{name}: told as {told}")
+
+
+def _identity(name: str, config: StrictConfig) -> Identity:
+    (stage,) = (
+        value for value in vars(importlib.import_module(f"tasks.{name}.stage")).values() if isinstance(value, Stage)
+    )
+    return stage_identity(stage, config, {}, {})
+
+
+def _without(code: Mapping[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in code.items() if key != name}
+
+
+def _changes(stage: str, config: StrictConfig) -> Iterator[Changed]:
+    """Every field of a configuration and of the models within it, with one other value at least."""
+    for model, path in _models(config, ()):
+        for name, field in type(model).model_fields.items():
+            place = (*path, name)
+            general = f"{stage}.{'.'.join(str(key) for key in place if isinstance(key, str))}"
+            if general in ONE_VALUE or isinstance(getattr(model, name), BaseModel):
+                continue
+            found = [*_valid(config, place, OTHERS.get(general) or _others(field.annotation, getattr(model, name)))]
+            assert found, f"{general}: no other value was found; name one in OTHERS, or a reason in ONE_VALUE"
+            for other, value in found:
+                told = f"{stage}.{_text(place)} = {value!r}"
+                yield Changed(_text(place), _is_runtime(config, place), other, told)
+
+
+def _models(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[BaseModel, tuple[str | int, ...]]]:
+    if isinstance(value, BaseModel):
+        yield value, path
+        for name in type(value).model_fields:
+            yield from _models(getattr(value, name), (*path, name))
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _models(item, (*path, index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _models(item, (*path, key))
+
+
+def _models_of_type(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from _models_of_type(field.annotation)
+    for argument in get_args(annotation):
+        yield from _models_of_type(argument)
+
+
+def _valid(config: StrictConfig, place: tuple[str | int, ...], values: list[Any]) -> Iterator[tuple[StrictConfig, Any]]:
+    """Those of the values with which the whole configuration is valid, and another one."""
+    for value in values:
+        raw = config.model_dump()
+        at: Any = raw
+        for key in place[:-1]:
+            if isinstance(at[key], tuple):
+                at[key] = list(at[key])
+            at = at[key]
+        at[place[-1]] = value
+        try:
+            other = type(config).model_validate(raw)
+        except ValidationError:
+            continue
+        if other != config:
+            yield other, value
+
+
+def _is_runtime(config: BaseModel, place: tuple[str | int, ...]) -> bool:
+    at: Any = config
+    for key in place:
+        if isinstance(at, BaseModel):
+            field = type(at).model_fields[str(key)]
+            if any(isinstance(mark, Runtime) for mark in field.metadata):
+                return True
+            at = getattr(at, str(key))
+        else:
+            at = at[key]
+    return False
+
+
+def _text(place: tuple[str | int, ...]) -> str:
+    text = "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place)
+    return text.removeprefix(".")
+
+
+def _others(annotation: Any, value: Any) -> list[Any]:
+    """Other values of a type: not all are within the field's bounds."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _others(arguments[0], value)
+    if origin in (Union, UnionType):
+        inner = [argument for argument in arguments if argument is not NoneType]
+        found = [other for argument in inner for other in _others(argument, value)]
+        return found if value is None or NoneType not in arguments else [*found, None]
+    if origin is Literal:
+        return [argument for argument in arguments if argument != value]
+    if origin in (tuple, list):
+        items = list(value or ())
+        more = _others(arguments[0], items[-1] if items else None)[:3]
+        return [*([items[:-1], items[::-1]] if items else []), *([*items, item] for item in more)]
+    if origin is dict:
+        return [{**(value or {}), "notes": item} for item in _others(arguments[1], None)] + ([{}] if value else [])
+    if annotation is bool:
+        return [not value]
+    if annotation is int:
+        return [value + 1, value - 1, value * 2, value // 2] if value is not None else [1, 2, 64]
+    if annotation is float:
+        return [value * 2, value / 2, value * 0.99, value + 0.01] if value is not None else [0.5, 1.5]
+    if annotation is str:
+        return [f"{value}x", "xx"] if value is not None else ["xx"]
+    if annotation is Path:
+        return [Path(f"{value}x")]
+    return []

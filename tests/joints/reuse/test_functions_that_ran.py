@@ -1,0 +1,120 @@
+"""Every function of ours that ran within a stage: with another meaning, the stage misses and names its module.
+
+What ran is seen by a tracer in the run itself, the trainer's process included, so that registries, lazy imports and
+tables of functions are followed as they really are. Kernels run as machine code, which no tracer sees: all kernels of
+a module that was seen count as run.
+"""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.joints
+
+LISTENERS = {("tasks/build.py", "Watcher.progress"), ("flows/builders.py", "_build_train.<locals>.<lambda>")}
+"""Ran within a stage, and only hear how far it is."""
+_BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_KINDS = {
+    "<lambda>": ast.Lambda,
+    "<listcomp>": ast.ListComp,
+    "<setcomp>": ast.SetComp,
+    "<dictcomp>": ast.DictComp,
+    "<genexpr>": ast.GeneratorExp,
+}
+
+
+def test_every_function_that_ran_counts(
+    walked: Any, checkout: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
+) -> None:
+    with joint("identity: functions that ran, changed one at a time") as tally:
+        asking = forecaster(project=checkout)
+        functions = 0
+        for file, seen_in in sorted(_stages_by_function(walked).items()):
+            path = checkout / file
+            source = path.read_text(encoding="utf-8")
+            for (name, line), stages in sorted(seen_in.items()):
+                functions += 1
+                path.write_text(_with_another_meaning(source, name, line), encoding="utf-8")
+                answers = asking.ask()
+                wanted = [f"code.{_module(file)} was edited"]
+                for stage in sorted(stages):
+                    found = answers[stage].get("causes")
+                    case = f"{file}:{line} {name} changed, and {stage} says {answers[stage]} instead of {wanted}"
+                    tally.expect(found == wanted, case)
+            path.write_text(source, encoding="utf-8")
+        tally.note = f"{functions} functions; every miss named the module, and nothing else"
+
+
+def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]]]:
+    """File -> (qualified name, first line) -> stages in which it ran."""
+    found: dict[str, dict[tuple[str, int], set[str]]] = {}
+    for stage, functions in walked.functions.items():
+        for file, name, line in functions:
+            if file.startswith("tests/") or (file, name) in LISTENERS:
+                continue
+            assert file.startswith(("tasks/", "model/")), f"{file} ran within {stage}"
+            places = found.setdefault(file, {})
+            places.setdefault((name, line), set()).add(stage)
+            for place in [("<module>", 1), *_kernels(walked.project / file)]:
+                places.setdefault(place, set()).add(stage)
+    return found
+
+
+def _kernels(path: Path) -> list[tuple[str, int]]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return [
+        (node.name, node.decorator_list[0].lineno)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        and any(isinstance(mark, ast.Name) and mark.id == "kernel" for mark in node.decorator_list)
+    ]
+
+
+def _module(file: str) -> str:
+    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _with_another_meaning(source: str, name: str, line: int) -> str:
+    """The source with a statement more in the function, or its value taken out of a pair."""
+    if name == "<module>":
+        return f"{source}\n_CHANGED = None\n"
+    node = _find(ast.parse(source), name.rpartition(".")[2], line)
+    lines = source.splitlines(keepends=True)
+    if isinstance(node, _BLOCKS):
+        return _with_a_statement(lines, node)
+    value = node.value if isinstance(node, ast.DictComp) else node.body if isinstance(node, ast.Lambda) else node.elt
+    _insert(lines, value.end_lineno, value.end_col_offset, ", None)[0]")
+    _insert(lines, value.lineno, value.col_offset, "(")
+    return "".join(lines)
+
+
+def _find(tree: ast.Module, name: str, line: int) -> Any:
+    for node in ast.walk(tree):
+        if isinstance(node, _KINDS.get(name, _BLOCKS)):
+            first = min([node.lineno, *(mark.lineno for mark in getattr(node, "decorator_list", []))])
+            if first == line and getattr(node, "name", name) == name:
+                return node
+    raise AssertionError(f"no {name} begins in line {line}")
+
+
+def _with_a_statement(lines: list[str], node: Any) -> str:
+    first = node.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+        if len(node.body) == 1:
+            _insert(lines, first.end_lineno, first.end_col_offset, "; _changed = None")
+            return "".join(lines)
+        first = node.body[1]
+    line = min([first.lineno, *(mark.lineno for mark in getattr(first, "decorator_list", []))])
+    if lines[line - 1][: first.col_offset].isspace() or line != first.lineno:
+        lines.insert(line - 1, " " * first.col_offset + "_changed = None\n")
+    else:
+        _insert(lines, line, first.col_offset, "_changed = None; ")
+    return "".join(lines)
+
+
+def _insert(lines: list[str], line: int, byte: int, text: str) -> None:
+    raw = lines[line - 1].encode()
+    lines[line - 1] = (raw[:byte] + text.encode() + raw[byte:]).decode()
