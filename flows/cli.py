@@ -2,7 +2,7 @@
 
 import typer
 
-from flows.commands import identity, models, records, running, service
+from flows.commands import identity, models, planning, records, running, service
 
 app = typer.Typer(
     name="bessemer",
@@ -17,6 +17,7 @@ app = typer.Typer(
 COMMANDS = (
     running.quickstart,
     running.run,
+    planning.plan,
     records.ls,
     records.why,
     records.step,

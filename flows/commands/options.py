@@ -37,8 +37,8 @@ def run_word(word: str) -> str | None:
     return None if word == "latest" else word
 
 
-def share(text: str) -> float:
-    """The share that `1%` or `0.01` means; RecipeError outside (0, 1]."""
+def share(text: str, option: str = "--limit") -> float:
+    """The share that `1%` or `0.01` means; RecipeError, naming the option, outside (0, 1]."""
     from model.errors import RecipeError
 
     try:
@@ -46,5 +46,5 @@ def share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= 1:
-        raise RecipeError(f"--limit {text}: give a share above 0, up to 100%, such as 1% or 0.01")
+        raise RecipeError(f"{option} {text}: give a share above 0, up to 100%, such as 1% or 0.01")
     return value

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from flows.recipe import Recipe
 from flows.survey.record_counts import StoredFile, count_records
@@ -24,8 +25,8 @@ class PilotShare:
     """Of the documents that the recipe would select."""
     recipe_rate: float
     """The share of all documents that the recipe would select."""
-    stored_bytes: int
-    """Bytes of the source's files."""
+    text_bytes: int
+    """Bytes of text in the source's files."""
     raised: bool
     """Whether that is more than was asked for, because the source or the whole is small."""
 
@@ -43,9 +44,15 @@ def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> d
     shares: dict[str, PilotShare] = {}
     for listing in listings:
         name = listing.source.name
-        files = [StoredFile(file.path, file.format, file.compression, file.size) for file in listing.files]
+        # What lies elsewhere is not looked at beforehand; its pilot is then decided by the share alone.
+        files = [
+            StoredFile(file.path, file.format, file.compression, file.size)
+            for file in listing.files
+            if isinstance(file.path, Path)
+        ]
         documents = count_records(files).records * plans[name].rate
-        least = min(1.0, max(least_share, LEAST_DOCUMENTS / max(1.0, documents)))
+        enough_documents = LEAST_DOCUMENTS / max(1.0, documents) if files else 0.0
+        least = min(1.0, max(least_share, enough_documents))
         shares[name] = PilotShare(max(share, least), plans[name].rate, plans[name].bytes, least > share)
     return shares
 
@@ -57,14 +64,18 @@ def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapp
     source's weight is its share of them.
     """
     wanted = {listing.source.name: shares[listing.source.name] for listing in listings}
-    kept = {name: share.of_all * max(1, share.stored_bytes) for name, share in wanted.items()}
+    kept = {name: share.of_all * max(1, share.text_bytes) for name, share in wanted.items()}
     budget = sum(kept.values())
-    sources = tuple(source.model_copy(update={"weight": kept[source.name] / budget}) for source in config.sources)
+    sources = tuple(
+        source.model_copy(update={"weight": kept[source.name] / budget, "tokens": None}) for source in config.sources
+    )
     return config.model_copy(
         update={
             "sources": sources,
             "budget_tokens": math.ceil(budget),
             "bytes_per_token": 1.0,
+            "tokens_per_byte": {},
+            "temperature": None,
             "slack": 1.0,
             "limit": 1.0,
             "normalise_weights": True,

@@ -9,6 +9,9 @@ REPETITION_DECAY = 15.387743
 """R*_D of Muennighoff et al. 2023 ("Scaling data-constrained language models", section 5): repetitions after which
 1/e of a fresh token's worth is left."""
 
+GOOD_EPOCHS = 4.0
+"""Repetition up to here is almost as good as new text (Muennighoff et al. 2023, abstract)."""
+
 
 def effective_tokens(unique: float, epochs: float) -> float:
     """What `unique` tokens read `epochs` times are worth in fresh tokens (Muennighoff et al. 2023, equation 5).

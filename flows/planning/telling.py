@@ -4,12 +4,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from flows.planning.arithmetic import SECONDS_PER_DAY
+from flows.planning.scaling import GOOD_EPOCHS
 from flows.wording import compact, duration, size
 
 MOST_DAYS_IN_HOURS = 2
+LONGEST_NAME = 16
 PAGE_WIDTH = 80
 """Tables keep to so many columns, whatever the window."""
 
@@ -56,3 +59,98 @@ def _two_notes(title: str, rows: Iterable[tuple[str, str, str]], console: Consol
         table.add_row(*row)
     console.print(table)
     console.print()
+
+
+def tell_plan(told: dict[str, Any], console: Console) -> None:
+    """The whole plan on a page of 80 columns: pilot, stages, sources, training, what could be fed, warnings."""
+    pilot = told["pilot"]
+    documents = sum(source["documents"] for source in pilot["sources"].values())
+    console.print(
+        f"[bold]{escape(told['recipe'])}[/]: a pilot of {documents:,} documents took {duration(pilot['seconds'])}",
+        width=PAGE_WIDTH,
+    )
+    _tell_stages(told, console)
+    _tell_sources(told, console)
+    tell_training(told["training"], console)
+    _tell_feeding(told, console)
+    for warning in told["warnings"]:
+        console.print(f"[yellow]![/] {escape(warning)}", width=PAGE_WIDTH)
+
+
+def _table(columns: Iterable[str], left: int = 1) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < left else "right", no_wrap=True)
+    return table
+
+
+def _tell_stages(told: dict[str, Any], console: Console) -> None:
+    table = _table(("stage", "documents", "95% interval", "text", "disk", "memory", "time here"))
+    for line in told["stages"]:
+        documents, peak = line["documents"], line["pilot_peak_bytes"]
+        tokens = line["tokens"]
+        table.add_row(
+            line["stage"],
+            compact(documents["value"]),
+            _range(documents),
+            size(line["bytes"]["value"]) if tokens is None else f"{compact(tokens['value'])} tok",
+            size(line["disk_bytes"]),
+            size(peak) if peak is not None else "-",
+            duration(line["seconds"]),
+        )
+    disk = sum(line["disk_bytes"] for line in told["stages"])
+    seconds = sum(line["seconds"] for line in told["stages"])
+    table.add_row("[bold]together", "", "", "", f"[bold]{size(disk)}", "", f"[bold]{duration(seconds)}")
+    console.print(table)
+    training = told["disk_of_training"]
+    console.print(
+        f"[dim]after each stage; memory is the pilot's peak, time is its rate at the recipe's workers (sample: reading"
+        f" alone). Training adds {size(training['model_bytes'])}, and"
+        f" {size(training['checkpoint_bytes'])} of checkpoints while it runs; evaluate is not in it.[/]\n",
+        width=PAGE_WIDTH,
+    )
+
+
+def _tell_sources(told: dict[str, Any], console: Console) -> None:
+    table = _table(("source", "tokens", "95% interval", "duplicates", "weight", "read", "epochs"))
+    for line in told["sources"]:
+        epochs = f"{line['epochs']:.2f}"
+        table.add_row(
+            escape(line["source"][:LONGEST_NAME]),
+            compact(line["tokens"]["value"]),
+            _range(line["tokens"]),
+            f"{line['removed_as_duplicates']['value']:.0%}",
+            f"{line['weight']:.2f}",
+            compact(line["read_tokens"]),
+            epochs if (line["wanted_epochs"] or 0) <= GOOD_EPOCHS else f"[yellow]{epochs}[/]",
+        )
+    console.print(table)
+    console.print()
+
+
+def _range(told: dict[str, float]) -> str:
+    return f"{compact(told['low'])} - {compact(told['high'])}" if told["low"] != told["high"] else "exact"
+
+
+def _tell_feeding(told: dict[str, Any], console: Console) -> None:
+    feeding = told["feeding"]
+    rows = [
+        (
+            "by the data",
+            compact(feeding["parameters_by_data"]),
+            f"{compact(feeding['unique_tokens'])} tokens x {feeding['epochs']:g} epochs, worth"
+            f" {compact(feeding['effective_tokens'])} fresh ones;\n{_time(feeding['days_for_data'])} on this hardware",
+        )
+    ]
+    if "bound" in feeding:
+        rows.append(
+            (
+                "by the hours",
+                compact(feeding["parameters_by_hours"]),
+                f"20 tokens a parameter in {feeding['days']:g} days",
+            )
+        )
+        rows.append(("the bound", feeding["bound"], ""))
+    else:
+        rows.append(("by the hours", "-", "say --days"))
+    _two_notes("could feed", rows, console)

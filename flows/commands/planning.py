@@ -1,0 +1,91 @@
+"""Before a run: what it will cost and what it can feed, and a first recipe for a folder of one's own text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, share
+from flows.commands.output import console, print_json, told_errors
+
+
+def plan(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe file, or the name of one that ships; none: a calculator.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    pilot: Annotated[str, typer.Option(help="Share of what the recipe reads that the pilot takes down the road.")] = (
+        "1%"
+    ),
+    hardware: Annotated[
+        str, typer.Option(help="v100, a100, a100-40gb, h100, h200, tpu-v4, tpu-v5e, tpu-v5p, or this (measured).")
+    ] = "this",
+    devices: Annotated[int | None, typer.Option(min=1, help="How many of them.")] = None,
+    days: Annotated[float | None, typer.Option(min=0.0, help="Days that training may take.")] = None,
+    mfu: Annotated[str | None, typer.Option(help="Share of the peak that training reaches, e.g. 40%.")] = None,
+    hour_price: Annotated[float | None, typer.Option(min=0.0, help="Price of one device for an hour.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Calculator: tokens read, e.g. 300B.")] = None,
+    parameters: Annotated[str | None, typer.Option(help="Calculator: parameters, e.g. 100B.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Calculator: counts attention, with the next two.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Calculator: d_model.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Calculator: tokens that attention sees.")] = None,
+    settings: Settings = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a recipe will cost, and how large a model its data and your hours can feed.
+
+    Takes a pilot, 1% of every source, down the road from sample to chunk, and scales up what it measured: documents,
+    tokens, disk, memory, hours; then the training's FLOPs, time, memory and price on the hardware named.
+
+    Without a recipe it is a calculator: of --tokens, --parameters, --devices, --days and --mfu it computes what is
+    missing. What the published numbers of YaLM-100B imply (12.8% MFU; 13.1% with attention counted):
+
+    \b
+    bessemer plan --tokens 300B --parameters 100B --hardware a100
+        --devices 800 --days 65 --layers 80 --width 10240 --context 1024
+    """
+    with told_errors():
+        from flows.planning.calculator import Asked, calculate
+        from flows.planning.counts import count
+
+        asked = Asked(
+            hardware=hardware,
+            devices=devices,
+            days=days,
+            mfu=None if mfu is None else share(mfu, "--mfu"),
+            price=hour_price,
+            tokens=count(tokens, "--tokens"),
+            parameters=count(parameters, "--parameters"),
+            layers=layers,
+            width=width,
+            context=context,
+        )
+        if recipe is not None:
+            _plan_recipe(recipe, root.resolve(), share(pilot, "--pilot"), asked, settings or (), as_json)
+            return
+        told = calculate(asked)
+        if as_json:
+            print_json(told)
+            return
+        from flows.planning.telling import tell_training
+
+        tell_training(told, console())
+
+
+def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool) -> None:
+    from flows.planning.costing import plan_recipe
+    from flows.planning.progress import PilotBars
+    from flows.record import check_writable
+    from flows.shipped import open_recipe
+
+    check_writable(root)
+    recipe = open_recipe(name, root, settings)
+    with PilotBars(console(stderr=True)) as bars:
+        told = plan_recipe(recipe, root, pilot_share, asked, bars)
+    if as_json:
+        print_json(told)
+        return
+    from flows.planning.telling import tell_plan
+
+    tell_plan(told, console())

@@ -1,0 +1,241 @@
+"""The plan of a recipe: what each stage leaves and costs, what the mixture reads, what training takes and feeds."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flows.planning.accelerators import THIS, Accelerator
+from flows.planning.arithmetic import Shape, Training, balanced_parameters, solve
+from flows.planning.calculator import Asked, training_told
+from flows.planning.estimation import SourceEstimate, estimate_sources
+from flows.planning.intervals import total
+from flows.planning.pilot import STAGES, Pilot, run_pilot
+from flows.planning.scaling import GOOD_EPOCHS, effective_tokens, parameters_fed_by
+from flows.recipe import Recipe
+from model.config import GPTConfig
+from model.errors import RecipeError
+from tasks.build import Watcher
+from tasks.chunk.mixture import plan_mixture
+
+CHECKPOINT_BYTES = 12
+"""Bytes of a parameter in a checkpoint: a float32 weight and AdamW's two moments."""
+WEIGHT_BYTES = 4
+CALCULATOR_ONLY = ("tokens", "parameters", "layers", "width", "context")
+
+
+def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, watcher: Watcher) -> dict[str, Any]:
+    """Run the pilot and give the plan as plain values.
+
+    Raises RecipeError for options that only the calculator knows, and what the pilot raises.
+    """
+    for name in CALCULATOR_ONLY:
+        if getattr(asked, name) is not None:
+            raise RecipeError(
+                f"plan: --{name} is for the calculator; with a recipe the sizes are its own. Change them with"
+                f" --set budget_tokens=... or --set train.model.{name}=..."
+            )
+    asked.device()  # A wrong name must not cost a pilot.
+    pilot = run_pilot(recipe, root, pilot_share, watcher)
+    sources = estimate_sources(pilot, recipe.decontaminate)
+    network = network_of(recipe)
+    mixture = mixture_told(recipe, sources)
+    training, feeding = training_and_feeding(recipe, network, mixture, asked)
+    told = {
+        "recipe": recipe.name,
+        "pilot": _pilot_told(pilot, pilot_share),
+        "stages": [_stage_told(stage, pilot, sources, recipe) for stage in STAGES],
+        "sources": mixture["sources"],
+        "training": training,
+        "feeding": feeding,
+        "disk_of_training": _training_disk(recipe, training["parameters"]),
+    }
+    return {**told, "warnings": [*_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]}
+
+
+def network_of(recipe: Recipe) -> GPTConfig:
+    """The network that the recipe trains, with the vocabulary that it asks for."""
+    network = recipe.train.model
+    if "vocab_size" in network.model_fields_set:
+        return network
+    return network.model_copy(update={"vocab_size": recipe.vocab.vocab_size})
+
+
+def _pilot_told(pilot: Pilot, asked: float) -> dict[str, Any]:
+    return {
+        "root": str(pilot.root),
+        "asked": asked,
+        "seconds": sum(measured.seconds for measured in pilot.measured.values()),
+        "vocabulary": pilot.artifacts["vocab"].report.facts["vocabulary"]["pieces"],
+        "sources": {
+            name: {
+                "documents": pilot.artifacts["sample"].report.sources[name].documents_out,
+                "share": share.of_selected,
+                "selected_by_recipe": share.recipe_rate,
+                "raised": share.raised,
+            }
+            for name, share in pilot.shares.items()
+        },
+    }
+
+
+def _stage_told(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstimate], recipe: Recipe) -> dict[str, Any]:
+    """One stage of the whole: what comes out, disk, seconds on this machine, and the memory that the pilot took."""
+    measured = pilot.measured[stage]
+    manifest = pilot.artifacts[stage].manifest
+    left = "decontaminate" if stage in ("vocab", "chunk") else stage
+    documents = total(source.documents[left] for source in sources.values())
+    size = total(source.bytes[left] for source in sources.values())
+    report = pilot.artifacts[stage].report.total()
+    tokens = total(source.tokens for source in sources.values()) if stage == "chunk" else None
+    work = _growth_of_work(stage, pilot, sources, recipe)
+    if stage == "vocab":
+        disk = float(manifest["bytes"])
+    elif tokens is not None:
+        disk = manifest["bytes"] * tokens.value / max(1, _pilot_tokens(pilot))
+    else:
+        disk = manifest["bytes"] * size.value / max(1, report.bytes_out)
+    return {
+        "stage": stage,
+        "documents": documents.to_json(),
+        "bytes": size.to_json(),
+        "tokens": None if tokens is None else tokens.to_json(),
+        "disk_bytes": disk,
+        "seconds": measured.seconds * work,
+        "pilot_seconds": measured.seconds,
+        "pilot_peak_bytes": measured.peak_bytes,
+    }
+
+
+def _pilot_tokens(pilot: Pilot) -> int:
+    return sum(line["tokens"] for line in pilot.artifacts["chunk"].report.facts["mixture"].values())
+
+
+def _growth_of_work(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstimate], recipe: Recipe) -> float:
+    """How many times the pilot's work the whole is, by bytes that come in; sample reads every file in both."""
+    if stage == "sample":
+        return 1.0
+    before = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}.get(stage, "decontaminate")
+    whole = sum(source.bytes[before].value for source in sources.values())
+    small = float(pilot.artifacts[before].report.total().bytes_out)
+    if stage == "vocab":
+        whole, small = (min(size, recipe.vocab.max_bytes) for size in (whole, small))
+    return max(1.0, whole / max(1.0, small))
+
+
+def mixture_told(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[str, Any]:
+    """What each source can give and what training reads of it, as the chunk stage will plan it."""
+    length = recipe.chunk.row_length
+    rows = {name: int(source.tokens.value / length) for name, source in sources.items()}
+    mixture = plan_mixture(
+        rows, recipe.chunk.weights, recipe.chunk.budget_tokens // (length - 1), recipe.chunk.max_epochs
+    )
+    lines: list[dict[str, Any]] = []
+    warnings: list[str] = []
+    for name, source in sources.items():
+        available = rows[name] * (length - 1)
+        wanted = mixture.weights[name] * recipe.chunk.budget_tokens
+        line = {
+            "source": name,
+            "tokens": source.tokens.to_json(),
+            "weight": mixture.weights[name],
+            "wanted_tokens": wanted,
+            "read_tokens": mixture.reads[name] * (length - 1),
+            "wanted_epochs": wanted / available if available else None,
+            "epochs": mixture.reads[name] / rows[name] if rows[name] else 0.0,
+            "removed_as_duplicates": source.removal.to_json(),
+            "removed_in_pilot": source.removal_in_pilot,
+            "held_out": source.held_out,
+        }
+        lines.append(line)
+        if line["wanted_epochs"] is None:
+            warnings.append(f"{name}: nothing is left of it that fills a row")
+        elif line["wanted_epochs"] > GOOD_EPOCHS:
+            warnings.append(
+                f"{name}: its weight asks for {line['wanted_epochs']:.1f} epochs; repetition is almost as good as new"
+                f" text up to 4, and chunk.max_epochs = {recipe.chunk.max_epochs:g} stops there"
+            )
+    if mixture.total_reads < mixture.asked:
+        warnings.append(
+            f"all sources together give {mixture.total_reads * (length - 1):,} of the {recipe.chunk.budget_tokens:,}"
+            f" tokens of the budget within chunk.max_epochs = {recipe.chunk.max_epochs:g}; training ends there"
+        )
+    return {"sources": lines, "warnings": warnings, "read_tokens": mixture.total_reads * (length - 1)}
+
+
+def training_and_feeding(
+    recipe: Recipe, network: GPTConfig, mixture: Mapping[str, Any], asked: Asked
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The recipe's own training on the hardware asked for, and the sizes that its data and the hours could feed."""
+    from model.transformer import parameter_count
+
+    device, mfu = asked.device(), asked.mfu
+    shape = Shape(network.layers, network.width, network.context)
+    measured: str | None = None
+    if asked.hardware.lower() == THIS and mfu is None:
+        device, mfu, measured = _measured_here(recipe, network)
+    devices = asked.devices or 1
+    given = Training(device.peak_flops, mixture["read_tokens"], parameter_count(network), devices, None, mfu, shape)
+    told = training_told(given, device, asked.price)
+    if measured is not None:
+        told["origins"]["mfu"] = measured
+    return told, _feeding(recipe, mixture, replace(given, mfu=told["mfu"]), asked.days)
+
+
+def _measured_here(recipe: Recipe, network: GPTConfig) -> tuple[Accelerator, float, str]:
+    from flows.planning.this_machine import measured_processor, measured_step
+
+    device = measured_processor(recipe.train.threads)
+    step = measured_step(network, recipe.train.micro_batch_rows, recipe.train.threads)
+    return device, step.flops / device.peak_flops, f"measured: {step.tokens_per_second:,.0f} tokens/s"
+
+
+def _feeding(recipe: Recipe, mixture: Mapping[str, Any], given: Training, days: float | None) -> dict[str, Any]:
+    """The compute-optimal model of all text read `max_epochs` times, and of the hours, and which is the bound."""
+    unique = sum(line["tokens"]["value"] for line in mixture["sources"])
+    epochs = recipe.chunk.max_epochs
+    effective = effective_tokens(unique, epochs)
+    by_data = parameters_fed_by(effective)
+    told: dict[str, Any] = {
+        "unique_tokens": unique,
+        "epochs": epochs,
+        "effective_tokens": effective,
+        "parameters_by_data": by_data,
+        "read_tokens": unique * epochs,
+        "days": days,
+    }
+    data_model = replace(given, tokens=unique * epochs, parameters=by_data, shape=None)
+    told["days_for_data"] = solve(data_model)[0].days
+    if days:
+        budget = replace(given, days=days).paid_flops * (given.mfu or 0.0)
+        told["parameters_by_hours"] = balanced_parameters(budget)
+        told["bound"] = "data" if by_data < told["parameters_by_hours"] else "hours"
+    return told
+
+
+def _training_disk(recipe: Recipe, parameters: float) -> dict[str, float]:
+    kept = recipe.train.keep_checkpoints
+    return {"model_bytes": WEIGHT_BYTES * parameters, "checkpoint_bytes": (kept + 1) * CHECKPOINT_BYTES * parameters}
+
+
+def _pilot_warnings(pilot: Pilot, recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> list[str]:
+    warnings: list[str] = []
+    raised = [name for name, share in pilot.shares.items() if share.raised]
+    if raised:
+        warnings.append(
+            f"the pilot took more than was asked of {', '.join(raised)}: they, or the whole, are small, and less would"
+            f" tell little"
+        )
+    pieces = pilot.artifacts["vocab"].report.facts["vocabulary"]["pieces"]
+    if pieces < recipe.vocab.vocab_size:
+        warnings.append(
+            f"the pilot's text gave a vocabulary of {pieces:,} pieces, not {recipe.vocab.vocab_size:,}: the whole will"
+            f" have fewer tokens than told here"
+        )
+    growing = [name for name, source in sources.items() if source.removal.high - source.removal_in_pilot > 0.02]
+    if growing:
+        warnings.append(
+            f"a pilot sees too few duplicates; for {', '.join(growing)} more are expected than it met, and the lower"
+            f" ends of the intervals hold if all of them came in pairs"
+        )
+    return warnings

@@ -1,0 +1,133 @@
+"""The plan of the small corpus: a pilot for real, its plan against what the whole road then gives, and the command."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.builders import BUILDERS
+from flows.planning.calculator import Asked
+from flows.planning.costing import plan_recipe
+from flows.planning.estimation import heldout_share
+from flows.recipe import Recipe, load_recipe
+from model.errors import RecipeError
+from tasks.build import RunContext, Watcher
+from tasks.decontaminate.config import DecontaminateConfig
+
+ASKED = Asked(hardware="h200", devices=8, days=1.0, price=3.5)
+
+
+@pytest.fixture(scope="module")
+def recipe(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    return load_recipe(foundry / "foundry.toml", tmp_path_factory.mktemp("unused"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("root")
+
+
+@pytest.fixture(scope="module")
+def told(recipe: Recipe, root: Path) -> dict[str, Any]:
+    return plan_recipe(recipe, root, 0.01, ASKED, Watcher())
+
+
+def test_small_sources_are_taken_whole_and_told(told: dict[str, Any]):
+    assert {name: source["share"] for name, source in told["pilot"]["sources"].items()} == {"notes": 1.0, "code": 1.0}
+    assert any("took more than was asked of notes, code" in warning for warning in told["warnings"])
+
+
+def test_a_whole_pilot_foresees_what_the_road_gives(told: dict[str, Any], recipe: Recipe, root: Path):
+    context = RunContext(root, run_id="whole")
+    documents = BUILDERS["sample"](context, recipe.sample)
+    cleaned = BUILDERS["clean"](context, documents, recipe.clean)
+    unique = BUILDERS["dedup"](context, cleaned, recipe.dedup)
+    stages = {line["stage"]: line for line in told["stages"]}
+    for artifact in (documents, cleaned, unique):
+        found = artifact.report.total()
+        assert stages[artifact.stage]["documents"]["value"] == found.documents_out
+        assert stages[artifact.stage]["bytes"]["value"] == pytest.approx(found.bytes_out)
+
+
+def test_every_stage_was_measured(told: dict[str, Any]):
+    assert all(line["seconds"] > 0 and line["disk_bytes"] > 0 for line in told["stages"])
+    assert all(10e6 < line["pilot_peak_bytes"] < 10e9 for line in told["stages"])
+
+
+def test_training_reads_the_budget_and_eight_devices_cost_eight_prices(told: dict[str, Any]):
+    training = told["training"]
+    assert training["tokens"] <= 40_000
+    assert training["cost"] == pytest.approx(3.5 * 8 * 24 * training["days"])
+    assert told["feeding"]["bound"] == "data"
+
+
+def test_a_second_pilot_is_reused(told: dict[str, Any], recipe: Recipe, root: Path):
+    again = plan_recipe(recipe, root, 0.01, ASKED, Watcher())
+    assert again == told
+
+
+def test_half_a_corpus_foresees_the_other_half(tmp_path: Path):
+    """2,000 short notes, a third of them too short to keep; the pilot takes 300 and the truth lies in the interval."""
+    notes = tmp_path / "notes.jsonl"
+    long = " ".join(f"the word that{number} and of with be have" for number in range(40))
+    lines = [f"{long} {number}" if number % 3 else f"too short {number}" for number in range(2000)]
+    notes.write_text("".join(json.dumps({"text": line}) + "\n" for line in lines))
+    text = f"""
+        name = "half"
+        budget_tokens = "1M"
+        [[sources]]
+        name = "notes"
+        paths = ["{notes}"]
+        weight = 1.0
+        [clean]
+        preset = "minimal"
+        add = ["gopher_words_min"]
+        [dedup]
+        wipe_out_limit = 1.0
+        [vocab]
+        vocab_size = 300
+        [train.model]
+        context = 64
+        layers = 1
+        heads = 1
+        width = 16
+    """
+    (tmp_path / "half.toml").write_text(text)
+    half = load_recipe(tmp_path / "half.toml", tmp_path)
+    told = plan_recipe(half, tmp_path / "root", 0.01, ASKED, Watcher())
+    assert 0.1 < told["pilot"]["sources"]["notes"]["share"] < 0.3
+    stages = {line["stage"]: line["documents"] for line in told["stages"]}
+    assert stages["sample"]["value"] == 2000
+    assert stages["clean"]["low"] <= 1333 <= stages["clean"]["high"]
+    assert stages["clean"]["high"] - stages["clean"]["low"] < 400
+
+
+def test_the_share_held_out_follows_the_tightest_limit():
+    config = DecontaminateConfig()
+    assert heldout_share(10_000, 1e6, config) == 0.02
+    assert heldout_share(100, 1e6, config) == 0.04  # at least 4 documents
+    assert heldout_share(5, 1e6, config) == 0.2  # at most a fifth
+    assert heldout_share(1_000_000, 1e6, config) == 0.002  # at most 2,000 documents
+    assert heldout_share(10_000, 4e9, config) == 0.001  # at most 4 MB
+
+
+def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path):
+    with pytest.raises(RecipeError, match="--tokens is for the calculator"):
+        plan_recipe(recipe, root, 0.01, Asked(tokens=1e9), Watcher())
+
+
+def test_the_command_calculates_and_refuses():
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        call = [sys.executable, "-m", "flows.cli", "plan", *words]
+        return subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+
+    numbers = ("--tokens", "300B", "--parameters", "100B", "--hardware", "a100", "--devices", "800", "--days", "65")
+    assert json.loads(command(*numbers, "--json").stdout)["mfu"] == pytest.approx(0.128, abs=0.001)
+    printed = command(*numbers).stdout
+    assert "12.8%" in printed
+    assert max(map(len, printed.splitlines())) <= 80
+    refused = command("--tokens", "many")
+    assert (refused.returncode, "write a positive count" in refused.stderr) == (2, True)
