@@ -5,21 +5,13 @@ counted by units per word, and a rule about the length of words says nothing of 
 """
 
 import functools
-from pathlib import Path
 
 import regex
 
+from tasks.clean import counting
 from tasks.clean.rule import Rule
-from tasks.clean.statistics import TextStatistics, duplicate_shares
+from tasks.clean.statistics import TextStatistics
 
-_BULLETS = ("-", "*", "•", "‣", "▪", "●", "◦", "·", "–")
-_ELLIPSES = ("...", "…")
-_STOP_WORDS = {
-    language: frozenset(words.split())
-    for language, words in (
-        line.split("\t") for line in Path(__file__).with_name("stop_words.tsv").read_text("utf-8").splitlines() if line
-    )
-}
 _SCRIPTS_WITH_STOP_WORDS = regex.compile(r"[\p{Latin}\p{Cyrillic}\p{Han}\p{Hiragana}\p{Katakana}]")
 _LETTERS = regex.compile(r"\p{L}")
 _SAMPLE_CHARACTERS = 2000
@@ -36,19 +28,19 @@ def mean_word_length(statistics: TextStatistics, limit: float) -> float | None:
     del limit
     if not statistics.units or statistics.is_spaceless:
         return None
-    return statistics.characters / len(statistics.units)
+    return statistics.characters / statistics.units
 
 
 def hashes_per_word(statistics: TextStatistics, limit: float) -> float | None:
     """Hash signs (#) per word."""
     del limit
-    return _per_word(statistics.text.count("#"), statistics)
+    return _per_word(statistics.count_of(counting.HASHES), statistics)
 
 
 def ellipses_per_word(statistics: TextStatistics, limit: float) -> float | None:
     """Ellipses (... or …) per word."""
     del limit
-    return _per_word(sum(statistics.text.count(sign) for sign in _ELLIPSES), statistics)
+    return _per_word(statistics.count_of(counting.ELLIPSES), statistics)
 
 
 def _per_word(count: int, statistics: TextStatistics) -> float | None:
@@ -58,24 +50,24 @@ def _per_word(count: int, statistics: TextStatistics) -> float | None:
 def bullet_lines(statistics: TextStatistics, limit: float) -> float | None:
     """Share of lines that begin with a bullet."""
     del limit
-    return _share_of_lines(statistics, lambda line: line.startswith(_BULLETS))
+    return _share_of_lines(statistics.count_of(counting.BULLET_LINES), statistics)
 
 
 def ellipsis_lines(statistics: TextStatistics, limit: float) -> float | None:
     """Share of lines that end with an ellipsis."""
     del limit
-    return _share_of_lines(statistics, lambda line: line.endswith(_ELLIPSES))
+    return _share_of_lines(statistics.count_of(counting.ELLIPSIS_LINES), statistics)
 
 
-def _share_of_lines(statistics: TextStatistics, has_property) -> float | None:
-    if not statistics.lines:
-        return None
-    return sum(map(has_property, statistics.lines)) / len(statistics.lines)
+def _share_of_lines(count: int, statistics: TextStatistics) -> float | None:
+    lines = statistics.count_of(counting.LINES)
+    return count / lines if lines else None
 
 
 def alphabetic_words(statistics: TextStatistics, limit: float) -> float | None:
     """Share of words that hold at least one letter."""
-    return statistics.alphabetic_share(enough=limit)
+    del limit
+    return statistics.count_of(counting.ALPHABETIC_UNITS) / statistics.units if statistics.units else None
 
 
 def stop_words(statistics: TextStatistics, limit: float) -> float | None:
@@ -85,15 +77,9 @@ def stop_words(statistics: TextStatistics, limit: float) -> float | None:
     language or, the language being unknown, for the script.
     """
     if statistics.language is not None:
-        words = _STOP_WORDS.get(statistics.language.partition("-")[0].lower())
-        return None if words is None else _seen(words, statistics)
-    most = max(_seen(words, statistics) for words in _STOP_WORDS.values())
+        return statistics.stop_words_seen(statistics.language.partition("-")[0].lower())
+    most = statistics.most_stop_words_seen
     return None if most < limit and not _is_script_covered(statistics.text) else most
-
-
-def _seen(words: frozenset[str], statistics: TextStatistics) -> int:
-    vocabulary = statistics.vocabulary
-    return sum(word in vocabulary or word.capitalize() in vocabulary or word.upper() in vocabulary for word in words)
 
 
 def _is_script_covered(text: str) -> bool:
@@ -104,35 +90,36 @@ def _is_script_covered(text: str) -> bool:
 def duplicate_lines(statistics: TextStatistics, limit: float) -> float:
     """Share of lines that stood earlier in the document."""
     del limit
-    return duplicate_shares(statistics.lines)[0]
+    return statistics.repeated_lines[0]
 
 
 def duplicate_line_characters(statistics: TextStatistics, limit: float) -> float:
     """Share of characters in lines that stood earlier."""
     del limit
-    return duplicate_shares(statistics.lines)[1]
+    return statistics.repeated_lines[1]
 
 
 def duplicate_paragraphs(statistics: TextStatistics, limit: float) -> float:
     """Share of paragraphs that stood earlier."""
     del limit
-    return duplicate_shares(statistics.paragraphs)[0]
+    return statistics.repeated_paragraphs[0]
 
 
 def duplicate_paragraph_characters(statistics: TextStatistics, limit: float) -> float:
     """Share of characters in paragraphs that stood earlier."""
     del limit
-    return duplicate_shares(statistics.paragraphs)[1]
+    return statistics.repeated_paragraphs[1]
 
 
 def top_gram(n: int, statistics: TextStatistics, limit: float) -> float:
     """Share of characters in the most frequent n-gram of words."""
-    return statistics.top_gram_share(n, enough=limit)
+    del limit
+    return statistics.top_gram_share(n)
 
 
 def duplicate_grams(n: int, statistics: TextStatistics, limit: float) -> float:
     """Share of characters in n-grams of words that stood earlier."""
-    return statistics.duplicate_gram_share(n, enough=limit)
+    return statistics.repeated_gram_share(n, enough=limit)
 
 
 RULES = (

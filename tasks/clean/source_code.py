@@ -5,6 +5,7 @@ They find data, minified and generated files among code.
 
 import re
 
+from tasks.clean import counting
 from tasks.clean.rule import Rule
 from tasks.clean.statistics import TextStatistics
 
@@ -27,7 +28,7 @@ def longest_line(statistics: TextStatistics, limit: float) -> float:
 def alphanumeric_share(statistics: TextStatistics, limit: float) -> float | None:
     """Share of letters and digits among all characters that are not blanks at the beginning or end of lines."""
     del limit
-    characters = sum(map(len, statistics.lines))
+    characters = statistics.count_of(counting.LINE_CHARACTERS)
     return len(_NOT_ALPHANUMERIC.sub("", statistics.text)) / characters if characters else None
 
 

@@ -1,168 +1,205 @@
-"""What rules measure: words, n-grams, lines and paragraphs of one document, each computed once and only when asked.
+"""What rules measure: words, n-grams, lines and paragraphs of one document, counted by compiled kernels when asked.
 
-Words become numbers once; n-grams are polynomial hashes over those numbers in 64 bits, so that finding repeated ones is
-a sort of integers. In a spaceless script the units are characters, of which two carry about as much as one word, so an
-n-gram of words is measured there as one of 2n units.
+In a spaceless script the units are characters, of which two carry about as much as one word, so an n-gram of words is
+measured there as one of 2n units.
 """
 
 import functools
-import re
-from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
-from tasks.clean.words import has_spaceless_script, split_units, words_in_units
+from tasks.clean import counting
+from tasks.clean.characters import character_flags
+from tasks.clean.stop_words import stop_words
+from tasks.clean.words import words_of_units
 
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-_LETTER = re.compile(r"[^\W\d_]")
-_PARAGRAPH_BORDER = re.compile(r"\n\s*\n")
+_LEAST_ROOM = 1 << 16
+
+
+class Scratch:
+    """Memory of the kernels, kept from document to document; it grows to what the largest needed."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(counting.COUNTS, np.int64)
+        self.seen = np.zeros(stop_words().count, np.uint8)
+        self.owner: object = None
+        self._stamp = 0
+        self._grow(_LEAST_ROOM)
+
+    def _grow(self, room: int) -> None:
+        self.hashes = np.zeros((3, room), np.uint64)
+        self.lengths = np.zeros((3, room), np.int64)
+        self.keys = np.zeros(1 << (2 * room - 1).bit_length(), np.uint64)
+        self.stamps = np.zeros(len(self.keys), np.int64)
+        self.uses = np.zeros(len(self.keys), np.int64)
+
+    def count(self, raw: np.ndarray, owner: object) -> None:
+        """Count `raw` (UTF-8 bytes) for `owner`, whose results stand here until the next count."""
+        if len(raw) + 1 > self.hashes.shape[1]:
+            self._grow(len(raw) + 1)
+        words = stop_words()
+        counting.count_text(
+            raw, character_flags(), words.keys, words.numbers, self.counts, self.seen, self.hashes, self.lengths
+        )
+        self.owner = owner
+
+    def stamp(self) -> int:
+        """A number that no slot of the hash table holds yet, which makes the table empty."""
+        self._stamp += 1
+        return self._stamp
+
+
+@functools.cache
+def _shared_scratch() -> Scratch:
+    return Scratch()
 
 
 class TextStatistics:
-    """Lazy measurements of `text`; `language` is an ISO 639 code or None."""
+    """Lazy measurements of a text, given as str or UTF-8 bytes; `language` is an ISO 639 code or None.
 
-    def __init__(self, text: str, language: str | None = None) -> None:
-        self.text = text
+    `measured` holds numbers that were found elsewhere, by name: the identified language's confidence, the quality.
+    """
+
+    def __init__(
+        self,
+        text: "str | np.ndarray",
+        language: str | None = None,
+        *,
+        scratch: Scratch | None = None,
+        measured: Mapping[str, float] | None = None,
+    ) -> None:
+        self._given = text
         self.language = language
+        self.measured = measured or {}
+        self._scratch = scratch or _shared_scratch()
 
     @functools.cached_property
-    def units(self) -> list[str]:
-        """Words, or characters of spaceless scripts."""
-        return split_units(self.text)
+    def text(self) -> str:
+        """The document's text."""
+        return self._given if isinstance(self._given, str) else self._given.tobytes().decode()
 
     @functools.cached_property
-    def _word_count(self) -> tuple[float, int]:
-        if has_spaceless_script(self.text):
-            return words_in_units(self.units)
-        return float(len(self.units)), 0
+    def raw(self) -> np.ndarray:
+        """The document's UTF-8 bytes (uint8)."""
+        return np.frombuffer(self._given.encode(), np.uint8) if isinstance(self._given, str) else self._given
+
+    @functools.cached_property
+    def _counts(self) -> list[int]:
+        self._own_scratch()
+        return self._scratch.counts.tolist()
+
+    def _own_scratch(self) -> Scratch:
+        if self._scratch.owner is not self:
+            self._scratch.count(self.raw, self)
+        return self._scratch
+
+    def count_of(self, what: int) -> int:
+        """One of the counts that `counting` names."""
+        return self._counts[what]
 
     @property
+    def units(self) -> int:
+        """Number of words, or of characters of spaceless scripts."""
+        return self._counts[counting.UNITS]
+
+    @functools.cached_property
     def words(self) -> float:
         """Number of words; spaceless scripts by units per word."""
-        return self._word_count[0]
+        counts = self._counts
+        return words_of_units(
+            counts[counting.UNITS], counts[counting.CHINESE_JAPANESE_UNITS], counts[counting.SOUTH_EAST_ASIAN_UNITS]
+        )
 
     @property
     def is_spaceless(self) -> bool:
         """Whether most units belong to scripts without blanks between words."""
-        return self._word_count[1] * 2 > len(self.units)
+        counts = self._counts
+        spaceless = counts[counting.CHINESE_JAPANESE_UNITS] + counts[counting.SOUTH_EAST_ASIAN_UNITS]
+        return spaceless * 2 > counts[counting.UNITS]
 
-    @functools.cached_property
-    def vocabulary(self) -> dict[str, int]:
-        """Each different unit and its number, in order of first appearance."""
-        return {unit: number for number, unit in enumerate(dict.fromkeys(self.units))}
-
-    @functools.cached_property
-    def _numbers(self) -> np.ndarray:
-        return np.fromiter(map(self.vocabulary.__getitem__, self.units), np.int64, len(self.units))
-
-    @functools.cached_property
-    def lengths(self) -> np.ndarray:
-        """Characters of each unit, in order (int64)."""
-        return np.fromiter(map(len, self.vocabulary), np.int64, len(self.vocabulary))[self._numbers]
-
-    @functools.cached_property
+    @property
     def characters(self) -> int:
         """Characters of all units together, without blanks."""
-        return int(self.lengths.sum())
+        return self._counts[counting.UNIT_CHARACTERS]
 
-    def alphabetic_share(self, enough: float = 1.0) -> float:
-        """Share of units that hold a letter; a lower bound that reaches `enough` is returned as it is."""
-        if not self.units:
+    def stop_words_seen(self, language: str) -> int | None:
+        """How many different stop words of a language stand in the text; None where there is no list."""
+        return stop_words().seen(self._seen, language)
+
+    @functools.cached_property
+    def _seen(self) -> np.ndarray:
+        return self._own_scratch().seen.copy()
+
+    @property
+    def most_stop_words_seen(self) -> int:
+        """The most that `stop_words_seen` gives for any language."""
+        return stop_words().most_seen(self._seen)
+
+    @functools.cached_property
+    def repeated_lines(self) -> tuple[float, float]:
+        """(share of lines, share of their characters) that are repetitions of an earlier line."""
+        return self._repeated(1, counting.LINES, counting.LINE_CHARACTERS)
+
+    @functools.cached_property
+    def repeated_paragraphs(self) -> tuple[float, float]:
+        """(share of paragraphs, share of their characters) that are repetitions of an earlier paragraph."""
+        return self._repeated(2, counting.PARAGRAPHS, counting.PARAGRAPH_CHARACTERS)
+
+    def _repeated(self, row: int, count: int, characters: int) -> tuple[float, float]:
+        blocks = self._counts[count]
+        if blocks < 2:
+            return 0.0, 0.0
+        scratch = self._own_scratch()
+        repeated, repeated_characters = counting.repeated_share(
+            scratch.hashes[row], scratch.lengths[row], blocks, scratch.keys, scratch.stamps, scratch.stamp()
+        )
+        return repeated / blocks, repeated_characters / self._counts[characters]
+
+    def top_gram_share(self, n: int) -> float:
+        """Characters of the most frequent n-gram times how often it stands, per characters; 0 when none repeats."""
+        if not self.characters:
             return 0.0
-        flags = np.fromiter(map(str.isalpha, self.vocabulary), bool, len(self.vocabulary))
-        share = float(flags[self._numbers].mean())
-        if share >= enough:
-            return share
-        for unit, number in self.vocabulary.items():
-            if not flags[number]:
-                flags[number] = _LETTER.search(unit) is not None
-        return float(flags[self._numbers].mean())
+        scratch = self._own_scratch()
+        most, longest = counting.top_gram(
+            scratch.hashes[0],
+            scratch.lengths[0],
+            self.units,
+            self._gram_size(n),
+            scratch.keys,
+            scratch.stamps,
+            scratch.uses,
+            scratch.stamp(),
+        )
+        return min(1.0, most * longest / self.characters) if most > 1 else 0.0
 
-    @functools.cached_property
-    def lines(self) -> list[str]:
-        """Lines without surrounding blanks; blank ones left out."""
-        return [stripped for line in self.text.split("\n") if (stripped := line.strip())]
+    def _gram_size(self, n: int) -> int:
+        return 2 * n if self.is_spaceless else n
 
-    @functools.cached_property
-    def paragraphs(self) -> list[str]:
-        """Blocks between blank lines."""
-        return [stripped for block in _PARAGRAPH_BORDER.split(self.text) if (stripped := block.strip())]
-
-    @functools.cached_property
-    def _unit_hashes(self) -> np.ndarray:
-        # splitmix64's finisher spreads the small numbers over 64 bits.
-        mixed = (np.arange(1, len(self.vocabulary) + 1, dtype=np.uint64)) * _MULTIPLIER
-        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return (mixed ^ (mixed >> np.uint64(31)))[self._numbers]
-
-    def _gram_hashes(self, n: int) -> np.ndarray:
-        size = 2 * n if self.is_spaceless else n
-        count = len(self.units) - size + 1
-        if count <= 0:
-            return np.zeros(0, np.uint64)
-        hashes = np.zeros(count, np.uint64)
-        for offset in range(size):
-            hashes *= _MULTIPLIER
-            hashes += self._unit_hashes[offset : offset + count]
-        return hashes
-
-    def top_gram_share(self, n: int, enough: float = 0.0) -> float:
-        """Characters of the most frequent n-gram times how often it stands, per characters; 0 when none repeats.
-
-        An upper bound that is not above `enough` is returned without looking further.
-        """
-        hashes = self._gram_hashes(n)
-        ordered = np.sort(hashes)
-        borders = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1], [True])))
-        counts = np.diff(borders)
-        most = int(counts.max()) if len(hashes) else 0
-        if most <= 1:
-            return 0.0
-        size = len(self.units) - len(hashes) + 1
-        ends = np.concatenate(([0], np.cumsum(self.lengths)))
-        gram_lengths = ends[size:] - ends[:-size]
-        bound = most * int(gram_lengths.max()) / self.characters
-        if bound <= enough:
-            return bound
-        winners = np.isin(hashes, ordered[borders[:-1][counts == most]])
-        return min(1.0, most * int(gram_lengths[winners].max()) / self.characters)
-
-    @functools.cached_property
-    def _most_duplicated(self) -> float:
-        return self._duplicate_share(5)
-
-    def duplicate_gram_share(self, n: int, enough: float = 0.0) -> float:
+    def repeated_gram_share(self, n: int, enough: float = 0.0) -> float:
         """Share of characters in n-grams (n >= 5) that stood earlier in the text, each character counted once.
 
         A repeated longer n-gram consists of repeated 5-grams, so the share of those is an upper bound; where it is not
         above `enough`, the bound is returned without looking further.
         """
-        bound = self._most_duplicated
-        return bound if n == 5 or bound <= enough else self._duplicate_share(n)
+        bound = self._most_repeated
+        return bound if n == 5 or bound <= enough else self._repeated_grams(n)
 
-    def _duplicate_share(self, n: int) -> float:
-        hashes = self._gram_hashes(n)
-        ordered = np.sort(hashes)
-        if not (ordered[1:] == ordered[:-1]).any():
+    @functools.cached_property
+    def _most_repeated(self) -> float:
+        return self._repeated_grams(5)
+
+    def _repeated_grams(self, n: int) -> float:
+        if not self.characters:
             return 0.0
-        order = np.argsort(hashes, kind="stable")
-        again = order[1:][hashes[order[1:]] == hashes[order[:-1]]]
-        size = len(self.units) - len(hashes) + 1
-        edges = np.zeros(len(self.units) + 1, np.int64)
-        np.add.at(edges, again, 1)
-        np.add.at(edges, again + size, -1)
-        covered = np.cumsum(edges[:-1]) > 0
-        return int(self.lengths[covered].sum()) / self.characters
-
-
-def duplicate_shares(blocks: list[str]) -> tuple[float, float]:
-    """(share of blocks, share of characters) that are repetitions of an earlier block."""
-    if not blocks:
-        return 0.0, 0.0
-    counts = Counter(blocks)
-    if len(counts) == len(blocks):
-        return 0.0, 0.0
-    characters = sum(map(len, blocks))
-    repeated = characters - sum(map(len, counts))
-    return (len(blocks) - len(counts)) / len(blocks), repeated / characters
+        scratch = self._own_scratch()
+        characters = counting.repeated_grams(
+            scratch.hashes[0],
+            scratch.lengths[0],
+            self.units,
+            self._gram_size(n),
+            scratch.keys,
+            scratch.stamps,
+            scratch.stamp(),
+        )
+        return characters / self.characters

@@ -9,17 +9,29 @@ import re
 
 import regex
 
-_CHINESE_JAPANESE = (
-    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-)
-_SOUTH_EAST_ASIAN = "\u0e01-\u0e5b\u0e81-\u0edf\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
-_PUNCTUATION = "\u3001-\u3004\u3008-\u303f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65“”‘’…—·"
-_SPACELESS = re.compile(f"[{_CHINESE_JAPANESE}{_SOUTH_EAST_ASIAN}]")
-_UNITS = regex.compile(
-    rf"[{_CHINESE_JAPANESE}{_SOUTH_EAST_ASIAN}]\p{{M}}*"
-    rf"|[^\s{_CHINESE_JAPANESE}{_SOUTH_EAST_ASIAN}{_PUNCTUATION}]+"
-)
-_CHINESE_JAPANESE_UNIT = re.compile(f"[{_CHINESE_JAPANESE}]")
+Ranges = tuple[tuple[int, int], ...]
+
+CHINESE_JAPANESE: Ranges = (
+    (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
+)  # fmt: skip
+SOUTH_EAST_ASIAN: Ranges = (
+    (0x0E01, 0x0E5B), (0x0E81, 0x0EDF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF),
+)  # fmt: skip
+SPACELESS_PUNCTUATION: Ranges = (
+    (0x00B7, 0x00B7), (0x2014, 0x2014), (0x2018, 0x2019), (0x201C, 0x201D), (0x2026, 0x2026), (0x3001, 0x3004),
+    (0x3008, 0x303F), (0xFF01, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40), (0xFF5B, 0xFF65),
+)  # fmt: skip
+
+
+def _class(ranges: Ranges) -> str:
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+
+
+_UNITS_CLASS = _class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))
+_SPACELESS = re.compile(f"[{_UNITS_CLASS}]")
+_UNITS = regex.compile(rf"[{_UNITS_CLASS}]\p{{M}}*|[^\s{_UNITS_CLASS}{_class(SPACELESS_PUNCTUATION)}]+")
+_CHINESE_JAPANESE_UNIT = re.compile(f"[{_class(CHINESE_JAPANESE)}]")
 _UNITS_PER_WORD_CHINESE_JAPANESE = 1.7
 _UNITS_PER_WORD_SOUTH_EAST_ASIAN = 3.0
 
@@ -42,14 +54,18 @@ def words_in_units(units: list[str]) -> tuple[float, int]:
             chinese_japanese += 1
         elif _SPACELESS.match(unit):
             south_east_asian += 1
+    return words_of_units(len(units), chinese_japanese, south_east_asian), chinese_japanese + south_east_asian
+
+
+def words_of_units(units: int, chinese_japanese: int, south_east_asian: int) -> float:
+    """Number of words that `units` amount to, of which so many are characters of spaceless scripts."""
     spaceless = chinese_japanese + south_east_asian
-    words = (
-        len(units)
+    return (
+        units
         - spaceless
         + chinese_japanese / _UNITS_PER_WORD_CHINESE_JAPANESE
         + south_east_asian / _UNITS_PER_WORD_SOUTH_EAST_ASIAN
     )
-    return words, spaceless
 
 
 def count_words(text: str) -> float:

@@ -98,15 +98,15 @@ def naive_duplicate_share(words, n):
 @given(st.lists(st.sampled_from(["a", "bb", "ccc"]), min_size=1, max_size=60), st.integers(5, 10))
 def test_duplicate_grams_agree_with_a_plain_search(words, n):
     statistics = TextStatistics(" ".join(words))
-    assert statistics.duplicate_gram_share(n) == pytest.approx(naive_duplicate_share(words, n))
-    enough = statistics.duplicate_gram_share(n, enough=0.3)
+    assert statistics.repeated_gram_share(n) == pytest.approx(naive_duplicate_share(words, n))
+    enough = statistics.repeated_gram_share(n, enough=0.3)
     assert (enough > 0.3) == (naive_duplicate_share(words, n) > 0.3)
 
 
 def test_chinese_repetition_is_measured_in_pairs_of_characters():
     sentence = "春眠不觉晓处处闻啼鸟夜来风雨声花落知多少"
-    assert TextStatistics(sentence).duplicate_gram_share(5) == 0
-    assert TextStatistics(sentence + sentence).duplicate_gram_share(10) == 0.5
+    assert TextStatistics(sentence).repeated_gram_share(5) == 0
+    assert TextStatistics(sentence + sentence).repeated_gram_share(10) == 0.5
 
 
 def test_c4_values():

@@ -1,0 +1,104 @@
+"""The counting kernels agree with plain Python that a reader can check, on any text."""
+
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.clean import counting
+from tasks.clean.statistics import Scratch, TextStatistics
+from tasks.clean.stop_words import stop_words
+from tasks.clean.words import count_words, has_spaceless_script, split_units
+
+SIGNS = 'aB1 \n\t.!?…"”)#{-•。我国ありกำ\u00a0\u2028é\u0301،“中、\u3000🙂'
+TEXTS = st.one_of(
+    st.text(st.sampled_from(SIGNS), max_size=80),
+    st.text(st.characters(max_codepoint=0x1FFFF, exclude_categories=["Cs"]), max_size=40),
+    st.lists(st.sampled_from(["ab", "cd", "e", "我", "\n", "\n\n", " "]), max_size=120).map(" ".join),
+)
+SENTENCE_END = re.compile(r"[.!?]+[\"'”’»)\]]*(?=\s|$)|[。！？।۔؟]")
+BULLETS = ("-", "*", "•", "‣", "▪", "●", "◦", "·", "–")
+
+
+def lines_of(text):
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def paragraphs_of(text):
+    return [block.strip() for block in re.split(r"\n\s*\n", text) if block.strip()]
+
+
+def repeated(blocks):
+    again = len(blocks) - len(set(blocks))
+    characters = sum(map(len, blocks)) - sum(map(len, set(blocks)))
+    return (again / len(blocks), characters / sum(map(len, blocks))) if blocks else (0.0, 0.0)
+
+
+@settings(max_examples=400, deadline=None)
+@given(TEXTS)
+def test_counts_are_those_of_plain_python(text):
+    statistics = TextStatistics(text)
+    count = statistics.count_of
+    units, lines, paragraphs = split_units(text), lines_of(text), paragraphs_of(text)
+    assert statistics.units == len(units)
+    assert statistics.words == pytest.approx(count_words(text))
+    assert statistics.characters == sum(map(len, units))
+    assert count(counting.ALPHABETIC_UNITS) == sum(1 for unit in units if re.search(r"[^\W\d_]", unit))
+    assert count(counting.HASHES) == text.count("#")
+    assert count(counting.ELLIPSES) == text.count("...") + text.count("…")
+    assert count(counting.OPENING_BRACES) == text.count("{")
+    assert count(counting.LINE_FEEDS) == text.count("\n")
+    assert count(counting.SENTENCES) == len(SENTENCE_END.findall(text))
+    assert count(counting.LINES) == len(lines)
+    assert count(counting.BULLET_LINES) == sum(line.startswith(BULLETS) for line in lines)
+    assert count(counting.ELLIPSIS_LINES) == sum(line.endswith(("...", "…")) for line in lines)
+    assert count(counting.LINE_CHARACTERS) == sum(map(len, lines))
+    assert count(counting.PARAGRAPHS) == len(paragraphs)
+    assert statistics.repeated_lines == pytest.approx(repeated(lines))
+    assert statistics.repeated_paragraphs == pytest.approx(repeated(paragraphs))
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.integers(2, 4))
+def test_the_most_frequent_gram_is_that_of_a_plain_count(text, n):
+    units = split_units(text)
+    spaceless = sum(map(has_spaceless_script, units)) * 2 > len(units)
+    size = 2 * n if spaceless else n
+    grams = Counter(tuple(units[start : start + size]) for start in range(len(units) - size + 1))
+    most = max(grams.values(), default=0)
+    longest = max((sum(map(len, gram)) for gram, uses in grams.items() if uses == most), default=0)
+    characters = sum(map(len, units))
+    expected = min(1.0, most * longest / characters) if most > 1 else 0.0
+    assert TextStatistics(text).top_gram_share(n) == pytest.approx(expected)
+
+
+def test_placeholder_text_is_counted_in_any_case():
+    assert TextStatistics("Lorem Ipsum, lorem  ipsum, LOREM IPSUM lorem").count_of(counting.LOREM_IPSUM) == 2
+
+
+def test_lines_count_as_short_by_width():
+    text = "x" * 30 + "\n" + "x" * 31 + "\n" + "我" * 10 + "\n" + "我" * 11
+    assert TextStatistics(text).count_of(counting.SHORT_LINES) == 2
+
+
+def test_stop_words_count_once_each_in_three_forms():
+    statistics = TextStatistics("The THE the, und Und tHe")
+    assert statistics.stop_words_seen("en") == 1  # "the," has a comma and "tHe" an odd form, the rest is one word
+    assert statistics.stop_words_seen("de") == 1
+    assert statistics.stop_words_seen("xx") is None
+    assert stop_words().count > 100
+
+
+def test_two_texts_may_share_the_memory_of_the_kernels():
+    scratch = Scratch()
+    first, second = TextStatistics("a b a b", scratch=scratch), TextStatistics("c\nc\nd", scratch=scratch)
+    assert first.words == 4
+    assert second.repeated_lines[0] == pytest.approx(1 / 3)
+    assert first.top_gram_share(2) == 1.0
+
+
+def test_a_text_larger_than_the_room_of_the_kernels():
+    text = "word " * 40_000
+    assert TextStatistics(text, scratch=Scratch()).repeated_gram_share(10) == pytest.approx(1, abs=0.001)
