@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOT ?= bessemer-data
 
-.PHONY: help setup demo test lint format prove prove-joints lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -40,6 +40,9 @@ prove: $(READY) ## slow proofs: kill -9 in every stage, reuse, real data
 
 prove-joints: $(READY) ## the joints: identity, leases, commit, resume, each counted in a table
 	$(BIN)/python -m pytest tests/joints -m joints $(PYTEST_FLAGS)
+
+prove-data: $(READY) ## the data stages on real text: recall, precision, conservation, equal bytes
+	$(BIN)/python -m pytest tests/prove_data -m prove_data $(PYTEST_FLAGS)
 
 lock: $(READY) ## write requirements.lock from what the environment holds
 	{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^torch==([0-9.]+)\+.*/torch==\1/'; } > requirements.new

@@ -1,9 +1,10 @@
 """Word shingles of a text as 64-bit hashes, straight from its UTF-8 bytes.
 
-A word is a run of letters, digits and marks, lower-cased; in scripts without blanks each character is a word. A
-shingle is `width` consecutive words; a text with fewer words has one shingle of all of them, and a text without any
-word has one of its raw bytes, so that every document can be compared. The upper 32 bits of a shingle's hash feed
-MinHash, all 64 stand for the shingle where true Jaccard similarity is computed.
+A word is a run of letters, digits, marks and underscores, lower-cased (`\\w+`, and marks that `\\w` leaves out); in
+scripts without blanks each character is a word. A shingle is `width` consecutive words; a text with fewer words has one
+shingle of all of them, and a text without any word has one of its raw bytes, so that every document can be compared.
+The upper 32 bits of a shingle's hash feed MinHash, all 64 stand for the shingle where true Jaccard similarity is
+computed.
 """
 
 import functools
@@ -43,7 +44,7 @@ def fold_table() -> U32:
     table = np.zeros(_TABLE_SIZE, np.uint32)
     for codepoint in range(_TABLE_SIZE):
         character = chr(codepoint)
-        if unicodedata.category(character)[0] in "LNM":
+        if character == "_" or unicodedata.category(character)[0] in "LNM":
             lower = character.lower()
             folded = ord(lower) if len(lower) == 1 else codepoint
             table[codepoint] = folded | (int(_OWN_WORD) if is_unspaced(codepoint) else 0)

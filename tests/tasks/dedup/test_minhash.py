@@ -20,13 +20,14 @@ MIXED = [
     "",
     "!!! ???",
     "ภาษาไทยไม่มีช่องว่าง",
+    "snake_case and __init__ are words",
     "naïve café 𝟙𝟚 😀 ok",
     "カタカナと漢字 mixed with English words",
     "x" * 5000,
     " ".join(f"word{number}" for number in range(6000)),
 ]
 
-texts_strategy = st.lists(st.text(st.sampled_from("ab Zé дЖ中文のไ，.\n😀𠀀1"), max_size=80), min_size=1, max_size=8)
+texts_strategy = st.lists(st.text(st.sampled_from("ab_ Zé дЖ中文のไ，.\n😀𠀀1"), max_size=80), min_size=1, max_size=8)
 
 
 def buffers(texts):
@@ -38,7 +39,7 @@ def reference_words(text):
     words, run = [], ""
     for character in text:
         codepoint = ord(character)
-        kind = "L" if 0x20000 <= codepoint <= 0x3FFFD else unicodedata.category(character)[0]
+        kind = "L" if character == "_" or 0x20000 <= codepoint <= 0x3FFFD else unicodedata.category(character)[0]
         unspaced = 0x0E00 <= codepoint <= 0x0EFF or 0x3040 <= codepoint <= 0x9FFF or codepoint >= 0x20000
         if kind in "LNM" and codepoint < 0x40000 and not unspaced:
             run += character.lower() if len(character.lower()) == 1 else character

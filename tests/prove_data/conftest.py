@@ -1,0 +1,83 @@
+"""What `make prove-data` measures, in one table: each proof states a number, its 95% interval, its target.
+
+    def test_recall(measured: Measured) -> None:
+        measured("dedup", "recall at J >= .8", recall, at_least=0.97, low=low, high=high, note="1,200 planted pairs")
+
+The corpora lie in `../shared/data` beside the checkout, or where BESSEMER_DATA says; proofs that need them are skipped,
+and say so, where they are not. MEASURED_JSON names a file that takes the same rows as JSON.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROW = "measured"
+_HEADER = ("stage", "measured", "value", "95% interval", "target", "", "note")
+
+Measured = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of real corpora."""
+    folder = Path(os.environ.get("BESSEMER_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no corpora at {folder}; name their folder in BESSEMER_DATA")
+    return folder
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measured:
+    """Keeps a row of the table, and fails the proof where the value misses `at_least` or exceeds `at_most`."""
+
+    def keep(
+        stage: str,
+        what: str,
+        value: float,
+        *,
+        at_least: float | None = None,
+        at_most: float | None = None,
+        low: float | None = None,
+        high: float | None = None,
+        note: str = "",
+    ) -> None:
+        held = (at_least is None or value >= at_least) and (at_most is None or value <= at_most)
+        limits = {"at_least": at_least, "at_most": at_most, "low": low, "high": high}
+        row = {"stage": stage, "what": what, "value": value, **limits, "held": held, "note": note}
+        request.node.user_properties.append((ROW, row))
+        assert held, f"{stage}: {what} is {value}, and should be {_target(row)}"
+
+    return keep
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """The table, at the end of the session; nothing where nothing was measured."""
+    reports = [report for group in ("passed", "failed") for report in terminalreporter.stats.get(group, [])]
+    rows = [row for report in reports for name, row in report.user_properties if name == ROW]
+    if not rows:
+        return
+    terminalreporter.section("measured")
+    cells = [_HEADER, *(_cells(row) for row in sorted(rows, key=lambda row: row["stage"]))]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADER))]
+    for line in cells:
+        terminalreporter.write_line(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
+    if path := os.environ.get("MEASURED_JSON"):
+        Path(path).write_text(json.dumps(rows, indent=1, ensure_ascii=False))
+        terminalreporter.write_line(f"rows written to {path}")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    interval = f"{row['low']:.4g} to {row['high']:.4g}" if row["low"] is not None else ""
+    held = "" if row["held"] else "MISSED"
+    return row["stage"], row["what"], f"{row['value']:.6g}", interval, _target(row), held, row["note"]
+
+
+def _target(row: dict[str, Any]) -> str:
+    limits = ((">=", row["at_least"]), ("<=", row["at_most"]))
+    return " ".join(f"{sign} {limit:g}" for sign, limit in limits if limit is not None)
