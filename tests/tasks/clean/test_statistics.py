@@ -15,7 +15,10 @@ from tasks.clean.words import count_words, has_spaceless_script, split_units
 SIGNS = 'aB1 \n\t.!?…"”)#{-•。我国ありกำ\u00a0\u2028é\u0301،“中、\u3000🙂'
 TEXTS = st.one_of(
     st.text(st.sampled_from(SIGNS), max_size=80),
-    st.text(st.characters(max_codepoint=0x1FFFF, exclude_categories=["Cs"]), max_size=40),
+    st.text(
+        st.characters(max_codepoint=0x1FFFF, exclude_categories=["Cs"], exclude_characters="\x1c\x1d\x1e\x1f"),
+        max_size=40,
+    ),
     st.lists(st.sampled_from(["ab", "cd", "e", "我", "\n", "\n\n", " "]), max_size=120).map(" ".join),
 )
 SENTENCE_END = re.compile(r"[.!?]+[\"'”’»)\]]*(?=\s|$)|[。！？।۔؟]")
