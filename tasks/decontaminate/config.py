@@ -64,6 +64,9 @@ class DecontaminateConfig(StrictConfig):
     """An n-gram in more items of a benchmark than this is its template, not one item's text."""
     contained_share: float = Field(default=0.8, gt=0.0, le=1.0)
     """Share of a text's n-grams in one document from which on common and template n-grams are evidence after all."""
+    planted_per_form: int = Field(default=50, ge=0, le=10_000)
+    """Items planted into the run's own documents in each of six forms, to measure recall and precision of the search;
+    planted text never reaches the output."""
     mode: Literal["cut", "drop", "flag"] = "cut"
     """cut: leaks and a window around them are cut out; drop: the document goes; flag: it stays and LEAKS says so."""
     window_chars: int = Field(default=200, ge=0, le=100_000)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from model.durable import write_atomically
 from model.errors import Bug
 from tasks.artifact import Artifact, read_table
+from tasks.decontaminate.audit import choose_hosts, make_plants, measure_search
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
 from tasks.decontaminate.items import items_table, read_items
@@ -36,7 +37,7 @@ from tasks.decontaminate.leaks import (
 )
 from tasks.decontaminate.patterns import I64, Patterns, build_patterns, template_patterns
 from tasks.decontaminate.rewrite import Decisions, rewrite_part
-from tasks.decontaminate.scan import Hits, Verifier, scan_texts
+from tasks.decontaminate.scan import Hits, Verifier, scan_texts, text_buffers
 from tasks.parts import map_parts, unit_name
 from tasks.report import StageReport
 from tasks.workspace import Workspace
@@ -80,12 +81,15 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     remains = config.mode == FLAG
     _write_whole(workspace, "items", items_table(items))
     _write_whole(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
+    hosts = _host_texts(documents, corpus, _clean(corpus, leaks), config)
+    plants = make_plants(patterns, evidence, hosts, config)
     report.facts = {
         "benchmarks": benchmark_facts(items, patterns, leaks, remains),
         "common_ngrams": _listed(patterns, evidence, corpus.frequency),
         "hash_collisions": corpus.unverified,
         "forms": dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
         "leaked_documents": len(leaks),
+        "planted": measure_search(plants, patterns, evidence, config),
     }
     return report
 
@@ -144,9 +148,7 @@ def _scan_part(paths: list[Path], patterns: Patterns, scratch: Path, index: int)
     if any(table.column("piece").to_pylist()):
         raise Bug(f"decontaminate: {paths[index]} holds pieces; documents can be cut into pieces only once")
     texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
-    _, offset_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offset_buffer or b"\0" * 8, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
+    data, offsets = text_buffers(texts)
     found = scan_texts(data, offsets, patterns)
     # Each thread has a verifier of its own; its cache is no place to share.
     hits = Verifier(patterns).verified(data, offsets, found)
@@ -166,14 +168,32 @@ def _scan_part(paths: list[Path], patterns: Patterns, scratch: Path, index: int)
 
 
 def _heldout_rows(corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig) -> frozenset[int]:
-    clean = np.ones(corpus.sizes.size, np.bool_)
-    clean[list(leaks)] = False
+    clean = _clean(corpus, leaks)
     chosen: set[int] = set()
     for number, source in enumerate(corpus.source_names):
         rows = np.flatnonzero(corpus.sources == number)
         held = choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, clean[rows], config)
         chosen.update(rows[held].tolist())
     return frozenset(chosen)
+
+
+def _host_texts(
+    documents: Artifact, corpus: _Corpus, clean: npt.NDArray[np.bool_], config: DecontaminateConfig
+) -> list[str]:
+    hosts = choose_hosts(corpus.doc_ids, corpus.sizes, clean, config.planted_per_form, config.seed)
+    parts = np.searchsorted(corpus.first_row, hosts, side="right") - 1
+    paths = documents.files("documents")
+    texts: list[str] = []
+    for part in np.unique(parts).tolist():
+        rows = hosts[parts == part] - corpus.first_row[part]
+        texts += read_table(paths[part]).column("text").take(pa.array(rows)).to_pylist()
+    return texts
+
+
+def _clean(corpus: _Corpus, leaks: dict[int, list[Region]]) -> npt.NDArray[np.bool_]:
+    clean = np.ones(corpus.sizes.size, np.bool_)
+    clean[list(leaks)] = False
+    return clean
 
 
 def _rewrite_part(first_row: I64, decisions: Decisions, config: DecontaminateConfig, table: pa.Table, index: int):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from tasks.decontaminate.patterns import BASE, I64, SPREAD, Patterns
 from tasks.decontaminate.words import Word, fold_table, fold_words, hash_words, word_room
@@ -84,6 +85,14 @@ def _scan_rows(
                         filled += 1
                     pattern += 1
     return filled, offsets.size - 1
+
+
+def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], I64]:
+    """The UTF-8 bytes of an Arrow column of texts and the rows + 1 offsets into them, without a copy."""
+    _, offset_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offset_buffer or b"\0" * 8, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
+    return data, offsets
 
 
 def scan_texts(data: npt.NDArray[np.uint8], offsets: I64, patterns: Patterns) -> Hits:

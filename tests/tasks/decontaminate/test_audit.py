@@ -1,0 +1,108 @@
+"""The planted audit: it finds what is planted, sees what a broken search misses, and leaves no trace in the output."""
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+from tasks.decontaminate.audit import Planted, choose_hosts, make_plants, measure_search
+from tasks.decontaminate.config import Benchmark, DecontaminateConfig
+from tasks.decontaminate.items import Item
+from tasks.decontaminate.leaks import Evidence
+from tasks.decontaminate.patterns import Patterns, build_patterns
+from tasks.decontaminate.planting import FORMS
+from tasks.decontaminate.stage import build_decontaminate
+
+MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
+CONFIG = DecontaminateConfig(planted_per_form=20, heldout_share=0.0)
+
+
+def prose(seed: int, words: int) -> str:
+    generator = random.Random(seed)
+    return ". ".join(f"{generator.choice('bcdfg')}{generator.randrange(9000)} or" for _ in range(words // 2))
+
+
+def benchmark_items() -> list[Item]:
+    texts = [prose(number, 30 if number % 2 else 10) for number in range(40)]
+    return [Item("quiz", str(number), None, text, (), "x", text) for number, text in enumerate(texts)]
+
+
+HOSTS = [prose(1000 + number, 200) for number in range(10)]
+
+
+def audited(patterns: Patterns, planted: list[Planted] | None = None) -> dict[str, Any]:
+    nothing = np.zeros(len(patterns), np.bool_)
+    evidence = Evidence(nothing, nothing)
+    return measure_search(planted or make_plants(patterns, evidence, HOSTS, CONFIG), patterns, evidence, CONFIG)
+
+
+def test_all_six_forms_are_planted_and_found() -> None:
+    facts = audited(build_patterns(benchmark_items(), CONFIG))
+    assert [(form, line["planted"], line["found"]) for form, line in facts["forms"].items()] == [
+        (form, 20, 20) for form in FORMS
+    ]
+    assert (facts["planted"], facts["found"], facts["recall"], facts["near_misses"]) == (120, 120, 1.0, 120)
+    assert facts["low"] == pytest.approx(1 / (1 + 1.96**2 / 120), abs=1e-4)
+    assert (facts["precision"]["reported"], facts["precision"]["right"]) == (120, 120)
+
+
+def test_a_search_that_lost_half_of_its_patterns_has_half_the_recall_on_short_items() -> None:
+    patterns = build_patterns(benchmark_items(), CONFIG)
+    hashes = patterns.hashes.copy()
+    hashes[np.flatnonzero(patterns.whole())[::2]] += np.uint64(1)
+    facts = audited(dataclasses.replace(patterns, hashes=hashes))
+    assert 0.2 < facts["forms"]["short"]["recall"] < 0.8
+    assert facts["forms"]["inline"]["recall"] == 1.0
+
+
+def test_a_search_that_reports_an_item_that_is_not_there_loses_precision() -> None:
+    items = benchmark_items()
+    patterns = build_patterns(items, CONFIG)
+    wrong = Planted(f"{HOSTS[0]} {items[1].match_text}", None, "a near miss of other words", 1)
+    facts = audited(patterns, [wrong])
+    assert facts["precision"]["reported"] == 1
+    assert facts["precision"]["precision"] == 0.0
+    assert facts["recall"] is None
+
+
+def test_hosts_are_ordinary_clean_documents_and_the_same_in_any_order() -> None:
+    ids = np.random.default_rng(0).integers(0, 256, (100, 16)).astype(np.uint8)
+    sizes = np.where(np.arange(100) % 2, 1000, 100)
+    clean = np.arange(100) % 3 > 0
+    hosts = choose_hosts(ids, sizes, clean, 10, seed=1)
+    assert len(hosts) == 10
+    assert all(number % 2 and number % 3 for number in hosts.tolist())
+    backwards = choose_hosts(ids[::-1], sizes[::-1], clean[::-1], 10, seed=1)
+    assert sorted((99 - backwards).tolist()) == hosts.tolist()
+
+
+def test_a_run_reports_the_audit_and_puts_out_no_planted_text(
+    tmp_path: Path, context: RunContext, make_documents: MakeDocuments
+) -> None:
+    path = tmp_path / "quiz.jsonl"
+    records = [{"id": item.item_id, "question": item.context, "answer": "x"} for item in benchmark_items()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    documents = make_documents([[("web", host) for host in HOSTS[:5]], [("web", host) for host in HOSTS[5:]]])
+    config = CONFIG.model_copy(update={"benchmarks": (Benchmark(name="quiz", path=path),)})
+    result = build_decontaminate(context, documents, config)
+    assert result.report.facts["planted"]["found"] == 120
+    assert result.table("documents").column("text").to_pylist() == HOSTS
+    assert result.report.facts["benchmarks"]["quiz"]["leaked"] == 0
+    assert not result.report.facts["common_ngrams"]
+    without = build_decontaminate(context, documents, config.model_copy(update={"planted_per_form": 0}))
+    assert without.report.facts["planted"]["planted"] == 0
+    assert without.content == result.content
+
+
+def test_nothing_is_planted_without_items_or_hosts() -> None:
+    assert audited(build_patterns([], CONFIG))["planted"] == 0
+    patterns = build_patterns(benchmark_items(), CONFIG)
+    nothing = np.zeros(len(patterns), np.bool_)
+    assert make_plants(patterns, Evidence(nothing, nothing), [], CONFIG) == []
