@@ -42,6 +42,8 @@ from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import VocabConfig
 
 RECIPES = Path(__file__).parent / "recipes"
+MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
+"""Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
@@ -117,8 +119,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
     tables = [source for source in sources if isinstance(source, dict)]
     shared = {
-        # A priority decides which copy dedup keeps, and nothing about what is read.
-        "sources": [_without_priority(source) for source in sources],
+        "sources": [_as_read(source, origin) for source in sources],
         "seed": values.get("seed", 1),
         "limit": limit,
         "weights": {source.get("name"): source["weight"] for source in tables if "weight" in source},
@@ -126,6 +127,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     }
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
+    shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
     model = dict(dict(values.get("train", {})).get("model", {}))
     if "context" in model:
         shared["row_length"] = int(model["context"]) + 1
@@ -144,8 +146,14 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     return recipe
 
 
-def _without_priority(source: Any) -> Any:
-    return {key: value for key, value in source.items() if key != "priority"} if isinstance(source, dict) else source
+def _as_read(source: Any, origin: str) -> Any:
+    """A source as sample takes it: its size counted, and without the priority, by which dedup chooses among copies."""
+    if not isinstance(source, dict):
+        return source
+    read = {key: value for key, value in source.items() if key != "priority"}
+    if "tokens" in read:
+        read["tokens"] = _count(read["tokens"], f"{origin}: tokens of source `{read.get('name')}`")
+    return read
 
 
 def _count(value: Any, where: str) -> int:
@@ -239,7 +247,8 @@ def _explain(error: ValidationError, origin: str) -> str:
 
 def _as_written(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
     """Where a recipe writes a value that it says once for all stages."""
-    shared = location[0] == "sample" and location[1:2] in (("sources",), ("budget_tokens",))
+    said_once = ("sources", "budget_tokens", *MIXTURE_KEYS)
+    shared = location[0] == "sample" and location[1:2] != () and location[1] in said_once
     return location[1:] if shared else location
 
 

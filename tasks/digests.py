@@ -5,9 +5,12 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+import blake3
 
 from model.durable import digest_bytes, digest_file, write_atomically
 
@@ -16,6 +19,7 @@ __all__ = ["InputDigests", "combined_digest", "digest_bytes", "digest_file"]
 log = logging.getLogger(__name__)
 
 SETTLING_SECONDS = 2.0
+STREAM_BYTES = 1 << 20
 
 
 def combined_digest(named: Iterable[tuple[str, str]]) -> str:
@@ -54,6 +58,23 @@ class InputDigests:
         digest = digest_file(path)
         settled = hashed_at - status.st_mtime_ns > SETTLING_SECONDS * 1e9
         self._known[key] = [*mark, digest, settled]
+        self._changed = True
+        return digest
+
+    def digest_stream(
+        self, name: str, mark: str | None, open_stream: Callable[[], AbstractContextManager[BinaryIO]]
+    ) -> str:
+        """The BLAKE3-128 of what `open_stream` gives, read only when `mark` (an ETag, say) differs from last time; None
+        marks nothing, and the stream is always read."""
+        known = self._known.get(name)
+        if known is not None and mark is not None and known[0] == mark:
+            return known[1]
+        hasher = blake3.blake3()
+        with open_stream() as stream:
+            while block := stream.read(STREAM_BYTES):
+                hasher.update(block)
+        digest = hasher.hexdigest(length=16)
+        self._known[name] = [mark, digest]
         self._changed = True
         return digest
 

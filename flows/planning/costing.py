@@ -128,7 +128,11 @@ def mixture_told(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[
     length = recipe.chunk.row_length
     rows = {name: int(source.tokens.value / length) for name, source in sources.items()}
     mixture = plan_mixture(
-        rows, recipe.chunk.weights, recipe.chunk.budget_tokens // (length - 1), recipe.chunk.max_epochs
+        rows,
+        recipe.chunk.weights,
+        recipe.chunk.budget_tokens // (length - 1),
+        recipe.chunk.max_epochs,
+        recipe.chunk.temperature,
     )
     lines: list[dict[str, Any]] = []
     warnings: list[str] = []

@@ -47,7 +47,9 @@ def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, w
         writer.add(source, packer.finish(), SPANS.empty_table())
         rows[source], padding[source] = writer.rows - before, packer.padding
     writer.finish()
-    mixture = plan_mixture(rows, config.weights, config.budget_tokens // (config.row_length - 1), config.max_epochs)
+    mixture = plan_mixture(
+        rows, config.weights, config.budget_tokens // (config.row_length - 1), config.max_epochs, config.temperature
+    )
     order = reading_order(mixture, config.seed)
     with workspace.unit(ORDER_UNIT) as unit:
         unit.write_table("order", order)

@@ -36,8 +36,14 @@ class Mixture:
         return sum(self.reads.values())
 
 
-def plan_mixture(rows: Mapping[str, int], weights: Mapping[str, float], asked: int, max_epochs: float) -> Mixture:
-    """Divide `asked` row reads among the sources.
+def plan_mixture(
+    rows: Mapping[str, int],
+    weights: Mapping[str, float],
+    asked: int,
+    max_epochs: float,
+    temperature: float | None = None,
+) -> Mixture:
+    """Divide `asked` row reads among the sources; without weights by their rows ^ (1 / temperature).
 
     Raises InputError for a source without a weight, when all weights are 0, or when nothing can be read.
     """
@@ -51,7 +57,7 @@ def plan_mixture(rows: Mapping[str, int], weights: Mapping[str, float], asked: i
                     f" {', '.join(sorted(weights))}. Give `{source}` a weight (0 leaves it out)."
                 )
     else:
-        chosen = {source: float(count) for source, count in rows.items()}
+        chosen = {source: count ** (1 / (temperature or 1.0)) for source, count in rows.items()}
     total = sum(chosen.values())
     if total <= 0:
         raise InputError(

@@ -1,21 +1,35 @@
-"""Bytes of a file in blocks of bounded size, decompressed; what stands before a damaged spot is delivered.
+"""Bytes of a file in blocks of bounded size, decompressed; what stands before and after a damaged spot is delivered.
 
 Decompression goes block by block and not through a reader object: those either lose what they had already unpacked
-when the stream breaks (pyarrow), or take a torn stream for its end (zstandard's stream_reader).
+when the stream breaks (pyarrow), or take a torn stream for its end (zstandard's stream_reader). Behind a damaged spot
+reading goes on at the next gzip member or zstd frame: writers of large files make many of them (WARC one a record).
+Checksums stand at the end, so what a member gave before its damage showed is delivered as it was unpacked.
 """
 
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import BinaryIO
 
 import zstandard
 
 BLOCK_BYTES = 1 << 20
+_GZIP_INPUT_BYTES = 1 << 16
 _ZSTD_INPUT_BYTES = 1 << 13  # zstd may unpack 4 bytes into 128 KiB; small inputs keep the worst case in memory
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_TRIAL_BYTES = 4096
 
 
 class DamagedStream(Exception):
     """A compressed stream that ends early or holds wrong bytes; raised after all good blocks were given out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes are missing here; what follows begins anywhere in a record."""
+
+    reason: str
 
 
 def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
@@ -23,12 +37,21 @@ def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[i
 
     Raises DamagedStream where a compressed stream is broken.
     """
+    for block in blocks_and_gaps(stream, compression, on_bytes):
+        if isinstance(block, Gap):
+            raise DamagedStream(block.reason)
+        yield block
+
+
+def blocks_and_gaps(
+    stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]
+) -> Iterator[bytes | Gap]:
+    """As `byte_blocks`, but a damaged spot is a Gap, and reading goes on behind it where that is possible."""
     if compression == "gzip":
-        yield from _gzip_blocks(stream, on_bytes)
-    elif compression == "zstd":
-        yield from _zstd_blocks(stream, on_bytes)
-    else:
-        yield from _stored_blocks(stream, BLOCK_BYTES, on_bytes)
+        return _gzip_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
+    if compression == "zstd":
+        return _zstd_blocks(_stored_blocks(stream, _ZSTD_INPUT_BYTES, on_bytes))
+    return _stored_blocks(stream, BLOCK_BYTES, on_bytes)
 
 
 def _stored_blocks(stream: BinaryIO, size: int, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
@@ -37,11 +60,13 @@ def _stored_blocks(stream: BinaryIO, size: int, on_bytes: Callable[[int], None])
         yield block
 
 
-def _gzip_blocks(stream: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+def _gzip_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
     member = None
-    for stored in _stored_blocks(stream, BLOCK_BYTES, on_bytes):
-        waiting = stored
+    search = _Search(_GZIP_MAGIC, _begins_gzip_member)
+    for stored in stored_blocks:
+        waiting = search.feed(stored)
         while waiting:
+            begun_here = member is None
             if member is None:
                 waiting = waiting.lstrip(b"\0")  # gzip itself pads with zeros between members and passes over them.
                 if not waiting:
@@ -52,7 +77,10 @@ def _gzip_blocks(stream: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[
                 block = member.decompress(waiting, BLOCK_BYTES)
             except zlib.error as error:
                 yield from _good_bytes(before, waiting)
-                raise DamagedStream(f"damaged gzip data: {error}") from error
+                yield Gap(f"damaged gzip data: {error}")
+                member = None
+                waiting = search.start(waiting[1:] if begun_here else waiting)
+                continue
             if block:
                 yield block
             waiting = member.unused_data if member.eof else member.unconsumed_tail
@@ -61,7 +89,7 @@ def _gzip_blocks(stream: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[
     if member is not None:
         if rest := member.flush():
             yield rest
-        raise DamagedStream("gzip stream ends early")
+        yield Gap("gzip stream ends early")
 
 
 def _good_bytes(member: "zlib._Decompress", stored: bytes) -> Iterator[bytes]:
@@ -75,21 +103,63 @@ def _good_bytes(member: "zlib._Decompress", stored: bytes) -> Iterator[bytes]:
             yield block
 
 
-def _zstd_blocks(stream: BinaryIO, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+def _begins_gzip_member(stored: bytes) -> bool:
+    try:
+        zlib.decompressobj(wbits=31).decompress(stored[:_TRIAL_BYTES], 1)
+    except zlib.error:
+        return False
+    return True
+
+
+def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
     decompressor = zstandard.ZstdDecompressor()
     frame = None
-    for stored in _stored_blocks(stream, _ZSTD_INPUT_BYTES, on_bytes):
-        waiting = stored
+    search = _Search(_ZSTD_MAGIC, lambda stored: True)
+    for stored in stored_blocks:
+        waiting = search.feed(stored)
         while waiting:
+            begun_here = frame is None
             frame = frame or decompressor.decompressobj()
             try:
                 block = frame.decompress(waiting)
             except zstandard.ZstdError as error:
-                raise DamagedStream(f"damaged zstd data: {error}") from error
+                yield Gap(f"damaged zstd data: {error}")
+                frame = None
+                waiting = search.start(waiting[1:] if begun_here else waiting)
+                continue
             if block:
                 yield block
             waiting = frame.unused_data if frame.eof else b""
             if frame.eof:
                 frame = None
     if frame is not None:
-        raise DamagedStream("zstd stream ends early")
+        yield Gap("zstd stream ends early")
+
+
+class _Search:
+    """Looks for the next magic number behind a damaged spot, also across the border of two blocks."""
+
+    def __init__(self, magic: bytes, begins: Callable[[bytes], bool]) -> None:
+        self._magic = magic
+        self._begins = begins
+        self._searching = False
+        self._tail = b""
+
+    def start(self, rest: bytes) -> bytes:
+        """Begin the search in what is left of the current block; empty where it must go on in the next."""
+        self._searching = True
+        return self.feed(rest)
+
+    def feed(self, stored: bytes) -> bytes:
+        """`stored` from where reading can go on: all of it while nothing is searched."""
+        if not self._searching:
+            return stored
+        stored, self._tail = self._tail + stored, b""
+        at = stored.find(self._magic)
+        while at >= 0 and not self._begins(stored[at:]):
+            at = stored.find(self._magic, at + 1)
+        if at < 0:
+            self._tail = stored[-(len(self._magic) - 1) :]
+            return b""
+        self._searching = False
+        return stored[at:]

@@ -8,8 +8,33 @@ from tasks.config import RUNTIME, StrictConfig
 
 WEIGHT_TOLERANCE = 1e-6
 
-Format = Literal["auto", "jsonl", "parquet", "text", "markdown", "html", "code"]
+GOOD_EPOCHS = 4.0
+"""Repetition up to here is almost as good as new text (Muennighoff et al. 2023, arXiv 2305.16264)."""
+MOST_EPOCHS = 16.0
+"""Here one more epoch adds less than two fifths of what new text would: exp(-15 / 15.39), same source."""
+
+Format = Literal["auto", "jsonl", "csv", "parquet", "arrow", "warc", "text", "markdown", "html", "code"]
 Content = Literal["text", "markdown", "html", "code"]
+
+
+class Thread(StrictConfig):
+    """How the messages of a conversation find each other: a source with this table reads threads, not messages."""
+
+    thread_field: str = "thread_id"
+    """Field that all messages of one thread share; it becomes the document's id."""
+
+    id_field: str = "id"
+    """Field that identifies a message."""
+
+    reply_field: str = "parent_id"
+    """Field with the id of the message that this one answers; empty or absent in a thread's first message."""
+
+    author_field: str | None = None
+    """Field whose value and a colon begin each message; null for bare messages."""
+
+    paths: Literal["longest", "all"] = "longest"
+    """`longest` keeps the longest chain of replies and leaves the rest of the tree out (OPT, Zhang et al. 2022,
+    section 2.3); `all` keeps every message, answers under what they answer."""
 
 
 class Source(StrictConfig):
@@ -19,34 +44,45 @@ class Source(StrictConfig):
     """The source's name in every table and report; part of every doc_id."""
 
     paths: Annotated[tuple[str, ...], RUNTIME] = Field(min_length=1)
-    """Local files, folders, or patterns with `*`, `?`, `[...]` and `**`; folders are read recursively, without hidden
-    files. The files' contents decide the result, not where they lie."""
+    """Files, folders, or patterns with `*`, `?`, `[...]` and `**`, on this machine or by URI (`s3://`, `gs://`,
+    `http://`, `https://`, `hf://`, `file://`); folders are read recursively, without hidden files. The files' contents
+    decide the result, not where they lie."""
 
     format: Format = "auto"
     """How the files are read; `auto` goes by each file's suffix and passes over suffixes it does not know."""
 
     content: Content = "text"
-    """What the text field of a jsonl or parquet record holds; tells clean how to treat it."""
+    """What the text field of a record (jsonl, csv, parquet, arrow) holds; tells clean how to treat it."""
 
-    weight: float = Field(gt=0, allow_inf_nan=False)
-    """Share of the training tokens that should come from this source (0 to 1; all sources together 1)."""
+    weight: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Share of the training tokens that should come from this source (0 to 1; all sources together 1). Null for all
+    sources where `temperature` decides."""
+
+    tokens: int | None = Field(default=None, gt=0)
+    """Tokens that the source holds, where that is known; else they are estimated from its bytes."""
 
     language: str | None = Field(default=None, min_length=2, max_length=16)
     """Language of the source as an ISO 639 code (`en`, `zh`), where it is one language; null when unknown or mixed."""
 
     text_field: str = "text"
-    """Field (jsonl) or column (parquet) that holds the text."""
+    """Field (jsonl) or column (csv, parquet, arrow) that holds the text."""
 
     id_field: str | None = None
-    """Field or column that identifies a record; without it the path and record number do, and then splitting the
-    input into other files changes the ids."""
+    """Field, column or WARC header that identifies a record; without it the path and record number do, and then
+    splitting the input into other files changes the ids."""
+
+    url_field: str | None = None
+    """Field or column with the address that a record came from, kept in its `meta`; WARC records bring theirs."""
+
+    thread: Thread | None = None
+    """For jsonl: read the records as messages of threads, one document a thread."""
 
     exclude: Annotated[tuple[str, ...], RUNTIME] = ()
     """Patterns of root-relative paths that are left out; `*` also crosses folders, `**/tests/**` works."""
 
     max_file_bytes: int = Field(default=64 * 1024**2, gt=0)
-    """Largest file (formats of one document per file), line (jsonl) or value (parquet) read as one document, in bytes
-    after decompression; a larger one is rejected."""
+    """Largest file (formats of one document per file), record (jsonl, csv, warc) or value (parquet, arrow) read as
+    one document, in bytes after decompression; a larger one is rejected."""
 
     @field_validator("paths", "exclude", mode="before")
     @classmethod
@@ -66,8 +102,23 @@ class SampleConfig(StrictConfig):
     bytes_per_token: float = Field(default=3.5, gt=0, le=100)
     """UTF-8 bytes of text expected per token, until the vocabulary exists."""
 
+    tokens_per_byte: dict[str, float] = Field(default_factory=dict)
+    """Source -> tokens that reach training per UTF-8 byte of text read, as a pilot through the later stages measured
+    them; sources without one go by `bytes_per_token`."""
+
     slack: float = Field(default=2.0, ge=1, le=1000)
-    """How many times the needed bytes are kept, as cleaning and deduplication will remove some (a factor)."""
+    """How many times the needed text is kept, as cleaning and deduplication will remove some (a factor). With
+    `tokens_per_byte` from a pilot, which has that in it, 1.2 is enough."""
+
+    temperature: float | None = Field(default=None, ge=1, le=100)
+    """Instead of weights: shares in proportion to tokens ^ (1 / temperature). 1 is by size, 3.33 is mT5's exponent of
+    0.3 (Xue et al. 2021), 100 nearly equal shares."""
+
+    max_epochs: float = Field(default=GOOD_EPOCHS, gt=0, le=1000)
+    """Most times that training may read a source; what it then lacks goes to the others by weight (UniMax)."""
+
+    allow_many_epochs: bool = False
+    """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
 
     limit: float = Field(default=1.0, gt=0, le=1)
     """Largest share of each source's documents that is kept, for small trial runs (0 to 1)."""
@@ -93,12 +144,46 @@ class SampleConfig(StrictConfig):
         return self
 
     @model_validator(mode="after")
+    def _shares_come_from_one_place(self) -> "SampleConfig":
+        without = [source.name for source in self.sources if source.weight is None]
+        if self.temperature is None and without:
+            raise ValueError(
+                f"{', '.join(without)} has no weight; give every source a share of the training tokens, or none and"
+                f" set temperature (1 for shares by size)"
+            )
+        if self.temperature is not None and len(without) < len(self.sources):
+            given = ", ".join(source.name for source in self.sources if source.weight is not None)
+            raise ValueError(f"temperature sets the shares by size, but {given} has a weight; remove one or the other")
+        return self
+
+    @model_validator(mode="after")
     def _weights_sum_to_one(self) -> "SampleConfig":
-        total = sum(source.weight for source in self.sources)
-        if not self.normalise_weights and abs(total - 1) > WEIGHT_TOLERANCE:
-            given = ", ".join(f"{source.name} {source.weight:g}" for source in self.sources)
+        weights = {source.name: source.weight for source in self.sources if source.weight is not None}
+        total = sum(weights.values())
+        if weights and not self.normalise_weights and abs(total - 1) > WEIGHT_TOLERANCE:
+            given = ", ".join(f"{name} {weight:g}" for name, weight in weights.items())
             raise ValueError(
                 f"the weights of the sources must sum to 1 and sum to {total:g} ({given}); change them, or set"
                 f" normalise_weights = true to have each divided by the sum"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _many_epochs_are_meant(self) -> "SampleConfig":
+        if self.max_epochs > MOST_EPOCHS and not self.allow_many_epochs:
+            raise ValueError(
+                f"max_epochs = {self.max_epochs:g} reads the same text more than {MOST_EPOCHS:g} times, where one more"
+                f" epoch adds less than two fifths of what new text would; if that is meant, set"
+                f" allow_many_epochs = true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _measured_sources_exist(self) -> "SampleConfig":
+        names = {source.name for source in self.sources}
+        for name, yielded in self.tokens_per_byte.items():
+            if name not in names:
+                raise ValueError(f"tokens_per_byte names {name}, and the sources are {', '.join(sorted(names))}")
+            if not 0 < yielded <= 4:
+                raise ValueError(f"tokens_per_byte of {name} is {yielded:g}; it must be above 0 and at most 4")
         return self

@@ -1,4 +1,4 @@
-"""Which files a source consists of: paths, folders and patterns become a sorted list of files with formats.
+"""Which files a source consists of: paths, folders, patterns and URIs become a sorted list of files with formats.
 
 Each file is known by its path relative to the fixed part of the pattern it came from, so that documents keep their ids
 when a whole folder moves. A source with several roots marks files of the second root `@2/...`, of the third `@3/...`,
@@ -9,11 +9,15 @@ import fnmatch
 import glob
 import os
 from collections import Counter
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
 
-from model.errors import InputError, RecipeError
+from model.errors import InputError
 from tasks.sample.config import SampleConfig, Source
+from tasks.sample.remote import RemoteFile, is_remote, list_remote
 
 _CODE_SUFFIXES = """.py .pyi .pyx .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .m .mm .js .mjs .ts .tsx .jsx .java .kt .scala
     .go .rs .rb .php .pl .pm .sh .bash .zsh .fish .ps1 .bat .sql .r .jl .lua .swift .cs .fs .hs .ml .mli .ex .exs .erl
@@ -21,7 +25,10 @@ _CODE_SUFFIXES = """.py .pyi .pyx .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .m .mm .
     .cfg .proto .thrift .tf .dockerfile .mk"""
 _FORMAT_OF_SUFFIX = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
+    **dict.fromkeys((".warc", ".wet"), "warc"),
     **dict.fromkeys((".txt", ".text", ".rst", ".tex"), "text"),
     **dict.fromkeys((".md", ".markdown", ".mdx"), "markdown"),
     **dict.fromkeys((".html", ".htm", ".xhtml"), "html"),
@@ -39,11 +46,24 @@ class InputFile:
     """One file of a source. `size` is in bytes as stored; a file whose size cannot be read has the size -1."""
 
     source: str
-    path: Path
+    path: Path | RemoteFile
     relative: str
     format: str
     compression: str | None
     size: int
+
+    @property
+    def name(self) -> str:
+        """The file's own name, without folders."""
+        return self.path.name
+
+    def open(self) -> AbstractContextManager[BinaryIO]:
+        """The stored bytes from the first on."""
+        return self.path.open("rb")
+
+    def open_seekable(self) -> AbstractContextManager[BinaryIO]:
+        """The stored bytes, to be read from anywhere."""
+        return self.path.open_seekable() if isinstance(self.path, RemoteFile) else self.path.open("rb")
 
 
 @dataclass
@@ -63,12 +83,14 @@ class SourceFiles:
 def find_files(config: SampleConfig) -> list[SourceFiles]:
     """The files of every source, in the order of sources and then of root-relative paths.
 
-    Files of 0 bytes hold no record and are only counted. Raises InputError for a path that does not exist, a pattern
-    without a match, a named file of unknown format and a source without content; RecipeError for a URI.
+    Raises InputError for a path that does not exist, a pattern without a match, a named file of unknown format and a
+    source without content; RecipeError for a URI of an unknown scheme.
     """
     found = [_files_of(source) for source in config.sources]
     for listing in found:
-        if not listing.files:
+        if all(file.size == 0 for file in listing.files):
+            if listing.files:
+                listing.passed_over["of 0 bytes"] = len(listing.files)
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.passed_over.items()))
             raise InputError(
                 f"sample: source `{listing.source.name}` is empty: {', '.join(listing.source.paths)} holds no file to"
@@ -79,28 +101,45 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
 
 def _files_of(source: Source) -> SourceFiles:
     listing = SourceFiles(source)
-    roots: list[Path] = []
-    seen: set[Path] = set()
+    roots: list[str] = []
+    seen: set[Path | RemoteFile] = set()
     for pattern in source.paths:
-        root, paths, kind = _expand(source, pattern)
+        root, files, kind = _remote(source, pattern) if is_remote(pattern) else _local(source, pattern)
         if root not in roots:
             roots.append(root)
         mark = "" if roots.index(root) == 0 else f"@{roots.index(root) + 1}/"
-        for path in paths:
+        for relative, path, size in files:
             if path not in seen:
                 seen.add(path)
-                _consider(listing, path, mark + _label(path.relative_to(root)), kind)
+                _consider(listing, path, mark + relative, size, kind)
     listing.files.sort(key=lambda file: file.relative)
     return listing
 
 
+_Files = list[tuple[str, Path | RemoteFile, int]]
+
+
+def _remote(source: Source, pattern: str) -> tuple[str, _Files, str]:
+    found = list_remote(source.name, pattern)
+    return found.root, list(found.files), found.kind
+
+
+def _local(source: Source, pattern: str) -> tuple[str, _Files, str]:
+    if pattern.startswith("file://"):
+        pattern = unquote(urlsplit(pattern).path)
+    root, paths, kind = _expand(source, pattern)
+    return os.fspath(root), [(_label(path.relative_to(root)), path, _size(path)) for path in paths], kind
+
+
+def _size(path: Path) -> int:
+    try:
+        return -1 if path.is_dir() else path.stat().st_size
+    except OSError:
+        return -1  # Kept in the list: the reader will write down why it cannot be read.
+
+
 def _expand(source: Source, pattern: str) -> tuple[Path, list[Path], str]:
     """The fixed root of a pattern, its files, and what it is: `file`, `folder` or `pattern`."""
-    if "://" in pattern:
-        raise RecipeError(
-            f"sample: source `{source.name}` asks for {pattern}; sources are read from local paths. Copy the files"
-            f" to this machine or mount the store, and name that path."
-        )
     path = Path(os.path.abspath(os.path.expanduser(pattern)))
     if path.is_dir():
         return path, _walk(path), "folder"
@@ -113,7 +152,8 @@ def _expand(source: Source, pattern: str) -> tuple[Path, list[Path], str]:
         )
     root = _fixed_part(path)
     matches = [Path(match) for match in glob.glob(os.fspath(path), recursive=True)]
-    files = [match for match in matches if match.is_file() or match.is_symlink()]
+    # A folder that is named like a file of data stays in the list: the reader will reject it by name.
+    files = [match for match in matches if not match.is_dir() or guess_format(match)[0] is not None]
     if not files:
         state = "exists, but nothing in it matches" if root.is_dir() else "does not exist"
         raise InputError(
@@ -144,7 +184,7 @@ def _label(relative: Path) -> str:
     return os.fsencode(relative.as_posix()).decode("utf-8", errors="backslashreplace")
 
 
-def _consider(listing: SourceFiles, path: Path, relative: str, kind: str) -> None:
+def _consider(listing: SourceFiles, path: Path | RemoteFile, relative: str, size: int, kind: str) -> None:
     source = listing.source
     if any(fnmatch.fnmatchcase(name, mask) for mask in source.exclude for name in (relative, f"/{relative}")):
         listing.passed_over["excluded"] += 1
@@ -154,25 +194,19 @@ def _consider(listing: SourceFiles, path: Path, relative: str, kind: str) -> Non
     if format is None and kind == "file":
         raise InputError(
             f"sample: source `{source.name}` names {path}, and its suffix tells no format."
-            f' Add format = "text" (or jsonl, parquet, markdown, html, code) to the source.'
+            f' Add format = "text" (or jsonl, csv, parquet, arrow, warc, markdown, html, code) to the source.'
         )
     if format is None or (source.format != "auto" and format != source.format):
         listing.passed_over["of another format"] += 1
         return
-    try:
-        size = path.stat().st_size
-    except OSError:
-        size = -1  # Kept in the list: the reader will write down why it cannot be read.
-    if size == 0:
-        listing.passed_over["of 0 bytes"] += 1
-        return
     listing.files.append(InputFile(source.name, path, relative, format, compression, size))
 
 
-def guess_format(path: Path) -> tuple[str | None, str | None]:
+def guess_format(path: Path | RemoteFile) -> tuple[str | None, str | None]:
     """(format, compression) by name: `a.jsonl.gz` is ("jsonl", "gzip"); format None where the name tells none."""
-    compression = _COMPRESSIONS.get(path.suffix.lower())
-    name = path.stem if compression else path.name
+    plain = PurePosixPath(path.name)
+    compression = _COMPRESSIONS.get(plain.suffix.lower())
+    name = plain.stem if compression else plain.name
     stem, suffix = os.path.splitext(name)
     if stem in _TEXT_NAMES and suffix.lower() not in _FORMAT_OF_SUFFIX:
         return "text", compression

@@ -1,52 +1,111 @@
-"""How much of each source to keep so that the mixture's token budget can be met.
+"""What training reads of each source, and how much of the source to keep for that.
 
-A source needs weight x budget tokens. The stage keeps that many bytes times a slack for what later stages remove; the
-rate is that against the bytes the source's files hold. Compressed files count with their stored size, which is less
-than their text, so the rate errs towards keeping more.
+Weights are shares of training tokens (GPT-3, Brown et al. 2020, table 2.2). A source that its share would repeat more
+than `max_epochs` times gives what it has, and the rest goes to the others in proportion to their weights: the
+weight-preserving form of UniMax (Chung et al. 2023, arXiv 2304.09151), whose own flat budgets would ignore them. Of
+every source the stage keeps `slack` times the tokens that are wanted, since cleaning and deduplication remove some.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.sample.config import SampleConfig
+from tasks.apportion import apportion
+from tasks.sample.config import GOOD_EPOCHS, SampleConfig
 from tasks.sample.discovery import SourceFiles
+from tasks.sample.text_size import text_bytes
 
 
 @dataclass(frozen=True)
 class SourcePlan:
-    """One line of the mixture table; `rate` is the share of documents to keep, `epochs` how often training would
-    read the source's text to meet its target."""
+    """One line of the mixture table."""
 
     files: int
     bytes: int
+    """UTF-8 bytes of text in the files, estimated from the beginnings of some."""
     weight: float
+    """Share of the budget that the recipe gives the source; all sources together 1."""
     target_tokens: int
+    """Tokens that training reads of it, after the cap on repetition."""
     available_tokens: int
+    """Tokens that the source holds: stated, measured by a pilot, or estimated from its bytes."""
     rate: float
+    """Share of its documents to keep (0 to 1)."""
     epochs: float
+    """Times that training reads the source."""
+    asked_epochs: float
+    """Times that its weight asks for; more than `epochs` where the cap stops it."""
+    slack: float
+    """Tokens kept for every token that training reads."""
 
 
 def plan_mixture(config: SampleConfig, listings: list[SourceFiles]) -> dict[str, SourcePlan]:
-    """The plan of every source, weights normalised to sum 1."""
-    total = sum(source.weight for source in config.sources)
+    """The plan of every source from its files; sources of stated size are not estimated."""
+    sizes = {listing.source.name: text_bytes(listing) for listing in listings}
+    files = {listing.source.name: len(listing.files) for listing in listings}
+    return plan_from_sizes(config, sizes, files)
+
+
+def plan_from_sizes(config: SampleConfig, sizes: Mapping[str, int], files: Mapping[str, int]) -> dict[str, SourcePlan]:
+    """The plan from UTF-8 bytes of text and numbers of files by source; those of stated `tokens` may be absent."""
+    available = {
+        source.name: max(1, source.tokens or round(sizes.get(source.name, 0) * _tokens_per_byte(config, source)))
+        for source in config.sources
+    }
+    weights = _weights(config, available)
+    limits = {name: int(config.max_epochs * tokens) for name, tokens in available.items()}
+    targets = apportion(config.budget_tokens, weights, limits)
     plans: dict[str, SourcePlan] = {}
-    for listing in listings:
-        weight = listing.source.weight / total
-        target = weight * config.budget_tokens
-        available_bytes = max(1, listing.bytes)
-        wanted_bytes = target * config.bytes_per_token * config.slack
-        plans[listing.source.name] = SourcePlan(
-            files=len(listing.files),
-            bytes=listing.bytes,
-            weight=weight,
-            target_tokens=round(target),
-            available_tokens=round(available_bytes / config.bytes_per_token),
-            rate=min(1.0, wanted_bytes / available_bytes, config.limit),
-            epochs=target * config.bytes_per_token / available_bytes,
+    for source in config.sources:
+        name = source.name
+        rate = min(1.0, targets[name] * config.slack / available[name], config.limit)
+        plans[name] = SourcePlan(
+            files=files.get(name, 0),
+            bytes=sizes.get(name, 0),
+            weight=weights[name],
+            target_tokens=targets[name],
+            available_tokens=available[name],
+            rate=rate,
+            epochs=targets[name] / available[name],
+            asked_epochs=weights[name] * config.budget_tokens / available[name],
+            slack=rate * available[name] / targets[name] if targets[name] else 0.0,
         )
     return plans
 
 
-def plan_as_json(plans: dict[str, SourcePlan]) -> dict[str, dict[str, Any]]:
+def _tokens_per_byte(config: SampleConfig, source: Any) -> float:
+    return config.tokens_per_byte.get(source.name, 1 / config.bytes_per_token)
+
+
+def _weights(config: SampleConfig, available: Mapping[str, int]) -> dict[str, float]:
+    if config.temperature is None:
+        shares = {source.name: source.weight or 0.0 for source in config.sources}
+    else:
+        shares = {name: tokens ** (1 / config.temperature) for name, tokens in available.items()}
+    total = sum(shares.values())
+    return {name: share / total for name, share in shares.items()}
+
+
+def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> list[str]:
+    """What a reader of the plan should know: sources that the cap stops, much repetition, a budget not met."""
+    remarks: list[str] = []
+    for name, plan in plans.items():
+        if plan.asked_epochs > config.max_epochs:
+            remarks.append(
+                f"{name}: its weight asks for {plan.asked_epochs:.2f} epochs and max_epochs = {config.max_epochs:g}"
+                f" stops it; what is missing goes to the others by weight"
+            )
+        elif plan.epochs > GOOD_EPOCHS:
+            remarks.append(f"{name}: {plan.epochs:.2f} epochs; repetition is almost as good as new text up to 4")
+    given = sum(plan.target_tokens for plan in plans.values())
+    if given < config.budget_tokens:
+        remarks.append(
+            f"all sources together give {given:,} of the {config.budget_tokens:,} tokens of the budget within"
+            f" max_epochs = {config.max_epochs:g}"
+        )
+    return remarks
+
+
+def plan_as_json(plans: Mapping[str, SourcePlan]) -> dict[str, dict[str, Any]]:
     """The plan as JSON values, the report's `mixture_plan`."""
     return {name: asdict(plan) for name, plan in plans.items()}

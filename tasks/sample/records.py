@@ -1,19 +1,30 @@
-"""What a reader yields: a record with its text, or the reason why there is none."""
+"""What a reader yields: a record with its text, the reason why there is none, or that it is no document by nature."""
 
 from dataclasses import dataclass
 
 EXCERPT_BYTES = 200
+_EXCERPT_INPUT = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A readable record: its number in the file (jsonl: line, parquet: row, both from 0), the byte where it begins
-    (after decompression; 0 in parquet), its text, and the value of the id field where the source has one."""
+    """A readable record: its number in the file (lines, rows and WARC records count from 0), the byte where it begins
+    (after decompression; 0 in parquet and arrow), its text, and the value of the id field where the source has one."""
 
     number: int
     byte: int
     text: str
     key: str | None = None
+    kind: str | None = None
+    """What the text is (`text`, `markdown`, `html`), where the record itself says so."""
+    url: str | None = None
+    step: int | None = None
+    """Where in the file's output it stands, for readers that do not give records in the order of their numbers."""
+
+    @property
+    def place(self) -> int:
+        """Where an interrupted reader goes on: here or after."""
+        return self.number if self.step is None else self.step
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +35,47 @@ class BadRecord:
     byte: int
     reason: str
     excerpt: str = ""
+    step: int | None = None
+
+    @property
+    def place(self) -> int:
+        """As in `Record`."""
+        return self.number if self.step is None else self.step
+
+
+@dataclass(frozen=True, slots=True)
+class PassedOver:
+    """Records that are sound and no document: what they are, and how many."""
+
+    number: int
+    what: str
+    count: int = 1
+    step: int | None = None
+
+    @property
+    def place(self) -> int:
+        """As in `Record`."""
+        return self.number if self.step is None else self.step
 
 
 def decode_text(number: int, begin: int, raw: bytes) -> Record | BadRecord:
     """UTF-8 bytes that begin at byte `begin` of the file as a record, without the file's byte order mark."""
     skipped = 3 if begin == 0 and raw.startswith(b"\xef\xbb\xbf") else 0
     try:
-        text = raw[skipped:].decode("utf-8")
+        text = raw[skipped:].decode("utf-8") if skipped else raw.decode("utf-8")
     except UnicodeDecodeError as error:
         bad = skipped + error.start
         return BadRecord(
             number, begin + bad, f"invalid UTF-8 at byte {begin + bad}", excerpt_of(raw[max(0, bad - 60) :])
         )
-    if not text.strip():
+    if not text or text.isspace():
         return BadRecord(number, begin, "empty text")
     return Record(number, begin + skipped, text)
 
 
-def excerpt_of(raw: bytes) -> str:
+def excerpt_of(raw: bytes | str) -> str:
     """The first bytes as readable text, at most 200 bytes; bytes that are not UTF-8 as `\\xff`."""
-    text = raw[: EXCERPT_BYTES * 2].decode("utf-8", errors="backslashreplace")
+    if isinstance(raw, str):
+        raw = raw[:_EXCERPT_INPUT].encode("utf-8", errors="backslashreplace")
+    text = raw[:_EXCERPT_INPUT].decode("utf-8", errors="backslashreplace")
     return text.encode()[:EXCERPT_BYTES].decode("utf-8", errors="ignore")

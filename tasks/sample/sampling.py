@@ -4,6 +4,7 @@ The reader is sequential, so the parts depend on the input and the configuration
 where its last document ended; a killed build reads on from there.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,14 +22,16 @@ from tasks.report import SourceCounts, StageReport
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.document_id import document_id
-from tasks.sample.mixture import SourcePlan, plan_as_json, plan_mixture
-from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record
-from tasks.schema import DOCUMENTS, REJECTS
+from tasks.sample.mixture import SourcePlan, mixture_remarks, plan_as_json, plan_mixture
+from tasks.sample.readers import EMPTY_FILE, read_records
+from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.seen_ids import SeenIds
+from tasks.schema import DOC_ID_BYTES, DOCUMENTS, REJECTS
 from tasks.seed import seed64, unit_interval
 from tasks.workspace import Workspace, table_file_name
 
 CURSOR = "cursor"
+PASSED_OVER = "records_passed_over"
 REJECTS_PER_PART = 65536
 _RECORDS_PER_REPORT = 1024
 
@@ -36,8 +39,9 @@ _RECORDS_PER_REPORT = 1024
 def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspace: Workspace) -> StageReport:
     """Read every file of `listings`, write DOCUMENTS, REJECTS and an empty LEDGER part by part.
 
-    Facts: `mixture_plan` and `files` by source. Raises GuardError when more than `max_reject_share` of all records, or
-    all records of a source, could not be read.
+    Facts: `mixture_plan` and `files` by source, `mixture_remarks` in words, `records_passed_over` by source and kind.
+    Raises GuardError when more than `max_reject_share` of all records, or all records of a source, could not be read;
+    empty files lose nothing and do not count there.
     """
     plans = plan_mixture(config, listings)
     reports = _finished_parts(workspace)
@@ -54,6 +58,8 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
     _check_rejects(report, config, workspace, len(reports))
     report.facts = {
         "mixture_plan": plan_as_json(plans),
+        "mixture_remarks": mixture_remarks(config, plans),
+        PASSED_OVER: report.facts.get(PASSED_OVER, {}),
         "files": {
             listing.source.name: {"read": len(listing.files), **dict(sorted(listing.passed_over.items()))}
             for listing in listings
@@ -64,7 +70,7 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
 
 @dataclass(frozen=True)
 class _Cursor:
-    """Where reading goes on: index of the file among all files, and record number within it."""
+    """Where reading goes on: index of the file among all files, and place within it."""
 
     file: int
     record: int
@@ -75,16 +81,66 @@ class _Cursor:
 
 
 @dataclass
+class _Documents:
+    """Columns of the documents collected for one part."""
+
+    doc_ids: list[bytes] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    languages: list[str | None] = field(default_factory=list)
+    texts: list[bytes] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    records: list[int] = field(default_factory=list)
+    first_bytes: list[int] = field(default_factory=list)
+    metas: list[str | None] = field(default_factory=list)
+
+    def add(self, doc_id: bytes, source: Source, file: InputFile, record: Record, text: bytes) -> None:
+        self.doc_ids.append(doc_id)
+        self.sources.append(source.name)
+        self.languages.append(source.language)
+        self.texts.append(text)
+        self.digests.append(blake3.blake3(text).digest(length=16))
+        self.paths.append(file.relative)
+        self.records.append(record.number)
+        self.first_bytes.append(record.byte)
+        self.metas.append(_meta(source, file, record))
+
+    def table(self) -> pa.Table:
+        """The rows in the DOCUMENTS schema."""
+        origin = pa.StructArray.from_arrays(
+            [
+                pa.array(self.paths, pa.string()),
+                pa.array(self.records, pa.int64()),
+                pa.array(self.first_bytes, pa.int64()),
+            ],
+            fields=list(DOCUMENTS.field("origin").type),
+        )
+        columns = [
+            pa.array(self.doc_ids, pa.binary(DOC_ID_BYTES)),
+            pa.array([0] * len(self.doc_ids), pa.int16()),
+            pa.array(self.sources, pa.string()).dictionary_encode(),
+            pa.array(self.languages, pa.string()).dictionary_encode(),
+            pa.array(self.texts, pa.large_binary()).cast(pa.large_string()),
+            pa.array(self.digests, pa.binary(16)),
+            origin,
+            pa.array(self.metas, pa.string()),
+        ]
+        return pa.Table.from_arrays(columns, schema=DOCUMENTS)
+
+
+@dataclass
 class _Part:
     """Rows collected for one part."""
 
-    documents: list[dict[str, Any]] = field(default_factory=list)
+    documents: _Documents = field(default_factory=_Documents)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     text_bytes: int = 0
+    passed_over: Counter[str] = field(default_factory=Counter)
     report: StageReport = field(default_factory=StageReport)
 
     def close(self, cursor: _Cursor) -> "_Part":
         self.report.facts[CURSOR] = {"file": cursor.file, "record": cursor.record}
+        self.report.facts[PASSED_OVER] = dict(sorted(self.passed_over.items()))
         return self
 
 
@@ -101,11 +157,11 @@ class _Reader:
         self._config = config
         self._workspace = workspace
         self._total_bytes = sum(max(0, file.size) for _, file in files)
-        self._seen: set[bytes] = set()
+        self._seen = SeenIds()
 
     def remember(self, workspace: Workspace, parts: int) -> None:
         """Take the ids of finished parts into the search for double ids, as if this process had read them."""
-        if any(source.id_field for source, _ in self._files):
+        if any(source.id_field or source.thread for source, _ in self._files):
             for number in range(parts):
                 self._seen.update(_column(workspace.file(table_file_name("documents", unit_name(number))), "doc_id"))
 
@@ -121,15 +177,17 @@ class _Reader:
                 counts = part.report.source(source.name)
                 if isinstance(found, BadRecord):
                     _reject(part, counts, file, found)
+                elif isinstance(found, PassedOver):
+                    part.passed_over[f"{source.name}: {found.what}"] += found.count
                 else:
-                    size = len(found.text.encode())
-                    if part.documents and part.text_bytes + size > self._config.part_bytes:
-                        yield part.close(_Cursor(index, found.number))
+                    text = found.text.encode()
+                    if part.documents.texts and part.text_bytes + len(text) > self._config.part_bytes:
+                        yield part.close(_Cursor(index, found.place))
                         part = _Part()
                         counts = part.report.source(source.name)
-                    self._take(part, counts, source, file, found, size, seed)
+                    self._take(part, counts, source, file, found, text, seed)
                 if len(part.rejects) >= REJECTS_PER_PART:
-                    yield part.close(_Cursor(index, found.number + 1))
+                    yield part.close(_Cursor(index, found.place + 1))
                     part = _Part()
                 if count % _RECORDS_PER_REPORT == 0:
                     self._workspace.advance(min(self._total_bytes, done + consumed[0]), self._total_bytes, "bytes")
@@ -138,26 +196,32 @@ class _Reader:
         yield part.close(_Cursor(len(self._files), 0))
 
     def _take(
-        self, part: _Part, counts: SourceCounts, source: Source, file: InputFile, record: Record, size: int, seed: int
+        self,
+        part: _Part,
+        counts: SourceCounts,
+        source: Source,
+        file: InputFile,
+        record: Record,
+        text: bytes,
+        seed: int,
     ) -> None:
         doc_id = document_id(source.name, file.relative, record.number, record.key)
         if record.key is not None and doc_id in self._seen:
             # Only an id field can repeat; paths and record numbers cannot.
-            excerpt = clip_bytes(record.text)
-            double = BadRecord(record.number, record.byte, f"id {record.key!r} was seen before", excerpt)
-            _reject(part, counts, file, double)
+            reason = f"id {record.key!r} was seen before"
+            _reject(part, counts, file, BadRecord(record.number, record.byte, reason, excerpt_of(record.text)))
             return
         counts.documents_in += 1
-        counts.bytes_in += size
+        counts.bytes_in += len(text)
         if unit_interval(doc_id, seed) >= self._plans[source.name].rate:
             counts.not_selected += 1
             return
         if record.key is not None:
             self._seen.add(doc_id)
         counts.documents_out += 1
-        counts.bytes_out += size
-        part.text_bytes += size
-        part.documents.append(_document(doc_id, source, file, record))
+        counts.bytes_out += len(text)
+        part.text_bytes += len(text)
+        part.documents.add(doc_id, source, file, record, text)
 
 
 def _adder(consumed: list[int]) -> Any:
@@ -182,21 +246,16 @@ def _reject(part: _Part, counts: SourceCounts, file: InputFile, bad: BadRecord) 
     )
 
 
+_ONE_DOCUMENT_A_FILE = frozenset({"text", "markdown", "html", "code"})
 _META = {kind: f'{{"format":"{kind}"}}' if kind != "text" else None for kind in ("text", "markdown", "html", "code")}
 
 
-def _document(doc_id: bytes, source: Source, file: InputFile, record: Record) -> dict[str, Any]:
-    kind = source.content if file.format in ("jsonl", "parquet") else file.format
-    return {
-        "doc_id": doc_id,
-        "piece": 0,
-        "source": source.name,
-        "lang": source.language,
-        "text": record.text,
-        "text_digest": blake3.blake3(record.text.encode()).digest(length=16),
-        "origin": {"path": file.relative, "record": record.number, "byte": record.byte},
-        "meta": _META[kind],
-    }
+def _meta(source: Source, file: InputFile, record: Record) -> str | None:
+    kind = record.kind or (file.format if file.format in _ONE_DOCUMENT_A_FILE else source.content)
+    if record.url is None:
+        return _META[kind]
+    facts = {"url": record.url} if kind == "text" else {"format": kind, "url": record.url}
+    return json.dumps(facts, ensure_ascii=False, separators=(",", ":"))
 
 
 def _finished_parts(workspace: Workspace) -> list[StageReport]:
@@ -209,7 +268,7 @@ def _finished_parts(workspace: Workspace) -> list[StageReport]:
 def _write_part(workspace: Workspace, number: int, part: _Part) -> StageReport:
     name = unit_name(number)
     tables = {
-        "documents": pa.Table.from_pylist(part.documents, schema=DOCUMENTS),
+        "documents": part.documents.table(),
         "rejects": pa.Table.from_pylist(part.rejects, schema=REJECTS),
         "ledger": LedgerRows("sample").table(),
     }
@@ -228,29 +287,35 @@ def _column(path: Path, column: str) -> list[Any]:
 
 
 def _check_rejects(report: StageReport, config: SampleConfig, workspace: Workspace, parts: int) -> None:
-    total = report.total()
-    share = total.rejected / max(1, total.documents_in)
+    by_file: Counter[tuple[str, str]] = Counter()
+    reasons: dict[tuple[str, str], str] = {}
+    empty: Counter[str] = Counter()
+    if report.total().rejected:
+        for number in range(parts):
+            path = workspace.file(table_file_name("rejects", unit_name(number)))
+            columns = zip(_column(path, "source"), _column(path, "path"), _column(path, "reason"), strict=True)
+            for source, relative, reason in columns:
+                if reason == EMPTY_FILE:
+                    empty[source] += 1
+                else:
+                    by_file[source, relative] += 1
+                    reasons.setdefault((source, relative), reason)
+    lost = by_file.total()
+    total = report.total().documents_in - empty.total()
+    share = lost / max(1, total)
     unreadable = [
         name
         for name, counts in sorted(report.sources.items())
-        if counts.rejected and counts.rejected == counts.documents_in
+        if counts.rejected > empty[name] and counts.rejected == counts.documents_in
     ]
     if share <= config.max_reject_share and not unreadable:
         return
-    by_file: Counter[tuple[str, str]] = Counter()
-    reasons: dict[tuple[str, str], str] = {}
-    for number in range(parts):
-        path = workspace.file(table_file_name("rejects", unit_name(number)))
-        columns = zip(_column(path, "source"), _column(path, "path"), _column(path, "reason"), strict=True)
-        for source, relative, reason in columns:
-            by_file[source, relative] += 1
-            reasons.setdefault((source, relative), reason)
     suspects = {key: count for key, count in by_file.items() if not unreadable or key[0] in unreadable}
     worst = max(sorted(suspects), key=lambda key: suspects[key])
     what = (
         f"no record of source `{unreadable[0]}` could be read"
         if unreadable
-        else f"{total.rejected} of {total.documents_in} records ({share:.1%}) were rejected, and"
+        else f"{lost} of {total} records ({share:.1%}) were rejected, and"
         f" [sample] max_reject_share allows {config.max_reject_share:.1%}"
     )
     raise GuardError(

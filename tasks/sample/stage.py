@@ -8,9 +8,11 @@ from tasks.digests import InputDigests, combined_digest
 from tasks.report import StageReport
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.remote import RemoteFile
 from tasks.workspace import Workspace
 
-SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard"))
+LIBRARIES = ("pyarrow", "zstandard", "orjson", "blake3", "numpy")
+SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=LIBRARIES)
 UNREADABLE = "unreadable"
 
 
@@ -46,6 +48,8 @@ def source_digests(listings: list[SourceFiles], cache: Path) -> dict[str, str]:
 
 def _digest(digests: InputDigests, file: InputFile) -> str:
     try:
+        if isinstance(file.path, RemoteFile):
+            return digests.digest_stream(file.path.uri, file.path.mark, file.path.open)
         return digests.digest(file.path)
     except OSError:
         return UNREADABLE  # The reader will reject the file by name; readable again, it is another input.

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from model.errors import InputError
+from tasks.chunk.config import ChunkConfig
 from tasks.chunk.mixture import plan_mixture
 from tasks.chunk.order import permutation, reading_order
 
@@ -96,3 +98,15 @@ def test_another_seed_reads_the_same_rows_in_another_order():
 def test_permutation_is_pinned():
     # A golden value: another order here would silently change every run.
     assert permutation(8, 42).tolist() == [7, 1, 6, 4, 3, 5, 0, 2]
+
+
+def test_temperature_decides_where_no_weights_do():
+    assert plan_mixture({"a": 400, "b": 100}, {}, asked=300, max_epochs=4, temperature=2).reads == {"a": 200, "b": 100}
+    assert plan_mixture({"a": 400, "b": 100}, {}, asked=300, max_epochs=4, temperature=1).reads == {"a": 240, "b": 60}
+
+
+def test_many_epochs_need_a_word():
+    assert ChunkConfig(max_epochs=16)
+    with pytest.raises(ValidationError, match=r"max_epochs = 20 .*allow_many_epochs = true"):
+        ChunkConfig(max_epochs=20)
+    assert ChunkConfig(max_epochs=20, allow_many_epochs=True)

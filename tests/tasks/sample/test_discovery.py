@@ -69,9 +69,15 @@ def test_a_stated_format_takes_every_match_of_a_pattern_but_only_its_own_files_o
     assert names(tree, format="markdown") == ["b.md"]
 
 
-def test_files_of_no_bytes_are_passed_over(tree):
+def test_files_of_no_bytes_stay_so_that_they_can_be_rejected(tree):
     (tree / "empty.txt").write_bytes(b"")
-    assert listing(tree).passed_over["of 0 bytes"] == 1
+    assert [file.relative for file in listing(tree).files if file.size == 0] == ["empty.txt"]
+
+
+def test_a_folder_named_like_data_stays_so_that_it_can_be_rejected(tree):
+    (tree / "folder.txt").mkdir()
+    assert names(f"{tree}/*.txt") == ["a.txt", "folder.txt"]
+    assert names(f"{tree}/*") == ["LICENSE", "a.txt", "b.md", "folder.txt"]
 
 
 @pytest.mark.parametrize(
@@ -95,9 +101,13 @@ def test_a_source_of_empty_files_is_empty(tmp_path):
         listing(tmp_path)
 
 
-def test_a_uri_is_refused_in_words(tmp_path):
-    with pytest.raises(RecipeError, match="local paths"):
-        listing("s3://bucket/x.jsonl")
+def test_a_uri_of_an_unknown_scheme_is_refused_in_words():
+    with pytest.raises(RecipeError, match="nobody knows the scheme `gopher`"):
+        listing("gopher://bucket/x.jsonl")
+
+
+def test_a_file_uri_is_a_path(tree):
+    assert names(f"file://{tree}/sub") == names(tree / "sub")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +119,9 @@ def test_a_uri_is_refused_in_words(tmp_path):
         ("README.md", ("markdown", None)),
         ("LICENSE.APACHE", ("text", None)),
         ("Makefile", ("code", None)),
+        ("a.tsv.gz", ("csv", "gzip")),
+        ("a.warc.gz", ("warc", "gzip")),
+        ("a.feather", ("arrow", None)),
         ("a.tar", (None, None)),
     ],
 )
@@ -127,6 +140,27 @@ def test_weights_must_sum_to_one():
         config(0.3, 0.5)
     with pytest.raises(ValidationError, match="greater than 0"):
         config(0.0, 1.0)
+    with pytest.raises(ValidationError, match="s1 has no weight"):
+        config(1.0, None)
+    with pytest.raises(ValidationError, match="but s0 has a weight"):
+        config(1.0, None, temperature=1)
+    assert config(None, None, temperature=1)
+
+
+def test_many_epochs_need_a_word():
+    def config(**fields):
+        return SampleConfig(sources=(Source(name="s", paths="x", weight=1),), budget_tokens=1, **fields)
+
+    assert config().max_epochs == 4
+    assert config(max_epochs=16)
+    with pytest.raises(ValidationError, match=r"max_epochs = 17 .* allow_many_epochs = true"):
+        config(max_epochs=17)
+    assert config(max_epochs=17, allow_many_epochs=True)
+
+
+def test_a_measured_source_must_exist():
+    with pytest.raises(ValidationError, match="tokens_per_byte names other"):
+        SampleConfig(sources=(Source(name="s", paths="x", weight=1),), budget_tokens=1, tokens_per_byte={"other": 0.2})
 
 
 def test_source_names_must_differ():

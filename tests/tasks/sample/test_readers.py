@@ -8,14 +8,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, guess_format
+from tasks.sample.json_lines import json_object, parse_line, record_of_fields
+from tasks.sample.lines import Line
 from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, Record
+from tasks.sample.records import BadRecord, PassedOver, Record
 
 
-def read(path: Path, begin: int = 0, **fields) -> list[Record | BadRecord]:
+def read(path: Path, begin: int = 0, **fields) -> list:
     source = Source(name="s", paths=(str(path),), weight=1, **fields)
     format, compression = guess_format(path)
     file = InputFile("s", path, path.name, format or "text", compression, path.stat().st_size)
@@ -194,3 +198,277 @@ def test_a_link_to_nothing_is_rejected(tmp_path):
     source = Source(name="s", paths=(str(path),), weight=1)
     (bad,) = read_records(InputFile("s", path, "a.txt", "text", None, -1), source, 0, lambda count: None)
     assert bad.reason == "unreadable: No such file or directory"
+
+
+def test_an_empty_file_is_one_reject(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"")
+    assert read(path) == [BadRecord(0, 0, "empty file")]
+
+
+def test_a_folder_is_one_reject(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.mkdir()
+    assert read(path) == [BadRecord(0, 0, "unreadable: Is a directory")]
+
+
+def test_behind_a_damaged_gzip_member_reading_goes_on(tmp_path):
+    members = [gzip.compress(b"".join(line(f"{member} {number}") for number in range(500))) for member in range(3)]
+    broken = bytearray(members[1])
+    broken[len(broken) // 2] ^= 0xFF
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(members[0] + bytes(broken) + members[2])
+    found = read(path)
+    texts = [record.text for record in found if isinstance(record, Record)]
+    gaps = [record for record in found if isinstance(record, BadRecord)]
+    assert {f"{member} {number}" for member in (0, 2) for number in range(500)} <= set(texts)
+    assert any(gap.reason.startswith("damaged gzip data") for gap in gaps)
+    assert [record.number for record in found] == sorted({record.number for record in found})
+
+
+def test_behind_a_damaged_zstd_frame_reading_goes_on(tmp_path):
+    frames = [
+        zstandard.ZstdCompressor(write_checksum=True).compress(b"".join(line(f"{f} {n}") for n in range(500)))
+        for f in range(3)
+    ]
+    broken = bytearray(frames[1])
+    broken[20] ^= 0xFF
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(frames[0] + bytes(broken) + frames[2])
+    found = read(path)
+    texts = {record.text for record in found if isinstance(record, Record)}
+    assert {f"{frame} {number}" for frame in (0, 2) for number in range(500)} <= texts
+    assert any(isinstance(record, BadRecord) and "damaged zstd" in record.reason for record in found)
+
+
+@settings(max_examples=200)
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["text", "id", "a"]), inner),
+    max_leaves=6,
+))  # fmt: skip
+def test_the_fast_way_reads_what_the_standard_library_reads(value):
+    raw = json.dumps(value, ensure_ascii=False).encode("utf-8", errors="surrogatepass")
+    source = Source(name="s", paths="x", weight=1, id_field="id")
+    fields = json_object(0, 0, raw)
+    wanted = fields if isinstance(fields, BadRecord) else record_of_fields(0, 0, fields, source, raw)
+    assert parse_line(Line(0, 0, raw), source) == wanted
+
+
+def test_csv_rows_are_records_of_their_first_line(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes('\ufeffid,text\r\n1,plain\r\n2,"two\r\nlines, and a ""quote"""\r\n\r\n3,last'.encode())
+    assert read(path, id_field="id") == [
+        Record(1, 12, "plain", "1"),
+        Record(2, 21, 'two\r\nlines, and a "quote"', "2"),
+        Record(5, 56, "last", "3"),
+    ]
+
+
+def test_tabs_separate_where_the_name_says_so(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tn\none, two\t1\n")
+    assert [found.text for found in read(path)] == ["one, two"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (b"1,2,3", "row of 3 fields under a header of 2"),
+        (b"1,caf\xe9", "invalid UTF-8 at byte 17"),
+        (b"1, ", "empty text"),
+        (b",x", "no id in column `id`"),
+        (b'1,"never closed', "broken row: unexpected end of data"),
+        (b'1,"closed" too early', "broken row: ',' expected after '\"'"),
+    ],
+)
+def test_a_broken_csv_row_is_rejected_alone(tmp_path, row, reason):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"id,text\n" + b"0,a\n" + row + b"\n4,b\n5,c\n")
+    first, bad, *rest = read(path, id_field="id")
+    assert (first.text, bad.number, bad.reason) == ("a", 2, reason)
+    assert [found.text for found in rest] == ["b", "c"]
+
+
+def test_a_csv_file_without_the_column_is_one_reject(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id,body\n1,a\n")
+    assert read(path) == [BadRecord(0, 0, "no column `text`", "columns: id, body")]
+
+
+def test_csv_can_begin_at_a_later_row(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("text\n" + "".join(f"row {number}\n" for number in range(9)))
+    assert read(path, begin=5) == read(path)[4:]
+
+
+def test_a_quoted_csv_field_above_the_limit_costs_one_row(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text\n"open\n' + "filler\n" * 400 + "end\n")
+    bad, *rest = read(path, max_file_bytes=1000)
+    assert bad.reason == "broken row: no end of a quoted field within max_file_bytes (1000)"
+    assert [found.text for found in rest] == ["filler"] * 400 + ["end"]
+
+
+def test_rows_of_a_damaged_parquet_row_group_are_rejected_and_the_next_group_is_read(tmp_path):
+    path = tmp_path / "a.parquet"
+    table = pa.table({"text": [f"row {number} {number * 2654435761 % 2**32}" for number in range(3000)]})
+    pq.write_table(table, path, row_group_size=1000, use_dictionary=False)
+    raw = bytearray(path.read_bytes())
+    start = pq.read_metadata(path).row_group(1).column(0).data_page_offset
+    raw[start : start + 40] = b"\xff" * 40
+    path.write_bytes(raw)
+    found = read(path)
+    assert [record.number for record in found] == list(range(3000))
+    assert {record.number for record in found if isinstance(record, BadRecord)} == set(range(1000, 2000))
+    assert found[1500].reason.startswith("damaged row group 1")
+
+
+@pytest.mark.parametrize("writer", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_arrow_rows_are_records(tmp_path, writer):
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": ["one", None, "three"], "id": [1, 2, 3], "link": ["u", "v", None]})
+    with writer(path, table.schema) as sink:
+        sink.write_table(table, max_chunksize=2)
+    one, bad, three = read(path, id_field="id", url_field="link")
+    assert (one, three) == (Record(0, 0, "one", "1", url="u"), Record(2, 0, "three", "3"))
+    assert bad == BadRecord(1, 0, "column `text` is null")
+    assert read(path, begin=2) == [Record(2, 0, "three")]
+
+
+@pytest.mark.parametrize("writer", [pa.ipc.new_file, pa.ipc.new_stream])
+def test_a_torn_arrow_file_gives_its_whole_batches(tmp_path, writer):
+    path = tmp_path / "a.arrow"
+    table = pa.table({"text": [f"row {number}" for number in range(100)]})
+    with writer(path, table.schema) as sink:
+        sink.write_table(table, max_chunksize=10)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    *good, bad = read(path)
+    assert len(good) >= 40
+    assert len(good) % 10 == 0
+    assert [found.number for found in good] == list(range(len(good)))
+    assert bad.reason.startswith("torn arrow")
+
+
+def warc(kind: str, content: bytes, number: int = 0, media: str = "application/http; msgtype=response") -> bytes:
+    head = (
+        f"WARC/1.0\r\nWARC-Type: {kind}\r\nWARC-Record-ID: <urn:uuid:{number}>\r\n"
+        f"WARC-Target-URI: http://a.example/{number}\r\nContent-Type: {media}\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    return head.encode() + content + b"\r\n\r\n"
+
+
+def page(text: str, charset: str = "utf-8", status: str = "200 OK", more: str = "") -> bytes:
+    return f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset={charset}\r\n{more}\r\n".encode() + text.encode(
+        charset
+    )
+
+
+def test_warc_pages_are_records_with_their_address(tmp_path):
+    path = tmp_path / "a.warc.gz"
+    records = [
+        warc("warcinfo", b"software: x", media="application/warc-fields"),
+        warc("response", page("<p>Привет</p>", "windows-1251"), 1),
+        warc("request", b"GET / HTTP/1.1\r\n\r\n", 1),
+        warc("response", page("<p>gone</p>", status="404 Not Found"), 2),
+        warc("response", b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n\x89PNG", 3),
+        warc("conversion", b"Plain words.", 4, media="text/plain"),
+        warc("response", page(""), 5),
+    ]
+    path.write_bytes(b"".join(gzip.compress(record) for record in records))
+    assert read(path, id_field="WARC-Record-ID") == [
+        PassedOver(0, "WARC records of type warcinfo"),
+        Record(1, len(records[0]), "<p>Привет</p>", "urn:uuid:1", "html", "http://a.example/1"),
+        PassedOver(2, "WARC records of type request"),
+        PassedOver(3, "HTTP status 404"),
+        PassedOver(4, "media type image/png"),
+        Record(5, sum(map(len, records[:5])), "Plain words.", "urn:uuid:4", "text", "http://a.example/4"),
+        BadRecord(6, sum(map(len, records[:6])), "empty text"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("encode", "header"),
+    [
+        (lambda body: b"%x\r\n" % 5 + body[:5] + b"\r\n%x\r\n" % len(body[5:]) + body[5:] + b"\r\n0\r\n\r\n",
+         "Transfer-Encoding: chunked\r\n"),
+        (gzip.compress, "Content-Encoding: gzip\r\n"),
+        (lambda body: body, "Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n"),
+    ],
+)  # fmt: skip
+def test_packed_and_unpacked_pages_read_alike(tmp_path, encode, header):
+    path = tmp_path / "a.warc"
+    head, _, body = page("<p>some words</p>", more=header).partition(b"\r\n\r\n")
+    path.write_bytes(warc("response", head + b"\r\n\r\n" + encode(body)))
+    (found,) = read(path)
+    assert found.text == "<p>some words</p>"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda raw: b"XXXX" + raw[4:], "no WARC header where a record should begin"),
+        (lambda raw: raw.replace(b"Content-Length: ", b"Content-Length: 9"), "record ends early"),
+        (lambda raw: raw.replace(b"Content-Length: ", b"Content-Length: -"), "no Content-Length but '-"),
+        (lambda raw: raw.replace(b"</p>", b"</p>more than was told"), "Content-Length"),
+        (lambda raw: raw.replace(b"HTTP/1.1", b"SMTP/1.1"), "no HTTP answer in a response record"),
+        (lambda raw: raw.replace("é".encode(), b"\xe9 "), "invalid UTF-8"),
+    ],
+)
+def test_a_damaged_warc_record_is_rejected_alone(tmp_path, damage, reason):
+    records = [warc("response", page(f"<p>café number {number}</p>"), number) for number in range(4)]
+    path = tmp_path / "a.warc"
+    path.write_bytes(records[0] + damage(records[1]) + records[2] + records[3])
+    zero, bad, *rest = read(path)
+    assert (zero.text, bad.number) == ("<p>café number 0</p>", 1)
+    assert bad.byte >= len(records[0])
+    assert bad.reason.startswith(reason)
+    assert [found.text for found in rest] == ["<p>café number 2</p>", "<p>café number 3</p>"]
+
+
+def test_a_damaged_member_of_a_warc_costs_one_record(tmp_path):
+    members = [gzip.compress(warc("response", page(f"<p>{'words ' * 200}{number}</p>"), number)) for number in range(4)]
+    broken = bytearray(members[1])
+    broken[len(broken) // 2] ^= 0xFF
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(members[0] + bytes(broken) + members[2] + members[3][:-30])
+    found = read(path)
+    assert [record.url for record in found if isinstance(record, Record)] == [
+        "http://a.example/0",
+        "http://a.example/2",
+    ]
+    reasons = [record.reason for record in found if isinstance(record, BadRecord)]
+    assert any(reason.startswith("damaged gzip data") for reason in reasons)
+    assert reasons[-1] == "gzip stream ends early"
+
+
+def test_a_warc_record_above_the_limit_is_rejected_without_being_held(tmp_path):
+    path = tmp_path / "a.warc"
+    path.write_bytes(warc("response", page("x" * 5000), 0) + warc("response", page("short"), 1))
+    bad, short = read(path, max_file_bytes=1000)
+    assert bad.reason == "larger than max_file_bytes (1000)"
+    assert short.text == "short"
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("<meta charset='koi8-r'><p>Привет".encode("koi8-r"), "Привет"),
+        ('<?xml version="1.0" encoding="gb2312"?><p>中文'.encode("gb18030"), "中文"),
+        ("<p>Grüße".encode("utf-16"), "Grüße"),
+        ('<meta content="text/html; charset=iso-8859-1"><p>1 €'.encode("cp1252"), "1 €"),
+        ("<meta charset='koi8-r'><p>Привет".encode(), "Привет"),
+    ],
+)
+def test_a_page_is_read_by_the_character_set_that_it_declares(tmp_path, raw, text):
+    path = tmp_path / "a.html"
+    path.write_bytes(raw)
+    (found,) = read(path)
+    assert found.text.endswith(text)
+
+
+def test_a_page_that_fits_no_character_set_is_rejected(tmp_path):
+    path = tmp_path / "a.html"
+    path.write_bytes(b"<p>caf\xe9")
+    (bad,) = read(path)
+    assert (bad.byte, bad.reason) == (6, "invalid UTF-8 at byte 6")

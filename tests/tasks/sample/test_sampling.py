@@ -110,6 +110,8 @@ def test_the_plan_states_targets_and_epochs(tmp_path):
         "available_tokens": 200,
         "rate": 1.0,
         "epochs": 0.5,
+        "asked_epochs": 0.5,
+        "slack": 2.0,
     }
     assert plan["b"]["rate"] == pytest.approx(300 * 3.5 * 2 / 7000)
 
@@ -224,3 +226,41 @@ def test_the_artifact_is_reused_from_another_place_and_rebuilt_when_a_file_chang
     assert (moved.reused, moved.identity) == (True, first.identity)
     write_lines(tmp_path / "moved" / "a.jsonl", 11)
     assert not build_sample(context, one_source(tmp_path / "moved")).reused
+
+
+def test_empty_files_and_folders_are_rejected_and_empty_files_alone_stop_nothing(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        (tmp_path / "in" / f"empty{number}.py").write_bytes(b"")
+    (tmp_path / "in" / "good.py").write_text("x = 1\n")
+    report, workspace = run(one_source(f"{tmp_path}/in/*"), tmp_path / "work")
+    assert report.source("s").rejected == 20
+    assert set(table(workspace, "rejects").column("reason").to_pylist()) == {"empty file"}
+    (tmp_path / "in" / "folder.py").mkdir()
+    with pytest.raises(GuardError, match=r"1 of 2 records .* `folder.py` .* Is a directory"):
+        run(one_source(f"{tmp_path}/in/*"), tmp_path / "work2")
+
+
+def test_sound_records_that_are_no_documents_are_counted(tmp_path):
+    head = "WARC/1.0\r\nWARC-Type: {}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\nWARC-Target-URI: http://a/{}\r\n\r\n"
+    text = "Plain words."
+    records = [
+        head.format(kind, len(text), kind) + text + "\r\n\r\n" for kind in ("warcinfo", "conversion", "metadata")
+    ]
+    (tmp_path / "a.warc").write_text("".join(records), newline="")
+    report, workspace = run(one_source(tmp_path / "a.warc"), tmp_path / "work")
+    assert report.facts["records_passed_over"] == {
+        "s: WARC records of type metadata": 1,
+        "s: WARC records of type warcinfo": 1,
+    }
+    (document,) = table(workspace, "documents").to_pylist()
+    assert (document["text"], document["meta"]) == (text, '{"url":"http://a/conversion"}')
+
+
+def test_bytes_of_text_are_estimated_from_beginnings(tmp_path):
+    import gzip
+
+    lines = [json.dumps({"text": f"{number} " + "words " * 50, "more": "x" * 300}) + "\n" for number in range(20_000)]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    report, _ = run(one_source(tmp_path / "a.jsonl.gz"), tmp_path / "work")
+    assert report.facts["mixture_plan"]["s"]["bytes"] == pytest.approx(report.source("s").bytes_in, rel=0.05)

@@ -1,0 +1,211 @@
+"""Parquet and Arrow IPC: a column holds the text, a row is a record.
+
+A damaged stretch costs the rows in it, which are rejected one by one where the file says how many they are: a row
+group of parquet. An Arrow file without its footer is read as the stream that it contains.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from tasks.sample.config import Source
+from tasks.sample.json_lines import url_of
+from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
+
+_ROWS_PER_BATCH = 512
+_READ_BYTES = 1 << 20
+_ARROW_MAGIC = b"ARROW1\0\0"
+Found = Iterator[Record | BadRecord]
+OnBytes = Callable[[int], None]
+
+
+def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
+    """The rows from number `begin` on; `size` is that of the file, of which `on_bytes` hears in shares of rows."""
+    try:
+        # Without a read-ahead of whole column chunks, which may be larger than memory.
+        parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES)
+    except (pa.ArrowException, OSError) as error:
+        yield BadRecord(0, 0, f"torn parquet file: {_first_line(error)}")
+        return
+    with parquet:
+        if wrong := _wrong_columns(parquet.schema_arrow, source):
+            yield wrong
+            return
+        told = _Shares(size, parquet.metadata.num_rows, on_bytes)
+        first = 0
+        for group in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            if first + rows > begin:
+                yield from _row_group(parquet, group, first, rows, source, begin, told)
+            first += rows
+            told.reach(first)
+
+
+def _row_group(
+    parquet: pq.ParquetFile, group: int, first: int, rows: int, source: Source, begin: int, told: "_Shares"
+) -> Found:
+    row = first
+    try:
+        columns = _columns(parquet.schema_arrow, source)
+        for batch in parquet.iter_batches(_ROWS_PER_BATCH, row_groups=[group], columns=columns, use_threads=False):
+            told.reach(row + batch.num_rows)
+            yield from _rows_of_batch(batch, row, source, begin)
+            row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        reason = f"damaged row group {group}: {_first_line(error)}"
+        for number in range(max(row, begin), first + rows):
+            yield BadRecord(number, 0, reason)
+
+
+def arrow_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
+    """The rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches)."""
+    is_file = stream.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
+    stream.seek(0)
+    torn = None
+    if is_file:
+        try:
+            reader = pa.ipc.open_file(stream)
+        except (pa.ArrowException, OSError) as error:
+            torn = f"torn arrow file: {_first_line(error)}"
+            stream.seek(len(_ARROW_MAGIC))
+        else:
+            yield from _arrow_file(reader, size, source, begin, on_bytes)
+            return
+    yield from _arrow_stream(stream, source, begin, on_bytes, torn)
+
+
+def _arrow_file(
+    reader: pa.ipc.RecordBatchFileReader, size: int, source: Source, begin: int, on_bytes: OnBytes
+) -> Found:
+    if wrong := _wrong_columns(reader.schema, source):
+        yield wrong
+        return
+    told = _Shares(size, reader.num_record_batches, on_bytes)
+    row = 0
+    for number in range(reader.num_record_batches):
+        told.reach(number + 1)
+        try:
+            batch = reader.get_batch(number)
+        except (pa.ArrowException, OSError) as error:
+            # How many rows it held stood in the batch itself.
+            yield BadRecord(row, 0, f"damaged record batch {number}: {_first_line(error)}")
+            row += 1
+            continue
+        yield from _rows_of_batch(batch, row, source, begin)
+        row += batch.num_rows
+
+
+def _arrow_stream(stream: BinaryIO, source: Source, begin: int, on_bytes: OnBytes, torn: str | None) -> Found:
+    row = place = 0
+    try:
+        reader = pa.ipc.open_stream(stream)
+        if wrong := _wrong_columns(reader.schema, source):
+            yield wrong
+            return
+        for batch in reader:
+            on_bytes(stream.tell() - place)
+            place = stream.tell()
+            yield from _rows_of_batch(batch, row, source, begin)
+            row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        torn = torn or f"torn arrow stream: {_first_line(error)}"
+    if torn:
+        yield BadRecord(row, 0, torn)
+
+
+class _Shares:
+    """Tells of a file's bytes as its rows are read."""
+
+    def __init__(self, size: int, whole: int, on_bytes: OnBytes) -> None:
+        self._size, self._whole, self._on_bytes = size, max(1, whole), on_bytes
+        self._told = 0
+
+    def reach(self, done: int) -> None:
+        reached = self._size * done // self._whole
+        if reached > self._told:
+            self._on_bytes(reached - self._told)
+            self._told = reached
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _columns(schema: pa.Schema, source: Source) -> list[str]:
+    wanted = [name for name in (source.text_field, source.id_field, source.url_field) if name is not None]
+    return [name for name in dict.fromkeys(wanted) if name in schema.names]
+
+
+def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
+    needed = [name for name in (source.text_field, source.id_field) if name is not None]
+    missing = [name for name in needed if name not in schema.names]
+    if missing:
+        return BadRecord(0, 0, f"no column `{missing[0]}`", excerpt_of(f"columns: {', '.join(schema.names[:20])}"))
+    kind = schema.field(source.text_field).type
+    if not _holds_text(kind):
+        return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text")
+    return None
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        holds(kind)
+        for holds in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+        )
+    )
+
+
+def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int) -> Found:
+    # As bytes, since neither format checks that its strings are UTF-8.
+    texts = _plain(batch.column(source.text_field)).cast(pa.large_binary())
+    keys = None if source.id_field is None else _plain(batch.column(source.id_field))
+    urls = None if source.url_field not in batch.schema.names else _plain(batch.column(source.url_field))
+    for offset in range(max(0, begin - first), batch.num_rows):
+        number = first + offset
+        raw = texts[offset].as_py()
+        if raw is None:
+            yield BadRecord(number, 0, f"column `{source.text_field}` is null")
+            continue
+        if len(raw) > source.max_file_bytes:
+            yield BadRecord(number, 0, f"larger than max_file_bytes ({source.max_file_bytes})", excerpt_of(raw))
+            continue
+        found = decode_text(number, 0, raw)
+        if isinstance(found, BadRecord):
+            yield found
+            continue
+        key = None
+        if keys is not None:
+            key = _key(keys, offset)
+            if key is None:
+                yield BadRecord(number, 0, f"no id in column `{source.id_field}`", excerpt_of(raw))
+                continue
+        yield Record(number, 0, found.text, key, url=None if urls is None else url_of(_value(urls, offset)))
+
+
+def _key(keys: pa.Array, offset: int) -> str | None:
+    key = _value(keys, offset)
+    if isinstance(key, bytes):
+        key = key.hex()
+    return None if key is None or key == "" else str(key)
+
+
+def _value(column: pa.Array, offset: int) -> object:
+    try:
+        return column[offset].as_py()
+    except UnicodeDecodeError:
+        return None
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column

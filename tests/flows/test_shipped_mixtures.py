@@ -1,0 +1,67 @@
+"""The recipes of published models load, and say the mixtures that were published."""
+
+import pytest
+
+from flows.recipe import find_recipe, load_recipe
+from tasks.sample.mixture import plan_from_sizes
+
+B = 10**9
+
+
+def shipped(name, tmp_path):
+    return load_recipe(find_recipe(name), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["gpt3", "opt_175b", "yalm_100b"])
+def test_sample_and_chunk_are_told_the_same_mixture(tmp_path, name):
+    recipe = shipped(name, tmp_path)
+    assert recipe.sample.budget_tokens == recipe.chunk.budget_tokens
+    assert recipe.sample.max_epochs == recipe.chunk.max_epochs
+    assert recipe.sample.temperature == recipe.chunk.temperature
+    weights = {source.name: source.weight for source in recipe.sample.sources if source.weight is not None}
+    assert recipe.chunk.weights == weights
+    assert set(recipe.dedup.priorities) == {source.name for source in recipe.sample.sources}
+
+
+def test_gpt3_reads_300b_tokens_with_the_shares_of_its_table(tmp_path):
+    sample = shipped("gpt3", tmp_path).sample
+    plans = plan_from_sizes(sample, {}, {})
+    assert sum(plan.target_tokens for plan in plans.values()) == 300 * B
+    # 0.60 of 1.01, and so on.
+    assert {name: round(plan.weight, 3) for name, plan in plans.items()} == {
+        "common_crawl": 0.594,
+        "webtext2": 0.218,
+        "books1": 0.079,
+        "books2": 0.079,
+        "wikipedia": 0.030,
+    }
+
+
+def test_opt_reads_180b_tokens_about_once_each(tmp_path):
+    sample = shipped("opt_175b", tmp_path).sample
+    plans = plan_from_sizes(sample, {}, {})
+    assert sample.budget_tokens == 180 * B
+    assert all(abs(plan.epochs - 1) < 0.01 for plan in plans.values())
+
+
+def test_yalm_reads_a_quarter_english_and_dialogues_as_threads(tmp_path):
+    sample = shipped("yalm_100b", tmp_path).sample
+    english = sum(source.weight or 0 for source in sample.sources if source.language == "en")
+    everything = sum(source.weight or 0 for source in sample.sources)
+    assert sample.budget_tokens == 300 * B
+    assert everything == pytest.approx(1.01)
+    assert round(english / everything, 2) == 0.25
+    (dialogues,) = (source for source in sample.sources if source.thread is not None)
+    assert (dialogues.name, dialogues.language) == ("dialogues_ru", "ru")
+
+
+def test_a_size_may_be_written_as_a_count(tmp_path):
+    path = tmp_path / "r.toml"
+    path.write_text(
+        'name = "r"\nbudget_tokens = "1K"\ntemperature = 2\nmax_epochs = 8\n'
+        '[[sources]]\nname = "s"\npaths = ["x"]\ntokens = "1.5M"\n'
+    )
+    recipe = load_recipe(path, tmp_path)
+    assert recipe.sample.sources[0].tokens == 1_500_000
+    assert (recipe.sample.temperature, recipe.chunk.temperature) == (2, 2)
+    assert (recipe.sample.max_epochs, recipe.chunk.max_epochs) == (8, 8)
