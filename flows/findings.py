@@ -68,6 +68,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "edited": lambda: edited(reports),
         "mixture": lambda: mixture(reports),
         "leaks": lambda: leaks(reports),
+        "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "scores": lambda: scores(artifacts),
@@ -77,7 +78,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-DICTIONARIES = frozenset({"files", "training", "duplicates", "vocabulary", "conservation"})
+DICTIONARIES = frozenset({"files", "training", "duplicates", "leak_search", "vocabulary", "conservation"})
 """Findings that are dictionaries; all others are lists."""
 
 

@@ -171,7 +171,14 @@ def _leaks(findings: dict[str, Any]) -> str:
         + (f" ({line['remains']:,} still in the text)" if line["remains"] else "")
         for line in findings["leaks"]
     )
-    return f"[bold]leaked[/]        {told}" if told else ""
+    planted = findings["leak_search"].get("planted", {})
+    measured = (
+        f"; planted items found {planted['found']}/{planted['planted']}, recall {planted['recall']:.3f}"
+        f" ({planted['low']:.3f} to {planted['high']:.3f})"
+        if planted.get("planted")
+        else ""
+    )
+    return f"[bold]leaked[/]        {told}{measured}" if told else ""
 
 
 def _loss(findings: dict[str, Any]) -> str:

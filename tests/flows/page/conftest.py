@@ -145,7 +145,12 @@ def write_decontaminate(unit: Unit) -> None:
         "web": counts(10, 8, held_out=1, pieces_out=8, dropped={"too_many_pieces": 1}),
     }
     benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 0}
-    unit.report.facts = {"benchmarks": {"cloze": benchmark}}
+    missed = {"planted": 0, "found": 0, "recall": None, "low": None, "high": None}
+    inline = {"planted": 50, "found": 48, "recall": 0.96, "low": 0.865, "high": 0.989}
+    precision = {"reported": 50, "right": 49, "precision": 0.98, "low": 0.895, "high": 0.996}
+    planted = {**inline, "forms": {"inline": inline, "short": missed}, "near_misses": 50, "precision": precision}
+    common = {"text": "all rights <b>reserved</b>", "documents": 12, "items": 1, "why": "common"}
+    unit.report.facts = {"benchmarks": {"cloze": benchmark}, "planted": planted, "common_ngrams": [common]}
 
 
 def write_vocab(unit: Unit) -> None:
