@@ -13,7 +13,7 @@ from tasks.workspace import Workspace
 DECONTAMINATE = Stage(
     "decontaminate",
     roots=("tasks.decontaminate.stage",),
-    libraries=("numba", "numpy", "pyarrow", "unicode"),
+    libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode"),
 )
 
 

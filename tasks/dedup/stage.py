@@ -6,7 +6,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
-DEDUP = Stage("dedup", roots=("tasks.dedup.stage",), libraries=("numba", "numpy", "pyarrow", "unicode"))
+DEDUP = Stage("dedup", roots=("tasks.dedup.stage",), libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode"))
 
 
 def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:

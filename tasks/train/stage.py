@@ -13,7 +13,7 @@ from tasks.workspace import Workspace
 TRAIN = Stage(
     "train",
     roots=("tasks.train.stage", "model.train"),
-    libraries=("pyarrow", "safetensors", "torch", INSTRUCTION_SET),
+    libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
 )
 LOG_FILE = "train.log"
 

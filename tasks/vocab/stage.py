@@ -6,7 +6,7 @@ from tasks.report import StageReport
 from tasks.vocab.config import VocabConfig
 from tasks.workspace import Workspace
 
-VOCAB = Stage("vocab", roots=("tasks.vocab.stage",), libraries=("pyarrow", "sentencepiece"))
+VOCAB = Stage("vocab", roots=("tasks.vocab.stage",), libraries=("numpy", "pyarrow", "sentencepiece"))
 
 
 def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -> Artifact:

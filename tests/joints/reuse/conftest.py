@@ -97,14 +97,24 @@ class Walked:
     packages: dict[str, set[str]]
     """Stage -> top-level names of third-party packages whose code ran, imports aside."""
 
+    def manifests(self) -> dict[str, dict[str, Any]]:
+        """Stage -> the manifest of its artifact."""
+        return {path.parts[-3]: json.loads(path.read_text()) for path in self.root.glob("artifacts/*/*/manifest.json")}
+
 
 @pytest.fixture(scope="session")
 def walked(alloy: Path, tmp_path_factory: pytest.TempPathFactory) -> Walked:
-    """The road of the alloy, built once under the tracer."""
+    """The road of the alloy, built once under the tracer; its kernels are compiled, not loaded."""
     trace = tmp_path_factory.mktemp("trace")
+    kernels = tmp_path_factory.mktemp("kernels")
     root = tmp_path_factory.mktemp("root")
     paths = os.pathsep.join([str(PROGRAMS), str(PROJECT)])
-    tracing = {"PYTHONPATH": paths, "JOINTS_TRACE": str(trace), "JOINTS_TRACE_PROJECT": str(PROJECT)}
+    tracing = {
+        "PYTHONPATH": paths,
+        "JOINTS_TRACE": str(trace),
+        "JOINTS_TRACE_PROJECT": str(PROJECT),
+        "NUMBA_CACHE_DIR": str(kernels),
+    }
     run_program("walk_road.py", alloy / "alloy.toml", root, environment=tracing)
     functions: dict[str, set[tuple[str, str, int]]] = {}
     packages: dict[str, set[str]] = {}
