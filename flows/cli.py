@@ -17,6 +17,7 @@ app = typer.Typer(
 COMMANDS = (
     running.quickstart,
     running.run,
+    planning.init,
     planning.plan,
     records.ls,
     records.why,

@@ -89,3 +89,36 @@ def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings
     from flows.planning.telling import tell_plan
 
     tell_plan(told, console())
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
+    output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a recipe that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at a folder of your own text and write a commented recipe for it, which `bessemer run` accepts at once.
+
+    Finds formats, sizes, fields, languages, and what cannot be read, from the beginnings of some files; a subfolder
+    becomes a source. Vocabulary, network and budget are chosen from the amount of text, and the recipe says how.
+    """
+    with told_errors():
+        from flows.survey.folder import survey_folder
+        from flows.survey.recipe_writing import write_recipe
+        from flows.survey.telling import survey_told, tell_survey
+        from model.durable import write_atomically
+        from model.errors import InputError, RecipeError
+
+        if output.exists() and not force:
+            raise RecipeError(f"--output {output} is there already; name another file, or overwrite it with --force")
+        survey = survey_folder(folder)
+        text = write_recipe(survey, output.stem)
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(output, text.encode())
+        except OSError as error:
+            raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
+        if as_json:
+            print_json({**survey_told(survey), "recipe": str(output)})
+        else:
+            tell_survey(survey, output, console())

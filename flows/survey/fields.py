@@ -1,0 +1,42 @@
+"""Which field of a record is its text, which its id, and which its language, judged by some of the records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TEXT_NAMES = ("text", "content", "body", "raw_content", "document", "article", "markdown", "code", "message")
+ID_NAMES = ("id", "_id", "doc_id", "docid", "uuid", "uid", "guid", "key")
+LANGUAGE_NAMES = ("lang", "language", "locale")
+KNOWN_NAME_SHARE = 0.3
+"""A field with a customary name is the text if it is at least so long, measured by the longest field."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Names of the fields with a role; None where no field has it."""
+
+    text: str | None
+    id: str | None
+    language: str | None
+    all: tuple[str, ...]
+
+
+def judge_fields(records: Sequence[Mapping[str, Any]]) -> Fields:
+    """The roles of fields: the text is the longest string on average, or nearly so with a customary name."""
+    names = tuple(dict.fromkeys(name for record in records for name in record))
+    lengths = {
+        name: sum(len(record[name]) for record in records if isinstance(record.get(name), str)) / max(1, len(records))
+        for name in names
+    }
+    longest = max(lengths.values(), default=0.0)
+    customary = [name for name in TEXT_NAMES if lengths.get(name, 0.0) >= KNOWN_NAME_SHARE * longest > 0]
+    text = customary[0] if customary else max(lengths, key=lambda name: lengths[name]) if longest else None
+    ids = [name for name in ID_NAMES if name in names and name != text and _identifies(records, name)]
+    languages = [name for name in LANGUAGE_NAMES if name in names]
+    return Fields(text, ids[0] if ids else None, languages[0] if languages else None, names)
+
+
+def _identifies(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    values = [record.get(name) for record in records]
+    usable = all(isinstance(value, str | int) and not isinstance(value, bool) and value != "" for value in values)
+    return usable and len(set(values)) == len(values)

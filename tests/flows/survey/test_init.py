@@ -1,0 +1,181 @@
+"""Folders of somebody's own text: what is found in them, and that the recipe for them runs."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from flows.builders import BUILDERS
+from flows.cli import app
+from flows.recipe import load_recipe
+from flows.survey.fields import judge_fields
+from flows.survey.folder import SourceFound, survey_folder
+from flows.survey.recipe_writing import write_recipe
+from flows.survey.record_counts import StoredFile, count_records
+from flows.survey.sizes import choose_sizes
+from model.errors import InputError
+from tasks.build import RunContext
+
+ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
+RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "
+CHINESE = "天还没有亮，炉子就已经点着了，白热的铁水慢慢流进院子里的沙模之中，工人们都站在旁边看着。"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Every kind of file: text, gzip, Markdown, code, jsonl with odd fields, parquet, and what cannot be read."""
+    mine = tmp_path / "my [own] text"
+    for name in ("books", "русский", "web dump", "programs"):
+        (mine / name).mkdir(parents=True)
+    for number in range(6):
+        (mine / "books" / f"{number}.txt").write_text(ENGLISH * 20 + str(number))
+        (mine / "русский" / f"{number}.txt").write_text(RUSSIAN * 20 + str(number))
+    (mine / "books" / "packed.txt.gz").write_bytes(gzip.compress((ENGLISH * 50).encode()))
+    (mine / "books" / "chinese.md").write_text(f"# 铁\n\n{CHINESE * 9}")
+    (mine / "books" / "empty.txt").touch()
+    (mine / "books" / "latin.txt").write_bytes("Der Ofen glüht. ".encode("latin-1") * 9)
+    (mine / "books" / "scan.pdf").write_bytes(b"%PDF-1.4\0\0")
+    (mine / "books" / "log of a night").write_text(ENGLISH * 3)
+    (mine / "programs" / "forge.py").write_text("def forge(iron):\n    return iron\n" * 20)
+    (mine / "programs" / "core.bin").write_bytes(bytes(range(256)))
+    records = [{"uid": f"n{n}", "title": "Iron", "artikel": CHINESE * 4 + str(n), "lang": "zh"} for n in range(30)]
+    (mine / "web dump" / "crawl.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    table = pa.table({"url": [f"http://x/{n}" for n in range(9)], "content": [ENGLISH * 5 + str(n) for n in range(9)]})
+    pq.write_table(table, mine / "web dump" / "pages.parquet")
+    (mine / ".hidden.txt").write_text("not looked at")
+    return mine
+
+
+def found(folder: Path) -> dict[tuple[str, str], SourceFound]:
+    return {(source.group, source.format): source for source in survey_folder(folder).sources}
+
+
+def test_subfolders_and_formats_become_sources(folder: Path):
+    assert {key: len(source.files) for key, source in found(folder).items()} == {
+        ("books", "text"): 8,
+        ("books", "markdown"): 1,
+        ("русский", "text"): 6,
+        ("programs", "code"): 1,
+        ("web dump", "jsonl"): 1,
+        ("web dump", "parquet"): 1,
+    }
+
+
+def test_languages_fields_and_counts_are_told(folder: Path):
+    sources = found(folder)
+    assert sources["books", "text"].languages.most_common(1)[0][0] == "en"
+    assert sources["русский", "text"].languages.most_common(1)[0][0] == "ru"
+    crawl, pages = sources["web dump", "jsonl"], sources["web dump", "parquet"]
+    assert set(crawl.languages) == {"zh"}
+    assert crawl.fields is not None
+    assert (crawl.fields.text, crawl.fields.id, crawl.fields.language) == ("artikel", "uid", "lang")
+    assert (crawl.records.records, crawl.records.exact) == (30, True)
+    assert pages.fields is not None
+    assert (pages.fields.text, pages.fields.id, pages.records.records) == ("content", None, 9)
+
+
+def test_what_cannot_be_read_is_named_with_a_hint(folder: Path):
+    survey = survey_folder(folder)
+    hints = {bad.path.name: bad.hint for bad in survey.unreadable}
+    assert hints.keys() == {"latin.txt", "scan.pdf", "core.bin"}
+    assert "iconv" in hints["latin.txt"]
+    assert "PDF" in hints["scan.pdf"]
+    assert survey.empty == 1
+
+
+def test_the_recipe_loads_and_its_sample_holds_every_document(folder: Path, tmp_path: Path):
+    recipe = tmp_path / "recipe.toml"
+    result = CliRunner().invoke(app, ["init", str(folder), "--output", str(recipe)])
+    assert result.exit_code == 0, result.output
+    assert f"bessemer run {recipe}" in result.output
+    assert max(map(len, result.output.split("wrote")[0].splitlines())) <= 80
+    loaded = load_recipe(recipe, tmp_path)
+    sampled = BUILDERS["sample"](RunContext(tmp_path / "root", run_id="init"), loaded.sample).report.total()
+    assert sampled.documents_out == 8 + 1 + 6 + 1 + 30 + 9
+    assert "source_ru" in {source.name for source in loaded.sample.sources}
+
+
+def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: Path):
+    text = write_recipe(survey_folder(folder), "mine")
+    switched = [line.removeprefix("# ") if _is_setting(line) else line for line in text.splitlines()]
+    (tmp_path / "all.toml").write_text("\n".join(switched))
+    (tmp_path / "plain.toml").write_text(text)
+    plain = load_recipe(tmp_path / "plain.toml", tmp_path)
+    assert load_recipe(tmp_path / "all.toml", tmp_path).clean == plain.clean
+    assert sum(map(_is_setting, text.splitlines())) > 60
+
+
+def _is_setting(line: str) -> bool:
+    key, equals, value = line.removeprefix("# ").partition(" = ")
+    return line.startswith("# ") and bool(equals) and key.isidentifier() and bool(value) and key != "priority"
+
+
+def test_a_recipe_is_not_overwritten_unless_forced(folder: Path, tmp_path: Path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("precious")
+    refused = CliRunner().invoke(app, ["init", str(folder), "--output", str(recipe)])
+    assert (refused.exit_code, recipe.read_text()) == (2, "precious")
+    assert CliRunner().invoke(app, ["init", str(folder), "--output", str(recipe), "--force", "--json"]).exit_code == 0
+
+
+def _nothing(folder: Path) -> Path:
+    return folder / "nowhere"
+
+
+def _no_file(folder: Path) -> Path:
+    (folder / "bare").mkdir()
+    return folder / "bare"
+
+
+def _only_binaries(folder: Path) -> Path:
+    (folder / "noise.bin").write_bytes(bytes(100))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [(_nothing, "does not exist"), (_no_file, "is empty"), (_only_binaries, "nothing in it can be read .*binary")],
+)
+def test_folders_without_text_are_input_errors(tmp_path: Path, make: Callable[[Path], Path], message: str):
+    with pytest.raises(InputError, match=message):
+        survey_folder(make(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([{"text": "a b", "id": 1}, {"text": "c", "id": 2}], ("text", "id")),
+        ([{"prose": "long words here", "id": 1}, {"prose": "more", "id": 1}], ("prose", None)),
+        ([{"text": "x", "html": "a very long page of many words"}], ("html", None)),
+        ([{"n": 1}], (None, None)),
+    ],
+)
+def test_the_text_is_the_longest_field_unless_its_name_says_so(
+    records: list[dict[str, Any]], expected: tuple[Any, Any]
+):
+    fields = judge_fields(records)
+    assert (fields.text, fields.id) == expected
+
+
+def test_lines_of_a_big_file_are_estimated_from_its_beginning(tmp_path: Path):
+    big = tmp_path / "big.jsonl.gz"
+    lines = "".join(json.dumps({"text": f"{number:x}" * 40, "n": number**5}) + "\n" for number in range(200_000))
+    big.write_bytes(gzip.compress(lines.encode(), 1))
+    counted = count_records([StoredFile(big, "jsonl", "gzip", big.stat().st_size)])
+    assert not counted.exact
+    assert counted.records == pytest.approx(200_000, rel=0.25)
+
+
+def test_sizes_follow_the_text():
+    little, much = choose_sizes(1e5, 80), choose_sizes(1e9, 80)
+    assert (little.vocab_size, little.network.layers) == (512, 2)
+    assert (much.vocab_size, much.network.width) == (32_768, 512)
+    assert choose_sizes(1e5, 4000).vocab_size >= 4300
+    for sizes in (little, much):
+        assert sizes.budget_tokens <= 4 * sizes.tokens
