@@ -1,6 +1,8 @@
 """What is installed: the three rooms and the command, with the recipes inside, and a lock that fits pyproject.toml."""
 
 import importlib.metadata
+import itertools
+import itertools
 import re
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+REQUIRED = [*DECLARED["dependencies"], *itertools.chain.from_iterable(DECLARED["optional-dependencies"].values())]
+EVERY_DEPENDENCY = [*DECLARED["dependencies"], *itertools.chain(*DECLARED["optional-dependencies"].values())]
 
 
 def locked() -> dict[str, str]:
@@ -51,7 +55,7 @@ def test_the_command_is_installed():
     assert command.value == "flows.cli:main"
 
 
-@pytest.mark.parametrize("line", [*DECLARED["dependencies"], *DECLARED["optional-dependencies"]["dev"]])
+@pytest.mark.parametrize("line", EVERY_DEPENDENCY)
 def test_the_lock_satisfies_every_declared_dependency(line: str):
     wanted = Requirement(line)
     version = locked().get(canonicalize_name(wanted.name))
@@ -70,5 +74,5 @@ def test_the_environment_is_the_lock():
 
 def test_every_declared_dependency_has_its_reason_in_the_docs():
     reasons = (PROJECT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
-    names = [Requirement(line).name for line in (*DECLARED["dependencies"], *DECLARED["optional-dependencies"]["dev"])]
+    names = [Requirement(line).name for line in EVERY_DEPENDENCY]
     assert [name for name in names if not re.search(rf"\| `{re.escape(name.lower())}` \|", reasons)] == []

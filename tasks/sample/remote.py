@@ -93,6 +93,7 @@ def list_remote(source: str, pattern: str) -> RemoteListing:
     filesystem, path = _filesystem(pattern, source)
     path = path.rstrip("/")
     with _told_faults(pattern, source):
+        filesystem.invalidate_cache()  # A store may have changed since this process looked last.
         if _has_magic(path):
             root, kind = _fixed_part(path), "pattern"
             found = filesystem.glob(path, detail=True)

@@ -1,0 +1,256 @@
+"""Sources by URI: S3 against moto's server, the web against a server of the standard library, hf through its scheme."""
+
+import gzip
+import http.server
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import boto3
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import s3fs
+import zstandard
+from fsspec.implementations.local import LocalFileSystem
+
+from model.errors import Infra, InputError, RecipeError
+from tasks.build import RunContext
+from tasks.digests import InputDigests
+from tasks.sample.config import SampleConfig, Source
+from tasks.sample.discovery import find_files
+from tasks.sample.readers import read_records
+from tasks.sample.remote import RemoteFile, list_remote
+from tasks.sample.stage import build_sample
+
+
+def config(*paths, **fields):
+    return SampleConfig(sources=(Source(name="s", paths=paths, weight=1, **fields),), budget_tokens=10**6)
+
+
+def texts(*paths, **fields):
+    (listing,) = find_files(config(*paths, **fields))
+    return [found.text for file in listing.files for found in read_records(file, listing.source, 0, lambda count: None)]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Path:
+    """A folder of every kind of container."""
+    folder = tmp_path_factory.mktemp("corpus")
+    (folder / "deep").mkdir()
+    lines = "".join(json.dumps({"text": f"line {number}"}) + "\n" for number in range(1000)).encode()
+    (folder / "a.jsonl.zst").write_bytes(zstandard.compress(lines))
+    (folder / "b.txt.gz").write_bytes(gzip.compress(b"packed words"))
+    pq.write_table(pa.table({"text": [f"row {number}" for number in range(500)]}), folder / "deep" / "c.parquet")
+    (folder / "deep" / "d.md").write_text("# words")
+    (folder / ".hidden").write_text("not seen")
+    (folder / "e.png").write_bytes(b"no text")
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def s3(corpus):
+    """A real S3 server process on loopback, which holds the corpus in the bucket `corpus`."""
+    port = free_port()
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    before = {key: os.environ.get(key) for key in settings}
+    os.environ.update(settings)
+    s3fs.S3FileSystem.clear_instance_cache()
+    try:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.poll() is None
+            time.sleep(0.1)
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="corpus")
+        for path in sorted(corpus.rglob("*")):
+            if path.is_file():
+                client.upload_file(str(path), "corpus", f"text/{path.relative_to(corpus).as_posix()}")
+        yield client
+    finally:
+        server.terminate()
+        server.wait(10)
+        for key, value in before.items():
+            os.environ.pop(key) if value is None else os.environ.update({key: value})
+        s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_folder_on_s3_reads_like_the_same_folder_here(s3, corpus):
+    assert texts("s3://corpus/text") == texts(str(corpus))
+    (there,), (here,) = find_files(config("s3://corpus/text/")), find_files(config(str(corpus)))
+    assert [(file.relative, file.format, file.size) for file in there.files] == [
+        (file.relative, file.format, file.size) for file in here.files
+    ]
+    assert there.passed_over == here.passed_over == {"of another format": 1}
+
+
+def test_patterns_and_single_files_on_s3(s3, corpus):
+    assert texts("s3://corpus/text/**/*.md") == ["# words"]
+    assert texts("s3://corpus/text/b.txt.gz") == ["packed words"]
+    assert len(texts("s3://corpus/text/*.zst", "s3://corpus/text/deep/c.parquet")) == 1500
+
+
+def test_what_was_built_from_here_is_reused_from_s3(s3, corpus, tmp_path):
+    context = RunContext(tmp_path / "root", "run")
+    here = build_sample(context, config(str(corpus)))
+    there = build_sample(context, config("s3://corpus/text"))
+    assert (there.reused, there.identity) == (True, here.identity)
+
+
+def test_a_changed_object_is_another_input(s3, tmp_path):
+    context = RunContext(tmp_path / "root", "run")
+    s3.put_object(Bucket="corpus", Key="changing/a.txt", Body=b"first")
+    build_sample(context, config("s3://corpus/changing"))
+    s3.put_object(Bucket="corpus", Key="changing/a.txt", Body=b"other")
+    changed = build_sample(context, config("s3://corpus/changing"))
+    assert not changed.reused
+    assert texts("s3://corpus/changing") == ["other"]
+
+
+@pytest.mark.parametrize("uri", ["s3://corpus/gone.txt", "s3://corpus/gone/*.txt", "s3://nobody/a.txt"])
+def test_what_is_not_on_s3_is_an_input_error(s3, uri):
+    with pytest.raises(InputError, match=r"Correct the address|nothing there matches"):
+        find_files(config(uri))
+
+
+def test_a_store_that_does_not_answer_is_infrastructure(s3, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(Infra, match="the server did not give it"):
+        find_files(config("s3://corpus/text/a.jsonl.zst"))
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_without_credentials_the_error_says_so(s3, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(InputError, match="no credentials"):
+        find_files(config("s3://corpus/text/a.jsonl.zst"))
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def web(corpus):
+    """A web server on loopback with the corpus; `/torn.txt` breaks off in the middle."""
+
+    class Handler(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(corpus))
+
+        def do_GET(self):
+            if self.path != "/torn.txt":
+                return super().do_GET()
+            self.send_response(200)
+            self.send_header("Content-Length", "1000000")
+            self.end_headers()
+            self.wfile.write(b"a few words")
+            return None
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_files_of_the_web_are_read(web, corpus):
+    assert texts(f"{web}/deep/d.md") == ["# words"]
+    assert texts(f"{web}/a.jsonl.zst") == texts(str(corpus / "a.jsonl.zst"))
+    assert texts(f"{web}/deep/c.parquet") == texts(str(corpus / "deep" / "c.parquet"))
+
+
+def test_an_index_page_of_the_web_is_a_folder(web):
+    assert texts(f"{web}/deep/", format="markdown") == ["# words"]
+    assert texts(f"{web}/*.gz") == ["packed words"]
+
+
+def test_a_page_that_is_not_there_is_an_input_error(web):
+    with pytest.raises(InputError, match="there is no such thing"):
+        find_files(config(f"{web}/gone.txt"))
+
+
+def test_an_answer_that_breaks_off_is_infrastructure_and_no_document(web):
+    with pytest.raises(Infra, match="is being read, and the server did not give it"):
+        texts(f"{web}/torn.txt")
+
+
+class LocalHub(LocalFileSystem):
+    """Stands for hf://: files of this machine behind the scheme."""
+
+    protocol = "hf"
+    root = ""
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        path = path.removeprefix("hf://")
+        return path if path.startswith(cls.root) else f"{cls.root}/{path}"
+
+
+def test_hf_goes_the_same_way(corpus, monkeypatch):
+    monkeypatch.setattr(LocalHub, "root", str(corpus.parent))
+    fsspec.register_implementation("hf", LocalHub, clobber=True)
+    try:
+        assert texts(f"hf://{corpus.name}") == texts(str(corpus))
+        assert texts(f"hf://{corpus.name}/deep/*.md") == ["# words"]
+        assert [name for name, _, _ in list_remote("s", f"hf://{corpus.name}/deep").files] == ["c.parquet", "d.md"]
+    finally:
+        sys.modules["fsspec.registry"]._registry.pop("hf")
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(RecipeError, match="needs the package `gcsfs`, which is not installed: pip install gcsfs"):
+        find_files(config("gs://bucket/a.txt"))
+
+
+def test_a_marked_stream_is_hashed_once(tmp_path):
+    (tmp_path / "a").write_bytes(b"words")
+    opened = []
+
+    def open_stream():
+        opened.append(1)
+        return (tmp_path / "a").open("rb")
+
+    for mark, times in (("v1", 1), ("v1", 1), ("v2", 2), (None, 3), (None, 4)):
+        digests = InputDigests(tmp_path / "inputs.json")
+        assert digests.digest_stream("s3://b/a", mark, open_stream) == digests.digest(tmp_path / "a")
+        digests.save()
+        assert len(opened) == times
+
+
+def test_names_of_remote_files_tell_their_format():
+    assert RemoteFile("https://a.example/data/x.jsonl.gz?download=1", None).name == "x.jsonl.gz"
