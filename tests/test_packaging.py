@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import itertools
-import itertools
 import re
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[1]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-REQUIRED = [*DECLARED["dependencies"], *itertools.chain.from_iterable(DECLARED["optional-dependencies"].values())]
 EVERY_DEPENDENCY = [*DECLARED["dependencies"], *itertools.chain(*DECLARED["optional-dependencies"].values())]
 
 
