@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Strict(BaseModel):
@@ -79,10 +79,21 @@ class ScheduleConfig(Strict):
 class TrainConfig(Strict):
     """How a model is trained, given its sequences in their order."""
 
+    engine: Literal["native", "deepspeed"] = "native"
+    """What computes a step: `native` is plain PyTorch, every rank holding the whole model; `deepspeed` spreads the
+    optimizer's state, gradients and weights over the ranks (ZeRO), for models that do not fit otherwise, and is slower
+    where they do."""
+    zero_stage: Literal[1, 2, 3] = 1
+    """What DeepSpeed spreads over the ranks: 1 optimizer state, 2 gradients too, 3 weights too. The native engine does
+    not look at it."""
+    ranks: int = Field(default=1, ge=1, le=256)
+    """Processes on this machine that share each batch; must divide `batch_rows`. The data and their order do not depend
+    on it."""
     batch_rows: int = Field(default=16, ge=1)
-    """Rows that one optimizer step reads."""
+    """Rows that one optimizer step reads, over all ranks."""
     micro_batch_rows: int = Field(default=16, ge=1)
-    """Rows that pass through the model at once; must divide `batch_rows`."""
+    """Rows that pass through the model at once on each rank; must divide `batch_rows`, and a rank's share of it unless
+    it is larger than that."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
     schedule: ScheduleConfig = ScheduleConfig()
@@ -90,7 +101,8 @@ class TrainConfig(Strict):
     dtype: Literal["float32"] = "float32"
     """Type of weights and arithmetic."""
     threads: int = Field(default=2, ge=1, le=1024)
-    """CPU threads of the arithmetic; another number sums in another order and gives other last bits."""
+    """CPU threads of each rank's arithmetic; another number sums in another order and gives other last bits. Ranks
+    times threads should not exceed the processor's cores."""
     checkpoint_steps: int = Field(default=50, ge=1)
     """Optimizer steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
@@ -100,10 +112,28 @@ class TrainConfig(Strict):
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the initial weights."""
 
+    @field_validator("zero_stage", mode="before")
+    @classmethod
+    def _stage_0_is_the_native_engine(cls, stage: object) -> object:
+        if stage == 0:
+            raise ValueError(
+                "stage 0 spreads nothing, which is what engine = native does with ranks, and in float32 DeepSpeed's"
+                " stage 0 writes a NaN gradient into the weights. Leave zero_stage out and choose engine = native"
+            )
+        return stage
+
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> "TrainConfig":
         if self.batch_rows % self.micro_batch_rows:
             raise ValueError(f"micro_batch_rows {self.micro_batch_rows} does not divide batch_rows {self.batch_rows}")
+        if self.batch_rows % self.ranks:
+            raise ValueError(f"ranks {self.ranks} does not divide batch_rows {self.batch_rows}")
+        share = self.batch_rows // self.ranks
+        if share % min(self.micro_batch_rows, share):
+            raise ValueError(
+                f"micro_batch_rows {self.micro_batch_rows} does not divide the {share} rows that each of {self.ranks}"
+                f" ranks reads of batch_rows {self.batch_rows}"
+            )
         return self
 
 

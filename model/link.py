@@ -1,26 +1,37 @@
 """The trainer's link to whoever launched it: JSON lines on stdout, a heartbeat file, and SIGTERM as a request.
 
-Ctrl-C (SIGINT) is the same request.
+Ctrl-C (SIGINT) is the same request. Of several ranks each hears the request, and only the first speaks.
 
 Each line is one object with a `kind`: start, step, checkpoint, event, done. A line is at most a few hundred bytes.
 """
 
 import json
+import os
 import signal
-import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 SECONDS_BETWEEN_STEPS_TOLD = 0.5
 REQUESTS_TO_STOP = (signal.SIGTERM, signal.SIGINT)
 
 
-class Link:
-    """Tells the launcher what happens, and hears its request to stop while it is entered as a context."""
+def claim_stdout() -> TextIO:
+    """The process's stdout, for messages alone: what libraries print from here on, in C++ too, goes to stderr."""
+    messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return messages
 
-    def __init__(self, heartbeat: Path) -> None:
+
+class Link:
+    """Tells the launcher what happens, and hears its request to stop while it is entered as a context.
+
+    Without `messages` it only hears.
+    """
+
+    def __init__(self, heartbeat: Path, messages: TextIO | None) -> None:
         self._heartbeat = heartbeat
+        self._messages = messages
         self._told_at = 0.0
         self.stop_requested = False
 
@@ -37,13 +48,15 @@ class Link:
         self.stop_requested = True
 
     def tell(self, kind: str, **facts: Any) -> None:
-        """One JSON line on stdout. Numbers must be finite: JSON has no others."""
-        sys.stdout.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
-        sys.stdout.flush()
+        """One JSON line of `messages`. Numbers must be finite: JSON has no others."""
+        if self._messages is not None:
+            self._messages.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
+            self._messages.flush()
 
     def beat(self) -> None:
         """Show that a step was finished."""
-        self._heartbeat.touch()
+        if self._messages is not None:
+            self._heartbeat.touch()
 
     def step(self, last: bool, **facts: Any) -> None:
         """Tell the step unless another was told less than half a second ago."""

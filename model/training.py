@@ -1,27 +1,30 @@
 """The training loop.
 
 A step is a function of (weights, position in ORDER), so the whole state of a run is what a checkpoint holds. Killed
-at any instant and started again, the run ends with bit-identical weights, METRICS and STEPS.
+at any instant and started again, the run ends with bit-identical weights, METRICS and STEPS. Every rank runs this loop;
+the first one writes and speaks.
 """
 
 import os
 import resource
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
-from model.checkpoint import load_newest, save_checkpoint
+from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
 from model.config import TrainerRun
 from model.data import SequenceReader
 from model.durable import digest_bytes, digest_file
-from model.engine import NativeEngine
+from model.engine import Engine
+from model.engines import make_engine
 from model.errors import Infra, InputError, Numerics, RecipeError
 from model.journal import Journal
 from model.link import Link
+from model.ranks import ALONE, Ranks
 from model.schedule import learning_rate
-from model.transformer import flops_per_token, parameter_count, thermometer_names
+from model.transformer import GPT, flops_per_token, parameter_count, thermometer_names
 from model.weights import DESCRIPTION, load_model, save_model
 
 HEARTBEAT = "heartbeat"
@@ -31,22 +34,23 @@ RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints"}
 """Settings of TrainConfig that change no bit of the result."""
 
 
-def train(run: TrainerRun) -> Path:
+def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None) -> Path:
     """Train to the end of ORDER, going on from the newest whole checkpoint; returns the folder of the result.
 
-    Raises InputError for sequences that do not fit the model, Numerics after too many non-finite steps in a row, Infra
-    when asked to stop (after a checkpoint was written).
+    `messages` gets what the first rank tells the launcher, where it listens. Raises InputError for sequences that do
+    not fit the model, Numerics after too many non-finite steps in a row, Infra when asked to stop (after a checkpoint
+    was written).
     """
     result = run.out / RESULT
     if (result / DESCRIPTION).exists():
         return result
     run.out.mkdir(parents=True, exist_ok=True)
-    with Link(run.out / HEARTBEAT) as link:
-        _train(run, result, link)
+    with Link(run.out / HEARTBEAT, messages if ranks.is_first else None) as link:
+        _train(run, ranks, result, link)
     return result
 
 
-def _train(run: TrainerRun, result: Path, link: Link) -> None:
+def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     torch.set_num_threads(run.train.threads)
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
@@ -59,19 +63,40 @@ def _train(run: TrainerRun, result: Path, link: Link) -> None:
         )
     if data.positions == 0:
         raise InputError(f"{run.order} asks for no row at all; there is nothing to train on. Look at chunk's report.")
-    engine = NativeEngine(run)
-    if run.weights is not None:
-        _start_from(engine, run.weights, run)
-    expected = {"config": digest_bytes(_deciding(run).encode()), "order": digest_file(run.order)}
-    state, journal, damaged = load_newest(run.out / CHECKPOINTS, engine.network, engine.optimizer, expected)
-    step = state["step"] if state else 0
-    journal.event(step, "resume" if state else "start", pid=os.getpid(), threads=run.train.threads)
+    expected = _expected(run)
+    damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
+    ranks.barrier()
+    checkpoint = newest_checkpoint(run.out / CHECKPOINTS, expected)
+    network = GPT(run.model).initialise(run.train.seed)
+    if checkpoint is not None:
+        network.load_state_dict(checkpoint.weights())
+    elif run.weights is not None:
+        _start_from(network, run.weights, run)
+    engine = make_engine(run, network, ranks)
+    if checkpoint is not None:
+        engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, engine.optimizer_shards))
+    journal = checkpoint.journal() if checkpoint else Journal()
+    step = checkpoint.state["step"] if checkpoint else 0
+    journal.event(
+        step, "resume" if checkpoint else "start", pid=os.getpid(), threads=run.train.threads, ranks=ranks.size
+    )
     for damage in damaged:
         journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
         link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
-    _loop(run, data, engine, journal, link, step, state["nonfinite"] if state else 0, expected)
-    _write_result(result, run, engine, journal)
+    _loop(run, data, engine, ranks, journal, link, step, checkpoint.state["nonfinite"] if checkpoint else 0, expected)
+    _write_result(result, run, engine, ranks, journal)
     link.tell("done", steps=_steps(run, data), folder=str(result))
+
+
+def _expected(run: TrainerRun) -> dict[str, Any]:
+    """What a checkpoint must agree with. Engine and ranks are part of the config too; here they are told in words."""
+    zero = f", ZeRO stage {run.train.zero_stage}" if run.train.engine == "deepspeed" else ""
+    return {
+        "engine": f"{run.train.engine}{zero}",
+        "ranks": run.train.ranks,
+        "config": digest_bytes(_deciding(run).encode()),
+        "order": digest_file(run.order),
+    }
 
 
 def _deciding(run: TrainerRun) -> str:
@@ -80,12 +105,12 @@ def _deciding(run: TrainerRun) -> str:
     return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
 
 
-def _start_from(engine: NativeEngine, folder: Path, run: TrainerRun) -> None:
+def _start_from(network: GPT, folder: Path, run: TrainerRun) -> None:
     """Take the weights of a trained model instead of random ones; the optimizer starts afresh."""
     base = load_model(folder, run.tokenizer_digest)
     if base.config != run.model:
         raise RecipeError(f"the model in {folder} is {base.config}, but this run asks for {run.model}; they must agree")
-    engine.network.load_state_dict(base.state_dict())
+    network.load_state_dict(base.state_dict())
 
 
 def _steps(run: TrainerRun, data: SequenceReader) -> int:
@@ -95,12 +120,13 @@ def _steps(run: TrainerRun, data: SequenceReader) -> int:
 def _loop(
     run: TrainerRun,
     data: SequenceReader,
-    engine: NativeEngine,
+    engine: Engine,
+    ranks: Ranks,
     journal: Journal,
     link: Link,
     step: int,
     nonfinite: int,
-    expected: dict[str, str],
+    expected: dict[str, Any],
 ) -> None:
     steps, rows = _steps(run, data), run.train.batch_rows
     flops = flops_per_token(run.model)
@@ -147,13 +173,12 @@ def _loop(
                 f" {step - 1} (positions {begin} to {end} of ORDER). Lower train.schedule.peak_lr, or look at these"
                 f" documents with `bessemer step`."
             )
-        stopping = link.stop_requested and step < steps
+        # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
+        stopping = ranks.any(link.stop_requested) and step < steps
         if step % run.train.checkpoint_steps == 0 or stopping:
             checkpoints = run.out / CHECKPOINTS
             record = {**expected, "nonfinite": nonfinite}
-            save_checkpoint(
-                checkpoints, step, engine.network, engine.optimizer, journal, record, run.train.keep_checkpoints
-            )
+            save_checkpoint(checkpoints, step, engine, ranks, journal, record, run.train.keep_checkpoints)
             link.tell("checkpoint", step=step)
         if stopping:
             raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
@@ -167,13 +192,17 @@ def _resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _write_result(result: Path, run: TrainerRun, engine: NativeEngine, journal: Journal) -> None:
+def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, journal: Journal) -> None:
     """Everything beside the description first, the description last: its existence means trained to the end."""
+    weights = engine.weights()
+    if not ranks.is_first:
+        return
     result.mkdir(exist_ok=True)
     journal.write(result)
     save_model(
         result,
-        engine.network,
+        run.model,
+        weights,
         {
             "architecture": "gpt",
             "parameters": parameter_count(run.model),

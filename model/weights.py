@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from model.config import GPTConfig
 from model.durable import digest_file, sync_file, write_atomically
@@ -16,13 +17,12 @@ WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.json"
 
 
-def save_model(folder: Path, network: GPT, description: dict[str, Any]) -> None:
+def save_model(folder: Path, config: GPTConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`."""
-    state = {name: tensor.detach().contiguous() for name, tensor in network.state_dict().items()}
-    save_file(state, folder / WEIGHTS)
+    save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
     sync_file(folder / WEIGHTS)
     known = {
-        "config": network.config.model_dump(mode="json"),
+        "config": config.model_dump(mode="json"),
         "weights_digest": digest_file(folder / WEIGHTS),
         **description,
     }

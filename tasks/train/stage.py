@@ -1,8 +1,10 @@
 """The train stage as the build sees it: what decides its identity, and how it is built."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from model.engines import check_engine
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.identity import INSTRUCTION_SET
@@ -16,6 +18,14 @@ TRAIN = Stage(
     libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
 )
 LOG_FILE = "train.log"
+
+
+def train_stage(config: TrainStageConfig) -> Stage:
+    """TRAIN with the libraries that decide the result under the engine asked for; RecipeError where it is missing."""
+    check_engine(config)
+    if config.engine == "deepspeed":
+        return replace(TRAIN, libraries=(*TRAIN.libraries, "deepspeed"))
+    return TRAIN
 
 
 def build_train(
@@ -36,4 +46,4 @@ def build_train(
         log_path = context.root / "runs" / context.run_id / LOG_FILE
         return train_model(sequences, vocab, config, workspace, on_log=on_log, log_path=log_path)
 
-    return build_artifact(context, TRAIN, config, {"sequences": sequences, "vocab": vocab}, run)
+    return build_artifact(context, train_stage(config), config, {"sequences": sequences, "vocab": vocab}, run)

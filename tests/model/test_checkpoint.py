@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint import load_newest, save_checkpoint
+from model.checkpoint import Checkpoint, Damage, newest_checkpoint, save_checkpoint, set_damaged_aside
 from model.config import TrainerRun
-from model.engine import NativeEngine
+from model.engines.native import NativeEngine
 from model.errors import InputError
 from model.journal import Journal
+from model.ranks import ALONE
+from model.transformer import GPT
 
 EXPECTED = {"config": "this"}
 
@@ -20,8 +22,26 @@ def run(make_run) -> TrainerRun:
     return make_run()
 
 
+def fresh_engine(run: TrainerRun) -> NativeEngine:
+    return NativeEngine(run, GPT(run.model).initialise(run.train.seed), ALONE)
+
+
+def newest(folder: Path) -> tuple[Checkpoint, list[Damage]]:
+    damaged = set_damaged_aside(folder)
+    checkpoint = newest_checkpoint(folder, EXPECTED)
+    assert checkpoint is not None
+    return checkpoint, damaged
+
+
+def restored(run: TrainerRun, checkpoint: Checkpoint) -> NativeEngine:
+    engine = fresh_engine(run)
+    engine.network.load_state_dict(checkpoint.weights())
+    engine.restore_optimizer(checkpoint.optimizer_state(0, 1))
+    return engine
+
+
 def trained(run: TrainerRun, steps: int) -> NativeEngine:
-    engine = NativeEngine(run)
+    engine = fresh_engine(run)
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
         engine.step(torch.randint(4, 48, (2, 17), generator=generator), torch.zeros(2, dtype=torch.int64), 0.01)
@@ -32,17 +52,17 @@ def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngin
     engine = trained(run, step)
     journal = Journal()
     journal.event(step, "start")
-    save_checkpoint(folder, step, engine.network, engine.optimizer, journal, dict(EXPECTED), keep)
+    save_checkpoint(folder, step, engine, ALONE, journal, dict(EXPECTED), keep)
     return engine
 
 
 def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp_path: Path) -> None:
     saved = save(run, tmp_path, 2)
-    fresh = NativeEngine(run)
-    state, journal, damaged = load_newest(tmp_path, fresh.network, fresh.optimizer, EXPECTED)
-    assert state == {"config": "this", "step": 2}
+    checkpoint, damaged = newest(tmp_path)
+    fresh = restored(run, checkpoint)
+    assert checkpoint.state == {"config": "this", "step": 2}
     assert damaged == []
-    assert journal.rows["events"][0]["kind"] == "start"
+    assert checkpoint.journal().rows["events"][0]["kind"] == "start"
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 48, (2, 17), generator=generator)
     for engine in (saved, fresh):
@@ -54,20 +74,19 @@ def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp
 def test_hyper_parameters_are_those_of_the_config_and_not_of_the_checkpoint(run: TrainerRun, tmp_path: Path) -> None:
     save(run, tmp_path, 1)
     optimizer = run.train.optimizer.model_copy(update={"beta1": 0.5, "weight_decay": 0.7})
-    changed = NativeEngine(run.model_copy(update={"train": run.train.model_copy(update={"optimizer": optimizer})}))
-    load_newest(tmp_path, changed.network, changed.optimizer, EXPECTED)
+    changed = restored(
+        run.model_copy(update={"train": run.train.model_copy(update={"optimizer": optimizer})}), newest(tmp_path)[0]
+    )
     assert [group["betas"][0] for group in changed.optimizer.param_groups] == [0.5, 0.5]
     assert [group["weight_decay"] for group in changed.optimizer.param_groups] == [0.7, 0.0]
 
 
 def test_of_two_whole_ones_the_newest_is_taken(run: TrainerRun, tmp_path: Path) -> None:
     save(run, tmp_path, 1)
-    newest = save(run, tmp_path, 2)
-    engine = NativeEngine(run)
-    state, _, _ = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
-    assert state is not None
-    assert state["step"] == 2
-    assert torch.equal(engine.network.embedding.weight, newest.network.embedding.weight)
+    second = save(run, tmp_path, 2)
+    checkpoint, _ = newest(tmp_path)
+    assert checkpoint.state["step"] == 2
+    assert torch.equal(checkpoint.weights()["embedding.weight"], second.network.embedding.weight)
 
 
 def test_one_that_a_kill_left_half_deleted_is_no_damage(
@@ -83,10 +102,8 @@ def test_one_that_a_kill_left_half_deleted_is_no_damage(
     with pytest.raises(KeyboardInterrupt):
         save(run, tmp_path, 2, keep=1)
     monkeypatch.undo()
-    engine = NativeEngine(run)
-    state, _, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
-    assert state is not None
-    assert (state["step"], damaged) == (2, [])
+    checkpoint, damaged = newest(tmp_path)
+    assert (checkpoint.state["step"], damaged) == (2, [])
     save(run, tmp_path, 3, keep=1)
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "data") == ["step-000000003"]
 
@@ -112,10 +129,8 @@ def test_one_flipped_bit_in_any_file_is_named_and_the_checkpoint_before_is_taken
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
-    engine = NativeEngine(run)
-    state, _, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
-    assert state is not None
-    assert state["step"] == 1
+    checkpoint, damaged = newest(tmp_path)
+    assert checkpoint.state["step"] == 1
     assert [damage.name for damage in damaged] == ["step-000000002"]
     assert file == "COMPLETE" or damaged[0].reason == f"{file} does not agree with its digest"
 
@@ -125,22 +140,20 @@ def test_damaged_ones_are_named_until_a_new_checkpoint_records_them(run: Trainer
     save(run, tmp_path, 2)
     (tmp_path / "step-000000002" / "state.json").unlink()
     for _ in range(2):
-        engine = NativeEngine(run)
-        _, _, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
+        _, damaged = newest(tmp_path)
         assert [damage.name for damage in damaged] == ["step-000000002"]
     save(run, tmp_path, 2)
-    assert load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)[2] == []
+    assert newest(tmp_path)[1] == []
 
 
 def test_a_half_written_one_is_never_taken(run: TrainerRun, tmp_path: Path) -> None:
     save(run, tmp_path, 1)
     (tmp_path / "step-000000001").rename(tmp_path / "tmp-000000001")
-    engine = NativeEngine(run)
-    state, journal, damaged = load_newest(tmp_path, engine.network, engine.optimizer, EXPECTED)
-    assert (state, journal.rows["events"], damaged) == (None, [], [])
+    assert set_damaged_aside(tmp_path) == []
+    assert newest_checkpoint(tmp_path, EXPECTED) is None
 
 
 def test_a_checkpoint_of_another_configuration_is_an_error(run: TrainerRun, tmp_path: Path) -> None:
-    engine = save(run, tmp_path, 1)
+    save(run, tmp_path, 1)
     with pytest.raises(InputError, match="is this, but this run asks for that"):
-        load_newest(tmp_path, engine.network, engine.optimizer, {"config": "that"})
+        newest_checkpoint(tmp_path, {"config": "that"})

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from model.config import OptimizerConfig, TrainerRun
-from model.engine import NativeEngine
+from model.engines.native import NativeEngine
+from model.ranks import ALONE
+from model.transformer import GPT
 
 NO_START = torch.zeros(4, dtype=torch.int64)
 
@@ -23,7 +25,8 @@ def weights(engine: NativeEngine) -> list[torch.Tensor]:
 
 
 def engine_of(run: TrainerRun, **settings: object) -> NativeEngine:
-    return NativeEngine(run.model_copy(update={"train": run.train.model_copy(update=settings)}))
+    changed = run.model_copy(update={"train": run.train.model_copy(update=settings)})
+    return NativeEngine(changed, GPT(run.model).initialise(run.train.seed), ALONE)
 
 
 def test_micro_batches_add_up_to_the_batch_even_where_rows_are_padded(make_run, tokens: torch.Tensor) -> None:
@@ -36,14 +39,14 @@ def test_micro_batches_add_up_to_the_batch_even_where_rows_are_padded(make_run, 
 
 
 def test_two_rows_are_learnt_by_heart(make_run, tokens: torch.Tensor) -> None:
-    engine = NativeEngine(make_run())
+    engine = engine_of(make_run())
     losses = [engine.step(tokens[1:3], NO_START[:2], 0.01).loss for _ in range(100)]
     assert losses[0] == pytest.approx(math.log(48), abs=0.1)
     assert losses[-1] < 0.1
 
 
 def test_a_non_finite_gradient_changes_nothing(make_run, tokens: torch.Tensor) -> None:
-    engine = NativeEngine(make_run())
+    engine = engine_of(make_run())
     engine.step(tokens, NO_START, 0.01)
     with torch.no_grad():
         engine.network.final_norm.weight[0] = math.nan
@@ -66,7 +69,7 @@ def test_a_long_gradient_is_cut_to_the_clip_norm(make_run, tokens: torch.Tensor)
 
 
 def test_decay_touches_matrices_and_neither_norms_nor_biases_nor_the_embedding(make_run) -> None:
-    engine = NativeEngine(make_run())
+    engine = engine_of(make_run())
     decayed, kept = engine.optimizer.param_groups
     assert decayed["weight_decay"] > 0 == kept["weight_decay"]
     names = {id(parameter): name for name, parameter in engine.network.named_parameters()}

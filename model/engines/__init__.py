@@ -1,0 +1,34 @@
+"""The engines behind `model.engine.Engine`: plain PyTorch, and DeepSpeed's ZeRO."""
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+from model.config import TrainConfig, TrainerRun
+from model.errors import RecipeError
+
+if TYPE_CHECKING:
+    from model.engine import Engine
+    from model.ranks import Ranks
+    from model.transformer import GPT
+
+
+def check_engine(config: TrainConfig) -> None:
+    """Raises RecipeError where the engine that the recipe asks for is not installed; loads nothing."""
+    if config.engine == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
+        raise RecipeError(
+            "train.engine is deepspeed, and DeepSpeed is not installed. Install it with `pip install"
+            " bessemer[deepspeed]`, or leave the key out: the native engine trains the same model, with every rank"
+            " holding all of it."
+        )
+
+
+def make_engine(run: TrainerRun, network: "GPT", ranks: "Ranks") -> "Engine":
+    """The engine that the run asks for, around a network whose weights are the same on every rank."""
+    check_engine(run.train)
+    if run.train.engine == "deepspeed":
+        from model.engines.deepspeed import DeepSpeedEngine
+
+        return DeepSpeedEngine(run, network, ranks)
+    from model.engines.native import NativeEngine
+
+    return NativeEngine(run, network, ranks)

@@ -1,0 +1,150 @@
+"""DeepSpeed's ZeRO behind our interface: optimizer state (1), gradients (2) and weights (3) spread over the ranks.
+
+Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. DeepSpeed keeps the partitions and exchanges; the learning
+rate, the normalisation of the loss, the checkpoints and the policy for non-finite numbers are those of the native
+engine.
+"""
+
+import math
+import os
+import warnings
+from contextlib import nullcontext
+from typing import Any
+
+# Which device to use is decided here; left alone, DeepSpeed looks for one and warns.
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+import deepspeed.ops
+import torch
+from torch import Tensor, nn
+
+from model.batch import share_of
+from model.config import TrainerRun
+from model.engine import StepResult
+from model.objective import next_token_nats
+from model.optimizer import make_optimizer
+from model.ranks import Ranks
+from model.transformer import GPT
+
+BUCKET_ELEMENTS = 5_000_000
+"""Gradients and weights travel in pieces of at most this many elements. DeepSpeed's own 500M mean 2 GB a process."""
+
+
+class _Objective(nn.Module):
+    """The network with its loss as one module, since ZeRO-3 fetches weights where modules are called."""
+
+    def __init__(self, network: GPT) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+        return next_token_nats(self.network, inputs_BT, targets_BT)
+
+
+class DeepSpeedEngine:
+    """ZeRO on CPU processes over gloo, float32. Needs a process group, of one rank too."""
+
+    def __init__(self, run: TrainerRun, network: GPT, ranks: Ranks) -> None:
+        self._config = run.train
+        self._pad = run.pad
+        self._ranks = ranks
+        self._network = network
+        self._partitioned = run.train.zero_stage == 3
+        self.optimizer_shards = ranks.size
+        # Its shared memory exchange is compiled on first use: two minutes, and no training without a compiler.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        # Deprecated names that DeepSpeed calls, told again at each step.
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
+        # DeepSpeed learns its place from its launcher's environment, and refuses to start without.
+        os.environ["LOCAL_RANK"] = str(ranks.rank)
+        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+        objective = _Objective(network)
+        # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
+        self._zero: Any
+        self._engine, self._zero, _, _ = deepspeed.initialize(
+            model=objective,
+            # One of PyTorch: DeepSpeed's own AdamW is compiled on first use too.
+            optimizer=make_optimizer(network, run.train.optimizer),
+            config=_configuration(run, ranks),
+            dist_init_required=False,
+        )
+        if self._partitioned:
+            # The head is the embedding, so its weights are needed outside the module that owns them.
+            deepspeed.zero.register_external_parameter(objective, network.embedding.weight)
+
+    def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
+        """As the native engine's, with ZeRO's exchanges."""
+        batch = share_of(self._ranks, tokens_BL, loss_start_B, self._pad, self._config.micro_batch_rows)
+        # DeepSpeed averages gradients over ranks, and ours are to add up.
+        share = self._ranks.size / batch.counted
+        loss_sum = 0.0
+        heat: Tensor | None = None
+        last = len(batch.micro_batches) - 1
+        for index, (inputs, targets) in enumerate(batch.micro_batches):
+            self._engine.set_gradient_accumulation_boundary(index == last)
+            nats, segments = self._engine(inputs, targets)
+            local = float(nats.detach())
+            loss_sum += local
+            # ZeRO decides by the gradient alone, and a loss that is infinite can have a finite one. Made NaN, it
+            # reaches every rank through the norm, and every rank skips the step.
+            weight = share if math.isfinite(local) else math.nan
+            self._engine.backward(nats * weight, scale_wrt_gas=False)
+            heat = segments if heat is None else torch.maximum(heat, segments)
+        assert heat is not None, "a step needs rows"
+        mean_loss = float(self._ranks.sum_(torch.tensor(loss_sum, dtype=torch.float64))) / batch.counted
+        self._ranks.max_(heat)
+        for group in self._zero.param_groups:
+            group["lr"] = lr
+        self._engine.step()
+        grad_norm = self._engine.get_global_grad_norm()
+        assert grad_norm is not None, "ZeRO 1 to 3 compute the norm unless told otherwise"
+        return StepResult(mean_loss, float(grad_norm), heat.tolist(), self._engine.was_step_applied())
+
+    def weights(self) -> dict[str, Tensor]:
+        """Fetched from all ranks under ZeRO-3, one parameter at a time, and complete on the first rank only."""
+        weights: dict[str, Tensor] = {}
+        for name, parameter in self._network.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]) if self._partitioned else nullcontext():
+                if self._ranks.is_first:
+                    weights[name] = parameter.detach().clone()
+        return weights
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """AdamW's moments of this rank's partitions, as `partition|moment`."""
+        return {
+            f"{index}|{moment}": value.detach().contiguous()
+            for index, partition in enumerate(self._partitions())
+            for moment, value in self._zero.optimizer.state.get(partition, {}).items()
+        }
+
+    def restore_optimizer(self, state: dict[str, Tensor]) -> None:
+        """Take back the moments of this rank's partitions."""
+        for index, partition in enumerate(self._partitions()):
+            moments = {key.partition("|")[2]: value for key, value in state.items() if key.startswith(f"{index}|")}
+            if moments:
+                self._zero.optimizer.state[partition] = moments
+
+    def _partitions(self) -> list[Tensor]:
+        return (
+            self._zero.fp32_partitioned_groups_flat if self._partitioned else self._zero.single_partition_of_fp32_groups
+        )
+
+
+def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
+    vectors = max(run.model.hidden, 3 * run.model.width)
+    return {
+        "train_micro_batch_size_per_gpu": min(run.train.micro_batch_rows, run.train.batch_rows // ranks.size),
+        "gradient_clipping": run.train.optimizer.clip_norm,
+        "steps_per_print": None,
+        "timers": {"throughput": {"enabled": False}},
+        "zero_optimization": {
+            "stage": run.train.zero_stage,
+            "reduce_bucket_size": BUCKET_ELEMENTS,
+            "allgather_bucket_size": BUCKET_ELEMENTS,
+            "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
+            # Norms and biases stay whole on every rank: to fetch them costs more messages than they save memory.
+            "stage3_param_persistence_threshold": vectors,
+            "overlap_comm": False,
+        },
+    }

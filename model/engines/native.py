@@ -1,0 +1,90 @@
+"""The native engine: plain PyTorch. Every rank holds the whole model; gradients are added up over the ranks."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from model.batch import share_of
+from model.config import TrainerRun
+from model.engine import StepResult
+from model.objective import next_token_nats
+from model.optimizer import make_optimizer
+from model.ranks import Ranks
+from model.transformer import GPT
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+class NativeEngine:
+    """Deterministic for a fixed number of threads and ranks.
+
+    Gradients travel as one flat vector, in the order of the network's parameters. DistributedDataParallel would hide
+    some of that time behind the backward pass, but forms its buckets anew after the first step it sees: with three
+    ranks a resumed run then sums in another order than an undisturbed one.
+    """
+
+    optimizer_shards = 1
+
+    def __init__(self, run: TrainerRun, network: GPT, ranks: Ranks) -> None:
+        self._config = run.train
+        self._pad = run.pad
+        self._ranks = ranks
+        self.network = network
+        self.optimizer = make_optimizer(network, run.train.optimizer)
+
+    def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
+        """One optimizer step on rows of token ids, in micro-batches whose gradients add up to the batch's mean."""
+        batch = share_of(self._ranks, tokens_BL, loss_start_B, self._pad, self._config.micro_batch_rows)
+        loss_sum = 0.0
+        heat: Tensor | None = None
+        for inputs, targets in batch.micro_batches:
+            nats, segments = next_token_nats(self.network, inputs, targets)
+            (nats / batch.counted).backward()
+            loss_sum += float(nats.detach())
+            heat = segments if heat is None else torch.maximum(heat, segments)
+        assert heat is not None, "a step needs rows"
+        mean_loss = float(self._ranks.sum_(torch.tensor(loss_sum, dtype=torch.float64))) / batch.counted
+        self._ranks.max_(heat)
+        self._sum_gradients()
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        grad_norm = float(torch.nn.utils.get_total_norm(gradients))
+        applied = math.isfinite(mean_loss) and math.isfinite(grad_norm)
+        if applied:
+            if grad_norm > self._config.optimizer.clip_norm:
+                torch.nn.utils.clip_grads_with_norm_(
+                    self.network.parameters(), self._config.optimizer.clip_norm, torch.tensor(grad_norm)
+                )
+            for group in self.optimizer.param_groups:
+                group["lr"] = lr
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepResult(mean_loss, grad_norm, heat.tolist(), applied)
+
+    def _sum_gradients(self) -> None:
+        if self._ranks.size == 1:
+            return
+        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
+        flat = self._ranks.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+            gradient.copy_(summed.view_as(gradient))
+
+    def weights(self) -> dict[str, Tensor]:
+        """The parameters themselves, not a copy."""
+        return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """AdamW's moments, as `parameter|moment`; the same on every rank."""
+        return {
+            f"{name}|{moment}": self.optimizer.state[parameter][moment].detach().contiguous()
+            for name, parameter in self.network.named_parameters()
+            for moment in _MOMENTS
+            if parameter in self.optimizer.state
+        }
+
+    def restore_optimizer(self, state: dict[str, Tensor]) -> None:
+        """Take back the moments."""
+        for name, parameter in self.network.named_parameters():
+            moments = {moment: state[f"{name}|{moment}"] for moment in _MOMENTS if f"{name}|{moment}" in state}
+            if moments:
+                self.optimizer.state[parameter] = moments

@@ -1,0 +1,74 @@
+"""The processes that train one model together: who this one is, and the few things that they tell each other.
+
+Every rank runs the same loop in lockstep. What they exchange is reduced by gloo, whose order of summation depends on
+the sizes and the number of ranks alone, so that a run repeats bit by bit.
+"""
+
+import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+PATIENCE = datetime.timedelta(minutes=30)
+"""How long a rank waits for the others. A dead one is noticed at once, by its closed connections; this is for a slow
+one, such as the first rank while it writes a large checkpoint."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """One process among `size`. Each method must be called by all of them, and does nothing where there is one."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks to the launcher and writes what all ranks share."""
+        return self.rank == 0
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Add up a tensor over all ranks, in place."""
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM)
+        return tensor
+
+    def max_(self, tensor: Tensor) -> Tensor:
+        """Largest of each element over all ranks, in place."""
+        if self.size > 1:
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+        return tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether `flag` is true on any rank; the same answer on all."""
+        return bool(self.max_(torch.tensor(int(flag))))
+
+    def barrier(self) -> None:
+        """Wait until all ranks have come here."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
+
+ALONE = Ranks()
+"""The one process of a run without others."""
+
+
+@contextmanager
+def joined(rank: int, size: int, rendezvous: Path) -> Iterator[Ranks]:
+    """Meet the other ranks through the file `rendezvous` and leave them at the end.
+
+    One machine, over the loopback interface: nothing outside can connect, and no port has to be chosen.
+    """
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{rendezvous.resolve()}", rank=rank, world_size=size, timeout=PATIENCE
+    )
+    try:
+        yield Ranks(rank, size)
+    finally:
+        torch.distributed.destroy_process_group()
