@@ -2,7 +2,7 @@
 
 import typer
 
-from flows.commands import identity, models, planning, records, running, service
+from flows.commands import identity, models, peeking, planning, records, running, service
 
 app = typer.Typer(
     name="bessemer",
@@ -20,6 +20,7 @@ COMMANDS = (
     planning.init,
     planning.plan,
     records.ls,
+    peeking.peek,
     records.why,
     records.step,
     records.report,

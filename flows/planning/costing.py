@@ -150,6 +150,7 @@ def mixture_told(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[
             "removed_as_duplicates": source.removal.to_json(),
             "removed_in_pilot": source.removal_in_pilot,
             "held_out": source.held_out,
+            "tokens_per_byte": source.tokens.value / max(1.0, source.bytes["sample"].value),
         }
         lines.append(line)
         if line["wanted_epochs"] is None:

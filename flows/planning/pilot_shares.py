@@ -79,7 +79,5 @@ def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapp
             "slack": 1.0,
             "limit": 1.0,
             "normalise_weights": True,
-            "temperature": None,
-            "tokens_per_byte": {},
         }
     )

@@ -73,8 +73,21 @@ def tell_plan(told: dict[str, Any], console: Console) -> None:
     _tell_sources(told, console)
     tell_training(told["training"], console)
     _tell_feeding(told, console)
+    _tell_yields(told, console)
     for warning in told["warnings"]:
         console.print(f"[yellow]![/] {escape(warning)}", width=PAGE_WIDTH)
+
+
+def _tell_yields(told: dict[str, Any], console: Console) -> None:
+    """What the pilot measured, as lines for the recipe: sample then keeps what training needs and little more."""
+    yields = {line["source"]: line["tokens_per_byte"] for line in told["sources"] if line["tokens_per_byte"]}
+    if not yields:
+        return
+    console.print("[dim]for the recipe: with what the pilot measured, little slack is enough[/]", width=PAGE_WIDTH)
+    console.print("[sample]\nslack = 1.2\n\n[sample.tokens_per_byte]", markup=False, highlight=False)
+    for name, measured in yields.items():
+        console.print(f'"{name}" = {measured:.4g}', markup=False, highlight=False)
+    console.print()
 
 
 def _table(columns: Iterable[str], left: int = 1) -> Table:

@@ -1,0 +1,128 @@
+"""What a stage did to documents whose fate is known, and texts laid over each other."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from flows.builders import BUILDERS
+from flows.cli import app
+from flows.peek.difference import ADDED, REMOVED, SAME, SHARED, inline_difference, shared_passages
+from flows.peek.documents import Chooser
+from flows.peek.stages import peek
+from flows.peek.telling import MOST_CHARS, fitted
+from flows.recipe import load_recipe
+from model.errors import InputError, RecipeError
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+
+ALL = Chooser(count=10_000, seed=1)
+
+
+@pytest.fixture(scope="module")
+def artifacts(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
+    root = tmp_path_factory.mktemp("root")
+    recipe, context = load_recipe(foundry / "foundry.toml", root), RunContext(root, run_id="peek")
+    found = {"sample": BUILDERS["sample"](context, recipe.sample)}
+    for stage, parent in (
+        ("clean", "sample"),
+        ("dedup", "clean"),
+        ("decontaminate", "dedup"),
+        ("vocab", "decontaminate"),
+    ):
+        found[stage] = BUILDERS[stage](context, found[parent], getattr(recipe, stage))
+    found["chunk"] = BUILDERS["chunk"](context, found["decontaminate"], found["vocab"], recipe.chunk)
+    record = {"run_id": "20260101T000000Z-abcdef", "stages": []}
+    record["stages"] = [{"stage": stage, "path": str(artifact.path)} for stage, artifact in found.items()]
+    folder = root / "runs" / record["run_id"]
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps(record))
+    return found
+
+
+def test_a_dropped_document_comes_with_rule_value_and_limit(artifacts: dict[str, Artifact]):
+    (view,) = [view for view in peek(artifacts, "clean", ALL) if view["path"] == "short.txt"]
+    assert view["title"].startswith("dropped by gopher_words_min, 2 against 50")
+    assert view["segments"] == [(REMOVED, "Too short.\n")]
+
+
+def test_a_duplicate_stands_beside_its_survivor(artifacts: dict[str, Artifact]):
+    views = {view["path"]: view for view in peek(artifacts, "dedup", ALL)}
+    near = views["near-twin.txt"]
+    assert near["survivor"]["path"] == "near-twin-longer.txt"
+    assert 0.8 <= near["value"] < 1
+    assert next(kind for kind, _ in near["segments"]) == SHARED
+    twins = {"original.txt", "twin.txt"}
+    (gone,) = twins & views.keys()
+    assert {gone, views[gone]["survivor"]["path"]} == twins
+    assert views[gone]["value"] == 1
+
+
+def test_a_cut_shows_the_passage_and_its_item(artifacts: dict[str, Artifact]):
+    (view,) = [view for view in peek(artifacts, "decontaminate", ALL) if view["path"] == "leak.txt"]
+    (cut,) = [text for kind, text in view["segments"] if kind == REMOVED]
+    flat = " ".join(cut.split())
+    assert " ".join(view["item"]["match_text"].split()) in flat
+    assert "cloze leaked" in view["title"]
+
+
+def test_pieces_join_to_the_text_and_rows_to_their_documents(artifacts: dict[str, Artifact]):
+    read = {view["doc_id"]: view["segments"][0][1] for view in peek(artifacts, "sample", ALL)}
+    for view in peek(artifacts, "vocab", Chooser(3, 1, source="notes")):
+        assert read[view["doc_id"]].startswith("".join(view["pieces"])[:100])
+    (row,) = peek(artifacts, "chunk", Chooser(1, 1))
+    assert sum(span["tok_len"] for span in row["spans"]) <= 65
+    assert len(row["segments"]) == len(row["spans"])
+
+
+def test_the_same_seed_shows_the_same_and_more_only_adds(artifacts: dict[str, Artifact]):
+    def ids(count: int, seed: int) -> list[str]:
+        return [view["doc_id"] for view in peek(artifacts, "sample", Chooser(count, seed))]
+
+    assert ids(5, 1) == ids(5, 1) == ids(9, 1)[:5]
+    assert ids(5, 1) != ids(5, 2)
+
+
+def test_source_and_rule_narrow_the_choice(artifacts: dict[str, Artifact]):
+    assert {view["source"] for view in peek(artifacts, "sample", Chooser(50, 1, source="code"))} == {"code"}
+    only = peek(artifacts, "dedup", Chooser(50, 1, rule="exact_duplicate"))
+    assert {view["rule"] for view in only} == {"exact_duplicate"}
+    with pytest.raises(InputError, match="source nowhere"):
+        peek(artifacts, "sample", Chooser(5, 1, source="nowhere"))
+    with pytest.raises(RecipeError, match="only clean, dedup, decontaminate have rules"):
+        peek(artifacts, "vocab", Chooser(5, 1, rule="emoji"))
+
+
+def test_the_command_works_in_a_pipe(artifacts: dict[str, Artifact]):
+    root = artifacts["sample"].path.parents[2]
+    shown = CliRunner().invoke(app, ["peek", "clean", "--root", str(root), "-n", "99", "--rule", "gopher_words_min"])
+    assert shown.exit_code == 0, shown.output
+    assert "[-Too short.\n-]" in shown.output
+    assert "\x1b" not in shown.output
+    views = json.loads(CliRunner().invoke(app, ["peek", "chunk", "--root", str(root), "--json"]).stdout)
+    assert len(views) == 5
+    assert CliRunner().invoke(app, ["peek", "evaluate", "--root", str(root)]).exit_code == 2
+
+
+@given(st.text("ab \n.é世", max_size=60), st.text("ab \n.é世", max_size=60))
+def test_a_difference_holds_both_texts(before: str, after: str):
+    segments = inline_difference(before, after)
+    assert "".join(text for kind, text in segments if kind != ADDED) == before
+    assert "".join(text for kind, text in segments if kind != REMOVED) == after
+
+
+@given(st.text("ab c", max_size=80), st.text("ab c", max_size=80))
+def test_marking_shared_passages_loses_nothing(text: str, other: str):
+    assert "".join(part for _, part in shared_passages(text, other)) == text
+
+
+def test_a_long_text_is_cut_and_the_loss_told():
+    segments = [(SAME, "a" * 5000), (REMOVED, "gone"), (SAME, "b" * 5000)]
+    shown, hidden = fitted(segments)
+    assert (REMOVED, "gone") in shown
+    assert hidden == 10_000 - 240
+    assert sum(len(text) for _, text in shown) < MOST_CHARS
