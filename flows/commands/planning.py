@@ -36,7 +36,8 @@ def plan(
     """Say what a recipe will cost, and how large a model its data and your hours can feed.
 
     Takes a pilot, 1% of every source, down the road from sample to chunk, and scales up what it measured: documents,
-    tokens, disk, memory, hours; then the training's FLOPs, time, memory and price on the hardware named.
+    tokens, disk, memory, hours; then the training's FLOPs, time, memory and price on the hardware named. Where none of
+    its text is here yet, the mixture is planned from the sizes that the sources state: bessemer plan gpt3.
 
     Without a recipe it is a calculator: of --tokens, --parameters, --devices, --days and --mfu it computes what is
     missing. What the published numbers of YaLM-100B imply (12.8% MFU; 13.1% with attention counted):
@@ -76,11 +77,19 @@ def plan(
 def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool) -> None:
     from flows.planning.costing import plan_recipe
     from flows.planning.progress import PilotBars
+    from flows.planning.stated_sizes import plan_by_stated_sizes, tell_stated_sizes, text_is_here
     from flows.record import check_writable
     from flows.shipped import open_recipe
 
     check_writable(root)
     recipe = open_recipe(name, root, settings)
+    if not text_is_here(recipe.sample):
+        told = plan_by_stated_sizes(recipe, asked)
+        if as_json:
+            print_json(told)
+        else:
+            tell_stated_sizes(told, console())
+        return
     with PilotBars(console(stderr=True)) as bars:
         told = plan_recipe(recipe, root, pilot_share, asked, bars)
     if as_json:

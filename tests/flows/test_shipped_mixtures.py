@@ -2,7 +2,10 @@
 
 import pytest
 
+from flows.planning.calculator import Asked
+from flows.planning.stated_sizes import plan_by_stated_sizes, text_is_here
 from flows.recipe import find_recipe, load_recipe
+from model.errors import RecipeError
 from tasks.sample.mixture import plan_from_sizes
 
 B = 10**9
@@ -65,3 +68,35 @@ def test_a_size_may_be_written_as_a_count(tmp_path):
     assert recipe.sample.sources[0].tokens == 1_500_000
     assert (recipe.sample.temperature, recipe.chunk.temperature) == (2, 2)
     assert (recipe.sample.max_epochs, recipe.chunk.max_epochs) == (8, 8)
+
+
+def test_without_text_the_plan_is_the_table_of_gpt3(tmp_path):
+    recipe = shipped("gpt3", tmp_path)
+    assert not text_is_here(recipe.sample)
+    told = plan_by_stated_sizes(recipe, Asked(hardware="this"))
+    assert {line["source"]: round(line["epochs"], 2) for line in told["sources"]} == {
+        "common_crawl": 0.43,
+        "webtext2": 3.44,
+        "books1": 1.98,
+        "books2": 0.43,
+        "wikipedia": 2.97,
+    }
+    assert told["training"] is None
+
+
+def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
+    told = plan_by_stated_sizes(shipped("yalm_100b", tmp_path), Asked(hardware="a100", devices=800, days=65))
+    assert told["training"]["parameters"] == pytest.approx(102e9, rel=0.01)
+    assert told["training"]["mfu"] == pytest.approx(0.13, abs=0.01)
+    assert all(line["tokens"] is None for line in told["sources"])
+
+
+def test_shares_by_size_need_sizes(tmp_path):
+    path = tmp_path / "r.toml"
+    path.write_text('name = "r"\nbudget_tokens = "1K"\ntemperature = 1\n[[sources]]\nname = "s"\npaths = ["x"]\n')
+    with pytest.raises(RecipeError, match="s states no size"):
+        plan_by_stated_sizes(load_recipe(path, tmp_path), Asked(hardware="this"))
+
+
+def test_a_recipe_with_text_takes_its_pilot(foundry):
+    assert text_is_here(load_recipe(foundry / "foundry.toml", foundry).sample)
