@@ -58,7 +58,9 @@ def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     for choice in schema.get("anyOf", ()):
         plain.update(choice if choice != {"type": "null"} else {})
     if schema.get("default") not in (None, "", [], {}):
-        plain["description"] = f"{plain['description']} ({json.dumps(schema['default'])} unless the recipe says else)"
+        plain["description"] = (
+            f"{plain['description']} ({json.dumps(schema['default'])} unless the recipe says otherwise)"
+        )
     return plain
 
 
@@ -92,8 +94,17 @@ class Changes(_Stages):
 
 RecipeOrName = Annotated[Recipe | str, WithJsonSchema({"type": "string"})]
 """A recipe from the command, or the name of one from a form."""
-StageName = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+WHOLE_ROAD = STAGES[0]
+EVERY_STAGE = "every stage"
+# No null in these either: the form sends a default of null along, and the server refuses it as no choice.
+FromStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+OnlyStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [EVERY_STAGE, *STAGES]})]
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def chosen_stretch(from_stage: str | None, only: str | None) -> tuple[str | None, str | None]:
+    """`from_stage` and `only` as `flows.road.stretch` takes them: a form's words for everything become None."""
+    return None if from_stage == WHOLE_ROAD else from_stage, None if only == EVERY_STAGE else only
 
 
 def settings(changes: BaseModel) -> list[str]:

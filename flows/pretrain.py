@@ -12,7 +12,17 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from flows.dashboard.watching import dashboard
-from flows.form import Changes, RecipeOrName, Share, StageName, settings
+from flows.form import (
+    EVERY_STAGE,
+    WHOLE_ROAD,
+    Changes,
+    FromStage,
+    OnlyStage,
+    RecipeOrName,
+    Share,
+    chosen_stretch,
+    settings,
+)
 from flows.recipe import Recipe
 from flows.road import walk
 from flows.run import Run
@@ -36,12 +46,12 @@ TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab
 def pretrain(
     recipe: RecipeOrName,
     root: Path = Path("bessemer-data"),
-    from_stage: StageName = None,
-    only: StageName = None,
+    from_stage: FromStage = WHOLE_ROAD,
+    only: OnlyStage = EVERY_STAGE,
     force: bool = False,
     limit: Share = 1.0,
-    changes: Changes = Changes(),  # noqa: B008  # frozen
     run_id: str = "",
+    changes: Changes = Changes(),  # noqa: B008  # frozen
 ) -> dict[str, Any]:
     """Raw text in, a trained and evaluated language model out, with the record of every document.
 
@@ -54,11 +64,12 @@ def pretrain(
         only: Build this stage alone; earlier ones must exist.
         force: Rebuild the selected stages and compare with what stands.
         limit: Share of every source to keep (0 to 1); 0.01 is a quick pass over everything.
-        changes: Values that overrule the recipe's; what stays empty is as the recipe says.
         run_id: Name of the run's folder; made from the time where empty.
+        changes: Values that overrule the recipe's; what stays empty is as the recipe says.
     """
     root = root.resolve()
     log = get_run_logger()
+    from_stage, only = chosen_stretch(from_stage, only)
     try:
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
         with dashboard() as shown:

@@ -1,5 +1,6 @@
 """How a stage's end is told to Prefect: a state with a name of its own, and the cause as its message."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +42,14 @@ def ended(attempt: int, build: Callable[..., Artifact], *inputs: Any) -> dict[st
 
 def cause_of(artifact: Artifact) -> str:
     """Why the artifact came to be as it did, in one line."""
-    return f"nothing that decides {artifact.identity[:12]} changed" if artifact.outcome == REUSED else artifact.cause
+    if artifact.outcome == REUSED:
+        return f"nothing that decides {artifact.identity[:12]} changed"
+    return with_short_digests(artifact.cause)
+
+
+def with_short_digests(sentence: str) -> str:
+    """The sentence with 12 digits of each digest, which tell them apart as well as all 32."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20}\b", r"\1", sentence)
 
 
 def one_line(error: BaseException) -> str:

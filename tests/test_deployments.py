@@ -7,6 +7,7 @@ import pytest
 import yaml
 from prefect import Flow
 
+from flows.form import chosen_stretch
 from flows.recipe import find_recipe
 from flows.road import STAGES, stretch
 
@@ -23,7 +24,7 @@ def test_a_deployment_names_a_flow_and_parameters_that_it_takes(deployment: dict
     parameters = flow.validate_parameters(given)
     assert find_recipe(str(parameters["recipe"])).is_file()
     assert parameters["root"] == Path("/root")
-    assert stretch(parameters["from_stage"], parameters["only"])
+    assert stretch(*chosen_stretch(parameters["from_stage"], parameters["only"]))
     assert deployment["work_pool"]["name"] == "bessemer"
     assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 

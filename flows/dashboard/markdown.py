@@ -3,10 +3,12 @@
 import base64
 from collections.abc import Iterable, Sequence
 
+LONGEST_NUMBER = 16
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table; its first column is text, the others are numbers and stand to the right."""
-    marks = [":--", *("--:" for _ in columns[1:])]
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
+    """A table; its first column and those named in `texts` are text, the others are numbers and stand to the right."""
+    marks = [":--" if number == 0 or column in texts else "--:" for number, column in enumerate(columns)]
     lines = [columns, marks, *([_cell(value) for value in row] for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -23,4 +25,6 @@ def code(words: object) -> str:
 
 def _cell(value: object) -> str:
     words = f"{value:,}" if isinstance(value, int) else str(value)
-    return words.replace("|", "\\|").replace("\n", " ")
+    words = words.replace("|", "\\|").replace("\n", " ")
+    # A short number keeps its unit on its line.
+    return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words

@@ -7,6 +7,7 @@ from flows.dashboard.pictures import Bar, bars
 from flows.dashboard.stages import bits_picture, scores_picture
 from flows.findings import conservation_line, gather, known_findings
 from flows.wording import compact, duration, tally
+from tasks.outcome import with_short_digests
 
 FUNNEL = (
     ("read", "read"),
@@ -29,10 +30,11 @@ def run_markdown(record: dict[str, Any]) -> str:
                 line["outcome"],
                 duration(line["seconds"]) if "seconds" in line else "-",
                 _result(line),
-                line.get("error") or line.get("cause", ""),
+                line.get("error") or with_short_digests(line.get("cause", "")),
             )
             for line in findings["road"]
         ],
+        texts=("outcome", "why"),
     )
     funnel = _funnel(findings["funnel"])
     bits, accuracy = bits_picture(findings["bits_per_byte"]), scores_picture(findings["scores"])

@@ -10,6 +10,7 @@ from flows.findings import bits_per_byte, leaks, mixture, removed, scores
 from flows.page.charts import chance_of
 from flows.wording import compact, duration, shots_word, size
 from tasks.artifact import Artifact
+from tasks.outcome import cause_of
 
 MOST_RULES = 12
 KEPT_AND_LOST = (("main", "kept"), ("lost", "removed"))
@@ -23,7 +24,7 @@ def stage_markdown(artifact: Artifact) -> str:
         [(artifact.outcome, duration(timings["seconds"]), size(artifact.manifest["bytes"]), artifact.identity[:12])],
     )
     pictures = [picture(svg, f"{artifact.stage}: {words}") for words, svg in stage_pictures(artifact)]
-    parts = [f"**{artifact.cause}**" if artifact.cause else "", *pictures, built, _documents(artifact)]
+    parts = [f"**{cause_of(artifact)}**", *pictures, built, _documents(artifact)]
     return "\n\n".join([*filter(None, parts), f"Artifact: {code(artifact.path)}"])
 
 

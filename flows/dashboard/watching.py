@@ -18,6 +18,7 @@ from flows.dashboard.stages import stage_markdown
 from flows.record import ONLOOKER
 from tasks.artifact import Artifact
 from tasks.build import Watcher
+from tasks.outcome import cause_of
 
 SECONDS_BETWEEN_UPDATES = 1.0
 """Each update is a request of 10 to 30 ms, paid by the stage."""
@@ -84,7 +85,7 @@ class Dashboard(Watcher):
         def tell() -> None:
             if shown.artifact is not None:
                 self._show_progress(stage, shown)
-            self._create("markdown", shown.task_run, stage, f"{stage}: {artifact.cause}", stage_markdown(artifact))
+            self._create("markdown", shown.task_run, stage, f"{stage}: {cause_of(artifact)}", stage_markdown(artifact))
 
         self._tell(tell)
 

@@ -105,13 +105,13 @@ def started(pid: int) -> str | None:
         return None
 
 
-def descendants(pid: int, *, direct: bool = False) -> list[int]:
-    """The children of a process, and theirs unless only the `direct` ones are asked for."""
+def descendants(pid: int) -> list[int]:
+    """The children of a process, and theirs."""
     import psutil
 
     process = _process(pid)
     try:
-        return [child.pid for child in process.children(recursive=not direct)] if process is not None else []
+        return [child.pid for child in process.children(recursive=True)] if process is not None else []
     except psutil.NoSuchProcess:
         return []
 

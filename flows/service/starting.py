@@ -1,17 +1,14 @@
 """`bessemer up`: server, work pool, deployments, worker, in this order, each ready before the next begins."""
 
-import json
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.private_server import wait_until_healthy
+from flows.service.api import crash_lost_runs, is_worker_online
 from flows.service.files import POOL, ServiceFiles, deployments_file
 from model.errors import Infra, InputError
 
@@ -57,6 +54,9 @@ def _start(files: ServiceFiles, host: str, port: int, recipe: str, tell: Tell) -
         tell(f"starting a Prefect server on port {port}")
         files.server.start(words, environment, folder)
         wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, f"see {files.server.log}")
+    lost = crash_lost_runs(files.api_url)
+    if lost:
+        tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed; run again to go on")
     tell("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)
@@ -111,21 +111,10 @@ def _wait_for_worker(files: ServiceFiles, name: str) -> None:
     while time.monotonic() < deadline:
         if files.worker.pid() is None:
             break
-        found = post(f"{files.api_url}/work_pools/{POOL}/workers/filter", {})
-        if any(worker["name"] == name and worker["status"] == "ONLINE" for worker in found):
+        if is_worker_online(files.api_url, POOL, name):
             return
         time.sleep(0.25)
     raise Infra(
         f"the worker did not come up within {WORKER_SECONDS:.0f} s; its log {files.worker.log} ends:\n"
         f"{files.worker.last_lines()}"
     )
-
-
-def post(url: str, body: dict[str, Any]) -> Any:
-    """The JSON that the server answers to a POST; Infra where it does not answer."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-    except (urllib.error.URLError, OSError) as error:
-        raise Infra(f"the server did not answer {url}: {error}") from error

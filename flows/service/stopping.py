@@ -1,12 +1,9 @@
 """`bessemer down`: the worker takes nothing new, what runs keeps its work and ends, the server goes last."""
 
-import os
-import signal
-from contextlib import suppress
 from pathlib import Path
 
+from flows.service.api import cancel_runs, wait_for_runs
 from flows.service.files import ServiceFiles
-from flows.service.processes import descendants, wait_until_gone
 from flows.service.starting import Tell
 
 RUN_SECONDS = 150.0
@@ -24,22 +21,21 @@ def stop_service(root: Path, tell: Tell) -> bool:
             tell(f"the {process.name} had ended by itself; cleaned up")
         worker, server = files.worker.pid(), files.server.pid()
         if worker is not None:
-            _stop_worker(files, worker, tell)
+            if server is not None:
+                _end_runs(files, tell)
+            _tell_end(files.worker.stop(SERVER_SECONDS), "worker", tell)
         if server is not None:
             _tell_end(files.server.stop(SERVER_SECONDS), "server", tell)
     return worker is not None or server is not None
 
 
-def _stop_worker(files: ServiceFiles, worker: int, tell: Tell) -> None:
-    # The worker's first SIGTERM makes it wait for its runs; the runs need one of their own.
-    runs = descendants(worker, direct=True)
-    for pid in (worker, *runs):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    if runs:
-        tell("a run is under way: it keeps finished parts and its last checkpoint, and ends")
-        wait_until_gone([worker, *runs], RUN_SECONDS)
-    _tell_end(files.worker.stop(SERVER_SECONDS), "worker", tell)
+def _end_runs(files: ServiceFiles, tell: Tell) -> None:
+    """Cancel what runs while the worker still lives: it ends the run's processes and tells the server so."""
+    count = cancel_runs(files.api_url)
+    if count:
+        tell(f"{count} run{'s' if count > 1 else ''} under way: keeping finished parts and the last checkpoint")
+        if not wait_for_runs(files.api_url, RUN_SECONDS):
+            tell(f"not ended after {RUN_SECONDS:.0f} s; killing")
 
 
 def _tell_end(by_itself: bool, name: str, tell: Tell) -> None:

@@ -1,0 +1,65 @@
+"""The few questions and orders that starting and stopping have for the server, without importing Prefect."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from model.errors import Infra
+
+UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
+
+
+def is_worker_online(api: str, pool: str, name: str) -> bool:
+    """Whether the pool's worker of this name has reported to the server."""
+    workers = _post(f"{api}/work_pools/{pool}/workers/filter", {})
+    return any(worker["name"] == name and worker["status"] == "ONLINE" for worker in workers)
+
+
+def crash_lost_runs(api: str) -> int:
+    """Call runs crashed whose worker is gone; returns how many. Must be called while no worker runs.
+
+    A run that was killed together with its worker stays `Running` for ever, and holds its deployment's only slot.
+    """
+    lost = _deployed_runs(api)
+    for run in lost:
+        _set_state(api, run, "CRASHED", "the service ended under this run; run again to go on")
+    return len(lost)
+
+
+def cancel_runs(api: str) -> int:
+    """Ask all runs of the worker to end; returns how many there are."""
+    runs = _deployed_runs(api)
+    for run in runs:
+        _set_state(api, run, "CANCELLING", "`bessemer down`: finished parts and checkpoints are kept")
+    return len(runs)
+
+
+def wait_for_runs(api: str, seconds: float) -> bool:
+    """Wait until no run of the worker is under way; False where one still is after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while _deployed_runs(api):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _deployed_runs(api: str) -> list[str]:
+    chosen = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, "deployment_id": {"is_null_": False}}}
+    return [run["id"] for run in _post(f"{api}/flow_runs/filter", chosen)]
+
+
+def _set_state(api: str, run: str, kind: str, message: str) -> None:
+    state = {"type": kind, "name": kind.capitalize(), "message": message}
+    _post(f"{api}/flow_runs/{run}/set_state", {"state": state, "force": kind == "CRASHED"})
+
+
+def _post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+    except (urllib.error.URLError, OSError) as error:
+        raise Infra(f"the server did not answer {url}: {error}") from error
