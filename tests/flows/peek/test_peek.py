@@ -1,7 +1,6 @@
 """What a stage did to documents whose fate is known, and texts laid over each other."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
