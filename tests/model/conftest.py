@@ -76,8 +76,10 @@ def build_run(write_sequences, write_order) -> Callable[..., TrainerRun]:
         folder.mkdir(exist_ok=True)
         random = np.random.default_rng(5)
         tokens = random.integers(4, VOCABULARY, size=(10, CONTEXT + 1))
+        # Rows that count for less, so that a mean over ranks is not the mean over tokens.
+        tokens[2, 5:] = PAD
         parts = (
-            write_sequences(folder / "part-00000.arrow", tokens[:6]),
+            write_sequences(folder / "part-00000.arrow", tokens[:6], loss_start=[0, 9, 0, 0, 0, 0]),
             write_sequences(folder / "part-00001.arrow", tokens[6:], first_row=6),
         )
         order = write_order(folder / f"order-{positions}.arrow", [(7 * i) % 10 for i in range(positions)])

@@ -1,0 +1,262 @@
+"""Several real processes train one model: the same numbers as one, and the same bytes after kills and stops."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from pydantic import ValidationError
+from safetensors.numpy import load_file
+
+from model.config import ScheduleConfig, TrainConfig, TrainerRun
+from model.engines import check_engine
+from model.errors import InputError, RecipeError
+from model.training import train
+
+PROJECT = Path(__file__).resolve().parents[2]
+NATIVE = {"ranks": 2}
+ZERO = {stage: {"engine": "deepspeed", "zero_stage": stage, "ranks": 2} for stage in (1, 2, 3)}
+BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 20 + 3}
+"""Twenty steps of two micro-batches a rank, and one whose rows do not go round."""
+LONG = {"batch_rows": 4, "positions": 4 * 100, "checkpoint_steps": 10}
+"""Long enough to be killed in the middle."""
+EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
+
+
+def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
+    out, err = trainer.communicate(timeout=120)
+    return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
+        time.sleep(0.01)
+
+
+def metrics(run: TrainerRun) -> dict[str, np.ndarray]:
+    with pa.OSFile(str(run.out / "result" / "metrics.arrow"), "rb") as source:
+        table = pa.ipc.open_file(source).read_all()
+    return {name: np.array(table[name].to_pylist()) for name in ("loss", "grad_norm", "thermometers", "lr")}
+
+
+def result(run: TrainerRun) -> dict[str, bytes]:
+    return {name: (run.out / "result" / name).read_bytes() for name in EXACT_FILES}
+
+
+def checkpoints(run: TrainerRun) -> list[str]:
+    return sorted(path.name for path in (run.out / "checkpoints").glob("step-*"))
+
+
+def rank_processes(trainer: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the ranks, in their order."""
+    children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
+    return sorted(map(int, children), key=lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[5])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, build_run, launch) -> TrainerRun:
+    run = build_run(tmp_path_factory.mktemp("alone"), **BATCHES)
+    code, _, err = finish(launch(run))
+    assert code == 0, err
+    return run
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(NATIVE, id="native"),
+        pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
+        pytest.param(ZERO[2], id="zero-2", marks=pytest.mark.prove),
+        pytest.param(ZERO[3], id="zero-3"),
+    ],
+)
+def test_two_ranks_compute_what_one_does(alone: TrainerRun, make_run, launch, settings: dict) -> None:
+    run = make_run(**BATCHES, **settings)
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    assert messages[-1]["kind"] == "done"
+    ours, reference = metrics(run), metrics(alone)
+    assert len(ours["loss"]) == 21
+    assert (ours["lr"] == reference["lr"]).all()
+    np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
+    np.testing.assert_allclose(ours["grad_norm"], reference["grad_norm"], rtol=1e-5)
+    np.testing.assert_allclose(ours["thermometers"], reference["thermometers"], rtol=1e-5)
+    weights, expected = (load_file(folder.out / "result" / "model.safetensors") for folder in (run, alone))
+    assert set(weights) == set(expected)
+    for name in weights:
+        # Adam divides by roots of squares that may be tiny, which magnifies the last bits of a gradient.
+        np.testing.assert_allclose(weights[name], expected[name], atol=2e-4, err_msg=name)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(NATIVE, id="native", marks=pytest.mark.prove),
+        # With three ranks the order of summation is no longer the only one possible.
+        pytest.param({"ranks": 3, "batch_rows": 6, "positions": 600}, id="native-3", marks=pytest.mark.prove),
+        pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
+        pytest.param(ZERO[2], id="zero-2"),
+        pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),
+    ],
+)
+def test_killed_and_stopped_they_end_with_the_bytes_of_an_undisturbed_run(make_run, launch, settings: dict) -> None:
+    undisturbed = make_run("undisturbed", **LONG | settings)
+    code, _, err = finish(launch(undisturbed))
+    assert code == 0, err
+    run = make_run("disturbed", **LONG | settings)
+
+    trainer = launch(run)
+    wait_until(lambda: len(checkpoints(run)) > 0)
+    ranks = rank_processes(trainer)
+    os.kill(ranks[-1], signal.SIGKILL)
+    began = time.monotonic()
+    code, _, err = finish(trainer)
+    assert time.monotonic() - began < 10
+    assert code == 75
+    assert f"rank {len(ranks) - 1} of {len(ranks)} was killed by SIGKILL" in err
+    assert not any(map(is_alive, ranks))
+    assert not list(run.out.glob("ranks-*"))
+
+    trainer = launch(run)
+    started = json.loads(trainer.stdout.readline())
+    assert started["kind"] == "start"
+    assert started["step"] % LONG["checkpoint_steps"] == 0 < started["step"]
+    trainer.terminate()
+    code, messages, err = finish(trainer)
+    assert code == 75, err
+    assert err.startswith("Infra: asked to stop")
+    stopped_at = messages[-1]["step"]
+    assert checkpoints(run)[-1] == f"step-{stopped_at:09d}"
+
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    assert messages[0]["step"] == stopped_at
+    assert result(run) == result(undisturbed)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"ranks": 2}, "its `ranks` is 1, but this run asks for 2"),
+        (ZERO[2], "its `engine` is native, but this run asks for deepspeed, ZeRO stage 2"),
+    ],
+)
+def test_a_checkpoint_of_other_ranks_or_another_engine_is_refused(make_run, settings: dict, words: str) -> None:
+    run = make_run()
+    train(run)
+    (run.out / "result" / "model.json").unlink()
+    with pytest.raises(InputError, match=words):
+        train(run.model_copy(update={"train": run.train.model_copy(update=settings)}))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
+def test_ranks_do_not_outlive_a_killed_supervisor(make_run, launch) -> None:
+    run = make_run(**LONG | NATIVE)
+    trainer = launch(run)
+    wait_until((run.out / "heartbeat").exists)
+    ranks = rank_processes(trainer)
+    trainer.kill()
+    trainer.communicate()
+    wait_until(lambda: not any(map(is_alive, ranks)), seconds=10)
+
+
+def test_an_error_of_all_ranks_is_told_once_with_its_own_exit_code(make_run, launch) -> None:
+    run = make_run(**LONG | NATIVE)
+    shorter = run.model_copy(update={"model": run.model.model_copy(update={"context": 8})})
+    code, messages, err = finish(launch(shorter))
+    assert (code, messages) == (3, [])
+    assert err.count("InputError: sequences have rows of 17 tokens") == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(NATIVE, id="native", marks=pytest.mark.prove),
+        pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
+        pytest.param(ZERO[2], id="zero-2"),
+        pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),
+    ],
+)
+@pytest.mark.parametrize("case", ["nan", pytest.param("infinite", marks=pytest.mark.prove)])
+def test_what_one_rank_computes_wrongly_is_applied_on_none(make_run, tmp_path: Path, settings: dict, case: str) -> None:
+    file = tmp_path / "run.json"
+    file.write_text(make_run(batch_rows=4, micro_batch_rows=1, **settings).model_dump_json())
+    command = [sys.executable, str(Path(__file__).with_name("one_skipped_step.py")), str(file)]
+    ranks = [
+        subprocess.Popen(
+            [*command, str(rank), str(tmp_path / "rendezvous"), case],
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        out, err = rank.communicate(timeout=60)
+        assert rank.returncode == 0, err
+        facts = json.loads(out)
+        assert facts["applied"] == ([True, False] if case == "nan" else [False])
+        assert facts["loss"] == ("nan" if case == "nan" else "inf")
+        assert facts["weights_kept"]
+        assert facts["moments_kept"]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run, launch, stage: int) -> None:
+    schedule = ScheduleConfig(peak_lr=1e30, end_lr=1e30, warmup_share=0)
+    code, messages, err = finish(launch(make_run(**LONG | ZERO[stage], schedule=schedule)))
+    assert code == 76, err
+    assert err.startswith("Numerics: ") or "\nNumerics: " in err
+    assert len([message for message in messages if message.get("event") == "skipped_step"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"zero_stage": 0}, "stage 0 spreads nothing"),
+        ({"ranks": 3}, "ranks 3 does not divide batch_rows 16"),
+        ({"ranks": 2, "batch_rows": 12, "micro_batch_rows": 4}, "does not divide the 6 rows that each of 2 ranks"),
+        ({"engine": "megatron"}, "'native' or 'deepspeed'"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_in_words(settings: dict, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainConfig.model_validate(settings)
+
+
+def test_a_share_smaller_than_the_micro_batch_passes_at_once() -> None:
+    assert TrainConfig(ranks=4).batch_rows == TrainConfig(ranks=4).micro_batch_rows == 16
+
+
+def test_the_native_engine_does_not_load_deepspeed(make_run) -> None:
+    train(make_run())
+    assert "deepspeed" not in sys.modules
+
+
+def test_without_deepspeed_its_engine_is_refused_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    check_engine(TrainConfig())
+    with pytest.raises(RecipeError, match=r"pip install bessemer\[deepspeed\]"):
+        check_engine(TrainConfig(engine="deepspeed"))
