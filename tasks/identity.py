@@ -120,7 +120,7 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
     elif path.startswith("code."):
         yield f"{path} was edited"
     elif path.startswith("parents."):
-        yield f"the input `{path.removeprefix('parents.')}` has other content ({_short(old)} -> {_short(new)})"
+        yield f"the input `{path.removeprefix('parents.')}` has other content ({old[:12]} -> {new[:12]})"
     else:
         yield f"{path}: {_short(old)} -> {_short(new)}"
 
