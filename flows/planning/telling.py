@@ -98,7 +98,7 @@ def _table(columns: Iterable[str], left: int = 1) -> Table:
 
 
 def _tell_stages(told: dict[str, Any], console: Console) -> None:
-    table = _table(("stage", "documents", "95% interval", "text", "disk", "memory", "time here"))
+    table = _table(("stage", "documents", "95%", "text", "disk", "memory", "time here"))
     for line in told["stages"]:
         documents, peak = line["documents"], line["pilot_peak_bytes"]
         tokens = line["tokens"]
@@ -125,7 +125,7 @@ def _tell_stages(told: dict[str, Any], console: Console) -> None:
 
 
 def _tell_sources(told: dict[str, Any], console: Console) -> None:
-    table = _table(("source", "tokens", "95% interval", "duplicates", "weight", "read", "epochs"))
+    table = _table(("source", "tokens", "95%", "duplicates", "weight", "read", "epochs"))
     for line in told["sources"]:
         epochs = f"{line['epochs']:.2f}"
         table.add_row(
@@ -142,7 +142,7 @@ def _tell_sources(told: dict[str, Any], console: Console) -> None:
 
 
 def _range(told: dict[str, float]) -> str:
-    return f"{compact(told['low'])} - {compact(told['high'])}" if told["low"] != told["high"] else "exact"
+    return f"{compact(told['low'])}-{compact(told['high'])}" if told["low"] != told["high"] else "exact"
 
 
 def _tell_feeding(told: dict[str, Any], console: Console) -> None:
