@@ -1,6 +1,6 @@
 """Settings of the dedup stage."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -29,6 +29,13 @@ class DedupConfig(StrictConfig):
     against: Annotated[tuple[str, ...], RUNTIME] = ()
     """Earlier runs whose kept documents count as kept: new copies of them are removed, and the ledger names the old
     document. A run id, the folder of a dedup artifact, or its identity; their contents decide the result."""
+    repeated_lines: Literal["keep", "line", "paragraph"] = "keep"
+    """Lines or paragraphs that stand in several documents stay in the first only (CCNet); off by default."""
+    repeated_line_words: int = Field(default=8, ge=1, le=10_000)
+    """Words from which on a line or paragraph counts as repeated; shorter ones stay, however often they occur."""
+    repeated_bytes: int | None = Field(default=None, ge=100)
+    """Bytes from which on a passage that occurs again, byte for byte, stays in the first document only (Lee et al.);
+    null keeps all."""
     planted_pairs: int = Field(default=300, ge=0, le=100_000)
     """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
     wipe_out_limit: float = Field(default=0.9, gt=0.0, le=1.0)

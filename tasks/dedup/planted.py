@@ -18,6 +18,7 @@ import pyarrow as pa
 from tasks.artifact import read_table
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
+from tasks.dedup.cuts import CutPlan
 from tasks.dedup.index import find_in_index, index_signatures
 from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.shingles import I64, U32, fold_table, shingle_sets, true_jaccard
@@ -44,9 +45,10 @@ class Plant:
     jaccard: float
 
 
-def make_plants(corpus: Corpus, fates: Fates, config: DedupConfig) -> list[Plant]:
+def make_plants(corpus: Corpus, fates: Fates, plan: CutPlan, config: DedupConfig) -> list[Plant]:
     """At most `config.planted_pairs` near-copies of kept documents of ordinary length, one per document."""
-    kept = np.flatnonzero(fates.survivor[corpus.earlier :] < 0) + corpus.earlier
+    own = slice(corpus.earlier, None)
+    kept = np.flatnonzero((fates.survivor[own] < 0) & ~plan.emptied[own]) + corpus.earlier
     fit = kept[(corpus.sizes[kept] >= LEAST_BYTES) & (corpus.sizes[kept] <= MOST_BYTES)]
     ids = np.ascontiguousarray(corpus.doc_ids[fit]).view(np.uint64).reshape(-1, 2)[:, 0]
     draw = (ids ^ np.uint64(seed64(config.seed, "dedup", "planted"))) * _ODD
@@ -125,13 +127,13 @@ def _jaccard_of(first: str, second: str, width: int) -> float:
 
 
 def measure_recall(
-    corpus: Corpus, fates: Fates, plants: list[Plant], workspace: Workspace, config: DedupConfig
+    corpus: Corpus, fates: Fates, plan: CutPlan, plants: list[Plant], workspace: Workspace, config: DedupConfig
 ) -> dict[str, object]:
     """Facts of the run: pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
 
     Each bin is [from, to, pairs, found, expected share by the S-curve at the pairs' own similarities].
     """
-    found = _found(corpus, fates, plants, workspace, config)
+    found = _found(corpus, fates, plan, plants, workspace, config)
     at_threshold = [hit for plant, hit in zip(plants, found, strict=True) if plant.jaccard >= config.threshold]
     low, high = wilson_interval(sum(at_threshold), len(at_threshold))
     bins = []
@@ -156,13 +158,15 @@ def measure_recall(
     }
 
 
-def _found(corpus: Corpus, fates: Fates, plants: list[Plant], workspace: Workspace, config: DedupConfig) -> list[bool]:
+def _found(
+    corpus: Corpus, fates: Fates, plan: CutPlan, plants: list[Plant], workspace: Workspace, config: DedupConfig
+) -> list[bool]:
     if not plants:
         return []
     data, offsets = text_buffers(pa.array([plant.text for plant in plants], pa.large_string()))
     queries = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
     kept = [
-        np.flatnonzero(fates.survivor[begin:end] < 0) + begin
+        np.flatnonzero((fates.survivor[begin:end] < 0) & ~plan.emptied[begin:end]) + begin
         for begin, end in itertools.pairwise(corpus.first_row.tolist())
     ]
     pairs = [np.empty((4, 0), np.int64)]

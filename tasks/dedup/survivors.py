@@ -38,6 +38,11 @@ class Fates:
     rank: U32
     """Place of each document in the order in which documents are kept."""
 
+    def kept_rows(self, corpus: Corpus, part: int) -> I64:
+        """Global rows of the documents of a part that stay, ascending."""
+        begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
+        return np.flatnonzero(self.survivor[begin:end] < 0) + begin
+
 
 def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
     """Global rows from the document to keep first to the last: earlier runs, source rank, longer, smaller doc_id."""

@@ -100,7 +100,10 @@ print(build_dedup(RunContext(root, "prove", lease_seconds=1.0), documents, confi
 """
 
 
-@pytest.mark.parametrize("settings", [{"planted_pairs": 300}], ids=["whole documents"])
+CUTTING = {"planted_pairs": 300, "repeated_lines": "line", "repeated_bytes": 100, "memory_bytes": 1 << 30}
+
+
+@pytest.mark.parametrize("settings", [{"planted_pairs": 300}, CUTTING], ids=["whole documents", "lines and passages"])
 def test_the_same_bytes_for_any_threads_and_after_kills(
     tmp_path: Path, data: Path, measured: Measured, settings: dict[str, object]
 ) -> None:
