@@ -8,7 +8,8 @@ already means "as the recipe says".
 
 import json
 from collections.abc import Iterator
-from typing import Annotated, Any, Optional
+from types import UnionType
+from typing import Annotated, Any, Optional, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, WithJsonSchema, create_model
 from pydantic import model_serializer as serializer
@@ -16,8 +17,8 @@ from pydantic import model_serializer as serializer
 from flows.recipe import Recipe
 from flows.road import STAGES
 
-SAID_ONCE = ("sources", "benchmarks", "seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
-"""What a recipe says once for several stages, or in lists of tables: a form for one stage would tear it apart."""
+SAID_ONCE = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
+"""What a recipe says once for several stages: a form for one stage would tear it apart."""
 
 
 def _without_null_defaults(schema: dict[str, Any]) -> None:
@@ -43,13 +44,21 @@ def section_of(config: type[BaseModel], title: str) -> type[Section]:
     for name, field in config.model_fields.items():
         if name in SAID_ONCE:
             continue
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            nested = section_of(field.annotation, f"{title}.{name}")
+        table = _table(field.annotation)
+        if table is not None:
+            nested = section_of(table, f"{title}.{name}")
             fields[name] = (nested, Field(default=nested(), title=name))
-        else:
+        elif "$ref" not in json.dumps(schema[name]):  # Lists of tables (sources, benchmarks) stay with the recipe.
             annotation = Annotated[Optional[field.annotation], *field.metadata, WithJsonSchema(_plain(schema[name]))]  # noqa: UP045  # the annotation is a value here
             fields[name] = (annotation, Field(default=None, title=name))
     return create_model(title, __base__=Section, __doc__=config.__doc__, **fields)
+
+
+def _table(annotation: Any) -> type[BaseModel] | None:
+    """The model that a field holds, or may hold."""
+    held = [choice for choice in (get_args(annotation) or (annotation,)) if choice is not type(None)]
+    is_table = len(held) == 1 and isinstance(held[0], type) and issubclass(held[0], BaseModel)
+    return held[0] if is_table and get_origin(annotation) in (None, Union, UnionType) else None
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:

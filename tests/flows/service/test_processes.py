@@ -1,0 +1,87 @@
+"""Background processes are known by pid and start, so that a recycled number is never signalled."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.private_server import prefect_server
+from flows.service.files import ServiceFiles, standing_server
+from flows.service.processes import Background, started
+
+SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
+DEAF = [
+    sys.executable,
+    "-c",
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)",
+]
+
+
+@pytest.fixture
+def process(tmp_path: Path) -> Background:
+    return Background("sleeper", tmp_path / "sleeper.json", tmp_path / "sleeper.log")
+
+
+def wait_until_up(process: Background) -> None:
+    deadline = time.monotonic() + 10
+    while "up" not in process.last_lines():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_process_is_found_again_and_ended(process: Background, tmp_path: Path) -> None:
+    pid = process.start(SLEEP, os.environ, tmp_path)
+    wait_until_up(process)
+    assert Background(process.name, process.record, process.log).pid() == pid
+    assert os.getsid(pid) == pid, "Ctrl-C in the terminal would reach it"
+    assert process.stop(seconds=10)
+    assert process.pid() is None
+    assert not process.is_stale()
+
+
+def test_a_process_that_does_not_listen_is_killed(process: Background, tmp_path: Path) -> None:
+    pid = process.start(DEAF, os.environ, tmp_path)
+    wait_until_up(process)
+    assert not process.stop(seconds=0.3)
+    assert started(pid) is None
+
+
+def test_a_recycled_number_is_a_stranger(process: Background, tmp_path: Path) -> None:
+    stranger = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
+    try:
+        process.record.write_text(json.dumps({"pid": stranger.pid, "started": "another boot 12345"}))
+        assert process.pid() is None
+        assert process.is_stale()
+        process.stop(seconds=1)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_process_that_ended_by_itself_is_stale(process: Background, tmp_path: Path) -> None:
+    os.waitpid(process.start([sys.executable, "-c", "pass"], os.environ, tmp_path), 0)
+    assert process.is_stale()
+
+
+def test_a_run_finds_the_server_that_stands_for_its_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    files = ServiceFiles(tmp_path)
+    assert standing_server(tmp_path) is None
+    files.folder.mkdir()
+    files.remember_address("0.0.0.0", 4321)
+    files.server.start(SLEEP, os.environ, tmp_path)
+    try:
+        assert standing_server(tmp_path) == "http://127.0.0.1:4321/api"
+        with prefect_server(tmp_path) as url:
+            assert url == os.environ["PREFECT_API_URL"] == "http://127.0.0.1:4321/api"
+        assert "PREFECT_API_URL" not in os.environ
+        monkeypatch.setenv("PREFECT_API_URL", "http://mine/api")
+        with prefect_server(tmp_path) as url:
+            assert url == "http://mine/api"
+    finally:
+        files.server.stop(seconds=10)
