@@ -13,7 +13,7 @@ from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
-from tasks.train.stage import build_train
+from tasks.train.stage import build_train, train_stage
 from tasks.train.telling import MessageTeller
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -93,3 +93,29 @@ def test_a_log_gets_about_twenty_lines_however_many_steps():
     told = [line for number in range(1, 1001) for line in teller.sentences({**step, "step": number})]
     assert len(told) == 21
     assert told[-1].startswith("step 1000 of 1000: loss 1.0000")
+
+
+def test_deepspeed_decides_the_result_only_where_it_is_the_engine():
+    assert "deepspeed" not in train_stage(CONFIG).libraries
+    zero = CONFIG.model_copy(update={"engine": "deepspeed"})
+    assert set(train_stage(zero).libraries) - set(train_stage(CONFIG).libraries) == {"deepspeed"}
+
+
+@pytest.mark.parametrize("changed", [{"engine": "deepspeed"}, {"zero_stage": 3}, {"ranks": 2}])
+def test_engine_and_ranks_are_part_of_the_identity(changed: dict[str, Any]):
+    assert CONFIG.model_copy(update=changed).identity_params() != CONFIG.identity_params()
+
+
+@pytest.mark.prove
+def test_deepspeed_on_two_ranks_makes_an_artifact_of_the_same_form(context, parents):
+    heard: list[dict[str, Any]] = []
+    native = build_train(context, *parents, CONFIG, lambda message: None)
+    zero = CONFIG.model_copy(update={"engine": "deepspeed", "zero_stage": 2, "ranks": 2})
+    spread = build_train(context, *parents, zero, heard.append)
+    assert [message["kind"] for message in heard if message["kind"] in ("start", "done")] == ["start", "done"]
+    assert [record.name for record in spread.records] == [record.name for record in native.records]
+    losses = [artifact.table("metrics").column("loss").to_pylist() for artifact in (spread, native)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert spread.report.facts["exact"] is True
+    again = build_train(replace(context, forced=frozenset({"train"})), *parents, zero, lambda message: None)
+    assert again.content == spread.content
