@@ -9,14 +9,16 @@ from tasks.config import RUNTIME, StrictConfig
 
 
 class BenchmarkFields(StrictConfig):
-    """Which keys of a benchmark's records hold what."""
+    """Which keys of a benchmark's records hold what; `a.b` is the key b of the object under a."""
 
     id: str = "id"
     """Key of the item's name, unique within the benchmark."""
     context: tuple[str, ...] = ("passage", "question", "prompt")
     """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
-    choices: str = "choices"
-    """Key of the list of choices; absent or null where the answer is free text."""
+    choices: str | tuple[str, ...] = "choices"
+    """Key of the list of choices, or the keys of one choice each; absent or null where the answer is free text."""
+    continuation: str = ""
+    """Key of a text that follows every choice; empty where none does."""
     answer: str = "answer"
     """Key of the right answer: the index of a choice, a choice's text, its letter, or free text."""
     match_text: str = "match_text"
@@ -37,8 +39,11 @@ class Benchmark(StrictConfig):
     """Name in LEAKS and SCORES."""
     path: Annotated[Path, RUNTIME]
     """The file (.jsonl or .jsonl.gz); its content, not its place, is part of the identity."""
-    fields: BenchmarkFields = Field(default_factory=BenchmarkFields)
-    """Where in a record the parts of an item stand."""
+    adapter: str | None = None
+    """A field map that ships, by the name of its benchmark, or `generic`; default: the benchmark's own name where a map
+    has it, else `generic`."""
+    fields: BenchmarkFields | None = None
+    """Where in a record the parts of an item stand, for a benchmark without an adapter."""
 
 
 class DecontaminateConfig(StrictConfig):

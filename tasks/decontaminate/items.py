@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from model.errors import InputError
-from tasks.decontaminate.config import Benchmark
+from model.errors import InputError, RecipeError
+from tasks.decontaminate.adapters import ADAPTERS, fields_of
+from tasks.decontaminate.config import Benchmark, BenchmarkFields
 from tasks.schema import ITEMS
 
 
@@ -49,10 +50,16 @@ def items_table(items: list[Item]) -> pa.Table:
 
 
 def _read_benchmark(benchmark: Benchmark) -> list[Item]:
+    if benchmark.adapter is not None and benchmark.adapter not in ADAPTERS:
+        raise RecipeError(
+            f"benchmark `{benchmark.name}`: there is no adapter `{benchmark.adapter}`. Take one of"
+            f" {', '.join(sorted(ADAPTERS))}, or say in `fields` which keys hold what."
+        )
+    fields = fields_of(benchmark)
     items: list[Item] = []
     seen: dict[str, int] = {}
     for number, record in _records(benchmark):
-        item = _to_item(benchmark, number, record)
+        item = _to_item(benchmark, fields, number, record)
         if item.item_id in seen:
             raise InputError(
                 f"benchmark `{benchmark.name}`: the item `{item.item_id}` stands in lines {seen[item.item_id]} and"
@@ -94,27 +101,26 @@ def _records(benchmark: Benchmark) -> Iterator[tuple[int, dict[str, Any]]]:
         ) from error
 
 
-def _to_item(benchmark: Benchmark, number: int, record: dict[str, Any]) -> Item:
-    fields = benchmark.fields
-    choices = tuple(_text(choice) for choice in record.get(fields.choices) or ())
-    parts = tuple(_text(record[key]) for key in fields.context if record.get(key) is not None)
+def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: dict[str, Any]) -> Item:
+    choices = _choices(fields, record)
+    parts = tuple(_text(_value(record, key)) for key in fields.context if _value(record, key) is not None)
     context = "\n".join(parts)
     item_id = _text(_needed(benchmark, number, record, fields.id, "id"))
     answer = _answer(benchmark, number, _needed(benchmark, number, record, fields.answer, "answer"), choices)
-    match_text = _text(record.get(fields.match_text) or context or (choices[int(answer)] if choices else ""))
+    match_text = _text(_value(record, fields.match_text) or context or (choices[int(answer)] if choices else ""))
     if not context and not choices:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has none of the context fields"
             f" {', '.join(fields.context)} (its keys: {', '.join(sorted(record))}). Set `fields.context`."
         )
-    lang = record.get(fields.lang)
+    lang = _value(record, fields.lang)
     return Item(
         benchmark.name, item_id, None if lang is None else _text(lang), context, choices, answer, match_text, parts
     )
 
 
 def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:
-    value = record.get(key)
+    value = _value(record, key)
     if value is None:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has no field `{key}` (its keys:"
@@ -142,6 +148,25 @@ def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, 
             f" {len(choices)} choices (an index from 0, a choice's text, or its letter)."
         )
     return str(index)
+
+
+def _choices(fields: BenchmarkFields, record: dict[str, Any]) -> tuple[str, ...]:
+    if isinstance(fields.choices, str):
+        choices = _value(record, fields.choices) or ()
+    else:
+        choices = [value for key in fields.choices if (value := _value(record, key)) is not None]
+    end = _value(record, fields.continuation) if fields.continuation else None
+    return tuple(_text(choice) if end is None else f"{_text(choice)} {_text(end)}" for choice in choices)
+
+
+def _value(record: dict[str, Any], key: str) -> Any:
+    """What stands under `key`, a path of names with dots between; None where nothing does."""
+    value: Any = record.get(key)
+    if value is None and "." in key:
+        value = record
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _text(value: Any) -> str:

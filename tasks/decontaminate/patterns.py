@@ -78,7 +78,7 @@ class Patterns:
     text_item: I64
     """The item of each text."""
     anchors: U64
-    lengths: I64
+    lengths: npt.NDArray[np.int16]
     """Words of each pattern."""
     hashes: U64
     group_lengths: I64
@@ -179,20 +179,23 @@ def _assemble(
     pattern_bounds, slot_bounds, bit_bounds = [0], [0], [0]
     for group in group_lengths.tolist():
         members = np.flatnonzero(anchor_lengths[owners] == group)
-        lengths = text_lengths[owners[members]]
-        # A stable sort: runs stand in order of their texts and places, and stay so within a pattern.
-        members = members[np.lexsort((hashes[members], lengths, anchors[members]))]
-        lengths = text_lengths[owners[members]]
+        # Stable sorts: runs stand in order of their texts and places, and stay so within a pattern.
+        if short[owners[members[0]]]:
+            members = members[np.lexsort((hashes[members], text_lengths[owners[members]], anchors[members]))]
+        else:
+            members = members[np.argsort(hashes[members], kind="stable")]
+        ours = owners[members]
         opens = np.ones(members.size, np.bool_)
-        opens[1:] = (np.diff(hashes[members]) != 0) | (np.diff(lengths) != 0) | (np.diff(anchors[members]) != 0)
+        opens[1:] = hashes[members[1:]] != hashes[members[:-1]]
+        opens[1:] |= (anchors[members[1:]] != anchors[members[:-1]]) | (np.diff(text_lengths[ours]) != 0)
         again = ~opens
-        again[1:] &= owners[members][1:] == owners[members][:-1]
-        members, lengths, opens = members[~again], lengths[~again], opens[~again]
+        again[1:] &= ours[1:] == ours[:-1]
+        members, ours, opens = members[~again], ours[~again], opens[~again]
         firsts = np.flatnonzero(opens)
         kept["sizes"].append(np.diff(np.append(firsts, members.size)))
-        kept["owners"].append(owners[members])
+        kept["owners"].append(ours)
         kept["places"].append(places[members])
-        kept["lengths"].append(lengths[firsts])
+        kept["lengths"].append(text_lengths[ours[firsts]].astype(np.int16))
         kept["hashes"].append(hashes[members[firsts]])
         kept["anchors"].append(anchors[members[firsts]])
         power = max(4, int(2 * firsts.size - 1).bit_length())
@@ -222,7 +225,7 @@ def _assemble(
         texts=texts,
         text_item=text_item,
         anchors=joined("anchors", np.uint64),
-        lengths=joined("lengths", np.int64),
+        lengths=joined("lengths", np.int16),
         hashes=joined("hashes", np.uint64),
         group_lengths=group_lengths,
         group_patterns=np.array(pattern_bounds),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from tasks.decontaminate.config import Benchmark, BenchmarkFields, DecontaminateConfig
 from tasks.decontaminate.items import Item, items_table, read_items
 from tasks.schema import ITEMS
@@ -52,6 +52,32 @@ def test_fields_of_other_names_are_mapped(tmp_path: Path) -> None:
     fields = BenchmarkFields.model_validate({"id": "uid", "context": "story", "answer": "gold"})
     item = only(benchmark.model_copy(update={"fields": fields}))
     assert (item.context, item.answer) == ("Once.", '{"ru": "да"}')
+
+
+def test_keys_within_objects_and_a_choice_for_each_key(tmp_path: Path) -> None:
+    record = {"id": "1", "asked": {"stem": "Which?"}, "sol1": "this", "sol2": "that", "label": 1}
+    fields = BenchmarkFields.model_validate(
+        {"context": "asked.stem", "choices": ["sol1", "sol2", "sol3"], "answer": "label"}
+    )
+    item = only(written(tmp_path, [record]).model_copy(update={"fields": fields}))
+    assert (item.context, item.choices, item.answer) == ("Which?", ("this", "that"), "1")
+
+
+def test_the_adapter_of_a_name_and_a_named_one(tmp_path: Path) -> None:
+    schema = {"id": "1", "context_options": ["A cat,", "A dog,"], "continuation": "it purred.", "answer": 0}
+    benchmark = written(tmp_path, [{**schema, "choices": ["A cat,", "A dog,"]}])
+    expected = ("A cat, it purred.", "A dog, it purred.")
+    assert only(benchmark.model_copy(update={"name": "winograd_wsc"})).choices == expected
+    assert only(benchmark.model_copy(update={"adapter": "winograd_wsc"})).choices == expected
+    assert only(benchmark).choices == ("A cat,", "A dog,")
+    with pytest.raises(RecipeError, match=r"no adapter `winograd`.*generic.*winograd_wsc"):
+        only(benchmark.model_copy(update={"adapter": "winograd"}))
+
+
+def test_an_adapter_refuses_records_of_another_benchmark(tmp_path: Path) -> None:
+    benchmark = written(tmp_path, [{"id": "1", "question": "?", "answer": "x"}])
+    with pytest.raises(InputError, match="none of the context fields prompt"):
+        only(benchmark.model_copy(update={"adapter": "lambada"}))
 
 
 def test_a_record_of_choices_alone_is_matched_by_the_right_one(tmp_path: Path) -> None:
