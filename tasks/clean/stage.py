@@ -9,7 +9,19 @@ from tasks.workspace import Workspace
 CLEAN = Stage(
     "clean",
     roots=("tasks.clean.stage",),
-    libraries=("pyarrow", "numpy", "ftfy", "regex", "emoji", "trafilatura", "lxml", "justext", "unicode"),
+    libraries=(
+        "pyarrow",
+        "numpy",
+        "numba",
+        "llvmlite",
+        "ftfy",
+        "regex",
+        "emoji",
+        "trafilatura",
+        "lxml",
+        "justext",
+        "unicode",
+    ),
 )
 
 

@@ -1,5 +1,6 @@
 """The road of a recipe in which every kind of input and setting occurs, walked once under a tracer."""
 
+import csv
 import gzip
 import json
 import os
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from pyarrow import feather
 
 PROJECT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -26,35 +28,117 @@ def alloy(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `alloy.toml` and its inputs: the small corpus in every format, and every kind of setting."""
     folder = tmp_path_factory.mktemp("alloy")
     texts = [path.read_text() for path in sorted((foundry / "notes").glob("note-*.txt"))]
-    kinds = ("notes", "marked", "pages", "lines", "gzipped", "frozen", "table", "auto")
-    shares = {kind: texts[number :: len(kinds)] for number, kind in enumerate(kinds)}
-    for kind in kinds:
-        (folder / kind).mkdir()
-    shutil.copytree(foundry / "notes", folder / "notes", dirs_exist_ok=True)
-    for path in (folder / "notes").glob("note-*.txt"):
-        if path.read_text() not in shares["notes"]:
-            path.unlink()
-    (folder / "notes" / "worn.txt").write_text(_WORN + shares["notes"][0][::-1])
-    (folder / "code").mkdir()
-    for module in ("bisect", "heapq", "queue", "sched", "shlex", "string", "textwrap"):
-        shutil.copy(Path(shutil.__file__).with_name(f"{module}.py"), folder / "code")
-    for number, text in enumerate(shares["marked"]):
-        (folder / "marked" / f"{number}.md").write_text(f"# Note {number}\n\n**Bold** [link](http://a.b)\n\n{text}")
-    for number, text in enumerate(shares["pages"]):
-        page = f"<html><head><title>{number}</title></head><body><nav>Home</nav><article><p>{text}</p></article></body>"
-        (folder / "pages" / f"{number}.html").write_text(page)
-    (folder / "lines" / "a.jsonl").write_bytes(_json_lines(shares["lines"]))
-    (folder / "gzipped" / "a.jsonl.gz").write_bytes(gzip.compress(_json_lines(shares["gzipped"]), mtime=0))
-    (folder / "frozen" / "a.jsonl.zst").write_bytes(zstandard.compress(_json_lines(shares["frozen"])))
-    table = pa.table({"id": [f"row {n}" for n in range(len(shares["table"]))], "text": shares["table"]})
-    pq.write_table(table, folder / "table" / "a.parquet")
-    for number, text in enumerate(shares["auto"]):
-        (folder / "auto" / f"{number}.txt.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+    _write_notes(folder / "notes", foundry, texts[: len(texts) // 4])
+    _write_code(folder / "code")
+    _write_formats(folder, texts[len(texts) // 4 :])
     shutil.copy(foundry / "cloze.jsonl", folder)
     items = (foundry / "cloze.jsonl").read_bytes().replace(b'"choices"', b'"options"')
     (folder / "zipped.jsonl.gz").write_bytes(gzip.compress(items, mtime=0))
     shutil.copy(RECIPE, folder)
     return folder
+
+
+def _write_notes(folder: Path, foundry: Path, texts: Sequence[str]) -> None:
+    """Text files: the documents of the small corpus that prove something, some notes, and one that needs repair."""
+    folder.mkdir()
+    for path in (foundry / "notes").iterdir():
+        if not path.name.startswith("note-"):
+            shutil.copy(path, folder)
+    for number, text in enumerate(texts):
+        (folder / f"note-{number}.txt").write_text(text)
+    (folder / "worn.txt").write_text(_WORN + texts[0][::-1])
+
+
+def _write_code(folder: Path) -> None:
+    folder.mkdir()
+    for module in ("bisect", "heapq", "queue", "sched", "shlex", "string", "textwrap"):
+        shutil.copy(Path(shutil.__file__).with_name(f"{module}.py"), folder)
+
+
+def _write_formats(folder: Path, texts: Sequence[str]) -> None:
+    """A folder for each other kind of file, all with texts of their own."""
+    writers = (
+        *(_write_markdown, _write_pages, _write_lines, _write_gzipped_lines, _write_frozen_lines, _write_parquet),
+        *(_write_arrow, _write_csv, _write_crawl, _write_threads, _write_remote, _write_gzipped_texts),
+    )
+    for number, write in enumerate(writers):
+        place = folder / write.__name__.removeprefix("_write_")
+        place.mkdir()
+        write(place, texts[number :: len(writers)])
+
+
+def _write_markdown(folder: Path, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        (folder / f"{number}.md").write_text(f"# Note {number}\n\n**Bold** [link](http://a.b)\n\n{text}")
+
+
+def _write_pages(folder: Path, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        (folder / f"{number}.html").write_text(_page(text))
+
+
+def _page(text: str) -> str:
+    return f"<html><head><title>A</title></head><body><nav>Home</nav><article><p>{text}</p></article></body></html>"
+
+
+def _write_lines(folder: Path, texts: Sequence[str]) -> None:
+    (folder / "a.jsonl").write_bytes(_json_lines(texts))
+
+
+def _write_gzipped_lines(folder: Path, texts: Sequence[str]) -> None:
+    (folder / "a.jsonl.gz").write_bytes(gzip.compress(_json_lines(texts), mtime=0))
+
+
+def _write_frozen_lines(folder: Path, texts: Sequence[str]) -> None:
+    (folder / "a.jsonl.zst").write_bytes(zstandard.compress(_json_lines(texts)))
+
+
+def _write_parquet(folder: Path, texts: Sequence[str]) -> None:
+    pq.write_table(_table(texts), folder / "a.parquet")
+
+
+def _write_arrow(folder: Path, texts: Sequence[str]) -> None:
+    feather.write_feather(_table(texts), str(folder / "a.arrow"))
+
+
+def _table(texts: Sequence[str]) -> pa.Table:
+    return pa.table({"id": [f"row {number}" for number in range(len(texts))], "text": list(texts)})
+
+
+def _write_csv(folder: Path, texts: Sequence[str]) -> None:
+    with (folder / "a.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("id", "text"), *((f"row {n}", text) for n, text in enumerate(texts))])
+
+
+def _write_crawl(folder: Path, texts: Sequence[str]) -> None:
+    with gzip.open(folder / "a.warc.gz", "wb") as stream:
+        for number, text in enumerate(texts):
+            answer = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n{_page(text)}"
+            stream.write(
+                f"WARC/1.0\r\nWARC-Type: response\r\nWARC-Record-ID: <urn:uuid:{number}>\r\n"
+                f"WARC-Target-URI: http://a.example/{number}\r\nContent-Type: application/http; msgtype=response\r\n"
+                f"Content-Length: {len(answer)}\r\n\r\n{answer}\r\n\r\n".encode()
+            )
+
+
+def _write_threads(folder: Path, texts: Sequence[str]) -> None:
+    """A question and an answer for each text."""
+    rows = [
+        {"thread_id": f"thread {number}", "id": f"{number}-{place}", "parent_id": parent, "author": "A", "text": part}
+        for number, text in enumerate(texts)
+        for place, (parent, part) in enumerate([("", text[:300]), (f"{number}-0", text[300:])])
+    ]
+    (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _write_remote(folder: Path, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_text(text)
+
+
+def _write_gzipped_texts(folder: Path, texts: Sequence[str]) -> None:
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 _WORN = (
@@ -69,7 +153,7 @@ def _json_lines(texts: Sequence[str]) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-def run_program(
+def _run_program(
     name: str, *arguments: str | Path, project: Path = PROJECT, environment: Mapping[str, str] | None = None
 ) -> str:
     """What a program of `programs/` prints, run in a fresh process with the code of `project`."""
@@ -83,6 +167,12 @@ def run_program(
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout
+
+
+@pytest.fixture(scope="session")
+def run_program() -> Callable[..., str]:
+    """`run_program(name, *arguments, project=..., environment=...)` gives what a program of `programs/` prints."""
+    return _run_program
 
 
 @dataclass(frozen=True)
@@ -115,7 +205,7 @@ def walked(alloy: Path, tmp_path_factory: pytest.TempPathFactory) -> Walked:
         "JOINTS_TRACE_PROJECT": str(PROJECT),
         "NUMBA_CACHE_DIR": str(kernels),
     }
-    run_program("walk_road.py", alloy / "alloy.toml", root, environment=tracing)
+    _run_program("walk_road.py", alloy / "alloy.toml", root, environment=tracing)
     functions: dict[str, set[tuple[str, str, int]]] = {}
     packages: dict[str, set[str]] = {}
     for path in trace.glob("*.json"):

@@ -15,6 +15,7 @@ CANNOT_DECIDE = {
     "blake3": "a digest function is what its standard says, whatever computes it",
     "cffi": "numba asks whether a value is one of its, and none is",
     "colorama": "colours what numba says",
+    "fsspec": "carries files here, whose bytes count themselves",
     "pydantic": "checks settings, whose values count themselves",
     "pydantic_core": "checks settings, whose values count themselves",
     "typing_extensions": "types, which nothing computes with",

@@ -1,0 +1,54 @@
+"""Builds one stage whose room has kernels, and counts how many of them numba compiled and how many it loaded.
+
+`count_compilations.py RECIPE ROOT STAGE [one-folder]` builds the stage from those before it, which stand in the root,
+and prints {"content", "compiled", "loaded"}. With `one-folder` compiled code is kept as numba keeps it by itself: in
+one place, whatever the fingerprint of the room is.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from numba.core.dispatcher import Dispatcher
+
+import tasks.kernels
+from flows.builders import BUILDERS
+from flows.recipe import load_recipe
+from flows.road import STAGES, walk
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+
+
+def main(recipe_path: Path, root: Path, wanted: str, one_folder: bool) -> None:
+    """Build one stage from what stands before it."""
+    if one_folder:
+        tasks.kernels.room_fingerprint = lambda folder: "numba"
+    recipe = load_recipe(recipe_path, root)
+    context = RunContext(root, run_id="20250101T000000Z-abcdef")
+    told: dict[str, Any] = {}
+
+    def step(stage: str, *inputs: Any) -> Artifact:
+        if STAGES.index(stage) < STAGES.index(wanted):
+            (path,) = (root / "artifacts" / stage).iterdir()
+            return Artifact.open(path)
+        told["content"] = BUILDERS[stage](context, *inputs).content
+        raise StopIteration
+
+    try:
+        walk(recipe, step)
+    except StopIteration:
+        kernels = {
+            id(value): value
+            for name, module in list(sys.modules.items())
+            if name.startswith(f"tasks.{wanted}.")
+            for value in vars(module).values()
+            if isinstance(value, Dispatcher)
+        }
+        told["compiled"] = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels.values())
+        told["loaded"] = sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels.values())
+        print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], "one-folder" in sys.argv[4:])

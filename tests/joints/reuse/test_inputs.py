@@ -1,0 +1,198 @@
+"""Every kind of input, byte by byte: the stage that reads it misses and names it; the same bytes hit."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from flows.recipe import load_recipe
+from tasks.sample.config import Format
+from tasks.sample.discovery import find_files
+from tasks.sample.remote import RemoteFile
+
+pytestmark = pytest.mark.joints
+
+
+def _flip(path: Path, at: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(at * (len(data) - 1))] ^= 1
+    path.write_bytes(data)
+
+
+def _flip_and_put_the_time_back(path: Path) -> None:
+    status = path.stat()
+    _flip(path, 0.5)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _relink(path: Path) -> None:
+    elsewhere = path.with_name(f".{path.name}")
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+OTHER_BYTES: dict[str, Callable[[Path], object]] = {
+    "the first byte flipped": lambda path: _flip(path, 0.0),
+    "a byte in the middle flipped": lambda path: _flip(path, 0.5),
+    "the last byte flipped": lambda path: _flip(path, 1.0),
+    "a byte flipped, its time put back": _flip_and_put_the_time_back,
+    "a byte appended": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "swapped for another file": lambda path: (path.unlink(), path.write_bytes(b"Another text.\n"))[0],
+}
+SAME_BYTES: dict[str, Callable[[Path], object]] = {
+    "touched": lambda path: os.utime(path, ns=(1, 1)),
+    "written again": lambda path: path.write_bytes(path.read_bytes()),
+    "made executable": lambda path: path.chmod(0o755),
+    "a link to its bytes": _relink,
+}
+
+
+@pytest.fixture
+def inputs(alloy: Path, tmp_path: Path) -> Path:
+    """A copy of the inputs, to be changed."""
+    return Path(shutil.copytree(alloy, tmp_path / "inputs"))
+
+
+def test_the_inputs_are_of_every_format(alloy: Path, tmp_path: Path) -> None:
+    """A format that no source has would hide its readers from these proofs."""
+    listings = find_files(load_recipe(alloy / "alloy.toml", tmp_path).sample)
+    read = {(file.format, file.compression) for listing in listings for file in listing.files}
+    assert {format for format, _ in read} == set(get_args(Format)) - {"auto"}
+    assert {compression for _, compression in read} == {None, "gzip", "zstd"}
+
+
+def test_a_file_of_a_source(
+    walked: Any, inputs: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
+) -> None:
+    asking, recipe = forecaster(), inputs / "alloy.toml"
+    listings = find_files(load_recipe(recipe, walked.root).sample)
+    with joint("identity: bytes of every kind of file changed") as tally:
+        for listing in listings:
+            name, path = listing.source.name, _local(listing.files[0].path)
+            for told, change in OTHER_BYTES.items():
+                answers = _after(change, path, lambda: asking.ask(recipe=recipe))
+                _expect_only(tally, f"{path.name} of {name} {told}", answers, "sample", f"the input `source/{name}`")
+        tally.note = "every miss named the source, and nothing else missed"
+    with joint("identity: the same bytes in other files") as tally:
+        for listing in listings:
+            for told, change in SAME_BYTES.items():
+                if change is _relink and isinstance(listing.files[0].path, RemoteFile):
+                    continue  # Object stores have no links, and what lists them passes links over.
+                path = _local(listing.files[0].path)
+                _expect_reuse(tally, f"{path} {told}", _after(change, path, lambda: asking.ask(recipe=recipe)))
+        tally.note = "all keys stayed"
+
+
+def test_files_come_go_and_take_other_names(
+    walked: Any, inputs: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
+) -> None:
+    asking, recipe = forecaster(), inputs / "alloy.toml"
+    with joint("identity: files added, removed and renamed") as tally:
+        for listing in find_files(load_recipe(recipe, walked.root).sample):
+            name, path = listing.source.name, _local(listing.files[0].path)
+            more, renamed = path.with_name(f"more-{path.name}"), path.with_name(f"renamed-{path.name}")
+            named_by_itself = str(path) in listing.source.paths
+
+            shutil.copy(path, more)
+            answers = asking.ask(recipe=recipe)
+            more.unlink()
+            if named_by_itself:
+                _expect_reuse(tally, f"a file beside {path.name} of {name}, which is named alone", answers)
+            else:
+                _expect_only(tally, f"a file added to {name}", answers, "sample", f"the input `source/{name}`")
+
+            for told, elsewhere in (("renamed", renamed), ("removed", inputs.parent / path.name)):
+                path.rename(elsewhere)
+                answers = asking.ask(recipe=recipe)
+                elsewhere.rename(path)
+                if named_by_itself or (told == "removed" and len(listing.files) == 1):
+                    error = answers["sample"].get("error", "")
+                    tally.expect(
+                        error.startswith("InputError") and name in error, f"{path} {told}: {answers['sample']}"
+                    )
+                else:
+                    case = f"a file of {name} {told}"
+                    _expect_only(tally, case, answers, "sample", f"the input `source/{name}`")
+        for passed_over in ("notes/left-out-1.txt", "notes/.hidden.txt", "pages/style.css"):
+            (inputs / passed_over).write_text("Passed over.\n")
+            _expect_reuse(tally, f"{passed_over} added, which is not read", asking.ask(recipe=recipe))
+        tally.note = "a miss names the source; what is not read changes nothing"
+
+
+def test_benchmarks(walked: Any, inputs: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]) -> None:
+    asking, recipe = forecaster(), inputs / "alloy.toml"
+    benchmarks = load_recipe(recipe, walked.root).decontaminate.benchmarks
+    with joint("identity: benchmark files changed") as tally:
+        for benchmark in benchmarks:
+            for told, change in OTHER_BYTES.items():
+                answers = _after(change, benchmark.path, lambda: asking.ask(recipe=recipe))
+                cause = f"the input `benchmark/{benchmark.name}`"
+                _expect_only(tally, f"{benchmark.path.name} {told}", answers, "decontaminate", cause)
+            for told, change in SAME_BYTES.items():
+                answers = _after(change, benchmark.path, lambda: asking.ask(recipe=recipe))
+                _expect_reuse(tally, f"{benchmark.path.name} {told}", answers)
+            away = benchmark.path.rename(inputs / "away")
+            error = asking.ask(recipe=recipe)["decontaminate"].get("error", "")
+            tally.expect("InputError" in error and benchmark.name in error, f"{benchmark.path.name} removed: {error}")
+            away.rename(benchmark.path)
+        tally.note = "every miss named the benchmark"
+
+
+def test_data_beside_the_code(
+    walked: Any, checkout: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
+) -> None:
+    """Word lists and tables beside the modules are code: their bytes count."""
+    asking = forecaster(project=checkout)
+    manifests = walked.manifests()
+    files = {name for manifest in manifests.values() for name in manifest["identity_parts"]["code"] if "/" in name}
+    assert "tasks/clean/stop_words.tsv" in files
+    with joint("identity: data files beside the code changed") as tally:
+        for file in sorted(files):
+            (stage,) = (name for name, manifest in manifests.items() if file in manifest["identity_parts"]["code"])
+            path = checkout / file
+            for told, change in OTHER_BYTES.items():
+                answers = _after(change, path, asking.ask)
+                _expect_only(tally, f"{file} {told}", answers, stage, f"code.{file} was edited")
+            for told, change in SAME_BYTES.items():
+                _expect_reuse(tally, f"{file} {told}", _after(change, path, asking.ask))
+            away = path.rename(checkout / "away")
+            _expect_only(tally, f"{file} removed", asking.ask(), stage, f"code.{file} is gone")
+            away.rename(path)
+            more = path.with_name("more.tsv")
+            more.write_text("more\n")
+            _expect_only(tally, f"{more.name} added", asking.ask(), stage, f"code.{more.relative_to(checkout)} is new")
+            more.unlink()
+        tally.note = f"{', '.join(sorted(files))}"
+
+
+def _local(path: Path | RemoteFile) -> Path:
+    return path if isinstance(path, Path) else Path(path.uri.partition("://")[2])
+
+
+def _after(change: Callable[[Path], object], path: Path, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The answers with the file changed; afterwards the file is as it was."""
+    whole, hidden = path.read_bytes(), path.with_name(f".{path.name}")
+    change(path)
+    try:
+        return ask()
+    finally:
+        path.unlink()
+        hidden.unlink(missing_ok=True)
+        path.write_bytes(whole)
+
+
+def _expect_only(tally: Any, told: str, answers: dict[str, Any], stage: str, cause: str) -> None:
+    """One stage misses for one cause, and all others hit."""
+    causes = answers[stage].get("causes", [])
+    held = len(causes) == 1 and causes[0].startswith(cause)
+    others = [name for name, answer in answers.items() if name != stage and answer.get("outcome") != "reused"]
+    tally.expect(held and not others, f"{told}: {stage} says {answers[stage]}; others that miss: {others}")
+
+
+def _expect_reuse(tally: Any, told: str, answers: dict[str, Any]) -> None:
+    missing = {name: answer for name, answer in answers.items() if answer.get("outcome") != "reused"}
+    tally.expect(not missing, f"{told}: {missing}")

@@ -1,0 +1,93 @@
+"""Compiled kernels: an unchanged room is loaded, a changed neighbour is never served stale, as numba alone would.
+
+Real processes, real compilation, in a copy of the project. Each room is edited in one file, in a way that other files'
+kernels have compiled into them. numba keeps compiled code by the file that holds a function, and so serves the others
+as they were.
+"""
+
+import ast
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.road import STAGES
+
+pytestmark = pytest.mark.joints
+
+EDITS = {
+    "clean": ("characters.py", "BLANK = 1\nLETTER = 1 << 1\n", "BLANK = 1 << 1\nLETTER = 1\n"),
+    "dedup": ("shingles.py", "    value *= _MIX2\n", "    value *= _MIX1\n"),
+    "decontaminate": ("patterns.py", "np.uint64(0xA0761D6478BD642F)", "np.uint64(0xA0761D6478BD6431)"),
+}
+"""Room -> file, old text, new text: flags that change places, another mixing of hashes, another base of hashes."""
+
+
+def test_every_room_with_kernels_is_proved(checkout: Path) -> None:
+    rooms = {path.parent.name for path in (checkout / "tasks").glob("*/*.py") if "\n@kernel\n" in path.read_text()}
+    assert rooms == set(EDITS)
+
+
+@pytest.mark.parametrize("room", EDITS)
+def test_a_changed_neighbour_is_compiled_anew_and_an_unchanged_room_is_loaded(
+    room: str, walked: Any, checkout: Path, run_program: Callable[..., str], joint: Callable[..., Any], tmp_path: Path
+) -> None:
+    def build(told: str, kept_in: str, *how: str) -> dict[str, Any]:
+        root = tmp_path / told
+        (root / "artifacts").mkdir(parents=True)
+        for stage in STAGES[: STAGES.index(room)]:
+            (root / "artifacts" / stage).symlink_to(walked.root / "artifacts" / stage)
+        kernels = {"NUMBA_CACHE_DIR": str(tmp_path / kept_in)}
+        words = ("count_compilations.py", walked.recipe, root, room, *how)
+        return json.loads(run_program(*words, project=checkout, environment=kernels))
+
+    name, old, new = EDITS[room]
+    path = checkout / "tasks" / room / name
+    source = path.read_text(encoding="utf-8")
+    assert source.count(old) == 1, f"{path} no longer holds what is edited here"
+
+    with joint(f"kernels: {room}") as tally:
+        first = build("first", "ours")
+        tally.expect(first["compiled"] > 0 and first["loaded"] == 0, f"the first process compiles: {first}")
+        again = build("again", "ours")
+        tally.expect(again["compiled"] == 0 and again["loaded"] > 0, f"the second process loads: {again}")
+        tally.expect(again["content"] == first["content"], f"loaded kernels give the same bytes: {again}")
+        by_numba = build("by-numba", "numba", "one-folder")
+        tally.expect(by_numba["content"] == first["content"], f"kept by numba alone, the same bytes: {by_numba}")
+
+        path.write_text(source.replace(old, new), encoding="utf-8")
+        edited = build("edited", "ours")
+        all_anew = edited["loaded"] == 0 and edited["compiled"] > 0
+        tally.expect(all_anew, f"after the edit of {name} everything is compiled: {edited}")
+        stale = build("stale", "numba", "one-folder")
+        tally.expect(stale["loaded"] > 0, f"numba alone loads kernels compiled before the edit: {stale}")
+        tally.expect(stale["content"] != edited["content"], f"numba alone would publish other bytes: {stale}")
+
+        path.write_text(source, encoding="utf-8")
+        back = build("back", "ours")
+        tally.expect(back["compiled"] == 0, f"with the edit undone the first compilation is loaded again: {back}")
+        tally.expect(back["content"] == first["content"], f"and gives the first bytes: {back}")
+        tally.note = f"{edited['compiled']} compiled anew; numba alone: {stale['loaded']} stale, and wrong bytes"
+
+
+def test_kernels_take_names_from_their_own_room_only(checkout: Path, joint: Callable[..., Any]) -> None:
+    """What a kernel takes from elsewhere is compiled into it, and no edit there would reach the room's fingerprint."""
+    with joint("kernels: names that they take from other files") as tally:
+        for path in sorted((checkout / "tasks").glob("*/*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            origins = {
+                alias.asname or alias.name: f"{node.module}.{alias.name}"
+                for node in tree.body
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            }
+            for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+                if not any(isinstance(mark, ast.Name) and mark.id == "kernel" for mark in function.decorator_list):
+                    continue
+                used = {node.id for part in function.body for node in ast.walk(part) if isinstance(node, ast.Name)}
+                for name in sorted(used & set(origins)):
+                    own = origins[name].startswith((f"tasks.{path.parent.name}.", "numpy.", "numba."))
+                    tally.expect(own, f"{path.name}: {function.name} takes {origins[name]}")
+        tally.note = "all from their own room"
