@@ -15,7 +15,9 @@ import zstandard
 
 BLOCK_BYTES = 1 << 20
 _GZIP_INPUT_BYTES = 1 << 16
-_ZSTD_INPUT_BYTES = 1 << 13  # zstd may unpack 4 bytes into 128 KiB; small inputs keep the worst case in memory
+_ZSTD_INPUT_BYTES = 1 << 13
+_ZSTD_CAREFUL_BYTES = 1 << 9  # zstd may unpack 4 bytes into 128 KiB: these into 16 MiB at most
+_ZSTD_HIGH_RATIO = 64
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _TRIAL_BYTES = 4096
@@ -114,6 +116,7 @@ def _begins_gzip_member(stored: bytes) -> bool:
 def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
     decompressor = zstandard.ZstdDecompressor()
     frame = None
+    step = _ZSTD_CAREFUL_BYTES
     search = _Search(_ZSTD_MAGIC, lambda stored: True)
     for stored in stored_blocks:
         waiting = search.feed(stored)
@@ -121,7 +124,7 @@ def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
             begun_here = frame is None
             frame = frame or decompressor.decompressobj()
             try:
-                block = frame.decompress(waiting)
+                block = frame.decompress(waiting[:step])
             except zstandard.ZstdError as error:
                 yield Gap(f"damaged zstd data: {error}")
                 frame = None
@@ -129,7 +132,9 @@ def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
                 continue
             if block:
                 yield block
-            waiting = frame.unused_data if frame.eof else b""
+            rest = waiting[step:]
+            step = _ZSTD_CAREFUL_BYTES if len(block) > step * _ZSTD_HIGH_RATIO else _ZSTD_INPUT_BYTES
+            waiting = frame.unused_data + rest if frame.eof else rest
             if frame.eof:
                 frame = None
     if frame is not None:

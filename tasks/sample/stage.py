@@ -11,8 +11,7 @@ from tasks.sample.discovery import InputFile, SourceFiles, find_files
 from tasks.sample.remote import RemoteFile
 from tasks.workspace import Workspace
 
-LIBRARIES = ("pyarrow", "zstandard", "orjson", "blake3", "numpy")
-SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=LIBRARIES)
+SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard", "orjson", "numpy"))
 UNREADABLE = "unreadable"
 
 

@@ -132,3 +132,13 @@ def test_selection_gives_the_rate_that_was_planned():
     kept = sum(unit_interval(document_id("s", "a", number, None), seed) < 0.3 for number in range(20_000))
     assert abs(kept / 20_000 - 0.3) < 4 * math.sqrt(0.3 * 0.7 / 20_000)
     assert random.Random(0).random() != unit_interval(document_id("s", "a", 0, None), seed)
+
+
+def test_temperature_and_cap_are_part_of_the_identity():
+    def params(**fields):
+        return SampleConfig(
+            sources=(Source(name="s", paths="x", tokens=5),), budget_tokens=9, temperature=2, **fields
+        ).identity_params()
+
+    assert params()["temperature"] == 2
+    assert params()["max_epochs"] != params(max_epochs=3)["max_epochs"]
