@@ -31,7 +31,7 @@ PILOTS = "pilots"
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
 HEAVY = (
     "tasks.sample.sampling",
-    "tasks.clean.chain",
+    "tasks.clean.cleaning",
     "tasks.dedup.deduplicate",
     "tasks.decontaminate.decontaminate",
     "tasks.vocab.training",

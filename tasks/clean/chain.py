@@ -1,225 +1,179 @@
-"""The stage itself: every document through the edits and rules of its preset, part by part.
+"""The chain of edits and rules that one document goes through: which they are, in which order, and what they do to it.
 
-What happens to a document depends on its text, format, language and preset, and on nothing else, so that parts can be
-cleaned in any order by any number of processes.
+What happens to a document depends on its text, format, language, source and address, and on nothing else.
 """
 
 import functools
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-import blake3
-import pyarrow as pa
+import numpy as np
 
-from tasks.artifact import Artifact
-from tasks.clean import c4, gopher, source_code
-from tasks.clean.about import About
+from model.errors import RecipeError
+from tasks.clean import c4, fineweb, gopher, language, source_code
+from tasks.clean.about import CODE, About
 from tasks.clean.config import CleanConfig
-from tasks.clean.emoji_words import emoji_to_words, emoticons_to_words
-from tasks.clean.lines import (
-    collapse_repeated_lines,
-    remove_citations,
-    remove_javascript_lines,
-    remove_policy_lines,
-    remove_short_lines,
-    remove_unfinished_lines,
-)
-from tasks.clean.markup import remove_markup
-from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
-from tasks.clean.presets import EDITS, EMPTY, HTML_NO_TEXT, LIMITS, PRESETS
-from tasks.clean.repair import compose, remove_invisible, undo_entities, undo_mojibake
+from tasks.clean.edits import HTML_TO_TEXT, Edit, edit_of
+from tasks.clean.emoji_words import FACES
+from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS
 from tasks.clean.rule import Rule
-from tasks.clean.statistics import TextStatistics
-from tasks.ledger import DROP, EDIT, LedgerRows
-from tasks.parts import PartResult, map_parts
-from tasks.report import StageReport
-from tasks.schema import DOCUMENTS
-from tasks.wipeout import check_wipe_out
-from tasks.workspace import Workspace
+from tasks.clean.signs import beginnings, signs_of
+from tasks.clean.statistics import Scratch, TextStatistics
+from tasks.clean.supplied import Supplied
+from tasks.clean.verdicts import Dropped, Outcome
+from tasks.clean.word_lists import word_list_rule
 
-Edit = Callable[[str, About], str]
-
-HTML_TO_TEXT = "html_to_text"
-EDIT_FUNCTIONS: dict[str, Edit] = {
-    "mojibake": undo_mojibake,
-    "entities": undo_entities,
-    "nfc": compose,
-    "control_characters": remove_invisible,
-    "markup": remove_markup,
-    "emoji": emoji_to_words,
-    "emoticons": emoticons_to_words,
-    "email": mask_emails,
-    "ip_address": mask_ip_addresses,
-    "phone": mask_phones,
-    "payment_card": mask_payment_cards,
-    "c4_citations": remove_citations,
-    "c4_javascript_lines": remove_javascript_lines,
-    "c4_policy_lines": remove_policy_lines,
-    "c4_unfinished_lines": remove_unfinished_lines,
-    "c4_short_lines": remove_short_lines,
-    "repeated_lines": collapse_repeated_lines,
+RULES: dict[str, Rule] = {
+    rule.name: rule for rule in (*language.RULES, *gopher.RULES, *c4.RULES, *fineweb.RULES, *source_code.RULES)
 }
-RULES: dict[str, Rule] = {rule.name: rule for rule in (*gopher.RULES, *c4.RULES, *source_code.RULES)}
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """Why a document goes: the rule, and what it measured against its limit where it measures something."""
-
-    rule: str
-    value: float | None = None
-    limit: float | None = None
-    evidence: str | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The text after the edits that changed it, by name in order; `dropped` where a rule failed."""
-
-    text: str
-    edits: tuple[str, ...] = ()
-    dropped: Dropped | None = None
+_SPACE, _BEYOND_ASCII = 32, 128
+_LOOK_BYTES = 256
+_FACE_BEGINNINGS = beginnings(FACES)
 
 
 @dataclass(frozen=True)
 class Chain:
     """The edits and rules of one preset under one configuration, in order."""
 
-    edits: tuple[str, ...]
+    edits: tuple[Edit, ...]
     rules: tuple[tuple[Rule, float], ...]
-    reads_html: bool = field(default=True)
+    reads_html: bool = True
+    languages: frozenset[str] = frozenset()
+    emoji: str = "name"
+    scratch: Scratch | None = None
 
     @staticmethod
-    def of(config: CleanConfig, preset: str) -> "Chain":
-        """The chain of a preset with the configuration's additions, omissions, limits and emoji switch."""
-        without = set(config.without)
-        if config.emoji == "keep":
-            without |= {"emoji", "emoticons"}
+    def of(config: CleanConfig, preset: str, supplied: Supplied | None = None) -> "Chain":
+        """The chain of a preset with all that the configuration changes about it."""
+        supplied = supplied or Supplied()
+        without = set(config.without) | (PICTURES if config.emoji == "keep" else frozenset())
         chosen = PRESETS[preset]
-        edits = tuple(name for name in EDITS if name in chosen.edits and name not in without)
-        rules = tuple(
-            (RULES[name], config.limits.get(name, LIMITS[name]))
-            for name in LIMITS
-            if (name in chosen.rules or name in config.add) and name not in without
+        edits = config.edits or tuple(name for name in EDITS if name in chosen.edits or name in config.add)
+        rules = config.rules or tuple(name for name in LIMITS if name in chosen.rules or name in config.add)
+        if config.extensions is not None:
+            edits = tuple(dict.fromkeys((*edits, *config.extensions.edits)))
+            rules = tuple(dict.fromkeys((*rules, *config.extensions.rules)))
+        edits = tuple(name for name in edits if name not in without)
+        return Chain(
+            tuple(_edit(name, config.limits, supplied) for name in edits if name != HTML_TO_TEXT),
+            (
+                *(_rule(name, config.limits, supplied) for name in rules if name not in without),
+                *(word_list_rule(words, supplied.word_lists[words.name]) for words in config.word_lists),
+            ),
+            HTML_TO_TEXT in edits or config.edits is not None,
+            frozenset(config.languages),
+            config.emoji,
+            Scratch(),
         )
-        return Chain(tuple(name for name in edits if name != HTML_TO_TEXT), rules, HTML_TO_TEXT in edits)
 
-    def clean(self, text: str, about: About) -> Outcome:
-        """One document through all edits, then all rules until one fails."""
+    def clean(self, document: str | np.ndarray, about: About, signs: int | None = None) -> Outcome:
+        """One document (str, or UTF-8 bytes with their signs) through all edits, then all rules until one fails."""
+        raw = np.frombuffer(document.encode(), np.uint8) if isinstance(document, str) else document
+        text = document if isinstance(document, str) else None
         applied: list[str] = []
+        identified: tuple[str, float] | None = None
         if about.kind == "html" and self.reads_html:
             from tasks.clean.html_text import html_to_text  # Half a second to import, and most runs hold no page.
 
-            extracted, failure = html_to_text(text)
+            page = next(self._edited(("alt_texts",), text or raw.tobytes().decode(), about), None)
+            extracted, failure = html_to_text(page or text or raw.tobytes().decode())
             if extracted is None:
-                return Outcome("", (), Dropped(HTML_NO_TEXT, evidence=failure))
+                return Outcome(raw, (), Dropped(HTML_NO_TEXT, evidence=failure))
             applied.append(HTML_TO_TEXT)
-            text = extracted
-        for name in self.edits:
-            edited = EDIT_FUNCTIONS[name](text, about)
+            text, signs = extracted, None
+            raw = np.frombuffer(text.encode(), np.uint8)
+        if signs is None:
+            signs = _signs(raw)
+        for edit in self.edits:
+            if not signs & edit.sign:
+                continue
+            if edit.needs_language and about.language is None and identified is None:
+                identified = language.identify_language(raw)
+            if text is None:
+                text = raw.tobytes().decode()
+            edited = edit.apply(text, _in_language(about, identified))
             if edited is not text and edited != text:
-                applied.append(name)
+                applied.append(edit.name)
                 text = edited
-        return Outcome(text, tuple(applied), self._verdict(text, about))
+                raw = np.frombuffer(text.encode(), np.uint8)
+                signs = _signs(raw)
+        return self._judged(raw, text, about, tuple(applied), identified)
 
-    def _verdict(self, text: str, about: About) -> Dropped | None:
-        if not text or text.isspace():
-            return Dropped(EMPTY)
-        statistics = TextStatistics(text, about.language)
+    def _edited(self, names: tuple[str, ...], text: str, about: About) -> Iterator[str]:
+        """What edits of these names make of a text, where the chain has them."""
+        return (edit.apply(text, about) for edit in self.edits if edit.name in names)
+
+    def _judged(
+        self,
+        raw: np.ndarray,
+        text: str | None,
+        about: About,
+        edits: tuple[str, ...],
+        identified: tuple[str, float] | None,
+    ) -> Outcome:
+        if not len(raw) or (text.isspace() if text is not None else _is_blank(raw)):
+            return Outcome(raw, edits, Dropped(EMPTY), identified)
+        is_unknown = about.language is None and about.kind != CODE
+        if identified is None and (is_unknown or self.languages or self._measures_language):
+            identified = language.identify_language(raw)
+        if self.languages and identified is not None and identified[0] not in self.languages:
+            return Outcome(raw, edits, Dropped(LANGUAGE, identified[1], None, identified[0]), identified)
+        about = _in_language(about, identified)
+        measured = {language.CONFIDENCE: identified[1]} if identified is not None else {}
+        statistics = TextStatistics(raw, about.language, about=about, scratch=self.scratch, measured=measured)
         for rule, limit in self.rules:
             value = rule.failing_value(statistics, limit)
-            if value is not None:
-                return Dropped(rule.name, value, limit)
-        return None
+            if value is None:
+                continue
+            if isinstance(value, str):
+                return Outcome(raw, edits, Dropped(rule.name, None, None, value), identified)
+            return Outcome(raw, edits, Dropped(rule.name, value, limit), identified)
+        return Outcome(raw, edits, None, identified)
+
+    @functools.cached_property
+    def _measures_language(self) -> bool:
+        return any(rule.name == language.CONFIDENCE for rule, _ in self.rules)
 
 
-def clean_documents(documents: Artifact, config: CleanConfig, workspace: Workspace) -> StageReport:
-    """Clean every part of `documents`; writes DOCUMENTS and LEDGER.
-
-    Raises GuardError when more of a source is dropped than the wipe-out limit allows.
-    """
-    report = map_parts(workspace, documents, functools.partial(clean_part, config), config.workers)
-    check_wipe_out("clean", report, config.wipe_out_limit, config.wipe_out_overrides)
-    return report
+def _in_language(about: About, identified: tuple[str, float] | None) -> About:
+    if about.language is not None or identified is None:
+        return about
+    return About(about.kind, identified[0], about.emoji, about.source, about.domain)
 
 
-def clean_part(config: CleanConfig, documents: pa.Table, index: int) -> PartResult:
-    """The documents of one part (DOCUMENTS schema) that no rule drops, edited, with their ledger rows."""
-    del index
-    chains = {name: Chain.of(config, name) for name in PRESETS}
-    ledger = LedgerRows("clean")
-    report = StageReport()
-    kept: list[int] = []
-    texts: list[str] = []
-    text_digests: list[bytes] = []
-    row = 0
-    for batch in documents.to_batches():
-        for fields in _rows(batch):
-            doc_id, piece, source, language, text, digest, meta = fields
-            kind = _kind(meta)
-            outcome = chains[config.preset_of(source, kind)].clean(text, About(kind, language, config.emoji))
-            bytes_in = _byte_length(text)
-            counts = report.source(source)
-            counts.documents_in += 1
-            counts.bytes_in += bytes_in
-            if outcome.dropped is not None:
-                drop = outcome.dropped
-                counts.dropped[drop.rule] += 1
-                ledger.add(
-                    doc_id=doc_id,
-                    piece=piece,
-                    action=DROP,
-                    rule=drop.rule,
-                    value=drop.value,
-                    limit=drop.limit,
-                    bytes_in=bytes_in,
-                    bytes_out=0,
-                    evidence=drop.evidence,
-                )
-            else:
-                bytes_out = bytes_in
-                if outcome.edits:
-                    encoded = outcome.text.encode()
-                    bytes_out = len(encoded)
-                    digest = blake3.blake3(encoded).digest(length=16)
-                    counts.edited.update(outcome.edits)
-                    ledger.add(
-                        doc_id=doc_id,
-                        piece=piece,
-                        action=EDIT,
-                        rule="+".join(outcome.edits),
-                        bytes_in=bytes_in,
-                        bytes_out=bytes_out,
-                    )
-                counts.documents_out += 1
-                counts.bytes_out += bytes_out
-                kept.append(row)
-                texts.append(outcome.text)
-                text_digests.append(digest)
-            row += 1
-    cleaned = _with_texts(documents, kept, texts, text_digests)
-    return PartResult({"documents": cleaned, "ledger": ledger.table()}, report)
+def _is_blank(raw: np.ndarray) -> bool:
+    if _SPACE < raw[0] < _BEYOND_ASCII:
+        return False
+    beginning = raw[:_LOOK_BYTES].tobytes().decode(errors="ignore")
+    return beginning.isspace() and raw.tobytes().decode().isspace()
 
 
-def _rows(batch: pa.RecordBatch):
-    names = ("doc_id", "piece", "source", "lang", "text", "text_digest", "meta")
-    return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
+def _signs(raw: np.ndarray) -> int:
+    return int(signs_of(raw, np.array([0, len(raw)], np.int64), _FACE_BEGINNINGS)[0])
 
 
-def _byte_length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+def document_signs(data: np.ndarray, offsets: np.ndarray) -> list[int]:
+    """The signs of each document of an Arrow string buffer."""
+    return signs_of(data, offsets, _FACE_BEGINNINGS).tolist()
 
 
-@functools.lru_cache(maxsize=1024)
-def _kind(meta: str | None) -> str:
-    """The format a document was marked with when it was read; plain text where it was not."""
-    return json.loads(meta).get("format", "text") if meta else "text"
+def _edit(name: str, limits: Mapping[str, float], supplied: Supplied) -> Edit:
+    if name in supplied.functions:
+        return Edit(name, supplied.functions[name])
+    return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
 
 
-def _with_texts(documents: pa.Table, kept: list[int], texts: list[str], digests: list[bytes]) -> pa.Table:
-    rows = documents.take(pa.array(kept, pa.int64()))
-    for name, values in (("text", texts), ("text_digest", digests)):
-        position = rows.schema.get_field_index(name)
-        rows = rows.set_column(position, DOCUMENTS.field(name), pa.array(values, DOCUMENTS.field(name).type))
-    return rows
+def _rule(name: str, limits: Mapping[str, float], supplied: Supplied) -> tuple[Rule, float]:
+    if name not in supplied.functions:
+        return RULES[name], limits.get(name, LIMITS[name])
+    own = supplied.functions[name]
+    if not isinstance(own, Rule):
+        return Rule(name, functools.partial(_own_reason, own)), 0.0
+    if name not in limits:
+        raise RecipeError(f'clean: the rule `{name}` has no limit; set [clean.limits] "{name}" = ...')
+    return Rule(name, own.measure, own.at_least), limits[name]
+
+
+def _own_reason(function, statistics: TextStatistics, limit: float) -> str | None:
+    del limit
+    return function(statistics.text, statistics.about) or None

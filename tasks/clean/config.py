@@ -1,35 +1,126 @@
-"""What a recipe may say about cleaning: which preset for which source, limits, and what becomes of emoji."""
+"""What a recipe may say about cleaning: which preset for which source, limits, what emoji become, what is denied."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.clean.presets import EDITS, LIMITS
+from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
 from tasks.config import RUNTIME, StrictConfig
 
-PresetName = Literal["gopher", "c4", "code", "minimal"]
+PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
+
+
+class DenyConfig(StrictConfig):
+    """What must not be learned from: documents of these domains, ids or hashes are dropped, whatever else they are."""
+
+    path: Annotated[str | None, RUNTIME] = None
+    """File of lines `domain example.org`, `id HEX` or `hash HEX`; its entries decide the result, not where it lies."""
+
+    domains: tuple[str, ...] = ()
+    """Hosts, with all their subdomains; they are compared with the documents' addresses (`url_field` of the source)."""
+
+    ids: tuple[str, ...] = ()
+    """Document ids, as 32 hexadecimal digits."""
+
+    hashes: tuple[str, ...] = ()
+    """BLAKE3-128 of texts, as read or as cleaned, as 32 hexadecimal digits."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there may be anything to deny."""
+        return bool(self.path or self.domains or self.ids or self.hashes)
+
+
+class WordListConfig(StrictConfig):
+    """A list of words; a document in which their share is above the limit is dropped under the rule `words_NAME`."""
+
+    name: str = Field(pattern=r"^[a-z0-9_]{1,40}$")
+    """Name of the list."""
+
+    path: Annotated[str, RUNTIME]
+    """Text file, an entry a line: words, or phrases of several."""
+
+    limit: float = Field(default=0.0, ge=0, le=1)
+    """Largest share of the document's words that may be on the list (0 to 1)."""
+
+
+class ExtensionsConfig(StrictConfig):
+    """Edits and rules of yours: Python functions, named `module:function`.
+
+    An edit is `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `tasks.clean.rule.Rule` with its
+    limit in `limits`.
+    """
+
+    path: Annotated[str, RUNTIME]
+    """Folder of the modules, such as `{recipe}`; their code decides the result, not where it lies."""
+
+    edits: tuple[str, ...] = ()
+    """Edits that run after those of the preset; `clean.edits` may name them elsewhere in the order."""
+
+    rules: tuple[str, ...] = ()
+    """Rules that are looked at after those of the preset."""
+
+
+class QualityConfig(StrictConfig):
+    """A classifier that learns to tell good sources from the rest, and keeps of the rest what is like them (Brown et
+    al. 2020, appendix A)."""
+
+    good: tuple[str, ...] = Field(min_length=1)
+    """Sources of good text; they are kept whole."""
+
+    alpha: float = Field(default=9.0, gt=0, le=100)
+    """Shape of the Pareto distribution: a document stays when a draw from it is above 1 - score."""
+
+    documents: int = Field(default=20_000, ge=100, le=10_000_000)
+    """Documents of each kind that it learns from, at most."""
+
+    seed: int = Field(default=0, ge=0)
+    """Decides which documents it learns from, in which order, and the draws."""
 
 
 class CleanConfig(StrictConfig):
     """Presets, limits and switches of the chain."""
 
     preset: PresetName = "gopher"
-    """Edits and rules for documents that are not code: `gopher`, `c4`, `minimal` (repair only) or `code`."""
+    """Edits and rules for documents that are not code: `gopher`, `c4`, `fineweb`, `minimal` (repair only) or `code`."""
 
     presets: dict[str, PresetName] = Field(default_factory=dict)
     """Source name -> preset, for sources that need another one; documents of the format code take `code` by default."""
 
+    edits: tuple[str, ...] | None = None
+    """Edits in the order in which they run, instead of those of the presets; `html_to_text` is always first."""
+
+    rules: tuple[str, ...] | None = None
+    """Rules in the order in which they are looked at, instead of those of the presets."""
+
     limits: dict[str, float] = Field(default_factory=dict)
-    """Rule name -> limit in the rule's own unit, instead of the limit of its paper."""
+    """Name of a rule or edit -> limit in its own unit, instead of the limit of its paper."""
 
     add: tuple[str, ...] = ()
-    """Rules used besides those of the preset, such as `c4_curly_bracket`."""
+    """Edits and rules besides those of the preset, such as `homoglyphs`, `source_tag` or `c4_curly_bracket`."""
 
     without: tuple[str, ...] = ()
     """Edits and rules of the preset that are left out."""
 
+    extensions: ExtensionsConfig | None = None
+    """Edits and rules of yours."""
+
     emoji: Literal["keep", "name", "drop"] = "name"
-    """What becomes of emoji and emoticons: kept, replaced by their name in the document's language, or removed."""
+    """What becomes of emoji, emoticons and codes for them: kept, replaced by their name in the document's language, or
+    removed."""
+
+    languages: tuple[str, ...] = ()
+    """ISO 639-1 codes of the languages that are kept, by identification; empty for all."""
+
+    deny: DenyConfig = DenyConfig()
+    """Documents that are dropped for good."""
+
+    word_lists: tuple[WordListConfig, ...] = ()
+    """Lists of words that may not be frequent in a document; none by default."""
+
+    quality: QualityConfig | None = None
+    """A quality classifier, trained in this stage; none by default."""
 
     wipe_out_limit: float = Field(default=0.9, gt=0, le=1)
     """Largest share of a source's documents that may be dropped (0 to 1)."""
@@ -42,14 +133,31 @@ class CleanConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _names_exist(self) -> "CleanConfig":
-        for name in (*self.limits, *self.add):
-            if name not in LIMITS:
-                raise ValueError(f"there is no rule `{name}`; rules are {', '.join(sorted(LIMITS))}")
+        for name in self.edits or ():
+            _check_name("edit", name, EDITS)
+        for name in self.rules or ():
+            _check_name("rule", name, LIMITS)
+        for name in self.add:
+            _check_name("edit or rule", name.replace(":", " "), (*EDITS, *LIMITS))
         for name in self.without:
-            if name not in LIMITS and name not in EDITS:
-                raise ValueError(f"there is no edit or rule `{name}`; they are {', '.join(sorted({*LIMITS, *EDITS}))}")
+            _check_name("edit or rule", name, (*EDITS, *LIMITS))
+        for name in self.limits:
+            _check_name("rule or edit with a limit", name, (*LIMITS, *EDIT_LIMITS))
+        own = [name for name in (*(self.edits or ()), *(self.rules or ())) if ":" in name]
+        if own and self.extensions is None:
+            raise ValueError(
+                f'`{own[0]}` names a function of yours; say where its module is: extensions = {{ path = "{{recipe}}" }}'
+            )
+        names = [words.name for words in self.word_lists]
+        if len(set(names)) < len(names):
+            raise ValueError("two word lists have the same name; every list needs its own")
         return self
 
     def preset_of(self, source: str, kind: str) -> PresetName:
         """The preset for a document of `source` whose format is `kind` (text, markdown, html, code)."""
         return self.presets.get(source) or ("code" if kind == "code" else self.preset)
+
+
+def _check_name(what: str, name: str, known: Iterable[str]) -> None:
+    if ":" not in name and name not in known:
+        raise ValueError(f"there is no {what} `{name}`; there are {', '.join(sorted(known))}")

@@ -21,6 +21,7 @@ from tasks.clean.characters import (
     decode,
     flags_of,
 )
+from tasks.clean.words import UNITS_PER_WORD
 from tasks.kernels import kernel
 
 UNITS = 0
@@ -221,6 +222,53 @@ def _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, sp
 
 
 @kernel
+def lines_with_words(data, table, least, kept):
+    """Mark in `kept` the blank lines and those of at least so many words, told as in `count_text`; returns how many
+    lines there are."""
+    spaceless = False
+    position = 0
+    while position < len(data) and not spaceless:
+        codepoint, position = decode(data, position)
+        spaceless = flags_of(codepoint, table) & SPACELESS != 0
+    line = spaced = chinese_japanese = south_east_asian = 0
+    has_text = in_word = after_spaceless = False
+    position = 0
+    while position <= len(data):
+        if position < len(data):
+            codepoint, position = decode(data, position)
+            flags = flags_of(codepoint, table)
+        else:
+            codepoint, position, flags = np.int64(10), position + 1, np.int64(BLANK)
+        has_text |= flags & BLANK == 0
+        if codepoint == 10:
+            words = spaced + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
+            kept[line] = not has_text or words >= least
+            line += 1
+            spaced = chinese_japanese = south_east_asian = 0
+            has_text = in_word = after_spaceless = False
+        elif flags & SPACELESS and not (after_spaceless and flags & MARK):
+            if flags & CHINESE_JAPANESE_UNIT:
+                chinese_japanese += 1
+            else:
+                south_east_asian += 1
+            in_word, after_spaceless = False, True
+        elif flags & BLANK or (spaceless and flags & PARTS_SPACELESS):
+            in_word = after_spaceless = False
+        elif not in_word and not (after_spaceless and flags & MARK):
+            spaced += 1
+            in_word, after_spaceless = True, False
+    return line
+
+
+@kernel
+def _table_size(count, most):
+    size = 64
+    while size < 2 * count and size < most:
+        size *= 2
+    return size
+
+
+@kernel
 def repeated_share(hashes, lengths, count, keys, stamps, stamp):
     """(blocks, characters) of the first `count` blocks that stood earlier; `stamp` is one that `stamps` never held."""
     mask = np.uint64(_table_size(count, len(keys)) - 1)
@@ -286,11 +334,3 @@ def repeated_grams(hashes, lengths, count, size, keys, stamps, stamp):
             stamps[slot] = stamp
             keys[slot] = key
     return characters
-
-
-@kernel
-def _table_size(count, most):
-    size = 64
-    while size < 2 * count and size < most:
-        size *= 2
-    return size

@@ -2,11 +2,13 @@
 
 Names are those of Unicode CLDR as the `emoji` package carries them, in the document's language where it is among its
 fourteen, else in English. A run of one emoji counts once. Characters that are text unless asked otherwise (such as ©
-and ™) stay unless a variation selector asks.
+and ™) stay unless a variation selector asks. Emoticons must stand alone; kaomoji, whose brackets and letters set them
+apart, may touch other text.
 """
 
 import functools
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import emoji
@@ -19,12 +21,30 @@ _ONE = rf"(?:\p{{RI}}\p{{RI}}|[#*0-9]\ufe0f?\u20e3|{_ELEMENT}(?:\u200d{_ELEMENT}
 _RUN = regex.compile(rf"({_ONE})(?:[ ]?\1)*")
 _SHOWN_AS_PICTURE = regex.compile(r"\p{Emoji_Presentation}|[\ufe0f\u20e3]|\p{RI}")
 _SELECTORS = re.compile("[\ufe0e\ufe0f\u20e3]")
-_EMOTICONS = dict(
-    line.split("\t") for line in Path(__file__).with_name("emoticons.tsv").read_text("utf-8").splitlines() if line
+
+
+def read_pairs(name: str) -> dict[str, str]:
+    """The two columns of a table beside this file."""
+    lines = Path(__file__).with_name(name).read_text("utf-8").splitlines()
+    return {line.split("\t")[0]: line.split("\t")[1] for line in lines if line}
+
+
+def alternatives(words: Iterable[str]) -> str:
+    """A pattern for any of `words`, the longest first."""
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+
+
+_EMOTICONS = read_pairs("emoticons.tsv")
+_KAOMOJI = read_pairs("kaomoji.tsv")
+_WORD_LIKE = {face: name for face, name in _KAOMOJI.items() if face.isalpha()}
+_FACES = {**_EMOTICONS, **_KAOMOJI}
+_SIGN_FACES = [face for face in _KAOMOJI if face not in _WORD_LIKE]
+_EMOTICON = re.compile(
+    rf"(?:{alternatives(_SIGN_FACES)})|(?<!\S)(?:{alternatives([*_EMOTICONS, *_WORD_LIKE])})(?=[\s.,!?]|$)"
 )
-_FACES = "|".join(re.escape(face) for face in sorted(_EMOTICONS, key=len, reverse=True))
-_EMOTICON = re.compile(rf"(?:{_FACES})(?=[\s.,!?]|$)")
-_MAY_BE_EMOJI = re.compile(
+FACES = tuple(_FACES)
+"""Every emoticon and kaomoji that `emoticons_to_words` knows."""
+MAY_BE_EMOJI = re.compile(
     "[\u00a9\u00ae\u203c\u2049\u20e3\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u24c2\u25aa-\u27bf\u2934\u2935\u2b05-\u2b55"
     "\u3030\u303d\u3297\u3299\U0001f000-\U0001ffff]"
 )
@@ -33,7 +53,7 @@ _MODIFIERS = regex.compile(r"[\p{EMod}\ufe0e\ufe0f]")
 
 def emoji_to_words(text: str, about: About) -> str:
     """Every emoji as its name between blanks, or removed when `about.emoji` is `drop`."""
-    if text.isascii() or not _MAY_BE_EMOJI.search(text):
+    if text.isascii() or not MAY_BE_EMOJI.search(text):
         return text
 
     def word(match: "regex.Match[str]") -> str:
@@ -41,21 +61,18 @@ def emoji_to_words(text: str, about: About) -> str:
         if not _SHOWN_AS_PICTURE.search(picture):
             return match[0]
         name = "" if about.emoji == "drop" else emoji_name(picture, about.language)
-        return _set_apart(name, match.string, match.start(), match.end())
+        return set_apart(name, match.string, match.start(), match.end())
 
     without = _RUN.sub(word, text)
     return text if without == text else _SELECTORS.sub("", without)
 
 
 def emoticons_to_words(text: str, about: About) -> str:
-    """`:-)` and its like, standing alone, as the name of the emoji they stand for, or removed."""
+    """`:-)`, `(^_^)` and their like as the name of the emoji they stand for, or removed."""
 
     def word(match: re.Match[str]) -> str:
-        before = match.string[match.start() - 1 : match.start()]
-        if before and not before.isspace():
-            return match[0]
-        name = "" if about.emoji == "drop" else emoji_name(_EMOTICONS[match[0]], about.language)
-        return _set_apart(name, match.string, match.start(), match.end())
+        name = "" if about.emoji == "drop" else emoji_name(_FACES[match[0]], about.language)
+        return set_apart(name, match.string, match.start(), match.end())
 
     return _EMOTICON.sub(word, text)
 
@@ -81,8 +98,9 @@ def _load(code: str) -> None:
         emoji.config.load_language(code)
 
 
-def _set_apart(name: str, text: str, start: int, end: int) -> str:
-    before, after = text[start - 1 : start], text[end : end + 1]
+def set_apart(name: str, text: str, start: int, end: int) -> str:
+    """`name` in the place of text[start:end], with blanks where it would run into a neighbour."""
+    before, after = text[start - 1 : start] if start else "", text[end : end + 1]
     if not name:
         # Two blanks around nothing would be one too many; two letters around nothing need one.
         return " " if before.isalnum() and after.isalnum() else ""

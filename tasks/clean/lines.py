@@ -6,11 +6,12 @@ C4: Raffel et al. 2020, section 2.2. Ends of sentences in Chinese, Japanese, Hin
 import itertools
 import re
 
-from tasks.clean.about import About
-from tasks.clean.words import count_words
+import numpy as np
 
-_RUN = 3
-_MIN_WORDS = 5
+from tasks.clean.about import About
+from tasks.clean.characters import character_flags
+from tasks.clean.counting import lines_with_words
+
 _ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")
 _POLICIES = re.compile(
     r"terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies", re.IGNORECASE
@@ -19,8 +20,8 @@ _JAVASCRIPT = re.compile(r"javascript", re.IGNORECASE)
 _CITATIONS = re.compile(r"\[(?:\d{1,3}|edit|citation needed)\]")
 
 
-def collapse_repeated_lines(text: str, about: About) -> str:
-    """A line that stands three or more times in a row stands once; blank lines do not count as repeated."""
+def collapse_repeated_lines(text: str, about: About, run: float = 3) -> str:
+    """A line that stands `run` or more times in a row stands once; blank lines do not count as repeated."""
     del about
     lines = text.split("\n")
     if not any(line == after and line.strip() for line, after in itertools.pairwise(lines)):
@@ -30,7 +31,7 @@ def collapse_repeated_lines(text: str, about: About) -> str:
     for end in range(1, len(lines) + 1):
         if end < len(lines) and lines[end] == lines[begin]:
             continue
-        repeated = end - begin >= _RUN and lines[begin].strip()
+        repeated = end - begin >= run and lines[begin].strip()
         kept += lines[begin : begin + 1] if repeated else lines[begin:end]
         begin = end
     return "\n".join(kept)
@@ -57,13 +58,16 @@ def remove_policy_lines(text: str, about: About) -> str:
 def remove_unfinished_lines(text: str, about: About) -> str:
     """Lines that do not end as a sentence or a quotation ends go; blank lines stay."""
     del about
-    return _keep(text, lambda line: not line or line.isspace() or line.rstrip().endswith(_ENDS))
+    return _keep(text, lambda line: line.endswith(_ENDS) or not line or line.isspace() or line.rstrip().endswith(_ENDS))
 
 
-def remove_short_lines(text: str, about: About) -> str:
-    """Lines of fewer than five words go; blank lines stay."""
+def remove_short_lines(text: str, about: About, words: float = 5) -> str:
+    """Lines of fewer than `words` words go; blank lines stay."""
     del about
-    return _keep(text, lambda line: not line or line.isspace() or count_words(line) >= _MIN_WORDS)
+    lines = text.split("\n")
+    kept = np.zeros(len(lines), np.bool_)
+    lines_with_words(np.frombuffer(text.encode(), np.uint8), character_flags(), words, kept)
+    return text if kept.all() else "\n".join(itertools.compress(lines, kept.tolist()))
 
 
 def _keep(text: str, is_kept) -> str:

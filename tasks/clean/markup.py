@@ -14,16 +14,18 @@ _TAGS = """a abbr address article aside b bdi bdo big blockquote body br button 
     img input ins kbd label legend li link main map mark meta nav noscript object ol option p param picture pre q rp rt
     ruby s samp script section select small source span strike strong style sub summary sup svg table tbody td template
     textarea tfoot th thead time title tr track tt u ul var video wbr"""
-_BADGE_HOSTS = (
+BADGE_HOSTS = (
     r"(?:shields\.io|badge\.fury\.io|badgen\.net|travis-ci\.|circleci\.com|codecov\.io|coveralls\.io|readthedocs\.|"
     r"appveyor\.com|ci/badge|badge\.svg|badges?/|zenodo\.org/badge|opencollective\.com)"
 )
 _IMAGE = r"!\[[^\]\n]{0,300}\]\([^()\n]{0,2000}\)"
+CODE = r"""(?P<code>^(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*?^(?P=fence)[`~]*[ \t]*$|.*\Z)
+        |(?P<tick>`+)(?!`)[^\n]*?(?<!`)(?P=tick)(?!`))"""
+"""Code in fences and backticks, in a verbose pattern of several lines."""
 _MARKUP = re.compile(
-    rf"""(?P<code>^(?P<fence>`{{3,}}|~{{3,}})[^\n]*\n(?:.*?^(?P=fence)[`~]*[ \t]*$|.*\Z)
-        |(?P<tick>`+)(?!`)[^\n]*?(?<!`)(?P=tick)(?!`))
+    rf"""{CODE}
     |(?P<badge>\[[ ]?{_IMAGE}[ ]?\]\([^()\n]{{0,2000}}\)
-        |!\[[^\]\n]{{0,300}}\]\([^()\n]{{0,2000}}?{_BADGE_HOSTS}[^()\n]{{0,2000}}\))
+        |!\[[^\]\n]{{0,300}}\]\([^()\n]{{0,2000}}?{BADGE_HOSTS}[^()\n]{{0,2000}}\))
     |(?P<comment><!--(?:(?!<!--).)*?-->)
     |(?P<block><(?P<element>script|style)\b[^<>]{{0,2000}}>(?:(?!<(?P=element)\b).)*?</(?P=element)\s*>)
     |(?P<tag></?(?:{"|".join(_TAGS.split())})(?:\s[^<>]{{0,2000}})?/?>)

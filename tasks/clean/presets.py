@@ -1,7 +1,8 @@
-"""Names and limits: which edits and rules exist, the limit each rule has in its paper, and the four presets.
+"""Names and limits: which edits and rules exist, the limit each rule has in its paper, and the five presets.
 
 Only names stand here, so that a recipe can be checked without loading any of the code behind them. Edits run in the
-order of `EDITS`, then rules in the order of `LIMITS`; the first rule that fails drops the document.
+order of `EDITS`, then rules in the order of `LIMITS`, unless a recipe lists others; the first rule that fails drops the
+document.
 """
 
 from dataclasses import dataclass
@@ -12,15 +13,28 @@ HTML_NO_TEXT = "html_no_text"
 EMPTY = "empty"
 """Dropped: nothing but blanks is left after the edits. Not switchable either."""
 
+DENIED = ("deny_id", "deny_hash", "deny_domain")
+"""Dropped: on the recipe's deny-list. Looked for first."""
+
+LANGUAGE = "language"
+"""Dropped: in none of the languages that the recipe wants. Without such a list nothing is dropped."""
+
+QUALITY = "quality"
+"""Dropped: too unlike the sources that the recipe calls good, by the classifier and GPT-3's rule. Looked for last."""
+
 EDITS = (
     "html_to_text",
     "mojibake",
     "entities",
     "nfc",
     "control_characters",
+    "alt_texts",
     "markup",
+    "homoglyphs",
     "emoji",
     "emoticons",
+    "shortcodes",
+    "stickers",
     "email",
     "ip_address",
     "phone",
@@ -31,9 +45,23 @@ EDITS = (
     "c4_unfinished_lines",
     "c4_short_lines",
     "repeated_lines",
+    "source_tag",
+    "domain_tag",
 )
 
+PICTURES = frozenset({"emoji", "emoticons", "shortcodes", "stickers"})
+"""Edits about signs that are shown as pictures, which `clean.emoji` rules."""
+
+EDIT_LIMITS: dict[str, float] = {
+    # FineWeb (Penedo et al. 2024, 3.3), which after its language identifier wants 0.65 of English
+    "language_confidence": 0.65,
+    "c4_short_lines": 5,  # words, Raffel et al. 2020
+    "repeated_lines": 3,  # equal lines in a row that become one
+}
+
 LIMITS: dict[str, float] = {
+    # FineWeb (Penedo et al. 2024, 3.3), which after its language identifier wants 0.65 of English
+    "language_confidence": 0.65,
     # Gopher, quality (Rae et al. 2021, A.1.1)
     "gopher_words_min": 50,
     "gopher_words_max": 100_000,
@@ -63,6 +91,11 @@ LIMITS: dict[str, float] = {
     "c4_sentences": 3,
     "c4_lorem_ipsum": 0,
     "c4_curly_bracket": 0,
+    # FineWeb (3.6); the last is in its published pipeline only
+    "fineweb_finished_lines": 0.12,
+    "fineweb_short_lines": 0.67,
+    "fineweb_repeated_line_characters": 0.1,
+    "fineweb_line_feeds": 0.3,
     # Code: Codex (Chen et al. 2021, 3.1) for lines, StarCoder (Li et al. 2023) for characters
     "code_mean_line": 100,
     "code_longest_line": 1000,
@@ -80,12 +113,21 @@ class Preset:
 
 _REPAIR = frozenset({"html_to_text", "mojibake", "entities", "nfc", "control_characters"})
 _PERSONAL = frozenset({"email", "ip_address", "phone", "payment_card"})
-_PROSE = _REPAIR | _PERSONAL | {"markup", "emoji", "emoticons", "repeated_lines"}
+_PROSE = _REPAIR | _PERSONAL | PICTURES | {"alt_texts", "markup", "repeated_lines"}
+_GOPHER = frozenset(name for name in LIMITS if name.startswith("gopher_"))
+_C4_EDITS = frozenset(name for name in EDITS if name.startswith("c4_"))
+_C4_RULES = frozenset({"c4_sentences", "c4_lorem_ipsum"})
 
 PRESETS = {
-    "gopher": Preset(_PROSE, frozenset(name for name in LIMITS if name.startswith("gopher_"))),
-    "c4": Preset(
-        _PROSE | {name for name in EDITS if name.startswith("c4_")}, frozenset({"c4_sentences", "c4_lorem_ipsum"})
+    "gopher": Preset(_PROSE, _GOPHER),
+    "c4": Preset(_PROSE | _C4_EDITS, _C4_RULES),
+    # Penedo et al. 2024, section 3: language, Gopher, C4 without its rule on the ends of lines, and rules of their own.
+    "fineweb": Preset(
+        _PROSE | (_C4_EDITS - {"c4_unfinished_lines"}),
+        _GOPHER
+        | _C4_RULES
+        | {"language_confidence", "c4_curly_bracket"}
+        | {name for name in LIMITS if name.startswith("fineweb_")},
     ),
     "code": Preset(
         frozenset({"html_to_text", "control_characters", "email"}),

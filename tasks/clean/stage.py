@@ -1,10 +1,16 @@
 """What the build needs to know about clean; knows neither Prefect nor heavy libraries."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.clean.config import CleanConfig
 from tasks.report import StageReport
 from tasks.workspace import Workspace
+
+if TYPE_CHECKING:
+    from tasks.clean.supplied import Supplied
 
 CLEAN = Stage(
     "clean",
@@ -17,6 +23,7 @@ CLEAN = Stage(
         "ftfy",
         "regex",
         "emoji",
+        "py3langid",
         "trafilatura",
         "lxml",
         "justext",
@@ -26,11 +33,40 @@ CLEAN = Stage(
 
 
 def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -> Artifact:
-    """DOCUMENTS after edits and rules; reused when neither they nor `documents` changed."""
+    """DOCUMENTS after edits and rules; reused when neither they nor `documents` changed.
+
+    Raises InputError or RecipeError before any work where a list or a function of the recipe is missing or wrong.
+    """
+    supplied, external = read_supplied(config)
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.clean.chain import clean_documents
+        from tasks.clean.cleaning import clean_documents
 
-        return clean_documents(documents, config, workspace)
+        return clean_documents(documents, config, supplied, workspace)
 
-    return build_artifact(context, CLEAN, config, {"documents": documents}, run)
+    return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external)
+
+
+def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]]":
+    """What the recipe brings, None for nothing, and a digest of each thing by its name in the identity."""
+    extensions = config.extensions
+    if not (config.deny.is_used or config.word_lists or extensions):
+        return None, {}
+    from tasks.clean.deny import read_deny_list
+    from tasks.clean.supplied import Supplied
+    from tasks.clean.word_lists import read_word_list
+    from tasks.extensions import is_extension, load_extension
+
+    deny = read_deny_list(config.deny)
+    word_lists = {words.name: read_word_list(words) for words in config.word_lists}
+    loaded = {}
+    if extensions is not None:
+        named = (*(config.edits or ()), *(config.rules or ()), *extensions.edits, *extensions.rules)
+        folder = Path(extensions.path)
+        own = dict.fromkeys(name for name in named if is_extension(name))
+        loaded = {name: load_extension(name, folder, "clean.extensions") for name in own}
+    digests = {f"function {name}": extension.fingerprint for name, extension in loaded.items()}
+    digests |= {f"words {name}": words.digest() for name, words in word_lists.items()}
+    if deny:
+        digests["deny-list"] = deny.digest()
+    return Supplied(deny, word_lists, {name: extension.function for name, extension in loaded.items()}), digests

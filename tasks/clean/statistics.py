@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tasks.clean import counting
+from tasks.clean.about import About
 from tasks.clean.characters import character_flags
 from tasks.clean.stop_words import stop_words
 from tasks.clean.words import words_of_units
@@ -58,19 +59,21 @@ def _shared_scratch() -> Scratch:
 class TextStatistics:
     """Lazy measurements of a text, given as str or UTF-8 bytes; `language` is an ISO 639 code or None.
 
-    `measured` holds numbers that were found elsewhere, by name: the identified language's confidence, the quality.
+    `about` is what else is known of the document; `measured` holds numbers that were found elsewhere, by name.
     """
 
     def __init__(
         self,
-        text: "str | np.ndarray",
+        text: str | np.ndarray,
         language: str | None = None,
         *,
+        about: About | None = None,
         scratch: Scratch | None = None,
         measured: Mapping[str, float] | None = None,
     ) -> None:
         self._given = text
         self.language = language
+        self.about = about or About(language=language)
         self.measured = measured or {}
         self._scratch = scratch or _shared_scratch()
 

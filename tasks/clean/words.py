@@ -32,8 +32,8 @@ _UNITS_CLASS = _class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))
 _SPACELESS = re.compile(f"[{_UNITS_CLASS}]")
 _UNITS = regex.compile(rf"[{_UNITS_CLASS}]\p{{M}}*|[^\s{_UNITS_CLASS}{_class(SPACELESS_PUNCTUATION)}]+")
 _CHINESE_JAPANESE_UNIT = re.compile(f"[{_class(CHINESE_JAPANESE)}]")
-_UNITS_PER_WORD_CHINESE_JAPANESE = 1.7
-_UNITS_PER_WORD_SOUTH_EAST_ASIAN = 3.0
+UNITS_PER_WORD = (1.7, 3.0)
+"""Of Chinese and Japanese, of the scripts of South-East Asia."""
 
 
 def has_spaceless_script(text: str) -> bool:
@@ -60,12 +60,7 @@ def words_in_units(units: list[str]) -> tuple[float, int]:
 def words_of_units(units: int, chinese_japanese: int, south_east_asian: int) -> float:
     """Number of words that `units` amount to, of which so many are characters of spaceless scripts."""
     spaceless = chinese_japanese + south_east_asian
-    return (
-        units
-        - spaceless
-        + chinese_japanese / _UNITS_PER_WORD_CHINESE_JAPANESE
-        + south_east_asian / _UNITS_PER_WORD_SOUTH_EAST_ASIAN
-    )
+    return units - spaceless + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
 
 
 def count_words(text: str) -> float:

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from model.errors import GuardError
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.clean.about import About
-from tasks.clean.chain import Chain, clean_part
+from tasks.clean.chain import Chain
+from tasks.clean.cleaning import clean_part
 from tasks.clean.config import CleanConfig
 from tasks.clean.stage import build_clean
 from tasks.config import StrictConfig
@@ -112,7 +113,16 @@ def test_limits_additions_and_omissions():
     assert Chain.of(CleanConfig(emoji="keep", preset="minimal"), "gopher").clean(PROSE + " 🙂 :-)", about).edits == ()
 
 
-@pytest.mark.parametrize("fields", [{"limits": {"gopher_word": 1}}, {"add": ("email",)}, {"without": ("spelling",)}])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"limits": {"gopher_word": 1}},
+        {"add": ("spelling",)},
+        {"edits": ("gopher_hashes",)},
+        {"rules": ("email",)},
+        {"without": ("spelling",)},
+    ],
+)
 def test_unknown_names_are_refused(fields):
     with pytest.raises(ValidationError, match="there is no"):
         CleanConfig(**fields)

@@ -6,7 +6,7 @@ import emoji
 import pytest
 
 from tasks.clean.about import About
-from tasks.clean.emoji_words import _MAY_BE_EMOJI, emoji_to_words, emoticons_to_words
+from tasks.clean.emoji_words import MAY_BE_EMOJI, emoji_to_words, emoticons_to_words
 from tasks.clean.html_text import html_to_text
 from tasks.clean.lines import (
     collapse_repeated_lines,
@@ -75,7 +75,7 @@ def test_emoji_can_be_dropped():
 
 
 def test_the_quick_search_knows_every_emoji():
-    assert [picture for picture in emoji.EMOJI_DATA if not _MAY_BE_EMOJI.search(picture)] == []
+    assert [picture for picture in emoji.EMOJI_DATA if not MAY_BE_EMOJI.search(picture)] == []
 
 
 def test_emoticons_stand_alone_to_count():

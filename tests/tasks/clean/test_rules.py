@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.clean import c4, gopher, source_code
-from tasks.clean.chain import EDIT_FUNCTIONS, HTML_TO_TEXT, RULES
+from tasks.clean.chain import RULES
+from tasks.clean.edits import EDIT_FUNCTIONS, HTML_TO_TEXT
 from tasks.clean.presets import EDITS, LIMITS, PRESETS
 from tasks.clean.statistics import TextStatistics
 from tasks.clean.words import count_words, split_units
@@ -126,7 +127,7 @@ def test_limits_are_those_of_the_papers():
     assert LIMITS["gopher_words_min"] == 50
     assert LIMITS["gopher_top_4_gram"] == 0.16
     assert [LIMITS[f"gopher_duplicate_{n}_grams"] for n in range(5, 11)] == [0.15, 0.14, 0.13, 0.12, 0.11, 0.1]
-    assert all(re.fullmatch(r"(gopher|c4|code)_[a-z0-9_]+", name) for name in LIMITS)
+    assert all(re.fullmatch(r"(gopher|c4|fineweb|code|language)_[a-z0-9_]+", name) for name in LIMITS)
 
 
 def test_a_value_on_the_limit_passes():

@@ -1,0 +1,84 @@
+"""Every edit by name, with the sign without which it would change nothing and whether it needs the language.
+
+The function of an edit takes the text and what is known of the document, and gives the text back, changed or not; those
+with a limit take it as third argument.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tasks.clean import signs
+from tasks.clean.about import About
+from tasks.clean.alt_texts import images_to_alt_texts
+from tasks.clean.emoji_words import emoji_to_words, emoticons_to_words
+from tasks.clean.homoglyphs import fold_homoglyphs
+from tasks.clean.lines import (
+    collapse_repeated_lines,
+    remove_citations,
+    remove_javascript_lines,
+    remove_policy_lines,
+    remove_short_lines,
+    remove_unfinished_lines,
+)
+from tasks.clean.markup import remove_markup
+from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
+from tasks.clean.presets import PICTURES
+from tasks.clean.repair import compose, remove_invisible, undo_entities, undo_mojibake
+from tasks.clean.source_tag import tag_domain, tag_source
+from tasks.clean.stickers import shortcodes_to_words, stickers_to_words
+
+EditFunction = Callable[..., str]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """`function(text, about)`, or `function(text, about, limit)` where it has a `limit`; run when `sign` was seen."""
+
+    name: str
+    function: EditFunction
+    sign: int = signs.ALWAYS
+    limit: float | None = None
+
+    @property
+    def needs_language(self) -> bool:
+        """Whether names in the document's language are written."""
+        return self.name in PICTURES
+
+    def apply(self, text: str, about: About) -> str:
+        """The text after the edit."""
+        return self.function(text, about) if self.limit is None else self.function(text, about, self.limit)
+
+
+HTML_TO_TEXT = "html_to_text"
+EDIT_FUNCTIONS: dict[str, tuple[EditFunction, int]] = {
+    "mojibake": (undo_mojibake, signs.MOJIBAKE),
+    "entities": (undo_entities, signs.AMPERSAND),
+    "nfc": (compose, signs.COMPOSITION),
+    "control_characters": (remove_invisible, signs.UNSEEN_CHARACTER),
+    "alt_texts": (images_to_alt_texts, signs.IMAGE),
+    "markup": (remove_markup, signs.MARKUP),
+    "homoglyphs": (fold_homoglyphs, signs.NON_ASCII),
+    "emoji": (emoji_to_words, signs.EMOJI),
+    "emoticons": (emoticons_to_words, signs.EMOTICON),
+    "shortcodes": (shortcodes_to_words, signs.SHORTCODE),
+    "stickers": (stickers_to_words, signs.BRACKET),
+    "email": (mask_emails, signs.AT),
+    "ip_address": (mask_ip_addresses, signs.DOTTED_DIGITS | signs.COLON_GROUP),
+    "phone": (mask_phones, signs.DIGIT_RUN),
+    "payment_card": (mask_payment_cards, signs.DIGIT_RUN),
+    "c4_citations": (remove_citations, signs.BRACKET),
+    "c4_javascript_lines": (remove_javascript_lines, signs.JAVASCRIPT),
+    "c4_policy_lines": (remove_policy_lines, signs.POLICY),
+    "c4_unfinished_lines": (remove_unfinished_lines, signs.ALWAYS),
+    "c4_short_lines": (remove_short_lines, signs.ALWAYS),
+    "repeated_lines": (collapse_repeated_lines, signs.REPEATED_LINE),
+    "source_tag": (tag_source, signs.ALWAYS),
+    "domain_tag": (tag_domain, signs.ALWAYS),
+}
+"""Name -> function and sign, in the order of `presets.EDITS`; pages of HTML become text before all of them."""
+
+
+def edit_of(name: str, limit: float | None) -> Edit:
+    """The edit of a name that `presets.EDITS` lists."""
+    function, sign = EDIT_FUNCTIONS[name]
+    return Edit(name, function, sign, limit)

@@ -1,0 +1,141 @@
+"""Functions of the user, named `module:function` in a recipe: found, loaded and fingerprinted here and nowhere else.
+
+This is the one module below `flows/` that imports by name. No stage's pure code imports it: a stage's front resolves the
+names before the build and hands the functions over, and puts their fingerprints into the identity as it does with
+inputs. A fingerprint covers the user's module and every module of the same folder that it reaches by static imports,
+by meaning as ours (`tasks/code.py`), and the versions of the installed distributions that they import.
+"""
+
+import ast
+import importlib
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from model.errors import RecipeError
+from tasks.code import PACKAGES, normalised
+from tasks.digests import combined_digest, digest_bytes
+
+_DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
+_loaded: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A function of the user and the fingerprint of the code behind it."""
+
+    name: str
+    function: Callable[..., Any]
+    fingerprint: str
+
+
+def is_extension(name: str) -> bool:
+    """Whether a name of a recipe means a function of the user."""
+    return ":" in name
+
+
+def load_extension(name: str, folder: Path, where: str) -> Extension:
+    """`module:function` with the module in `folder`; `where` names the recipe's key in errors.
+
+    Raises RecipeError where there is no such module or function, where the module fails, or imports by computed names.
+    """
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")) or not attribute.isidentifier():
+        raise RecipeError(f"{where}: `{name}` is not of the form module:function")
+    if module.partition(".")[0] in (*PACKAGES, *sys.stdlib_module_names):
+        raise RecipeError(f"{where}: a module of yours cannot be called `{module}`, which is taken; rename the file")
+    folder = folder.resolve()
+    modules, fingerprint = _fingerprint(module, folder, name, where)
+    loaded = _load(module, folder, modules, fingerprint, name, where)
+    function = getattr(loaded, attribute, None)
+    if function is None:
+        there = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
+        raise RecipeError(f"{where}: `{name}`: {module} has no `{attribute}`; it has {there or 'no function'}")
+    return Extension(name, function, fingerprint)
+
+
+def _load(module: str, folder: Path, modules: list[str], fingerprint: str, name: str, where: str) -> Any:
+    # Worker processes find the module again by its name, so that the folder has to stay on the path.
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    key = f"{folder}/{module}"
+    if _loaded.get(key) != fingerprint:
+        # A process that lives long must not go on with what the file said yesterday.
+        for reached in modules:
+            sys.modules.pop(reached, None)
+        importlib.invalidate_caches()
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        raise RecipeError(f"{where}: `{name}`: importing {module} failed: {type(error).__name__}: {error}") from error
+    if not _lies_in(loaded, folder):
+        raise RecipeError(
+            f"{where}: `{name}`: `{module}` was imported from {getattr(loaded, '__file__', 'elsewhere')}, not from"
+            f" {folder}; rename your module"
+        )
+    _loaded[key] = fingerprint
+    return loaded
+
+
+def _lies_in(module: Any, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(folder)
+
+
+def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[list[str], str]:
+    digests: dict[str, str] = {}
+    libraries: set[str] = set()
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        if current in digests:
+            continue
+        path = _file_of(current, folder)
+        if path is None:
+            if current == module:
+                raise RecipeError(f"{where}: `{name}`: there is no {module.replace('.', '/')}.py in {folder}")
+            libraries.add(current.partition(".")[0])
+            continue
+        try:
+            tree = ast.parse(path.read_bytes(), filename=str(path))
+        except SyntaxError as error:
+            raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno}: {error.msg}") from error
+        digests[current] = digest_bytes(normalised(tree).encode("utf-8", errors="surrogatepass"))
+        waiting.extend(_imports(tree, current, path, folder, where))
+    versions = {library: _version(library) for library in sorted(libraries - set(sys.stdlib_module_names))}
+    return sorted(digests), combined_digest([*sorted(digests.items()), *versions.items()])
+
+
+def _file_of(module: str, folder: Path) -> Path | None:
+    base = folder.joinpath(*module.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _imports(tree: ast.Module, module: str, path: Path, folder: Path, where: str) -> list[str]:
+    found: list[str] = []
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*parents, node.module]))
+            found += [base] if base else []
+            children = [f"{base}.{alias.name}".strip(".") for alias in node.names]
+            found += [child for child in children if _file_of(child, folder) is not None]
+        elif isinstance(node, ast.Call):
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if called in _DYNAMIC:
+                raise RecipeError(
+                    f"{where}: {path}:{node.lineno} calls `{called}`, and nobody can know what it brings in; use a"
+                    f" static import"
+                )
+    return found
+
+
+def _version(library: str) -> str:
+    distributions = importlib.metadata.packages_distributions().get(library, [])
+    return ",".join(sorted(f"{name}=={importlib.metadata.version(name)}" for name in set(distributions))) or "unknown"

@@ -1,0 +1,77 @@
+"""An edit whose sign is absent changes nothing, on any text: the gate never hides work from an edit."""
+
+import ftfy
+import numpy as np
+import pytest
+from ftfy.badness import is_bad
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.clean.about import About
+from tasks.clean.chain import document_signs
+from tasks.clean.edits import EDIT_FUNCTIONS
+from tasks.clean.emoji_words import FACES
+from tasks.clean.signs import ALWAYS, MOJIBAKE
+
+PIECES = st.sampled_from(
+    [
+        *"aZ 1290.:-+()[]<>&#@;/_!?\n\t\r\u200b\u00ad\u0301\u2028é我あกЫ🙂❤️👍🏽ÃâÂ°€™\u0093½×²√≈ß",
+        "jo@mill.org", "81.169.145.78", "2a00:1450:4001:82a::200e", "+49 30 1234567", "(801) 596-1887", "615-741-3491",
+        "4111 1111 1111 1111", "378282246310005", ":smile:", "[捂脸]", "[12]", "[edit]", "JavaScript", "Terms of Use",
+        "privacy policy", "COOKIE policy", "uses cookies", "&amp;", "&eacute;", "<br>", "<!-- x -->", "![a](b.png)",
+        "[![b](https://x/badge.svg)](u)", "<img alt='x'>", "same line\nsame line\nsame line\n", "\x1b[31m", "1.2.3.4",
+        "pаypal", "naïve", "Ã©", "â€œ", "Ð¿Ñ€Ð¸", "# ", "1\ufe0f\u20e3", "\U0001f1e9\U0001f1ea",
+    ]
+)  # fmt: skip
+TEXTS = st.one_of(
+    st.lists(st.one_of(PIECES, st.sampled_from(FACES)), max_size=12).map("".join),
+    st.lists(PIECES, max_size=8).map(" ".join),
+    st.text(st.sampled_from("0123456789 .-+():"), max_size=40),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+)
+SIGNED = {name: edit for name, edit in EDIT_FUNCTIONS.items() if edit[1] != ALWAYS}
+
+
+def signs(text):
+    raw = np.frombuffer(text.encode(), np.uint8)
+    return document_signs(raw, np.array([0, len(raw)], np.int64))[0]
+
+
+@settings(max_examples=150, deadline=None)
+@given(TEXTS)
+def test_an_edit_without_its_sign_changes_nothing(text):
+    found = signs(text)
+    for name, (function, sign) in SIGNED.items():
+        if not found & sign:
+            for kind in ("text", "markdown", "html"):
+                assert function(text, About(kind, "en")) == text, name
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвыРСЂЃ中の한¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093🙂❤️")))
+def test_whatever_ftfy_finds_bad_has_the_sign_of_mojibake(line):
+    if is_bad(line) or ftfy.fix_encoding(line) != line:
+        assert signs(line) & MOJIBAKE
+
+
+@pytest.mark.parametrize(
+    "sound",
+    [
+        "plain words, and no more: a (short) list - of 3 things [see below]",
+        "“curly” quotes—and ’more’",
+        "Ёлка, подъезд и щёголь",
+        "他说：“好。”然后走了",
+        "日本語のテキスト",
+    ],
+)
+def test_sound_text_needs_no_edit_of_repair(sound):
+    wanted = [EDIT_FUNCTIONS[name][1] for name in ("mojibake", "entities", "control_characters", "markup", "emoji")]
+    assert not any(signs(sound) & sign for sign in wanted)
+
+
+def test_documents_of_a_buffer_are_told_apart():
+    raw = np.frombuffer(b"a@b.org plain same\nsame", np.uint8)
+    first, second, third = document_signs(raw, np.array([0, 7, 14, 23], np.int64))
+    assert first
+    assert not second
+    assert third
