@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ from prefect.client.schemas.actions import ArtifactCreate, ArtifactUpdate
 from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging import get_run_logger
 
+from flows.dashboard.courier import Courier
 from flows.dashboard.run import run_markdown
 from flows.dashboard.stages import stage_markdown
 from flows.record import ONLOOKER
@@ -21,8 +22,9 @@ from tasks.build import Watcher
 from tasks.outcome import cause_of
 
 SECONDS_BETWEEN_UPDATES = 1.0
-"""Each update is a request of 10 to 30 ms, paid by the stage."""
+"""Each update is a request, which costs the server 10 to 30 ms."""
 SECONDS_TO_ANSWER = 10.0
+SECONDS_TO_CLOSE = 15.0
 
 
 @dataclass
@@ -33,19 +35,21 @@ class _Progress:
     told: float
     artifact: UUID | None = None
     counted: bool = False
+    on_its_way: bool = False
     last: tuple[int, int | None, str] | None = None
 
 
 class Dashboard(Watcher):
     """Keeps the artifacts of one flow run up to date, and passes what it hears on to another watcher.
 
-    The first request that fails ends the telling, with one line in the run's log: artifacts on a server are a view of
-    the run and never part of it.
+    Artifacts on a server are a view of the run and never part of it: a request that fails ends the telling with one
+    line in the run's log.
     """
 
     def __init__(self, onlooker: Watcher) -> None:
         self._onlooker = onlooker
         self._log = get_run_logger()
+        # Settings of its own keep Prefect from handing out the flow's client, which another thread uses.
         self._client = get_client(httpx_settings={"timeout": SECONDS_TO_ANSWER}, sync_client=True)
         context = FlowRunContext.get()
         assert context is not None
@@ -54,27 +58,27 @@ class Dashboard(Watcher):
         self._tags = context.flow_run.tags
         self._prefix = ""
         self._stages: dict[str, _Progress] = {}
-        self._gave_up = False
+        self._courier = Courier(self._log)
 
     def name_run(self, recipe: str, run_id: str) -> None:
         """Call the flow run by its recipe and run id, and tag it with the recipe."""
         self._prefix = _key(recipe)
         tags = sorted({*self._tags, recipe})
-        self._tell(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
+        self._courier.send(lambda: self._client.update_flow_run(self._flow_run, name=f"{recipe} {run_id}", tags=tags))
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
         self._onlooker.progress(stage, done, total, unit)
         shown = self._stage(stage)
         shown.last = (done, total, unit)
-        if time.monotonic() - shown.told >= SECONDS_BETWEEN_UPDATES:
+        if time.monotonic() - shown.told >= SECONDS_BETWEEN_UPDATES and not shown.on_its_way:
             shown.told = time.monotonic()
-            self._tell(lambda: self._show_progress(stage, shown))
+            shown.on_its_way = True
+            self._courier.send(lambda: self._show_progress(stage, shown))
 
     def note(self, stage: str, sentence: str) -> None:
         self._onlooker.note(stage, sentence)
         self._stage(stage)
-        if not self._gave_up:
-            self._log.info("%s: %s", stage, sentence)
+        self._log.info("%s: %s", stage, sentence)
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         self._onlooker.finished(stage, artifact, seconds)
@@ -87,11 +91,13 @@ class Dashboard(Watcher):
                 self._show_progress(stage, shown)
             self._create("markdown", shown.task_run, stage, f"{stage}: {cause_of(artifact)}", stage_markdown(artifact))
 
-        self._tell(tell)
+        self._courier.send(tell)
 
     def summarize(self, record: dict[str, Any]) -> None:
         """Write the summary of the run, which the flow run shows."""
-        self._tell(lambda: self._create("markdown", None, "run", "what became of the run", run_markdown(record)))
+        self._courier.send(
+            lambda: self._create("markdown", None, "run", "what became of the run", run_markdown(record))
+        )
 
     def _stage(self, stage: str) -> _Progress:
         if stage not in self._stages:
@@ -102,6 +108,7 @@ class Dashboard(Watcher):
     def _show_progress(self, stage: str, shown: _Progress) -> None:
         """A bar where the total is known, else a sentence that counts."""
         assert shown.last is not None
+        shown.on_its_way = False
         done, total, unit = shown.last
         words = f"{done:,} of {total:,} {unit}" if total else f"{done:,} {unit} so far"
         data: Any = min(100.0, 100.0 * done / total) if total else words
@@ -120,14 +127,9 @@ class Dashboard(Watcher):
         )
         return self._client.create_artifact(artifact).id
 
-    def _tell(self, call: Callable[[], Any]) -> None:
-        if self._gave_up:
-            return
-        try:
-            call()
-        except Exception as error:
-            self._gave_up = True
-            self._log.warning("the server shows nothing more of this run, which goes on: %r", error, exc_info=True)
+    def close(self) -> None:
+        """Wait for what is still to be told, though not for ever."""
+        self._courier.close(SECONDS_TO_CLOSE)
 
 
 @contextmanager
@@ -139,6 +141,7 @@ def dashboard() -> Iterator[Dashboard]:
         yield shown
     finally:
         ONLOOKER.reset(token)
+        shown.close()
 
 
 def _key(name: str) -> str:

@@ -1,0 +1,109 @@
+"""What a run leaves on a real server, and that it goes on when the server does not answer any more."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import json, logging, time
+from pathlib import Path
+from flows.private_server import prefect_server
+with prefect_server() as url:
+    from prefect import flow, get_client, task
+    from flows.dashboard import watching
+    from tasks.artifact import BUILT, REUSED, Artifact
+
+    watching.SECONDS_BETWEEN_UPDATES = 0.05
+    watching.SECONDS_TO_CLOSE = 3.0
+    watching.stage_markdown = lambda artifact: f"made {artifact.stage}"
+    heard = []
+
+    class Onlooker(watching.Watcher):
+        def progress(self, stage, done, total, unit):
+            heard.append(("progress", stage, done))
+        def finished(self, stage, artifact, seconds):
+            heard.append(("finished", stage, artifact.outcome))
+
+    def made(stage, outcome):
+        return Artifact(Path("/nowhere"), stage, "0123456789abcdef", "content", outcome, "a reason")
+
+    @task(persist_result=False)
+    def work(shown, stage, total, outcome):
+        shown.note(stage, "building")
+        for done in (1, 2, 3):
+            time.sleep(0.06)
+            shown.progress(stage, done, total, "parts")
+        shown.finished(stage, made(stage, outcome), 0.2)
+
+    @flow
+    def road():
+        watching.ONLOOKER.set(Onlooker())
+        with watching.dashboard() as shown:
+            shown.name_run("Küche & Co", "20260101T000000Z-abcdef")
+            work(shown, "clean", 3, BUILT)
+            work(shown, "sample", None, BUILT)
+            work(shown, "dedup", 3, REUSED)
+        with watching.dashboard() as lost:
+            lost._client._client.base_url = "http://127.0.0.1:9/api"
+            lost.name_run("foundry", "lost")
+            work(lost, "vocab", 3, BUILT)
+
+    messages = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logging.getLogger("prefect.flow_runs").addHandler(handler)
+    road()
+    with get_client(sync_client=True) as client:
+        (run,) = client.read_flow_runs()
+        artifacts = [(a.type, a.key, a.data) for a in client.read_artifacts() if a.type]
+print(json.dumps({"name": run.name, "tags": run.tags, "artifacts": artifacts, "heard": heard, "warned": messages}))
+"""
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("prefect")
+    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    environment |= {"PREFECT_HOME": str(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
+    words = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_flow_run_is_named_and_tagged_by_its_recipe(told: dict[str, Any]) -> None:
+    assert told["name"] == "Küche & Co 20260101T000000Z-abcdef"
+    assert told["tags"] == ["Küche & Co"]
+
+
+def test_progress_is_a_bar_where_the_total_is_known_and_a_count_where_not(told: dict[str, Any]) -> None:
+    assert ["progress", None, 100.0] in told["artifacts"]
+    assert ["markdown", None, "3 parts so far"] in told["artifacts"]
+
+
+def test_what_was_built_has_its_page_and_what_was_reused_has_none(told: dict[str, Any]) -> None:
+    pages = [(key, data) for _, key, data in told["artifacts"] if key]
+    assert sorted(pages) == [("k-che-co-clean", "made clean"), ("k-che-co-sample", "made sample")]
+
+
+def test_a_server_that_is_gone_is_told_once_and_the_run_goes_on(told: dict[str, Any]) -> None:
+    assert ["finished", "vocab", "built"] in told["heard"]
+    (warning,) = [message for message in told["warned"] if "the server shows nothing more of this run" in message]
+    assert "which goes on" in warning
+
+
+def test_the_onlooker_hears_everything(told: dict[str, Any]) -> None:
+    stages = ("clean", "sample", "dedup", "vocab")
+    assert [heard for heard in told["heard"] if heard[0] == "progress"] == [
+        ["progress", stage, done] for stage in stages for done in (1, 2, 3)
+    ]
+
+
+def test_the_dashboard_is_light() -> None:
+    """The watcher imports neither torch nor numba, which an unchanged run must not pay for."""
+    script = "import sys, flows.dashboard.watching; print([m for m in ('torch', 'numba') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"
