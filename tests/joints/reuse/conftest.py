@@ -205,7 +205,7 @@ def walked(alloy: Path, tmp_path_factory: pytest.TempPathFactory) -> Walked:
         "JOINTS_TRACE_PROJECT": str(PROJECT),
         "NUMBA_CACHE_DIR": str(kernels),
     }
-    _run_program("walk_road.py", alloy / "alloy.toml", root, environment=tracing)
+    _run_program("walk_road.py", alloy / "alloy.toml", root, "evaluate", environment=tracing)
     functions: dict[str, set[tuple[str, str, int]]] = {}
     packages: dict[str, set[str]] = {}
     for path in trace.glob("*.json"):

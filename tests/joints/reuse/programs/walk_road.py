@@ -1,9 +1,10 @@
-"""Builds the stages of a recipe in order, without Prefect: `walk_road.py RECIPE ROOT [KEY=VALUE ...]`.
+"""Builds the stages of a recipe in order, without Prefect: `walk_road.py RECIPE ROOT LAST_STAGE [KEY=VALUE ...]`.
 
 Prints one JSON line a stage: {"stage", "outcome", "content", "path"}. With the tracer in place (`sitecustomize.py`),
 what runs within a stage's `run(workspace)` is recorded under the stage's name.
 """
 
+import contextlib
 import importlib
 import json
 import sys
@@ -33,7 +34,11 @@ def record_stages(tracer: Any) -> None:
         module.build_artifact = lambda *a, _build=standing, _traced=build, **k: _traced(*a, _build=_build, **k)
 
 
-def main(recipe_path: Path, root: Path, settings: list[str]) -> None:
+class _Arrived(Exception):
+    """The last stage that was asked for stands."""
+
+
+def main(recipe_path: Path, root: Path, last: str, settings: list[str]) -> None:
     """Walk the road."""
     recipe = load_recipe(recipe_path, root, settings)
     context = RunContext(root, run_id="20250101T000000Z-abcdef")
@@ -44,10 +49,13 @@ def main(recipe_path: Path, root: Path, settings: list[str]) -> None:
         artifact = BUILDERS[stage](context, *inputs)
         told = {"stage": stage, "outcome": artifact.outcome, "content": artifact.content, "path": str(artifact.path)}
         print(json.dumps(told), flush=True)
+        if stage == last:
+            raise _Arrived
         return artifact
 
-    walk(recipe, step)
+    with contextlib.suppress(_Arrived):
+        walk(recipe, step)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4:])
