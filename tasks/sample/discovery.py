@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.remote import RemoteFile, is_remote, list_remote
 
@@ -199,6 +199,11 @@ def _consider(listing: SourceFiles, path: Path | RemoteFile, relative: str, size
     if format is None or (source.format != "auto" and format != source.format):
         listing.passed_over["of another format"] += 1
         return
+    if source.thread is not None and format != "jsonl":
+        raise RecipeError(
+            f"sample: source `{source.name}` reads threads, and {relative} is {format}; threads are read from jsonl."
+            f' Add format = "jsonl" to the source, or remove its `thread`.'
+        )
     listing.files.append(InputFile(source.name, path, relative, format, compression, size))
 
 

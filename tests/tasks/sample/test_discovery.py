@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import InputError, RecipeError
-from tasks.sample.config import SampleConfig, Source
+from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import find_files, guess_format
 
 
@@ -167,3 +167,8 @@ def test_source_names_must_differ():
     source = Source(name="s", paths="x", weight=0.5)
     with pytest.raises(ValidationError, match="s is used more than once"):
         SampleConfig(sources=(source, source), budget_tokens=1)
+
+
+def test_threads_of_another_format_are_refused(tree):
+    with pytest.raises(RecipeError, match="threads are read from jsonl"):
+        listing(f"{tree}/a.txt", thread=Thread())
