@@ -2,7 +2,7 @@
 
 import typer
 
-from flows.commands import identity, models, peeking, planning, records, running, service
+from flows.commands import identity, leaking, models, peeking, planning, records, running, service
 
 app = typer.Typer(
     name="bessemer",
@@ -22,6 +22,7 @@ COMMANDS = (
     records.ls,
     peeking.peek,
     records.why,
+    leaking.leaks,
     records.step,
     records.report,
     models.generate,

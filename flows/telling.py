@@ -36,6 +36,30 @@ def tell_life(life: Life, console: Console) -> None:
     console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
 
 
+def leak_counts_table(counts: list[dict[str, Any]]) -> Table:
+    """By benchmark: items, and how many are leaked, clean, unmatchable; leaked ones that are still in the text."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("benchmark")
+    for name in ("items", "leaked", "clean", "unmatchable", "remains"):
+        table.add_column("still in the text" if name == "remains" else name, justify="right")
+    for line in counts:
+        table.add_row(escape(line["benchmark"]), *(f"{line[name]:,}" for name in list(line)[1:]))
+    return table
+
+
+def tell_item(item: dict[str, Any], console: Console) -> None:
+    """One benchmark item: its state, and under it each document that holds it."""
+    colour = "bold red" if item["leaks"] else "dim"
+    console.print(f"[{colour}]{item['state']:<12}[/]{escape(item['benchmark'])}  {escape(item['item_id'])}")
+    for leak in item["leaks"]:
+        place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  " if "path" in leak else ""
+        stays = ", still in the text" if leak["remains"] else ""
+        console.print(
+            f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
+            f" {leak['form']}, {leak['matched']:,} of {leak['total']:,}{stays}"
+        )
+
+
 def _survivor(survivor: dict[str, Any]) -> str:
     """The document that stays in a duplicate's place, and the earlier run's artifact that holds it."""
     holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"

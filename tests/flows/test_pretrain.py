@@ -161,6 +161,27 @@ def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     assert cut["fate"].startswith("trained in ")
 
 
+def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]) -> None:
+    at = ("--root", root, "--run", first["run_id"])
+    told = json.loads(bessemer("leaks", *at, "--json").stdout)
+    (counts,) = told["benchmarks"]
+    assert (counts["benchmark"], counts["items"], counts["leaked"]) == ("cloze", 3, 1)
+    assert {item["item_id"]: item["state"] for item in told["items"]} == {
+        "leaked": "leaked",
+        "clean": "clean",
+        "clean-too": "clean",
+    }
+    (leak,) = next(item["leaks"] for item in told["items"] if item["state"] == "leaked")
+    assert (leak["path"], leak["doc_id"]) == ("leak.txt", document_named(artifacts, "leak.txt"))
+    one_by_one = bessemer("leaks", "cloze", "--state", "clean", *at).stdout
+    assert one_by_one.split() == ["clean", "cloze", "clean", "clean", "cloze", "clean-too", "2", "clean"]
+    assert "cloze" in bessemer("leaks", *at).stdout
+    unknown = bessemer("leaks", "mmlu", *at, check=False)
+    assert unknown.returncode == 3
+    assert "the run checked no benchmark of this name; it has cloze" in unknown.stderr
+    assert bessemer("leaks", "--state", "dirty", *at, check=False).returncode == 2
+
+
 def test_why_takes_the_name_that_step_and_leaks_give_a_piece(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
