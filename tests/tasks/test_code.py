@@ -1,13 +1,16 @@
 """The code fingerprint changes with meaning and with nothing else."""
 
 import ast
+import importlib
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import tasks.code
+from flows.road import STAGES
 from model.errors import Bug
+from tasks.build import Stage
 from tasks.code import code_closure, normalised
 
 
@@ -160,3 +163,10 @@ def test_dynamic_imports_are_refused_with_their_place(small_project: Path, dynam
 def test_a_root_that_does_not_exist_is_a_bug(small_project: Path) -> None:
     with pytest.raises(Bug, match=r"tasks\.nowhere"):
         code_closure(["tasks.nowhere"])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_has_a_fingerprint_that_begins_at_its_own_module(stage: str) -> None:
+    module = importlib.import_module(f"tasks.{stage}.stage")
+    (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
+    assert {f"tasks.{stage}.stage", f"tasks.{stage}.config", "tasks.workspace"} <= set(code_closure(declared.roots))
