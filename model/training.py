@@ -7,6 +7,7 @@ the first one writes and speaks.
 
 import os
 import resource
+import shutil
 import time
 from pathlib import Path
 from typing import Any, TextIO
@@ -197,7 +198,9 @@ def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, j
     weights = engine.weights()
     if not ranks.is_first:
         return
-    result.mkdir(exist_ok=True)
+    # A trainer that was paused here and passed over may still hold these files open: fresh ones are out of its reach.
+    shutil.rmtree(result, ignore_errors=True)
+    result.mkdir()
     journal.write(result)
     save_model(
         result,
