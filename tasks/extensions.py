@@ -1,7 +1,7 @@
 """Functions of the user, named `module:function` in a recipe: found, loaded and fingerprinted here and nowhere else.
 
-This is the one module below `flows/` that imports by name. No stage's pure code imports it: a stage's front resolves the
-names before the build and hands the functions over, and puts their fingerprints into the identity as it does with
+This is the one module below `flows/` that imports by name. No stage's pure code imports it: a stage's front resolves
+the names before the build and hands the functions over, and puts their fingerprints into the identity as it does with
 inputs. A fingerprint covers the user's module and every module of the same folder that it reaches by static imports,
 by meaning as ours (`tasks/code.py`), and the versions of the installed distributions that they import.
 """
@@ -20,7 +20,8 @@ from tasks.code import PACKAGES, normalised
 from tasks.digests import combined_digest, digest_bytes
 
 _DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
-_loaded: dict[str, str] = {}
+_loaded: dict[str, tuple[str, str]] = {}
+_folders: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,13 @@ class Extension:
     """A function of the user and the fingerprint of the code behind it."""
 
     name: str
+    folder: Path
     function: Callable[..., Any]
     fingerprint: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process loads the code anew, and refuses other code than this."""
+        return _load_again, (self.name, self.folder, self.fingerprint)
 
 
 def is_extension(name: str) -> bool:
@@ -54,15 +60,22 @@ def load_extension(name: str, folder: Path, where: str) -> Extension:
     if function is None:
         there = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
         raise RecipeError(f"{where}: `{name}`: {module} has no `{attribute}`; it has {there or 'no function'}")
-    return Extension(name, function, fingerprint)
+    return Extension(name, folder, function, fingerprint)
+
+
+def _load_again(name: str, folder: Path, fingerprint: str) -> Extension:
+    extension = load_extension(name, folder, str(folder))
+    if extension.fingerprint != fingerprint:
+        raise RecipeError(f"{folder}: the code behind `{name}` was edited while it ran; run again")
+    return extension
 
 
 def _load(module: str, folder: Path, modules: list[str], fingerprint: str, name: str, where: str) -> Any:
-    # Worker processes find the module again by its name, so that the folder has to stay on the path.
-    if str(folder) not in sys.path:
-        sys.path.append(str(folder))
-    key = f"{folder}/{module}"
-    if _loaded.get(key) != fingerprint:
+    # Another folder may hold a module of the same name, so that only the one in use stays on the path.
+    sys.path[:] = [place for place in sys.path if place not in _folders]
+    sys.path.append(str(folder))
+    _folders.add(str(folder))
+    if _loaded.get(module) != (str(folder), fingerprint):
         # A process that lives long must not go on with what the file said yesterday.
         for reached in modules:
             sys.modules.pop(reached, None)
@@ -76,7 +89,7 @@ def _load(module: str, folder: Path, modules: list[str], fingerprint: str, name:
             f"{where}: `{name}`: `{module}` was imported from {getattr(loaded, '__file__', 'elsewhere')}, not from"
             f" {folder}; rename your module"
         )
-    _loaded[key] = fingerprint
+    _loaded[module] = (str(folder), fingerprint)
     return loaded
 
 

@@ -14,7 +14,7 @@ from tasks.clean import c4, fineweb, gopher, language, source_code
 from tasks.clean.about import CODE, About
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits import HTML_TO_TEXT, Edit, edit_of
-from tasks.clean.emoji_words import FACES
+from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS
 from tasks.clean.rule import Rule
 from tasks.clean.signs import beginnings, signs_of
@@ -28,7 +28,7 @@ RULES: dict[str, Rule] = {
 }
 _SPACE, _BEYOND_ASCII = 32, 128
 _LOOK_BYTES = 256
-_FACE_BEGINNINGS = beginnings(FACES)
+_FACE_BEGINNINGS = beginnings(STANDING_ALONE, ANYWHERE)
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,14 @@ def document_signs(data: np.ndarray, offsets: np.ndarray) -> list[int]:
 
 def _edit(name: str, limits: Mapping[str, float], supplied: Supplied) -> Edit:
     if name in supplied.functions:
-        return Edit(name, supplied.functions[name])
+        return Edit(name, supplied.functions[name].function)
     return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
 
 
 def _rule(name: str, limits: Mapping[str, float], supplied: Supplied) -> tuple[Rule, float]:
     if name not in supplied.functions:
         return RULES[name], limits.get(name, LIMITS[name])
-    own = supplied.functions[name]
+    own = supplied.functions[name].function
     if not isinstance(own, Rule):
         return Rule(name, functools.partial(_own_reason, own)), 0.0
     if name not in limits:

@@ -36,14 +36,13 @@ def alternatives(words: Iterable[str]) -> str:
 
 _EMOTICONS = read_pairs("emoticons.tsv")
 _KAOMOJI = read_pairs("kaomoji.tsv")
-_WORD_LIKE = {face: name for face, name in _KAOMOJI.items() if face.isalpha()}
 _FACES = {**_EMOTICONS, **_KAOMOJI}
-_SIGN_FACES = [face for face in _KAOMOJI if face not in _WORD_LIKE]
-_EMOTICON = re.compile(
-    rf"(?:{alternatives(_SIGN_FACES)})|(?<!\S)(?:{alternatives([*_EMOTICONS, *_WORD_LIKE])})(?=[\s.,!?]|$)"
-)
-FACES = tuple(_FACES)
-"""Every emoticon and kaomoji that `emoticons_to_words` knows."""
+STANDING_ALONE = (*_EMOTICONS, *(face for face in _KAOMOJI if face.isalpha()))
+"""Emoticons that count between blanks only."""
+ANYWHERE = tuple(face for face in _KAOMOJI if not face.isalpha())
+"""Kaomoji, which may touch other text."""
+_STANDING_ALONE = re.compile(rf"(?:{alternatives(STANDING_ALONE)})(?=[\s.,!?]|$)")
+_ANYWHERE = re.compile(alternatives(ANYWHERE))
 MAY_BE_EMOJI = re.compile(
     "[\u00a9\u00ae\u203c\u2049\u20e3\u2122\u2139\u2194-\u21aa\u231a-\u23ff\u24c2\u25aa-\u27bf\u2934\u2935\u2b05-\u2b55"
     "\u3030\u303d\u3297\u3299\U0001f000-\U0001ffff]"
@@ -74,7 +73,11 @@ def emoticons_to_words(text: str, about: About) -> str:
         name = "" if about.emoji == "drop" else emoji_name(_FACES[match[0]], about.language)
         return set_apart(name, match.string, match.start(), match.end())
 
-    return _EMOTICON.sub(word, text)
+    def word_between_blanks(match: re.Match[str]) -> str:
+        before = match.string[match.start() - 1 : match.start()]
+        return match[0] if before and not before.isspace() else word(match)
+
+    return _STANDING_ALONE.sub(word_between_blanks, _ANYWHERE.sub(word, text))
 
 
 @functools.cache

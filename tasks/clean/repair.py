@@ -2,9 +2,9 @@
 
 Mojibake is found and undone by ftfy (Speer 2019). Of ftfy only the decoding and the entities are used: straightening
 quotes, folding wide characters or splitting ligatures would change text that is not broken. ftfy is slow, so a line
-goes there only when it holds what ftfy's own test for badness asks for: two neighbouring characters outside ASCII of
-which one is more unusual than the plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, or one
-of the few letters whose partner may have become a blank.
+goes there only when a compiled search finds what ftfy's own test for badness asks for: two neighbouring characters
+outside ASCII of which one is more unusual than the plain letters and punctuation of Cyrillic, Chinese, Japanese and
+Korean text, or one of the few letters whose partner may have become a blank.
 """
 
 import re
@@ -12,15 +12,12 @@ import unicodedata
 
 import ftfy
 import ftfy.fixes
+import numpy as np
 import regex
 
 from tasks.clean.about import About
+from tasks.clean.signs import lines_with_mojibake
 
-_PLAIN = (
-    r"\x00-\x7f\u0410-\u044f\u0401\u0451\u2013\u2014\u2018\u2019\u201c\u201d\u2026\u2060\u00a0"
-    r"\u3000-\u9fff\uac00-\ud7a3\uff00-\uff65"
-)
-_MAY_BE_MOJIBAKE = re.compile(rf"[^{_PLAIN}][^\x00-\x7f]|[^\x00-\x7f][^{_PLAIN}]|[\x80-\x9fŒœÃÂÐÎÁàâĂÅ°]")
 _LINE_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
 _TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _INVISIBLE = re.compile(
@@ -45,12 +42,15 @@ _TAGS = regex.compile("(?<!\U0001f3f4[\U000e0020-\U000e007f]*)[\U000e0000-\U000e
 def undo_mojibake(text: str, about: About) -> str:
     """Lines decoded with the wrong encoding are decoded with the right one, where ftfy is sure of it."""
     del about
-    if text.isascii() or not _MAY_BE_MOJIBAKE.search(text):
+    if text.isascii():
         return text
-    return "\n".join(
-        ftfy.fix_encoding(line) if not line.isascii() and _MAY_BE_MOJIBAKE.search(line) else line
-        for line in text.split("\n")
-    )
+    broken = lines_with_mojibake(np.frombuffer(text.encode(), np.uint8))
+    if not broken.any():
+        return text
+    lines = text.split("\n")
+    for line in np.flatnonzero(broken).tolist():
+        lines[line] = ftfy.fix_encoding(lines[line])
+    return "\n".join(lines)
 
 
 def undo_entities(text: str, about: About) -> str:

@@ -40,8 +40,12 @@ REPEATED_LINE = 1 << 14
 JAVASCRIPT = 1 << 15
 POLICY = 1 << 16
 IMAGE = 1 << 17
-ALWAYS = (1 << 31) - 1
+ALWAYS = 1 << 30
+"""Every document has it: the sign of edits that no search can spare."""
 
+STANDS_ALONE, ANYWHERE = 1, 2
+_AFTER_A_SHORT_FACE = b"\x00 \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f.,!?\xc2\xe1\xe2\xe3"
+"""First bytes of all blanks among them."""
 _SHORT_DIGITS = 3
 _MANY_DIGITS = 8
 _BASIS = np.uint64(0xCBF29CE484222325)
@@ -53,20 +57,58 @@ _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
 
 
 @functools.cache
-def beginnings(faces: tuple[str, ...]) -> npt.NDArray[np.bool_]:
-    """256 x 256: whether one of `faces` begins with these two bytes; of those of one byte, every second byte does."""
-    table = np.zeros((256, 256), np.bool_)
-    for face in faces:
-        raw = face.encode()
-        table[raw[0], raw[1] if len(raw) > 1 else slice(None)] = True
+def beginnings(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> npt.NDArray[np.uint8]:
+    """Slot of three bytes -> STANDS_ALONE where an emoticon of the first kind may begin with them, ANYWHERE for one of
+    the second. One of two bytes has a blank, a mark of the end of a sentence, or nothing as its third."""
+    table = np.zeros(1 << 16, np.uint8)
+    for kind, faces in ((STANDS_ALONE, standing_alone), (ANYWHERE, anywhere)):
+        for face in faces:
+            raw = face.encode()
+            for third in raw[2:3] or _AFTER_A_SHORT_FACE:
+                table[_slot(raw[0], raw[1], third)] |= kind
     return table
 
 
-def signs_of(data: np.ndarray, offsets: np.ndarray, faces: npt.NDArray[np.bool_]) -> np.ndarray:
+def signs_of(data: np.ndarray, offsets: np.ndarray, faces: npt.NDArray[np.uint8]) -> np.ndarray:
     """The signs (uint32) of each document data[offsets[i]:offsets[i + 1]] (uint8, int64); `faces` from `beginnings`."""
     found = np.zeros(len(offsets) - 1, np.uint32)
     _signs(data, offsets, character_flags(), faces, found)
     return found
+
+
+def lines_with_mojibake(raw: np.ndarray) -> np.ndarray:
+    """Which lines (bool) of a text (UTF-8 bytes) have the sign of mojibake."""
+    found = np.zeros(int((raw == ord("\n")).sum()) + 1, np.bool_)
+    _lines_with_mojibake(raw, character_flags(), found)
+    return found
+
+
+@kernel
+def _is_mojibake_sign(before, before_flags, flags):
+    """Two neighbours outside ASCII of which one is not plain text of its script, or a sign by itself."""
+    return flags & MOJIBAKE_ALONE != 0 or (before >= 0x80 and (flags & SOUND == 0 or before_flags & SOUND == 0))
+
+
+@kernel
+def _lines_with_mojibake(raw, table, found):
+    line = 0
+    before = before_flags = np.int64(0)
+    position = 0
+    while position < len(raw):
+        if raw[position] < 0x80:
+            line += raw[position] == 10
+            before = np.int64(0)
+            position += 1
+            continue
+        codepoint, position = decode(raw, position)
+        flags = flags_of(codepoint, table)
+        found[line] |= _is_mojibake_sign(before, before_flags, flags)
+        before, before_flags = codepoint, flags
+
+
+@kernel
+def _slot(first, second, third):
+    return ((first * 257 + second) * 263 + third * 7) & 0xFFFF
 
 
 @kernel
@@ -88,7 +130,7 @@ def _signs(data, offsets, table, faces, found):
 
 @kernel
 def _signs_of_one(data, begin, end, table, faces):
-    signs = np.uint32(0)
+    signs = np.uint32(ALWAYS)
     position = begin
     before = np.int64(10)
     before_flags = np.int64(BLANK)
@@ -105,7 +147,7 @@ def _signs_of_one(data, begin, end, table, faces):
             codepoint, following = decode(data, position)
             flags = flags_of(codepoint, table)
             signs |= np.uint32(NON_ASCII)
-            if flags & MOJIBAKE_ALONE or (before >= 0x80 and (flags & SOUND == 0 or before_flags & SOUND == 0)):
+            if _is_mojibake_sign(before, before_flags, flags):
                 signs |= np.uint32(MOJIBAKE)
             if flags & MAY_BE_EMOJI:
                 signs |= np.uint32(EMOJI)
@@ -175,10 +217,10 @@ def _signs_of_one(data, begin, end, table, faces):
         else:
             shortcode = address = -1
         if position + 1 < end:
-            if faces[byte, data[position + 1]] and (before_flags & BLANK or byte >= 0x80 or byte == 40):
+            third = data[position + 2] if position + 2 < end else np.uint8(0)
+            kind = faces[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
+            if kind & ANYWHERE or (kind and before_flags & BLANK):
                 signs |= np.uint32(EMOTICON)
-        elif faces[byte, 0] and before_flags & BLANK:
-            signs |= np.uint32(EMOTICON)
         if byte != 10:
             line_state = (line_state ^ np.uint64(codepoint)) * _PRIME
             line_has_text |= flags & BLANK == 0

@@ -69,4 +69,4 @@ def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]
     digests |= {f"words {name}": words.digest() for name, words in word_lists.items()}
     if deny:
         digests["deny-list"] = deny.digest()
-    return Supplied(deny, word_lists, {name: extension.function for name, extension in loaded.items()}), digests
+    return Supplied(deny, word_lists, loaded), digests

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tasks.clean.about import About
 from tasks.clean.chain import document_signs
 from tasks.clean.edits import EDIT_FUNCTIONS
-from tasks.clean.emoji_words import FACES
-from tasks.clean.signs import ALWAYS, MOJIBAKE
+from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
+from tasks.clean.signs import ALWAYS, AT, MOJIBAKE, REPEATED_LINE
 
 PIECES = st.sampled_from(
     [
@@ -24,7 +24,7 @@ PIECES = st.sampled_from(
     ]
 )  # fmt: skip
 TEXTS = st.one_of(
-    st.lists(st.one_of(PIECES, st.sampled_from(FACES)), max_size=12).map("".join),
+    st.lists(st.one_of(PIECES, st.sampled_from((*ANYWHERE, *STANDING_ALONE))), max_size=12).map("".join),
     st.lists(PIECES, max_size=8).map(" ".join),
     st.text(st.sampled_from("0123456789 .-+():"), max_size=40),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
@@ -72,6 +72,6 @@ def test_sound_text_needs_no_edit_of_repair(sound):
 def test_documents_of_a_buffer_are_told_apart():
     raw = np.frombuffer(b"a@b.org plain same\nsame", np.uint8)
     first, second, third = document_signs(raw, np.array([0, 7, 14, 23], np.int64))
-    assert first
-    assert not second
-    assert third
+    assert first == ALWAYS | AT
+    assert second == ALWAYS
+    assert third == ALWAYS | REPEATED_LINE

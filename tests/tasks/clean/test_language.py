@@ -1,0 +1,57 @@
+"""Languages are told offline, with a confidence that speaks of the whole text."""
+
+import numpy as np
+import pytest
+
+from tasks.clean.about import About
+from tasks.clean.chain import Chain
+from tasks.clean.config import CleanConfig
+from tasks.clean.language import identify_language
+
+TEXTS = {
+    "en": "The committee will meet again next week to discuss what should be done about the old bridge. ",
+    "ru": "Комитет соберётся на следующей неделе, чтобы решить, что делать со старым мостом через реку. ",
+    "it": "Il comitato si riunirà la prossima settimana per decidere che cosa fare del vecchio ponte. ",
+    "zh": "委员会下周将再次开会，讨论应该如何处理那座老桥，以及由谁来承担维修的费用。",
+}
+
+
+def identify(text):
+    return identify_language(np.frombuffer(text.encode(), np.uint8))
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_a_text_in_one_language_is_told_with_confidence(language):
+    found, confidence = identify(TEXTS[language] * 3)
+    assert found == language
+    assert confidence > 0.9
+
+
+def test_a_text_in_two_languages_has_about_half_the_confidence():
+    mixed = TEXTS["en"] * 15 + TEXTS["it"] * 15
+    assert identify(mixed)[1] == pytest.approx(0.5, abs=0.26)
+
+
+def test_windows_cover_a_long_text_to_its_end():
+    assert identify(TEXTS["en"] * 2 + TEXTS["ru"] * 200)[0] == "ru"
+
+
+def test_documents_of_other_languages_are_dropped_by_name():
+    chain = Chain.of(CleanConfig(preset="minimal", languages=("en", "ru")), "minimal")
+    assert chain.clean(TEXTS["en"], About()).dropped is None
+    dropped = chain.clean(TEXTS["it"], About(language="en")).dropped  # the source's hint does not save it
+    assert (dropped.rule, dropped.evidence) == ("language", "it")
+
+
+def test_a_text_of_many_languages_fails_the_confidence_of_fineweb():
+    chain = Chain.of(CleanConfig(rules=("language_confidence",)), "fineweb")
+    mixed = (TEXTS["en"] * 6, TEXTS["it"] * 6, TEXTS["zh"] * 6, TEXTS["ru"] * 4)
+    dropped = chain.clean("\n".join(mixed), About()).dropped
+    assert (dropped.rule, dropped.limit) == ("language_confidence", 0.65)
+    assert dropped.value < 0.65
+
+
+def test_an_identified_language_names_the_emoji():
+    chain = Chain.of(CleanConfig(preset="minimal", add=("emoji",)), "minimal")
+    assert chain.clean(TEXTS["it"] + "❤️", About()).text.endswith("cuore rosso")
+    assert chain.clean(TEXTS["en"] + "❤️", About()).language[0] == "en"
