@@ -169,10 +169,10 @@ def main() -> None:
     memory = (base + slope * TARGET) / 1e9
     minutes = rows[-1]["seconds"] / 60 * (TARGET / sizes[-1]) ** max(1.0, growth)
     verdict = "fits" if memory <= LIMIT_GB else "does not fit"
+    print(f"memory = {base / 1e6:.0f} MB + {slope:.1f} bytes a document, time grows as N^{growth:.2f}")
     print(
-        f"memory = {base / 1e6:.0f} MB + {slope:.1f} bytes a document, time grows as N^{growth:.2f}: {TARGET:,} documents"
-        f"\nwould take {memory:.1f} GB ({verdict} in {LIMIT_GB:.0f} GB) and {minutes:.0f} minutes on one core, if reading"
-        " the files is no slower"
+        f"{TARGET:,} documents would take {memory:.1f} GB ({verdict} in {LIMIT_GB:.0f} GB) and {minutes:.0f} minutes on"
+        " one core, if reading the files is no slower"
     )
 
 

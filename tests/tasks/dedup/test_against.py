@@ -207,3 +207,15 @@ def test_a_run_stands_for_the_index_that_it_ended_with(context, make_documents) 
     assert texts_of(named) == [prose(2)]
     with pytest.raises(RecipeError, match="night2, which ended before"):
         build_dedup(context, documents, QUIET.model_copy(update={"against": ("night2",)}))
+
+
+def test_of_earlier_documents_that_are_alike_each_can_be_named(context, make_documents) -> None:
+    words = prose(1).split()
+    first = " ".join(words)
+    second = " ".join(["other" if place in (10, 40) else word for place, word in enumerate(words)])
+    old = [build_dedup(context, make_documents([[("web", text)]]), QUIET) for text in (first, second)]
+    new = build_dedup(context, make_documents([[("web", edited(second, 100)), ("web", prose(2))]]), against(*old))
+    ((rule, jaccard, evidence),) = drops(new)
+    # 111 of 121 shingles are the second's, 101 of 131 the first's; of the first two 106 of 126 are common.
+    assert (rule, jaccard) == ("near_duplicate_of_earlier", pytest.approx(111 / 121, abs=1e-3))
+    assert evidence["earlier"] == old[1].identity
