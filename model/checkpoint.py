@@ -84,6 +84,8 @@ def save_checkpoint(
         _complete(temporary, target)
         for old in [*sorted(folder.glob("step-*"))[:-keep], *folder.glob("damaged-*")]:
             _remove(old)
+    # Nobody leaves before it stands: a rank that ends has the others ended soon after.
+    ranks.barrier()
     return target
 
 
