@@ -32,6 +32,7 @@ OTHERS: dict[str, list[Any]] = {
     "clean.limits": [{"gopher_words_min": 30.0}],
     "clean.without": [()],
     "clean.presets": [{"notes": "c4"}],
+    "dedup.repeated_bytes": [100],
 }
 """Values that must name something that exists, which no type can tell."""
 ONE_VALUE = {
