@@ -13,8 +13,13 @@ MOST_FEATURES = 8 * LOOK_BYTES
 
 _BASIS = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
-_WORD, _PAIR, _SHAPE, _SHAPES2, _SHAPES3 = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4), np.uint64(5)
-_MASK = np.uint64(DIMENSIONS - 1)
+_WORD, _PAIR, _SHAPE, _SHAPES2, _SHAPES3, _SIGN, _LINE = (np.uint64(kind) for kind in range(1, 8))
+_MASK = np.uint64(DIMENSIONS // 2 - 1)
+_UPPER_HALF = np.uint64(DIMENSIONS // 2)
+_WORD_VALUE = np.float32(0.1)
+"""What a word counts beside a shape: words tell topics and languages, and unseen sources have others. With 0.3 the AUC
+on unseen halves of the sources fell from .929 to .923, with 1 below .90."""
+_LONG_LINE = 16
 _RATE = 0.2
 _EPSILON = 1e-8
 _DECAY = 1e-6
@@ -22,7 +27,9 @@ _DECAY = 1e-6
 
 @kernel
 def _feature(kind, state):
-    return np.int32(finish((state ^ kind) * _PRIME) & _MASK)
+    """Words and pairs in the lower half of the dimensions, shapes in the upper one."""
+    place = finish((state ^ kind) * _PRIME) & _MASK
+    return np.int32(place) if kind < _SHAPE else np.int32(place | _UPPER_HALF)
 
 
 @kernel
@@ -44,6 +51,7 @@ def count_features(raw, table, features, values):
     before = shape_before = shape_before_that = _BASIS
     last_sign = np.uint64(0)
     in_word = False
+    words_in_line = 0
     position = begin
     while position <= end:
         if position < end:
@@ -63,9 +71,13 @@ def count_features(raw, table, features, values):
             word = shape = _BASIS
             last_sign = np.uint64(0)
             in_word = False
+            words_in_line += 1
         if flags & BLANK:
             if codepoint == 10:
                 shape_before_that, shape_before = shape_before, np.uint64(10)
+                features[count] = _feature(_LINE, np.uint64(min(words_in_line, _LONG_LINE)))
+                count += 1
+                words_in_line = 0
         elif count + 10 < len(features):
             in_word = True
             word = (word ^ np.uint64(codepoint)) * _PRIME
@@ -79,6 +91,8 @@ def count_features(raw, table, features, values):
                 sign = np.uint64(5)
             else:
                 sign = np.uint64(codepoint)
+                features[count] = _feature(_SIGN, sign)
+                count += 1
             if sign != last_sign or sign > np.uint64(5):
                 shape = (shape ^ sign) * _PRIME
             last_sign = sign
@@ -92,8 +106,9 @@ def count_features(raw, table, features, values):
         while run < count and features[run] == features[index]:
             run += 1
         features[kept] = features[index]
-        values[kept] = np.sqrt(np.float32(run - index))
-        total += run - index
+        value = np.sqrt(np.float32(run - index))
+        values[kept] = value if features[index] >= DIMENSIONS // 2 else value * _WORD_VALUE
+        total += values[kept] * values[kept]
         kept += 1
         index = run
     for feature in range(kept):

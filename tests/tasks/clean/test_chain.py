@@ -10,8 +10,8 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.clean.about import About
 from tasks.clean.chain import Chain
 from tasks.clean.cleaning import clean_part
-from tasks.clean.config import CleanConfig
-from tasks.clean.stage import build_clean
+from tasks.clean.config import CleanConfig, WordListConfig
+from tasks.clean.stage import build_clean, read_supplied
 from tasks.config import StrictConfig
 from tasks.parts import unit_name
 from tasks.report import StageReport
@@ -146,3 +146,49 @@ def test_a_wiped_out_source_stops_the_stage(tmp_path):
         build_clean(context, artifact, CleanConfig())
     allowed = CleanConfig(wipe_out_overrides={"tweets": 1.0})
     assert build_clean(context, artifact, allowed).report.source("tweets").dropped == {"gopher_words_min": 120}
+
+
+def test_a_recipe_may_give_the_order_and_the_limits_of_edits():
+    about = About("text", "en")
+    repeated = "a line\n" * 4 + PROSE
+    assert Chain.of(CleanConfig(), "gopher").clean(repeated, about).text == "a line\n" + PROSE
+    assert Chain.of(CleanConfig(limits={"repeated_lines": 6}), "gopher").clean(repeated, about).edits == ()
+    masked_first = Chain.of(CleanConfig(edits=("email", "entities"), rules=()), "gopher")
+    assert masked_first.clean("jo&#64;mill.org", about).text == "jo@mill.org"
+    undone_first = Chain.of(CleanConfig(edits=("entities", "email"), rules=()), "gopher")
+    assert undone_first.clean("jo&#64;mill.org", about).text == "<email>"
+    rules = ("gopher_stop_words", "gopher_words_min")
+    assert Chain.of(CleanConfig(rules=rules), "gopher").clean("xyzzy", about).dropped.rule == rules[0]
+    assert Chain.of(CleanConfig(rules=rules[::-1]), "gopher").clean("xyzzy", about).dropped.rule == rules[1]
+
+
+def test_fineweb_looks_at_lines():
+    about = About("text", "en")
+    chain = Chain.of(CleanConfig(preset="fineweb", without=("c4_short_lines",)), "fineweb")
+    assert chain.clean(PROSE, about).dropped is None
+    listing = "\n".join(f"The house of the {word} and its garden" for word in PROSE.split()[:40])
+    assert chain.clean(listing, about).dropped.rule in ("c4_sentences", "gopher_duplicate_5_grams")
+    only_lines = CleanConfig(rules=("fineweb_finished_lines",))
+    assert Chain.of(only_lines, "fineweb").clean(listing, about).dropped.value == 0
+
+
+def test_word_lists_are_the_users(tmp_path):
+    (tmp_path / "words.txt").write_text("Monk\nold mill\n磨坊\n")
+    lists = (WordListConfig(name="trades", path=str(tmp_path / "words.txt"), limit=0.01),)
+    supplied, digests = read_supplied(CleanConfig(word_lists=lists))
+    assert set(digests) == {"words trades"}
+    chain = Chain.of(CleanConfig(preset="minimal", word_lists=lists), "minimal", supplied)
+    dropped = chain.clean(PROSE, About("text", "en")).dropped
+    assert dropped.rule == "words_trades"
+    assert dropped.value == pytest.approx(2 / len(PROSE.split()))
+    assert chain.clean("The miller slept.", About("text", "en")).dropped is None
+    assert chain.clean("在磨坊里", About("text", "zh")).dropped.rule == "words_trades"
+
+
+def test_an_unknown_language_is_written_where_it_is_sure():
+    rows = documents(("s", "text", PROSE)).set_column(
+        3, DOCUMENTS.field("lang"), pa.nulls(1, DOCUMENTS.field("lang").type)
+    )
+    result = clean_part(CleanConfig(), rows, 0)
+    assert result.tables["documents"].column("lang").to_pylist() == ["en"]
+    assert result.report.facts["languages"] == {"en": 1}

@@ -6,7 +6,9 @@ import emoji
 import pytest
 
 from tasks.clean.about import About
+from tasks.clean.alt_texts import images_to_alt_texts
 from tasks.clean.emoji_words import MAY_BE_EMOJI, emoji_to_words, emoticons_to_words
+from tasks.clean.homoglyphs import fold_homoglyphs
 from tasks.clean.html_text import html_to_text
 from tasks.clean.lines import (
     collapse_repeated_lines,
@@ -24,6 +26,8 @@ from tasks.clean.personal_data import (
     mask_phones,
     passes_luhn,
 )
+from tasks.clean.source_tag import tag_domain, tag_source
+from tasks.clean.stickers import shortcodes_to_words, stickers_to_words
 
 TEXT = About("text", "en")
 MARKDOWN = About("markdown", "en")
@@ -34,7 +38,7 @@ MARKDOWN = About("markdown", "en")
     [
         ("[![Build](https://x.io/b.svg)](https://x.io) Title", " Title"),
         ("![cov](https://img.shields.io/c.svg) ok", " ok"),
-        ("![a map](map.png)", "![a map](map.png)"),
+        ("![a map](map.png)", "![a map](map.png)"),  # `alt_texts` knows what to do with it
         ('<p align="center">Hi</p>', "Hi"),
         ("one<br>two", "one\ntwo"),
         ("a<!-- no\nno -->b", "ab"),
@@ -179,3 +183,91 @@ def test_unclosed_markup_costs_no_more_than_other_text(piece):
     begin = time.process_time()
     remove_markup(hostile, MARKDOWN)
     assert time.process_time() - begin < 2  # A search that starts over at each piece takes 10 s and more.
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("![a map](map.png)", "a map"),
+        ("[![shot](s.png)](u)", "[shot](u)"),
+        ("[![B](https://x/badge.svg)](u)", "[![B](https://x/badge.svg)](u)"),
+        ("`![x](y)`", "`![x](y)`"),
+        ('<img src=a alt="logo &amp; co" width=3>!', "logo & co!"),
+        ("a ![](x.png) b", "a  b"),
+    ],
+)
+def test_images_of_markdown_become_their_alternative_text(before, after):
+    assert images_to_alt_texts(before, MARKDOWN) == after
+
+
+def test_of_html_only_pictograms_become_text():
+    page = '<img class="emoji" alt="😀"> <img alt="[捂脸]"> <img alt="team photo">'
+    assert images_to_alt_texts(page, About("html")) == '😀 [捂脸] <img alt="team photo">'
+
+
+@pytest.mark.parametrize(
+    ("before", "language", "after"),
+    [
+        ("4\ufe0f\u20e3", "en", "keycap 4"),
+        ("👨\u200d👩\u200d👧", "it", "famiglia uomo donna e bambina"),
+        ("🇨🇳", "zh", "中国"),
+        ("🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f", "en", "Scotland"),
+        ("🤦🏽\u200d♀️", "en", "woman facepalming medium skin tone"),
+    ],
+)
+def test_keycaps_sequences_and_flags_have_names(before, language, after):
+    assert emoji_to_words(before, About("text", language)) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "language", "after"),
+    [
+        ("好吧(^_^)那走", "zh", "好吧 羞涩微笑 那走"),
+        ("what ¯\\_(ツ)_/¯ now", "en", "what person shrugging now"),
+        ("ಠ_ಠ", "en", "unamused face"),
+        ("orz, forza", "en", "person bowing, forza"),
+        ("f(x) (the T_Ts) (note)", "en", "f(x) (the T_Ts) (note)"),
+    ],
+)
+def test_kaomoji_may_touch_other_text(before, language, after):
+    assert emoticons_to_words(before, About("text", language)) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ship it :rocket::tada: now", "ship it :rocket::tada: now"),
+        ("ship it :rocket: :tada:", "ship it rocket party popper"),
+        (":+1: :+1: yes", "thumbs up yes"),
+        ("std::vector:x: 12:30:45 :nothing_like_it:", "std::vector:x: 12:30:45 :nothing_like_it:"),
+    ],
+)
+def test_shortcodes_become_names(before, after):
+    assert shortcodes_to_words(before, TEXT) == after
+
+
+def test_stickers_are_words_in_chinese_and_names_elsewhere():
+    assert stickers_to_words("累了[捂脸][捂脸]", About("text", "zh")) == "累了 捂脸"
+    assert stickers_to_words("tired [捂脸]", TEXT) == "tired person facepalming"
+    assert stickers_to_words("[编辑] [加油](https://a.org)", TEXT) == "[编辑] [加油](https://a.org)"
+    assert stickers_to_words("累了[捂脸]", About("text", "zh", "drop")) == "累了"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("pаypаl Моsсow", "paypal Moscow"),  # Cyrillic а, М, о, с
+        ("Cтол", "Стол"),  # Latin C
+        ("Москва hello σ-field", "Москва hello σ-field"),
+        ("x-ось дbж", "x-ось дbж"),  # b has no twin in small letters, д and ж none at all
+    ],
+)
+def test_look_alikes_are_folded_within_mixed_words_only(before, after):
+    assert fold_homoglyphs(before, TEXT) == after
+
+
+def test_tags_say_where_a_document_comes_from():
+    about = About("text", "en", source="blogs", domain="a.org")
+    assert tag_source("Text.", about) == "Source: blogs\n\nText."
+    assert tag_domain("Text.", about) == "URL: a.org\n\nText."
+    assert tag_domain("Text.", About(source="blogs")) == "Source: blogs\n\nText."
