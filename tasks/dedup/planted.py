@@ -8,7 +8,6 @@ Precision needs no measurement: a removal without a verified similarity at or ab
 """
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -23,13 +22,13 @@ from tasks.dedup.index import find_in_index, index_signatures
 from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.shingles import I64, U32, fold_table, shingle_sets, true_jaccard
 from tasks.dedup.survivors import Fates, least_agreement
+from tasks.intervals import wilson_interval
 from tasks.parts import unit_name
 from tasks.seed import seed64
 from tasks.workspace import Workspace, table_file_name
 
 LEAST_BYTES, MOST_BYTES = 400, 12_000
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-WILSON_Z = 1.959963984540054
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _OWN_WORD = 1 << 31
 _GOLDEN = 0.6180339887498949
@@ -201,14 +200,3 @@ def _index_parts(corpus: Corpus, workspace: Workspace) -> Iterator[U32]:
         else:
             name = table_file_name("index", unit_name(part - corpus.earlier_parts))
             yield index_signatures(read_table(workspace.file(name)))
-
-
-def wilson_interval(successes: int, trials: int) -> tuple[float | None, float | None]:
-    """Wilson's 95% score interval of a proportion; (None, None) without trials."""
-    if trials == 0:
-        return None, None
-    share, z2 = successes / trials, WILSON_Z**2
-    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    half = WILSON_Z * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
-    # At the ends the formula's exact value is 0 or 1; rounding would show .9999999999999999.
-    return 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half

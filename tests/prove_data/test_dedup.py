@@ -15,8 +15,8 @@ import pytest
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.planted import wilson_interval
 from tasks.dedup.stage import build_dedup
+from tasks.intervals import wilson_interval
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
 

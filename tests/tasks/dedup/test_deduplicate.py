@@ -14,7 +14,7 @@ from tasks.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.deduplicate import deduplicate
 from tasks.dedup.minhash import signatures_of, text_buffers
-from tasks.dedup.planted import near_copy, wilson_interval, word_spans
+from tasks.dedup.planted import near_copy, word_spans
 from tasks.dedup.stage import build_dedup
 from tasks.workspace import Workspace
 
@@ -251,12 +251,6 @@ def test_planted_copies_have_the_similarity_they_aim_at(target: float) -> None:
 def test_word_spans_cut_the_words_out() -> None:
     text = "Ein, zwei 三四 fünf!"
     assert [text[start:end] for start, end in word_spans(text)] == ["Ein", "zwei", "三", "四", "fünf"]
-
-
-def test_wilson_interval_of_known_values() -> None:
-    assert wilson_interval(0, 0) == (None, None)
-    assert wilson_interval(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
-    assert wilson_interval(100, 100)[1] == 1.0
 
 
 def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments) -> None:
