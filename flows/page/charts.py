@@ -126,6 +126,39 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
+def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> dict[str, Any]:
+    """What each rule removed of each source, as a share of the documents that the source had before the stage.
+
+    `lines` are findings `removed` of one stage, `read` documents by source, `colours` their numbers on the page.
+    """
+    ordered = list(reversed(lines))
+    names = [line["rule"] for line in ordered]
+    data = []
+    for source in sorted({source for line in lines for source in line["by_source"]}):
+        counts = [line["by_source"].get(source, 0) for line in ordered]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": names,
+                "x": [count / max(1, read.get(source, 0)) for count in counts],
+                "customdata": counts,
+                "name": source,
+                "meta": {"role": f"s{colours.get(source, 11)}"},
+                "hovertemplate": "%{customdata} documents, %{x:.2%}<extra>" + source + "</extra>",
+            }
+        )
+    layout = {
+        "height": 90 + 24 * len(names),
+        "barmode": "stack",
+        "bargap": 0.3,
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        "xaxis": {"title": {"text": "share of each source's documents, sources added up"}, "tickformat": ".0%"},
+        "yaxis": {"automargin": True},
+    }
+    return {"data": data, "layout": layout}
+
+
 def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
     """The search for near-duplicates: how likely a pair is compared by its similarity, what planted copies showed."""
     planted = duplicates["planted"]

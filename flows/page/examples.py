@@ -17,7 +17,7 @@ from tasks.clean.about import About
 from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
-PER_RULE = 3
+PER_RULE = 10
 PER_BENCHMARK = 4
 MOST_PARTS = 8
 EXCERPT_CHARS = 400

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import jinja2
 
 from flows.findings import DICTIONARIES, FINDINGS, conservation_line, finders, open_artifacts
-from flows.page.charts import bits_figure, duplicates_figure, scores_figure, training_figure
+from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure, training_figure
 from flows.page.examples import leaked_passages, removals
 from flows.record import RECORD
 from flows.wording import clock, compact, duration, shots_word, size
@@ -73,6 +73,7 @@ def _view(
     figures = {
         "training": attempt("training", lambda: _training(artifacts), None),
         "duplicates": attempt("duplicates", lambda: _duplicates(findings["duplicates"]), None),
+        "removed": attempt("what rules removed", lambda: _removed(findings, sources), None),
         "bits": attempt("bits per byte", lambda: bits_figure(bits) if bits else None, None),
     }
     tables = attempt("scores", lambda: _score_tables(findings["scores"]), [])
@@ -83,7 +84,8 @@ def _view(
         "findings": findings,
         "errors": [entry for entry in record["stages"] if entry["outcome"] == "failed"],
         "headlines": attempt("headlines", lambda: headlines(record, findings), []),
-        "colours": {source: number % 12 for number, source in enumerate(sources)},
+        "colours": _colours(sources),
+        "cleaned": [line for line in findings["removed"] if line["stage"] == "clean"][:MOST_RULES],
         "rules": attempt("rules", lambda: _rules(findings["removed"], examples), {}),
         "cuts": [
             {"stage": key[0], "rule": key[2], "examples": rows} for key, rows in examples.items() if key[1] == "cut"
@@ -151,6 +153,17 @@ def _score_tables(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         figure = scores_figure(accuracy) if accuracy else None
         tables.append({"task": task, "lines": lines, "notes": notes, "others": others, "figure": figure})
     return tables
+
+
+def _removed(findings: dict[str, Any], sources: list[str]) -> dict[str, Any] | None:
+    """The figure of what cleaning removed; None where it removed nothing."""
+    lines = [line for line in findings["removed"] if line["stage"] == "clean"][:MOST_RULES]
+    before = {line["source"]: line.get("sample", 0) for line in findings["funnel"]}
+    return removed_figure(lines, before, _colours(sources)) if lines else None
+
+
+def _colours(sources: list[str]) -> dict[str, int]:
+    return {source: number % 12 for number, source in enumerate(sources)}
 
 
 def _rules(removed: list[dict[str, Any]], examples: dict[tuple[str, str, str], Any]) -> dict[str, list[dict[str, Any]]]:

@@ -2,10 +2,10 @@
 it (Brown et al. 2020, appendix A).
 
 Features are hashed: words, their pairs, runs of one to three word shapes (`Xx.`, `x`, `9`), signs, lengths of lines.
-All but the first two carry over to sources and languages that the classifier has not seen. Logistic regression by AdaGrad over the documents
-in a seeded order, both kinds weighing the same. How well it tells sources apart that it has not seen is measured by
-leaving one source of each kind out in turn. A document of the rest stays when a Pareto draw, a function of its id, is
-above 1 - score, so that some unlike text stays too.
+All but the first two carry over to sources and languages that the classifier has not seen. Logistic regression by
+AdaGrad over the documents in a seeded order, both kinds weighing the same. How well it tells sources apart that it has
+not seen is measured by leaving one source of each kind out in turn. A document of the rest stays when a Pareto draw, a
+function of its id, is above 1 - score, so that some unlike text stays too.
 """
 
 import math

@@ -104,7 +104,7 @@ def test_every_rule_shows_documents_that_it_removed(made_run: Any):
 
     found = removals(open_artifacts(made_run.record))
     assert {key: len(rows) for key, rows in found.items()} == {
-        ("clean", "drop", "gopher_words_min"): 3,
+        ("clean", "drop", "gopher_words_min"): 4,
         ("clean", "drop", "gopher_stop_words"): 2,
         ("dedup", "drop", "near_duplicate"): 3,
         ("dedup", "drop", "exact_duplicate"): 1,
@@ -114,6 +114,19 @@ def test_every_rule_shows_documents_that_it_removed(made_run: Any):
     (example,) = found["dedup", "drop", "exact_duplicate"]
     assert example["path"] == "web/13.txt, record 0"
     assert example["excerpt"].startswith("Text 13 of web.")
+
+
+def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(page: Path):
+    reader = read(page)
+    assert "figure-removed" in reader.ids
+    assert "cleaned" in reader.ids
+    assert re.findall(r'<td class="title">(gopher_\w+)</td>.*data-name="web">(\d+)<', page.read_text()) == [
+        ("gopher_words_min", "4"),
+        ("gopher_stop_words", "2"),
+    ]
+    figures = json.loads(re.search(r'<script id="figures"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    (web,) = figures["removed"]["data"]
+    assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [0.1, 0.2])
 
 
 def test_a_leak_stands_marked_between_its_surroundings(page: Path):

@@ -1,4 +1,4 @@
-"""The classifier learns, is judged on sources that it has not seen, stays in the artifact, and drops by GPT-3's rule."""
+"""The classifier learns, is judged on unseen sources, stays in the artifact, and drops by GPT-3's rule."""
 
 import numpy as np
 import pytest
