@@ -29,10 +29,10 @@ def combined_digest(named: Iterable[tuple[str, str]]) -> str:
 
 
 class InputDigests:
-    """Digests of external files by (size, mtime_ns, inode), kept in `inputs.json` of the artifact root.
+    """Digests of external files by (size, mtime_ns, inode, ctime_ns), kept in `inputs.json` of the artifact root.
 
     A file changed less than two seconds before it was hashed is hashed again next time: its clock tick might hide a
-    later write of the same size.
+    later write of the same size. A program that writes and puts the old mtime back cannot put back the ctime.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -47,13 +47,13 @@ class InputDigests:
                 self._changed = True
 
     def digest(self, path: Path) -> str:
-        """The file's BLAKE3-128, read only when size, time or inode changed since it was last hashed."""
+        """The file's BLAKE3-128, read only when size, times or inode changed since it was last hashed."""
         status = path.stat()
-        mark = [status.st_size, status.st_mtime_ns, status.st_ino]
+        mark = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
         key = os.fspath(path)
         known = self._known.get(key)
-        if known is not None and known[:3] == mark and known[4]:
-            return known[3]
+        if known is not None and known[:-2] == mark and known[-1]:
+            return known[-2]
         hashed_at = time.time_ns()
         digest = digest_file(path)
         settled = hashed_at - status.st_mtime_ns > SETTLING_SECONDS * 1e9

@@ -31,11 +31,27 @@ def alloy(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_notes(folder / "notes", foundry, texts[: len(texts) // 4])
     _write_code(folder / "code")
     _write_formats(folder, texts[len(texts) // 4 :])
+    _write_chosen(folder / "chosen", texts)
     shutil.copy(foundry / "cloze.jsonl", folder)
     items = (foundry / "cloze.jsonl").read_bytes().replace(b'"choices"', b'"options"')
     (folder / "zipped.jsonl.gz").write_bytes(gzip.compress(items, mtime=0))
+    for name, text in _GIVEN.items():
+        (folder / name).write_text(text)
     shutil.copy(RECIPE, folder)
     return folder
+
+
+_GIVEN = {
+    "own_rules.py": (
+        "from own_words import LAST\n\n\n"
+        "def unfold(text, about):\n    return text.replace('ﬁ', 'fi')\n\n\n"
+        "def is_nothing_but_z(text, about):\n    return 'nothing but z' if set(text) == {LAST} else None\n"
+    ),
+    "own_words.py": "LAST = 'z'\n",
+    "rude.txt": "churl\nknave\n",
+    "deny.txt": f"domain banned.example\nid {'0' * 32}\nhash {'1' * 32}\n",
+}
+"""What a recipe may bring to clean: functions of its own and a module that they import, a word list, a deny-list."""
 
 
 def _write_notes(folder: Path, foundry: Path, texts: Sequence[str]) -> None:
@@ -53,6 +69,15 @@ def _write_code(folder: Path) -> None:
     folder.mkdir()
     for module in ("bisect", "heapq", "queue", "sched", "shlex", "string", "textwrap"):
         shutil.copy(Path(shutil.__file__).with_name(f"{module}.py"), folder)
+
+
+def _write_chosen(folder: Path, texts: Sequence[str]) -> None:
+    """As many documents as a classifier of quality wants to learn from: the lines of all texts in another order."""
+    folder.mkdir()
+    lines = sorted(line for text in texts for line in text.splitlines())
+    size = len(lines) // len(texts)
+    chosen = ["\n".join(lines[start : start + size]) for start in range(0, len(lines), size)]
+    (folder / "a.jsonl").write_bytes(_json_lines(chosen))
 
 
 def _write_formats(folder: Path, texts: Sequence[str]) -> None:

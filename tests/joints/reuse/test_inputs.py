@@ -22,12 +22,6 @@ def _flip(path: Path, at: float) -> None:
     path.write_bytes(data)
 
 
-def _flip_and_put_the_time_back(path: Path) -> None:
-    status = path.stat()
-    _flip(path, 0.5)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def _relink(path: Path) -> None:
     elsewhere = path.with_name(f".{path.name}")
     path.rename(elsewhere)
@@ -38,7 +32,6 @@ OTHER_BYTES: dict[str, Callable[[Path], object]] = {
     "the first byte flipped": lambda path: _flip(path, 0.0),
     "a byte in the middle flipped": lambda path: _flip(path, 0.5),
     "the last byte flipped": lambda path: _flip(path, 1.0),
-    "a byte flipped, its time put back": _flip_and_put_the_time_back,
     "a byte appended": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
     "cut in half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "swapped for another file": lambda path: (path.unlink(), path.write_bytes(b"Another text.\n"))[0],
@@ -85,6 +78,27 @@ def test_a_file_of_a_source(
                 path = _local(listing.files[0].path)
                 _expect_reuse(tally, f"{path} {told}", _after(change, path, lambda: asking.ask(recipe=recipe)))
         tally.note = "all keys stayed"
+
+
+def test_a_byte_flipped_behind_an_old_time(
+    walked: Any, inputs: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
+) -> None:
+    """The file is known by its size, times and inode and is not read again; a writer may put the old mtime back."""
+    asking, recipe = forecaster(), inputs / "alloy.toml"
+    old = 1_000_000_000 * 10**9
+    with joint("identity: a byte flipped, the old time put back") as tally:
+        for listing in find_files(load_recipe(recipe, walked.root).sample):
+            name, path = listing.source.name, listing.files[0].path
+            if isinstance(path, RemoteFile):
+                continue
+            os.utime(path, ns=(old, old))
+            _expect_reuse(tally, f"{path.name} of {name} before", asking.ask(recipe=recipe))
+            _flip(path, 0.5)
+            os.utime(path, ns=(old, old))
+            answers = asking.ask(recipe=recipe)
+            _expect_only(tally, f"{path.name} of {name} flipped", answers, "sample", f"the input `source/{name}`")
+            _flip(path, 0.5)
+            os.utime(path, ns=(old, old))
 
 
 def test_files_come_go_and_take_other_names(
@@ -140,6 +154,43 @@ def test_benchmarks(walked: Any, inputs: Path, forecaster: Callable[..., Any], j
             tally.expect("InputError" in error and benchmark.name in error, f"{benchmark.path.name} removed: {error}")
             away.rename(benchmark.path)
         tally.note = "every miss named the benchmark"
+
+
+def test_what_a_recipe_brings_to_clean(
+    walked: Any, inputs: Path, forecaster: Callable[..., Any], joint: Callable[..., Any]
+) -> None:
+    """Word lists and deny-lists count by their entries, functions of the user by their meaning."""
+    asking, recipe = forecaster(), inputs / "alloy.toml"
+    functions = ("the input `function own_rules:unfold`", "the input `function own_rules:is_nothing_but_z`")
+    changes: dict[str, tuple[str, tuple[str, ...]]] = {
+        "rude.txt": ("churl\nknaves\n", ("the input `words rude`",)),
+        "deny.txt": ("domain banned.example\n", ("the input `deny-list`",)),
+        "own_rules.py": ((inputs / "own_rules.py").read_text().replace("'fi'", "'f i'"), functions),
+        "own_words.py": ("LAST = 'y'\n", functions),
+    }
+    with joint("identity: lists and functions that a recipe brings") as tally:
+        for name, (other, causes) in changes.items():
+            answers = _after(
+                lambda path, text=other: path.write_text(text), inputs / name, lambda: asking.ask(recipe=recipe)
+            )
+            found = answers["clean"].get("causes", [])
+            held = len(found) == len(causes) and all(
+                any(cause.startswith(wanted) for cause in found) for wanted in causes
+            )
+            tally.expect(held, f"{name} changed: clean says {answers['clean']}")
+            for told, change in SAME_BYTES.items():
+                answers = _after(change, inputs / name, lambda: asking.ask(recipe=recipe))
+                _expect_reuse(tally, f"{name} {told}", answers)
+            away = (inputs / name).rename(inputs / "away")
+            answer = asking.ask(recipe=recipe)["clean"]
+            tally.expect(answer.get("outcome") != "reused", f"{name} removed: {answer}")
+            away.rename(inputs / name)
+        commented = "# Of ours.\n" + (inputs / "own_rules.py").read_text()
+        answers = _after(
+            lambda path: path.write_text(commented), inputs / "own_rules.py", lambda: asking.ask(recipe=recipe)
+        )
+        _expect_reuse(tally, "a comment in a function of the user", answers)
+        tally.note = "every miss named the list or the functions"
 
 
 def test_data_beside_the_code(
