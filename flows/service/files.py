@@ -69,6 +69,8 @@ class ServiceFiles:
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "PREFECT_CLI_PROMPT": "false",
+            # Prefect looks for new schedules once a minute, and would pass over one that is due before.
+            "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
             "DO_NOT_TRACK": "1",
             "BESSEMER_ROOT": str(self.root),
         }

@@ -1,0 +1,253 @@
+"""The service and its UI as people meet them: `bessemer up`, a schedule, a form in a real browser, `bessemer down`.
+
+Screenshots go to the folder that BESSEMER_SCREENSHOTS names, else to pytest's temporary folder.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.prove
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+SECONDS = 240.0
+PUNCTUAL_SECONDS = 30.0
+"""A worker polls every 10 to 15 s for runs due soon, and the machine may be busy."""
+
+
+def bessemer(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+class Service:
+    """A service that stands, and what its API says."""
+
+    def __init__(self, root: Path, port: int) -> None:
+        self.root = root
+        self.ui = f"http://127.0.0.1:{port}"
+
+    def ask(self, path: str, body: dict[str, Any]) -> Any:
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.ui}/api{path}", json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        (found,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
+        return found
+
+    def runs(self, deployment: str) -> list[dict[str, Any]]:
+        chosen = {"deployments": {"name": {"any_": [deployment]}}}
+        return self.ask("/flow_runs/filter", {**chosen, "sort": "EXPECTED_START_TIME_ASC"})
+
+    def stages(self, run: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Name -> state of a run's task runs, which the server writes down a little later than they end."""
+        tasks = self.ask("/task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
+        return {task["name"]: task["state"] for task in tasks}
+
+    def wait_until_ended(self, deployment: str) -> dict[str, Any]:
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            ended = [run for run in self.runs(deployment) if run["end_time"]]
+            if ended:
+                return ended[0]
+            time.sleep(0.5)
+        raise AssertionError(f"no run of {deployment} ended: {(self.root / 'service' / 'worker.log').read_text()}")
+
+
+@pytest.fixture(scope="module")
+def recipe(foundry: Path) -> Path:
+    return foundry / "foundry.toml"
+
+
+@pytest.fixture(scope="module")
+def service(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    root = tmp_path_factory.mktemp("root")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    try:
+        told = bessemer("up", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
+        assert f"http://127.0.0.1:{port}/deployments" in told
+        bessemer("run", recipe, "--root", root, "--json")
+        yield Service(root, port)
+    finally:
+        bessemer("down", "--root", root, check=False)
+
+
+@pytest.fixture(scope="module")
+def page(service: Service) -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine; on Debian: apt install chromium")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser.new_page(viewport={"width": 1400, "height": 1000})
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = os.environ.get("BESSEMER_SCREENSHOTS")
+    if folder is None:
+        return tmp_path_factory.mktemp("screenshots")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+def open_form(page: Any, service: Service, deployment: str) -> None:
+    """Two clicks: Run, Custom run."""
+    page.goto(f"{service.ui}/v2/deployments/deployment/{service.deployment(deployment)['id']}")
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Custom run").click()
+    page.get_by_text("True Jaccard similarity of the shingle sets").wait_for()
+
+
+def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Service) -> None:
+    (run,) = [run for run in service.ask("/flow_runs/filter", {}) if run["deployment_id"] is None]
+    assert run["name"].startswith("foundry 2")
+    assert (run["tags"], run["state"]["message"]) == (["foundry"], "8 built")
+
+
+def test_up_again_and_status_say_that_it_stands(service: Service) -> None:
+    assert "the service is up already" in bessemer("up", "--root", service.root).stdout
+    assert json.loads(bessemer("status", "--root", service.root, "--json").stdout)["up"]
+
+
+def test_a_port_in_use_is_told(service: Service, tmp_path: Path) -> None:
+    port = service.ui.rpartition(":")[2]
+    done = bessemer("up", "--root", tmp_path, "--port", port, check=False)
+    assert done.returncode == 3
+    assert "choose one with --port" in done.stderr
+
+
+def test_an_unchanged_run_with_a_warm_server_is_quick_and_leaves_one_artifact(service: Service, recipe: Path) -> None:
+    before = len(service.ask("/artifacts/filter", {"artifacts": {"type": {"any_": ["markdown", "progress"]}}}))
+    began, spent = time.monotonic(), os.times()
+    bessemer("run", recipe, "--root", service.root, "--json")
+    seconds = sum(os.times()[2:4]) - sum(spent[2:4])
+    after = len(service.ask("/artifacts/filter", {"artifacts": {"type": {"any_": ["markdown", "progress"]}}}))
+    print(f"unchanged run: {time.monotonic() - began:.1f} s, {seconds:.1f} s of them on a processor")
+    assert after - before == 1
+    assert seconds <= 5.0
+
+
+def test_a_schedule_is_kept(service: Service, page: Any, pictures: Path) -> None:
+    deployment = service.deployment("rerun-evaluate")
+    due = datetime.now(UTC) + timedelta(seconds=25)
+    schedule = {"interval": 3600, "anchor_date": due.isoformat(), "timezone": "UTC"}
+    service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])  # type: ignore[arg-type]
+    page.goto(f"{service.ui}/v2/deployments/deployment/{deployment['id']}?tab=Upcoming")
+    page.get_by_text("Every").first.wait_for()
+    page.screenshot(path=pictures / "schedule.png")
+    run = service.wait_until_ended("rerun-evaluate")
+    late = (datetime.fromisoformat(run["start_time"]) - due).total_seconds()
+    print(f"scheduled for {due:%H:%M:%S}, begun {late:.1f} s later: {run['state']['message']}")
+    assert run["auto_scheduled"]
+    assert 0 <= late <= PUNCTUAL_SECONDS
+    assert run["state"]["message"] == "8 reused"
+
+
+def test_a_stage_is_rerun_from_the_form(service: Service, page: Any, pictures: Path) -> None:
+    open_form(page, service, "rerun-dedup")
+    page.get_by_label("threshold (Optional)").fill("0.999")
+    page.screenshot(path=pictures / "form.png")
+    page.get_by_role("button", name="Submit").click()  # the third click
+    run = service.wait_until_ended("rerun-dedup")
+    assert run["state"]["message"] == "2 reused, 6 built", run["state"]
+    assert run["name"].startswith("foundry 2")
+    states = service.stages(run)
+    assert {name: state["name"] for name, state in states.items()} == {
+        **dict.fromkeys(("sample", "clean"), "Reused"),
+        **dict.fromkeys(("dedup", "decontaminate", "vocab", "chunk", "train", "evaluate"), "Built"),
+    }
+    assert states["dedup"]["message"] == "params.threshold: 0.8 -> 0.999"
+
+    page.goto(f"{service.ui}/v2/runs/flow-run/{run['id']}")
+    page.get_by_role("tab", name="Task Runs").click()
+    page.get_by_text("6 Built, 2 Reused").wait_for()
+    page.screenshot(path=pictures / "flow-run.png")
+    page.get_by_role("tab", name="Artifacts").click()
+    page.get_by_text("dedup: params.threshold: 0.8").first.wait_for()
+    page.screenshot(path=pictures / "flow-run-artifacts.png")
+    artifacts = service.ask("/artifacts/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
+    keys = {artifact["key"]: artifact["id"] for artifact in artifacts if artifact["key"]}
+    built = ("dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
+    assert set(keys) == {"foundry-run", *(f"foundry-{stage}" for stage in built)}
+    for key, artifact in keys.items():
+        page.goto(f"{service.ui}/v2/artifacts/artifact/{artifact}")
+        drawn = page.locator("img[src^='data:image/svg']").first
+        drawn.wait_for()
+        assert drawn.evaluate("picture => picture.complete && picture.naturalWidth") == 860
+        page.screenshot(path=pictures / f"{key}.png", full_page=True)
+    page.goto(f"{service.ui}/v2/artifacts/artifact/{keys['foundry-run']}")
+    page.get_by_text("params.threshold: 0.8").first.wait_for()
+
+
+def test_a_wrong_value_is_refused_where_it_stands(service: Service, page: Any, pictures: Path) -> None:
+    before = len(service.runs("rerun-dedup"))
+    open_form(page, service, "rerun-dedup")
+    page.get_by_label("threshold (Optional)").fill("1.5")
+    page.get_by_role("button", name="Submit").click()
+    page.get_by_text("1.5 is greater than the maximum of 1").first.wait_for()
+    page.get_by_text("1.5 is greater than the maximum of 1").first.scroll_into_view_if_needed()
+    page.screenshot(path=pictures / "refused.png")
+    assert len(service.runs("rerun-dedup")) == before
+
+
+def test_a_wrong_recipe_fails_at_once_with_the_name_of_its_error(service: Service) -> None:
+    deployment = service.deployment("rerun-sample")
+    parameters = {**deployment["parameters"], "recipe": "quikstart"}
+    service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+    state = service.wait_until_ended("rerun-sample")["state"]
+    assert (state["type"], state["name"]) == ("FAILED", "RecipeError")
+    assert "Did you mean `quickstart`?" in state["message"]
+
+
+def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(service: Service, recipe: Path) -> None:
+    deployment = service.deployment("pretrain")
+    bigger = {"checkpoint_steps": 5, "model": {"width": 192, "layers": 6}}
+    changes = {"budget_tokens": "600K", "chunk": {"max_epochs": 16.0}, "train": bigger}
+    parameters = {**deployment["parameters"], "changes": changes}
+    service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+    deadline = time.monotonic() + SECONDS
+    while not list(service.root.glob("work/*/scratch/train/checkpoints/step-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    told = bessemer("down", "--root", service.root).stdout
+    assert "1 run under way: keeping finished parts and the last checkpoint" in told
+    record = json.loads(bessemer("ls", "--root", service.root, "--json").stdout)[-1]
+    assert record["state"] == "interrupted"
+    assert list(service.root.glob("work/*/scratch/train/checkpoints/step-*"))
+    assert "nothing is up" in bessemer("down", "--root", service.root).stdout
+    assert bessemer("status", "--root", service.root, check=False).returncode == 1
+
+    bessemer("up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2])
+    worker = json.loads((service.root / "service" / "worker.json").read_text())["pid"]
+    os.kill(worker, 9)
+    again = bessemer("up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]).stdout
+    assert "the worker of an earlier `bessemer up` ended without `bessemer down`" in again
