@@ -129,7 +129,7 @@ class Patterns:
 
 
 def build_patterns(items: Sequence[Item], config: DecontaminateConfig) -> Patterns:
-    """The patterns of `items`; deterministic, in memory (about 60 bytes per n-gram)."""
+    """The patterns of `items`; deterministic, in memory (about 200 bytes per n-gram)."""
     texts = tuple(text for item in items for text in item.texts)
     text_item = np.repeat(np.arange(len(items)), [len(item.texts) for item in items]).astype(np.int64)
     column = pa.array([*texts, ""], pa.large_string())
