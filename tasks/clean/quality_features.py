@@ -17,8 +17,8 @@ _WORD, _PAIR, _SHAPE, _SHAPES2, _SHAPES3, _SIGN, _LINE = (np.uint64(kind) for ki
 _MASK = np.uint64(DIMENSIONS // 2 - 1)
 _UPPER_HALF = np.uint64(DIMENSIONS // 2)
 _WORD_VALUE = np.float32(0.1)
-"""What a word counts beside a shape: words tell topics and languages, and unseen sources have others. With 0.3 the AUC
-on unseen halves of the sources fell from .929 to .923, with 1 below .90."""
+"""What a word counts beside a shape: words tell topics and languages, and unseen sources have others. Over six
+halvings of the sources the mean AUC is .926 with 0.1, .918 with 0.3, .894 with words at full weight."""
 _LONG_LINE = 16
 _RATE = 0.2
 _EPSILON = 1e-8
