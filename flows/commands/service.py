@@ -26,13 +26,13 @@ def up(
     same root appear there too. `bessemer down` ends it.
     """
     with told_errors():
+        from flows.recipe import find_recipe, load_recipe
         from flows.record import check_writable
         from flows.service.starting import start_service
-        from flows.shipped import open_recipe
 
         root = root.resolve()
         check_writable(root)
-        open_recipe(recipe, root)
+        load_recipe(find_recipe(recipe), root)
         files = start_service(root, host, port, recipe, typer.echo)
         from flows.service.telling import told_service
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ class Service:
         self.root = root
         self.ui = f"http://127.0.0.1:{port}"
 
-    def ask(self, path: str, body: dict[str, Any]) -> Any:
+    def ask(self, path: str, body: Any) -> Any:
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.ui}/api{path}", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -68,10 +69,10 @@ class Service:
         tasks = self.ask("/task_runs/filter", {"flow_runs": {"id": {"any_": [run["id"]]}}})
         return {task["name"]: task["state"] for task in tasks}
 
-    def wait_until_ended(self, deployment: str) -> dict[str, Any]:
+    def wait_until_ended(self, deployment: str, run_id: str | None = None) -> dict[str, Any]:
         deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
-            ended = [run for run in self.runs(deployment) if run["end_time"]]
+            ended = [run for run in self.runs(deployment) if run["end_time"] and run_id in (None, run["id"])]
             if ended:
                 return ended[0]
             time.sleep(0.5)
@@ -160,7 +161,7 @@ def test_a_schedule_is_kept(service: Service, page: Any, pictures: Path) -> None
     deployment = service.deployment("rerun-evaluate")
     due = datetime.now(UTC) + timedelta(seconds=25)
     schedule = {"interval": 3600, "anchor_date": due.isoformat(), "timezone": "UTC"}
-    service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])  # type: ignore[arg-type]
+    service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])
     page.goto(f"{service.ui}/v2/deployments/deployment/{deployment['id']}?tab=Upcoming")
     page.get_by_text("Every").first.wait_for()
     page.screenshot(path=pictures / "schedule.png")
@@ -208,24 +209,46 @@ def test_a_stage_is_rerun_from_the_form(service: Service, page: Any, pictures: P
     page.get_by_text("params.threshold: 0.8").first.wait_for()
 
 
-def test_a_wrong_value_is_refused_where_it_stands(service: Service, page: Any, pictures: Path) -> None:
+def test_a_wrong_value_is_refused_by_the_form_where_it_stands(service: Service, page: Any, pictures: Path) -> None:
     before = len(service.runs("rerun-dedup"))
     open_form(page, service, "rerun-dedup")
-    page.get_by_label("threshold (Optional)").fill("1.5")
-    page.get_by_role("button", name="Submit").click()
-    page.get_by_text("1.5 is greater than the maximum of 1").first.wait_for()
-    page.get_by_text("1.5 is greater than the maximum of 1").first.scroll_into_view_if_needed()
-    page.screenshot(path=pictures / "refused.png")
+    for label, wrong, told in (("threshold", "1.5", "less than or equal to 1"), ("bands", "2.5", "2 and 3")):
+        field = page.get_by_label(f"{label} (Optional)")
+        field.fill(wrong)
+        page.get_by_role("button", name="Submit").click()
+        page.screenshot(path=pictures / f"refused-{label}.png")
+        assert told in field.evaluate("field => field.validationMessage")
+        assert field.evaluate("field => field === document.activeElement"), "the form goes to what is wrong"
+        field.fill("")
+    assert "/run?" in page.url
     assert len(service.runs("rerun-dedup")) == before
 
 
-def test_a_wrong_recipe_fails_at_once_with_the_name_of_its_error(service: Service) -> None:
+def test_a_wrong_value_is_refused_by_the_server_with_its_place(service: Service) -> None:
+    deployment = service.deployment("rerun-dedup")
+    parameters = {**deployment["parameters"], "changes": {"dedup": {"threshold": "high"}}}
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+    assert refused.value.code == 409
+    assert "Validation failed for field 'changes.dedup.threshold'" in json.load(refused.value)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"recipe": "quikstart"}, "Did you mean `quickstart`?"),
+        ({"changes": {"budget_tokens": "many"}}, "budget_tokens is 'many'; write a positive count"),
+    ],
+)
+def test_what_only_the_recipe_knows_fails_at_once_with_the_name_of_its_error(
+    service: Service, wrong: dict[str, Any], told: str
+) -> None:
     deployment = service.deployment("rerun-sample")
-    parameters = {**deployment["parameters"], "recipe": "quikstart"}
-    service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
-    state = service.wait_until_ended("rerun-sample")["state"]
+    parameters = {**deployment["parameters"], **wrong}
+    run = service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+    state = service.wait_until_ended("rerun-sample", run["id"])["state"]
     assert (state["type"], state["name"]) == ("FAILED", "RecipeError")
-    assert "Did you mean `quickstart`?" in state["message"]
+    assert told in state["message"]
 
 
 def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(service: Service, recipe: Path) -> None:
