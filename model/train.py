@@ -105,8 +105,8 @@ def read_run(path: Path) -> TrainerRun:
 def leave(code: int) -> NoReturn:
     """End this process without taking the interpreter down first.
 
-    DeepSpeed keeps references to process groups, and when their threads meet the interpreter's end, about every second
-    finished ZeRO-3 rank died of SIGABRT. By now all files are durable and all words are said.
+    DeepSpeed keeps references to process groups, and when their threads meet the interpreter's end, one of four
+    finished ZeRO-3 trainings died of SIGABRT. By now all files are durable and all words are said.
     """
     sys.stdout.flush()
     sys.stderr.flush()
