@@ -264,12 +264,19 @@ class Forecaster:
             env={**os.environ, "PYTHONPATH": str(project), **(environment or {})},
         )
 
-    def ask(self, *settings: str, recipe: Path | None = None, root: Path | None = None) -> dict[str, Any]:
-        """{stage: {"key", "outcome", "causes"} or {"error"}} with the settings, of another recipe or root if named."""
+    def ask(
+        self, *settings: str, recipe: Path | None = None, root: Path | None = None, stages: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """{stage: {"key", "outcome", "causes"} or {"error"}} with the settings, of another recipe or root if named, for
+        all stages if none is."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         places = {"recipe": recipe, "root": root}
-        request = {"settings": settings, **{name: str(path) for name, path in places.items() if path is not None}}
+        request = {
+            "settings": settings,
+            "stages": stages,
+            **{name: str(path) for name, path in places.items() if path is not None},
+        }
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()

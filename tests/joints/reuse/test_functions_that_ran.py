@@ -38,7 +38,7 @@ def test_every_function_that_ran_counts(
             for (name, line), stages in sorted(seen_in.items()):
                 functions += 1
                 path.write_text(_with_another_meaning(source, name, line), encoding="utf-8")
-                answers = asking.ask()
+                answers = asking.ask(stages=sorted(stages))
                 wanted = [f"code.{_module(file)} was edited"]
                 for stage in sorted(stages):
                     found = answers[stage].get("causes")

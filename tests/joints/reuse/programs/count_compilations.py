@@ -16,6 +16,7 @@ import tasks.kernels
 from flows.builders import BUILDERS
 from flows.recipe import load_recipe
 from flows.road import STAGES, walk
+from model.errors import BessemerError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 
@@ -32,7 +33,10 @@ def main(recipe_path: Path, root: Path, wanted: str, one_folder: bool) -> None:
         if STAGES.index(stage) < STAGES.index(wanted):
             (path,) = (root / "artifacts" / stage).iterdir()
             return Artifact.open(path)
-        told["content"] = BUILDERS[stage](context, *inputs).content
+        try:
+            told["content"] = BUILDERS[stage](context, *inputs).content
+        except BessemerError as error:
+            told["content"] = f"{type(error).__name__}: {error}"  # So wrong may stale kernels be.
         raise StopIteration
 
     try:

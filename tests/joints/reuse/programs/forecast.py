@@ -1,8 +1,9 @@
 """Says what each stage of a road would do, again and again in one process: `forecast.py RECIPE ROOT`.
 
-Each line of stdin is a request {"recipe"?: path, "root"?: path, "settings"?: [KEY=VALUE]}. Each line of stdout answers
-{stage: {"key", "outcome", "causes"}}, or {stage: {"error"}} where the stage would refuse its input. The real builds are
-asked, in a dry run. Every stage gets the artifacts that stand in the root as its inputs, whatever those before it say.
+Each line of stdin is a request {"recipe"?: path, "root"?: path, "settings"?: [KEY=VALUE], "stages"?: [STAGE]}. Each
+line of stdout answers {stage: {"key", "outcome", "causes"}}, or {stage: {"error"}} where a stage would refuse its
+input. The real builds are asked, in a dry run. Every stage gets the artifacts that stand in the root as its inputs,
+whatever those before it say.
 """
 
 import json
@@ -12,20 +13,22 @@ from typing import Any
 
 from flows.builders import BUILDERS
 from flows.recipe import load_recipe
-from flows.road import walk
+from flows.road import STAGES, walk
 from model.errors import BessemerError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, WouldBuild
 from tasks.identity import differences
 
 
-def forecast(recipe_path: Path, root: Path, settings: list[str]) -> dict[str, Any]:
-    """What every stage would do with this recipe."""
+def forecast(recipe_path: Path, root: Path, settings: list[str], stages: list[str]) -> dict[str, Any]:
+    """What these stages would do with this recipe."""
     context = RunContext(root, run_id="", dry=True)
     answers: dict[str, Any] = {}
 
     def step(stage: str, *inputs: Any) -> Artifact:
         (standing,) = (root / "artifacts" / stage).iterdir()
+        if stage not in stages:
+            return Artifact.open(standing)
         try:
             artifact = BUILDERS[stage](context, *inputs)
             answers[stage] = {"key": artifact.identity, "outcome": artifact.outcome, "causes": []}
@@ -46,4 +49,5 @@ if __name__ == "__main__":
     for line in sys.stdin:
         request = json.loads(line)
         recipe, root = Path(request.get("recipe", sys.argv[1])), Path(request.get("root", sys.argv[2]))
-        print(json.dumps(forecast(recipe, root, request.get("settings", []))), flush=True)
+        answers = forecast(recipe, root, request.get("settings", []), request.get("stages") or list(STAGES))
+        print(json.dumps(answers), flush=True)
