@@ -169,7 +169,7 @@ def test_a_schedule_is_kept(service: Service, page: Any, pictures: Path) -> None
     late = (datetime.fromisoformat(run["start_time"]) - due).total_seconds()
     print(f"scheduled for {due:%H:%M:%S}, begun {late:.1f} s later: {run['state']['message']}")
     assert run["auto_scheduled"]
-    assert 0 <= late <= PUNCTUAL_SECONDS
+    assert abs(late) <= PUNCTUAL_SECONDS  # a worker may begin a quarter of a second early
     assert run["state"]["message"] == "8 reused"
 
 
