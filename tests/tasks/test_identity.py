@@ -51,7 +51,7 @@ IDENTITY = Identity(
         ({"code": {"tasks.dedup.minhash": "ab"}}, "code.tasks.dedup.minhash was edited"),
         ({"code": {"tasks.dedup.minhash": "aa", "tasks.dedup.lsh": "x"}}, "code.tasks.dedup.lsh is new"),
         ({"params": {"bands": 14}}, "params.bands: 16 -> 14"),
-        ({"parents": {"documents": "cd"}}, 'the input `documents` has other content (cc -> cd)'),
+        ({"parents": {"documents": "cd"}}, "the input `documents` has other content (cc -> cd)"),
         ({"libs": {"numba": "0.69.0"}}, 'libs.numba: "0.68.1" -> "0.69.0"'),
         ({"libs": {}}, "libs.numba is gone"),
     ],
@@ -64,7 +64,7 @@ def test_each_part_of_an_identity_changes_the_key_and_is_named(changed: dict[str
 
 def test_inputs_are_named_before_settings() -> None:
     other = replace(IDENTITY, params={"bands": 14}, parents={"documents": "cd"})
-    assert first_difference(IDENTITY.parts(), other.parts()) == 'the input `documents` has other content (cc -> cd)'
+    assert first_difference(IDENTITY.parts(), other.parts()) == "the input `documents` has other content (cc -> cd)"
 
 
 class Inner(StrictConfig):
