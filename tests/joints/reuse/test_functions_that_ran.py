@@ -53,7 +53,7 @@ def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]
     found: dict[str, dict[tuple[str, int], set[str]]] = {}
     for stage, functions in walked.functions.items():
         for file, name, line in functions:
-            # An environment may lie within the checkout, as `make setup` lays it; its libraries have a proof of their own.
+            # `make setup` lays the environment into the checkout; its libraries have a proof of their own.
             if file.startswith(("tests/", ".venv/")) or (file, name) in LISTENERS:
                 continue
             assert file.startswith(("tasks/", "model/")), f"{file} ran within {stage}"
