@@ -14,10 +14,10 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from flows.service.files import standing_server
+from flows.service.files import ServiceFiles, standing_server
 from model.errors import Infra
 from model.parent_death import die_with_parent
 
@@ -37,11 +37,13 @@ def prefect_server(root: Path | None = None) -> Iterator[str]:
     if os.environ.get("PREFECT_API_URL"):
         yield os.environ["PREFECT_API_URL"]
         return
-    standing = (standing_server(root) if root is not None else None) or _profile_url()
+    of_root = standing_server(root) if root is not None else None
+    standing = of_root or _profile_url()
     if standing:
         os.environ["PREFECT_API_URL"] = standing
         try:
-            yield standing
+            with ServiceFiles(root).reporting() if root is not None and of_root else nullcontext():
+                yield standing
         finally:
             _send_what_is_queued()
             del os.environ["PREFECT_API_URL"]

@@ -1,6 +1,7 @@
 """What commands print: tables or JSON, and errors as one message with its exit code."""
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from typing import Any
 
 import typer
 
+CLOSED_PIPE = 141
+"""What a shell reports of a program that wrote to a closed pipe: 128 + SIGPIPE."""
 PIPE_WIDTH = 140
 """Columns of tables that go to a file or pipe, where nobody can make the window wider."""
 
@@ -28,6 +31,10 @@ def told_errors() -> Iterator[None]:
     except KeyboardInterrupt as error:
         typer.echo("interrupted; finished parts and checkpoints are kept, run again to go on", err=True)
         raise typer.Exit(130) from error
+    except BrokenPipeError as error:
+        # The reader of our output (`| head`) has what it wanted; the interpreter must not try to flush to it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(CLOSED_PIPE) from error
     except Exception as error:
         traceback.print_exc()
         raise typer.Exit(Bug.exit_code) from error

@@ -39,12 +39,17 @@ def up(
         typer.echo(told_service(files))
 
 
-def down(root: Root = DEFAULT_ROOT) -> None:
+def down(
+    root: Root = DEFAULT_ROOT,
+    now: Annotated[
+        bool, typer.Option("--now", help="End the server even while a `bessemer run` reports to it, which then fails.")
+    ] = False,
+) -> None:
     """End what `up` started: the worker first, then the server. A run under way keeps its finished parts and ends."""
     with told_errors():
         from flows.service.stopping import stop_service
 
-        if not stop_service(root.resolve(), typer.echo):
+        if not stop_service(root.resolve(), typer.echo, now):
             typer.echo(f"nothing is up under {root}; `bessemer up` starts it")
 
 

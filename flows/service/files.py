@@ -10,6 +10,7 @@ from pathlib import Path
 
 from flows.service.processes import Background
 from model.durable import write_atomically
+from model.errors import InputError
 
 POOL = "bessemer"
 PACKAGED = Path(__file__).parent / "prefect.yaml"
@@ -82,6 +83,25 @@ class ServiceFiles:
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Hold this around a run that the service did not start but whose states go to its server."""
+        with (self.folder / "reporting").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            yield
+
+    def check_nobody_reports(self) -> None:
+        """InputError where a run that the service did not start would lose its server. A killed run holds nothing."""
+        with (self.folder / "reporting").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise InputError(
+                    f"down --root {self.root}: a `bessemer run` or `bessemer quickstart` under this root reports to the"
+                    " server and would fail without it. Wait for its end or stop it (Ctrl-C keeps what is finished);"
+                    " --now ends the server all the same."
+                ) from error
 
 
 def deployments_file() -> Path:

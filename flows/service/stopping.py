@@ -11,10 +11,15 @@ RUN_SECONDS = 150.0
 SERVER_SECONDS = 20.0
 
 
-def stop_service(root: Path, tell: Tell) -> bool:
-    """Stop the service of `root`; False where nothing ran. A run that is cut short goes on from where it was."""
+def stop_service(root: Path, tell: Tell, now: bool = False) -> bool:
+    """Stop the service of `root`; False where nothing ran. A run that is cut short goes on from where it was.
+
+    Raises InputError, and stops nothing, where a run that the service did not start reports to it, unless `now`.
+    """
     files = ServiceFiles(root)
     with files.alone():
+        if not now:
+            files.check_nobody_reports()
         stale = [process for process in (files.worker, files.server) if process.is_stale()]
         for process in stale:
             process.forget()

@@ -11,7 +11,9 @@ import pytest
 
 from flows.private_server import prefect_server
 from flows.service.files import ServiceFiles, standing_server
-from flows.service.processes import Background, started
+from flows.service.processes import Background, started, wait_until_gone
+from flows.service.stopping import stop_service
+from model.errors import InputError
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 DEAF = [
@@ -64,7 +66,8 @@ def test_a_recycled_number_is_a_stranger(process: Background, tmp_path: Path) ->
 
 
 def test_a_process_that_ended_by_itself_is_stale(process: Background, tmp_path: Path) -> None:
-    os.waitpid(process.start([sys.executable, "-c", "pass"], os.environ, tmp_path), 0)
+    pid = process.start([sys.executable, "-c", "pass"], os.environ, tmp_path)
+    assert wait_until_gone([pid], seconds=10)
     assert process.is_stale()
 
 
@@ -85,3 +88,46 @@ def test_a_run_finds_the_server_that_stands_for_its_root(tmp_path: Path, monkeyp
             assert url == "http://mine/api"
     finally:
         files.server.stop(seconds=10)
+
+
+def test_down_leaves_the_server_to_a_run_that_reports_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    files.remember_address("127.0.0.1", 4321)
+    files.server.start(SLEEP, os.environ, tmp_path)
+    try:
+        with prefect_server(tmp_path), prefect_server(tmp_path):
+            with pytest.raises(InputError, match="reports to the server"):
+                stop_service(tmp_path, lambda _: None)
+            assert files.server.pid() is not None
+        assert stop_service(tmp_path, lambda _: None)
+        assert files.server.pid() is None
+    finally:
+        files.server.stop(seconds=10)
+
+
+def test_a_run_that_was_killed_no_longer_keeps_the_server(tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    holding = (
+        "import pathlib, sys, time; from flows.service.files import ServiceFiles\n"
+        "with ServiceFiles(pathlib.Path(sys.argv[1])).reporting(): print('up', flush=True); time.sleep(60)"
+    )
+    run = subprocess.Popen([sys.executable, "-c", holding, str(tmp_path)], stdout=subprocess.PIPE)
+    assert run.stdout is not None
+    assert run.stdout.readline() == b"up\n"
+    with pytest.raises(InputError):
+        files.check_nobody_reports()
+    run.kill()
+    run.wait()
+    files.check_nobody_reports()
+
+
+def test_down_now_ends_the_server_under_a_run(tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    files.server.start(SLEEP, os.environ, tmp_path)
+    with files.reporting():
+        assert stop_service(tmp_path, lambda _: None, now=True)
+    assert files.server.pid() is None
