@@ -63,6 +63,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     return {
         "road": lambda: road(record, artifacts, reports),
         "files": lambda: _facts(reports, "sample", "files").get("files", {}),
+        "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
         "funnel": lambda: funnel(reports),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
@@ -78,7 +79,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-DICTIONARIES = frozenset({"files", "training", "duplicates", "leak_search", "vocabulary", "conservation"})
+DICTIONARIES = frozenset({"files", "sampling", "training", "duplicates", "leak_search", "vocabulary", "conservation"})
 """Findings that are dictionaries; all others are lists."""
 
 

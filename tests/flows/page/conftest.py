@@ -84,7 +84,15 @@ def ledger(stage: str, *rows: tuple[str, int, str, str]) -> pa.Table:
 def write_sample(unit: Unit) -> None:
     unit.write_table("documents", documents(range(10), range(20)), table_file_name("documents", "00000"))
     unit.report.sources = {"books": counts(12, 10, rejected=1, not_selected=1), "web": counts(20, 20)}
-    unit.report.facts = {"files": {"books": {"read": 12}, "web": {"read": 20}}}
+    plan = {"files": 12, "bytes": 4_000_000, "weight": 0.4, "target_tokens": 400, "available_tokens": 1_000_000}
+    plan |= {"rate": 0.0006, "epochs": 0.0004, "asked_epochs": 0.0004, "slack": 1.5}
+    web = plan | {"files": 20, "weight": 0.6, "available_tokens": 100, "rate": 1.0, "epochs": 4, "asked_epochs": 6.0}
+    unit.report.facts = {
+        "files": {"books": {"read": 12}, "web": {"read": 20}},
+        "mixture_plan": {"books": plan, "web": web | {"slack": 0.25}},
+        "mixture_remarks": ["web: its weight asks for 6.00 epochs and max_epochs = 4 stops it"],
+        "records_passed_over": {"web: messages without a text": 3},
+    }
 
 
 def write_clean(unit: Unit) -> None:

@@ -64,6 +64,7 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
         "road",
         "funnel",
         "mixture",
+        "sampling",
         "removals",
         "duplicates",
         "leaks",
@@ -81,6 +82,8 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert "Of 50 reports, 50 near misses included, 49 were right: precision 0.980 (0.895 to 0.996)." in reader.text
     assert "all rights <b>reserved</b> · common, 12 documents, 1 items" in reader.text
     assert "32 documents read = 1 rejected" in reader.text
+    assert "web: its weight asks for 6.00 epochs and max_epochs = 4 stops it." in reader.text
+    assert "Passed over, web: messages without a text: 3." in reader.text
 
 
 def test_the_page_asks_the_network_for_nothing(page: Path):
