@@ -37,4 +37,4 @@ def continue_text(
     written = generate_tokens(
         network, ids, max_new_tokens=tokens, temperature=temperature, top_p=top_p, seed=seed, stop=tokenizer.eos
     )
-    return tokenizer.decode(written)
+    return tokenizer.decode_following(written) if prompt else tokenizer.decode(written)

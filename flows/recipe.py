@@ -170,7 +170,7 @@ def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     if isinstance(value, dict):
         return {
             key: _fill_paths(item, variables, origin)
-            if key in ("paths", "path", "exclude", "prompts_file")
+            if key in ("paths", "path", "exclude", "prompts_file", "base")
             else _fill(item, variables, origin)
             for key, item in value.items()
         }

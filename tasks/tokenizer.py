@@ -6,6 +6,10 @@ summed, give each token's byte offsets, and the bytes joined give the text back.
 
 SentencePiece (Kudo and Richardson, 2018) writes a blank as U+2581 inside its pieces and would read a U+2581 of the
 text as a blank. Here that character is always spelled by its three bytes.
+
+Many released vocabularies (LLaMA's, Mistral's) put a blank before the first word of a text. `encode` and `decode` speak
+of whole texts and know of that blank, so ids are those that a base model was trained on; `encode_following` and
+`decode_following` speak of what comes after other text, where there is none.
 """
 
 import json
@@ -15,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
@@ -36,21 +41,30 @@ class Tokenizer:
         self.model = model
         self.digest = digest_bytes(model)
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self.leading_blank, self._following = _following(model, self._processor)
         pieces = range(self._processor.get_piece_size())
         self.vocab_size = len(pieces)
         self.unk = int(self._processor.unk_id())
         self.bos = int(self._processor.bos_id())
         self.eos = int(self._processor.eos_id())
-        self.pad = int(self._processor.pad_id())
+        # Released bases often have no padding (LLaMA, Mistral). With byte pieces the unknown token is never emitted, so
+        # it can fill rows.
+        self.pad = int(self._processor.pad_id()) if self._processor.pad_id() >= 0 else self.unk
         self.piece_bytes: tuple[bytes, ...] = tuple(self._bytes_of(piece) for piece in pieces)
         self.piece_lengths = np.array([len(piece) for piece in self.piece_bytes], dtype=np.int64)
         """UTF-8 bytes that each id stands for, shape [vocab_size]; 0 for special tokens."""
+        blank_first = np.array([piece.startswith(b" ") for piece in self.piece_bytes], dtype=np.int64)
+        self.first_lengths = self.piece_lengths - (blank_first if self.leading_blank else 0)
+        """The same for the first id of a whole text, whose leading blank is not the text's own. A text that begins with
+        U+2581 gets no blank, and its first id is a byte."""
         self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
         if self.unk in self._blank_ids:
             raise InputError(
                 "tokenizer: the vocabulary has no byte pieces, so some text could not be written back exactly."
                 " Train it with byte fallback."
             )
+        if self.eos < 0:
+            raise InputError("tokenizer: the vocabulary has no end-of-text token, which closes every document")
 
     @staticmethod
     def open(vocab: Artifact) -> "Tokenizer":
@@ -83,14 +97,12 @@ class Tokenizer:
         }
 
     def encode(self, text: str) -> list[int]:
-        """Ids of `text` alone, without special tokens; `decode` gives exactly `text` back."""
-        ids: list[int] = []
-        for number, stretch in enumerate(text.split(BLANK)):
-            if number:
-                ids += self._blank_ids
-            if stretch:
-                ids += self._processor.encode(stretch)
-        return ids
+        """Ids of a whole text, without special tokens; `decode` gives exactly `text` back."""
+        return self._encode(text, self._processor)
+
+    def encode_following(self, text: str) -> list[int]:
+        """Ids of a text that follows another; `decode_following` gives exactly `text` back."""
+        return self._encode(text, self._following)
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Ids of each text as int32 arrays [tokens], about a million characters of text in work at a time."""
@@ -110,18 +122,34 @@ class Tokenizer:
         return ids, self.borders(ids)
 
     def borders(self, ids: np.ndarray) -> np.ndarray:
-        """Byte borders int64 [tokens + 1] of consecutive `ids`; special tokens cover no bytes."""
+        """Byte borders int64 [tokens + 1] of the `ids` of a whole text; special tokens cover no bytes."""
         borders = np.zeros(len(ids) + 1, dtype=np.int64)
-        np.cumsum(self.piece_lengths[ids], out=borders[1:])
+        lengths = self.piece_lengths[ids]
+        lengths[:1] = self.first_lengths[ids[:1]]
+        np.cumsum(lengths, out=borders[1:])
         return borders
 
     def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
-        """The UTF-8 bytes that `ids` stand for; special tokens give none."""
+        """The UTF-8 bytes that `ids` stand for within a text; special tokens give none."""
         return b"".join([self.piece_bytes[token] for token in ids])
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of `ids`; bytes that are no UTF-8 (a character cut in two) become U+FFFD."""
+        """The whole text of `ids`; bytes that are no UTF-8 (a character cut in two) become U+FFFD."""
+        text = self.decode_following(ids)
+        return text.removeprefix(" ") if self.leading_blank else text
+
+    def decode_following(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text of `ids` that follow others, decoded like `decode`."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
+
+    def _encode(self, text: str, first: sentencepiece.SentencePieceProcessor) -> list[int]:
+        ids: list[int] = []
+        for number, stretch in enumerate(text.split(BLANK)):
+            if number:
+                ids += self._blank_ids
+            if stretch:
+                ids += (self._following if number else first).encode(stretch)
+        return ids
 
     def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
         plain = [text for text in texts if BLANK not in text]
@@ -136,3 +164,15 @@ class Tokenizer:
         if self._processor.is_byte(piece):
             return bytes([int(name[3:5], 16)])
         return name.replace(BLANK, " ").encode()
+
+
+def _following(
+    model: bytes, processor: sentencepiece.SentencePieceProcessor
+) -> tuple[bool, sentencepiece.SentencePieceProcessor]:
+    """Whether the model puts a blank before a text, and the processor of text that follows other text."""
+    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
+    parsed.ParseFromString(model)
+    if not parsed.normalizer_spec.add_dummy_prefix:
+        return False, processor
+    parsed.normalizer_spec.add_dummy_prefix = False
+    return True, sentencepiece.SentencePieceProcessor(model_proto=parsed.SerializeToString())

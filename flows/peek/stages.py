@@ -132,10 +132,7 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     for number in (row["row"] for row in chosen):
         row, mine = by_number[number], sorted(spans.get(number, []), key=lambda span: span["tok_start"])
         segments = [
-            (
-                ODD_PIECE if index % 2 else EVEN_PIECE,
-                tokenizer.decode(row["tokens"][span["tok_start"] : span["tok_start"] + span["tok_len"]]),
-            )
+            (ODD_PIECE if index % 2 else EVEN_PIECE, _text_of_span(tokenizer, row["tokens"], span))
             for index, span in enumerate(mine)
         ]
         documents_in = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
@@ -199,3 +196,8 @@ VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
     "chunk": _chunk,
 }
 WITH_RULES = ("clean", "dedup", "decontaminate")
+
+
+def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:
+    ids = tokens[span["tok_start"] : span["tok_start"] + span["tok_len"]]
+    return tokenizer.decode_following(ids) if span["start"] else tokenizer.decode(ids)

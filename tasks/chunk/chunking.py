@@ -38,7 +38,9 @@ def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, w
     rows: dict[str, int] = {}
     padding: dict[str, int] = {}
     for source in sorted(report.sources):
-        packer = RowPacker(config.row_length, tokenizer.piece_lengths, tokenizer.pad, writer.rows)
+        packer = RowPacker(
+            config.row_length, tokenizer.piece_lengths, tokenizer.pad, writer.rows, tokenizer.first_lengths
+        )
         before = writer.rows
         for path in token_files:
             for block in blocks_of(read_table(path), source):

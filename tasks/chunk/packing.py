@@ -39,11 +39,20 @@ class Packed:
 
 
 class RowPacker:
-    """Packs one source. `piece_lengths` [vocabulary] are the bytes of each token, `first_row` the id of row 0."""
+    """Packs one source. `piece_lengths` [vocabulary] are the bytes of each token, `first_lengths` those of a document's
+    first, where they differ; `first_row` is the id of row 0."""
 
-    def __init__(self, row_length: int, piece_lengths: np.ndarray, pad: int, first_row: int) -> None:
+    def __init__(
+        self,
+        row_length: int,
+        piece_lengths: np.ndarray,
+        pad: int,
+        first_row: int,
+        first_lengths: np.ndarray | None = None,
+    ) -> None:
         self._length = row_length
         self._piece_lengths = piece_lengths
+        self._first_lengths = piece_lengths if first_lengths is None else first_lengths
         self._pad = pad
         self._first_row = first_row
         self._carried: np.ndarray | None = None
@@ -73,7 +82,10 @@ class RowPacker:
         closed = block.lengths + 1
         begins = np.cumsum(closed) - closed  # [D] place of each document in the block
         borders = np.zeros(len(block.tokens) + 1, dtype=np.int64)
-        np.cumsum(self._piece_lengths[block.tokens], out=borders[1:])
+        token_bytes = self._piece_lengths[block.tokens]
+        opening = begins[block.lengths > 0]
+        token_bytes[opening] = self._first_lengths[block.tokens[opening]]
+        np.cumsum(token_bytes, out=borders[1:])
         self._check_bytes(block, borders[begins + block.lengths] - borders[begins])
         starts = self._position + begins  # [D] place of each document in the source's stream
         first = starts // self._length

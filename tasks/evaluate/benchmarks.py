@@ -122,7 +122,8 @@ def _score(
 
     Where no more examples fit than with fewer shots, the prompt is the same, and its result is taken from `known`.
     """
-    continuations = [tokenizer.encode(text) for text in item.continuations]
+    encode = tokenizer.encode_following if item.context else tokenizer.encode
+    continuations = [encode(text) for text in item.continuations]
     longest = max(map(len, continuations))
     window = network.config.context
     if longest > window or not all(continuations):

@@ -46,6 +46,6 @@ def write_samples(network: GPT, tokenizer: Tokenizer, prompts: tuple[str, ...], 
                 seed=seed,
                 stop=tokenizer.eos,
             )
-            text = tokenizer.decode(ids)
+            text = tokenizer.decode_following(ids)
             rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed})
     return pa.Table.from_pylist(rows, schema=SAMPLES)

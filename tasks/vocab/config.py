@@ -1,14 +1,19 @@
 """What can be chosen about the vocabulary."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from tasks.config import StrictConfig
+from tasks.config import RUNTIME, StrictConfig
+
+TRAINED = ("vocab_size", "model_type", "split_digits")
+"""What a base decides by itself."""
 
 
 class VocabConfig(StrictConfig):
-    """Settings of the vocabulary. Special tokens are fixed: 0 unknown, 1 begin, 2 end of text, 3 padding."""
+    """Settings of the vocabulary. Special tokens of one trained here are 0 unknown, 1 begin, 2 end of text, 3 padding;
+    a base keeps its own."""
 
     vocab_size: int = Field(default=32_000, ge=300, le=1_048_576)
     """Pieces in the vocabulary, special tokens and the 256 byte pieces included."""
@@ -18,9 +23,30 @@ class VocabConfig(StrictConfig):
     """Share of all characters in the sample that must get a piece of their own; the rest are spelled in bytes."""
     split_digits: bool = True
     """Every digit is a piece of its own, so that numbers are spelled the same everywhere."""
+    base: Annotated[Path | None, RUNTIME] = None
+    """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model. Its ids
+    stay; its content, not its place, is part of the identity."""
+    extend: dict[Literal["zh", "ru"], Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
+    """Language -> rows added to the base for its script, found in this run's text: `zh` Chinese characters and words,
+    `ru` words in Cyrillic letters. Empty: the base as it is."""
+    normaliser: Literal["keep", "none"] = "keep"
+    """`none` takes away a base's normaliser that loses text (T5's maps signs to others, joins blanks and drops line
+    ends); text that it would have left alone keeps its ids."""
     max_bytes: int = Field(default=200_000_000, ge=10_000, le=10_000_000_000)
     """Text to train on, UTF-8 bytes; more than that is sampled. It stands in memory several times over."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Source -> its share of the sampled text, as in the training mixture; empty: in proportion to sizes."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Run seed, decides which documents are sampled."""
+
+    @model_validator(mode="after")
+    def _a_base_or_training(self) -> "VocabConfig":
+        if self.base is None:
+            for name in ("extend", "normaliser"):
+                if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+                    raise ValueError(f"`{name}` speaks of a base; name one in `base`, or leave `{name}` out")
+            return self
+        for name in TRAINED:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"`{name}` has no meaning beside `base`, whose pieces stay as they are; leave it out")
+        return self

@@ -14,22 +14,17 @@ languages cannot meet it.
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import sentencepiece
-from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from tasks.tokenizer import BLANK
+from tasks.vocab.base import BPE, NORMAL, read_model, write_model
 from tasks.vocab.scripts import Script
 
-NORMAL = 1
-"""The type of ordinary pieces in SentencePiece's file; others are unknown, control, user-defined, unused and byte."""
 LOWEST_MEANT = -1e6
 """Scores below are placeholders: LLaMA gives its runs of blanks -1e9, where float32 cannot tell neighbours apart."""
-BPE = 2
 
 
 @dataclass
@@ -47,16 +42,25 @@ class Growth:
 
 
 def grow(base: bytes, candidates: Iterable[str], script: Script, limit: int | None = None) -> Growth:
-    """Append the script's own characters, then `candidates` in their order, until `limit` rows were added.
+    """Append `candidates` in their order, as many as fit into `limit` rows with the pieces they are built on.
 
     Candidates are written as pieces, a blank as U+2581. Raises InputError for a base that is no BPE with byte pieces.
     """
-    model = _parse(base)
+    model = read_model(base)
+    if model.trainer_spec.model_type != BPE:
+        raise InputError("vocab.base: this is no BPE model of SentencePiece; only BPE is grown this way")
+    if not model.trainer_spec.byte_fallback:
+        raise InputError(
+            "vocab.base: this model has no byte pieces, so characters outside its vocabulary are lost as unknown."
+            " Choose a base with byte fallback."
+        )
     scores = {piece.piece: float(piece.score) for piece in model.pieces if piece.type == NORMAL}
     reserved = {piece.piece for piece in model.pieces} - scores.keys()
     floor = min(score for score in scores.values() if score > LOWEST_MEANT)
     growth = Growth(base)
-    for candidate in dict.fromkeys((*script.characters, *candidates)):
+    for candidate in dict.fromkeys(candidates):
+        if len(growth.added) == limit:
+            break
         if not script.admits(candidate) or candidate in reserved:
             growth.foreign.append(candidate)
             continue
@@ -68,7 +72,7 @@ def grow(base: bytes, candidates: Iterable[str], script: Script, limit: int | No
         steps = ["".join(symbols[:end]) for end in range(2, len(symbols) + 1)] or [candidate]
         missing = [step for step in steps if step not in scores]
         if limit is not None and len(growth.added) + len(missing) > limit:
-            break
+            continue
         for step in missing:
             floor = float(np.float32(floor) - np.float32(1))
             scores[step] = floor
@@ -77,7 +81,7 @@ def grow(base: bytes, candidates: Iterable[str], script: Script, limit: int | No
             if step != candidate:
                 growth.intermediates.append(step)
     model.trainer_spec.vocab_size = len(model.pieces)
-    growth.model = model.SerializeToString(deterministic=True)
+    growth.model = write_model(model)
     return growth
 
 
@@ -99,37 +103,14 @@ def unreachable(model: bytes) -> list[str]:
     Exact, not a sample: an emitted piece had no merge across its borders, so its inside was merged as in isolation.
     """
     processor = isolated(model)
-    pieces = [(number, piece.piece) for number, piece in enumerate(_read(model).pieces) if piece.type == NORMAL]
+    pieces = [(number, piece.piece) for number, piece in enumerate(read_model(model).pieces) if piece.type == NORMAL]
     encoded = processor.encode([piece.replace(BLANK, " ") for _, piece in pieces])
     return [piece for (number, piece), ids in zip(pieces, encoded, strict=True) if ids != [number]]
 
 
 def isolated(model: bytes) -> sentencepiece.SentencePieceProcessor:
     """The model without its blank before the first word, and with all blanks kept: pieces are encoded as they are."""
-    bare = _read(model)
+    bare = read_model(model)
     bare.normalizer_spec.add_dummy_prefix = False
     bare.normalizer_spec.remove_extra_whitespaces = False
     return sentencepiece.SentencePieceProcessor(model_proto=bare.SerializeToString())
-
-
-def _parse(base: bytes) -> Any:
-    model = _read(base)
-    if model.trainer_spec.model_type != BPE:
-        raise InputError("vocab.base: this is no BPE model of SentencePiece; only BPE is grown this way")
-    if not model.trainer_spec.byte_fallback:
-        raise InputError(
-            "vocab.base: this model has no byte pieces, so characters outside its vocabulary are lost as unknown."
-            " Choose a base with byte fallback."
-        )
-    return model
-
-
-def _read(model: bytes) -> Any:
-    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
-    try:
-        parsed.ParseFromString(model)
-    except DecodeError as error:
-        raise InputError(f"vocab.base: this file is no SentencePiece model ({error})") from error
-    if not parsed.pieces:
-        raise InputError("vocab.base: this file is no SentencePiece model: it holds no pieces")
-    return parsed

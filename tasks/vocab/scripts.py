@@ -4,8 +4,9 @@ A piece of a new script that holds no character of the base's languages can neve
 so old text keeps its ids by construction.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from tasks.tokenizer import BLANK
 
@@ -16,21 +17,35 @@ _GB2312_ROWS, _GB2312_CELLS = range(0xB0, 0xF8), range(0xA1, 0xFF)
 
 @dataclass(frozen=True)
 class Script:
-    """One script: `holds` its characters; `characters` are given pieces first; `spaced` where blanks part words."""
+    """One script: the `ranges` of its code points, both ends included; `characters` that must get a piece of their own;
+    `spaced` where blanks part words."""
 
     name: str
-    holds: Callable[[str], bool]
+    ranges: tuple[tuple[int, int], ...]
     characters: tuple[str, ...]
     spaced: bool
+    _run: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        character = "[" + "".join(f"{chr(low)}-{chr(high)}" for low, high in self.ranges) + "]"
+        object.__setattr__(self, "_run", re.compile(f"(?: ?{character}+)+" if self.spaced else f"{character}+"))
+
+    def holds(self, character: str) -> bool:
+        """Whether a character belongs to the script."""
+        return any(low <= ord(character) <= high for low, high in self.ranges)
 
     def admits(self, piece: str) -> bool:
         """Whether a piece consists of this script alone, but for a blank before its first word where words have one."""
         body = piece.removeprefix(BLANK) if self.spaced else piece
         return bool(body) and all(self.holds(character) for character in body)
 
+    def runs(self, text: str) -> Iterator[str]:
+        """The stretches of a text that are of this script, with the single blanks before words where it has them."""
+        return (match[0] for match in self._run.finditer(text))
 
-def _within(*ranges: tuple[int, int]) -> Callable[[str], bool]:
-    return lambda character: any(low <= ord(character) <= high for low, high in ranges)
+    def occurs_in(self, text: str) -> bool:
+        """Whether a text holds any character of this script."""
+        return self._run.search(text) is not None
 
 
 def gb2312_ideographs() -> tuple[str, ...]:
@@ -43,10 +58,10 @@ def gb2312_ideographs() -> tuple[str, ...]:
     return tuple(found)
 
 
-CHINESE = Script("zh", _within(*_CJK), gb2312_ideographs(), spaced=False)
+CHINESE = Script("zh", _CJK, gb2312_ideographs(), spaced=False)
 RUSSIAN = Script(
     "ru",
-    _within(*_CYRILLIC),
+    _CYRILLIC,
     tuple("абвгдеёжзийклмнопрстуфхцчшщъыьэюяАБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯ"),
     spaced=True,
 )

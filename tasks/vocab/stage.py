@@ -1,20 +1,47 @@
 """The vocab stage as the build sees it: what decides its identity, and how it is built."""
 
+from pathlib import Path
+
+from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
+from tasks.digests import InputDigests
 from tasks.report import StageReport
 from tasks.vocab.config import VocabConfig
 from tasks.workspace import Workspace
 
-VOCAB = Stage("vocab", roots=("tasks.vocab.stage",), libraries=("numpy", "pyarrow", "sentencepiece"))
+VOCAB = Stage("vocab", roots=("tasks.vocab.stage",), libraries=("numpy", "protobuf", "pyarrow", "sentencepiece"))
 
 
 def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -> Artifact:
-    """The tokenizer artifact of `documents` under `config`."""
+    """The tokenizer artifact of `documents` under `config`: trained, or grown from a base.
+
+    Raises InputError for a base that is missing, is no SentencePiece model or loses text, before any document is read.
+    """
 
     def run(workspace: Workspace) -> StageReport:
+        if config.base is not None:
+            from tasks.vocab.extending import extend_vocabulary
+
+            return extend_vocabulary(documents, config.base, config, workspace)
         from tasks.vocab.training import train_vocabulary
 
         return train_vocabulary(documents, config, workspace)
 
-    return build_artifact(context, VOCAB, config, {"documents": documents}, run)
+    external = base_digest(context.root, config.base)
+    return build_artifact(context, VOCAB, config, {"documents": documents}, run, external)
+
+
+def base_digest(root: Path, base: Path | None) -> dict[str, str]:
+    """`base` -> BLAKE3-128 of the base's file: it is a parent by content; nothing where there is no base."""
+    if base is None:
+        return {}
+    if not base.is_file():
+        raise InputError(
+            f"vocab.base: {base} {'is a folder' if base.is_dir() else 'does not exist'}. Set it to the `.model` file of"
+            f" a SentencePiece vocabulary, as it comes with the base model."
+        )
+    digests = InputDigests(root / "inputs.json")
+    digest = digests.digest(base)
+    digests.save()
+    return {"base": digest}

@@ -5,7 +5,6 @@ is fixed here and is no setting.
 """
 
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -15,16 +14,16 @@ import sentencepiece
 from model.errors import Bug, InputError
 from tasks.artifact import Artifact
 from tasks.report import StageReport
-from tasks.tokenizer import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
+from tasks.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts, training_lines
+from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
 from tasks.workspace import Workspace
 
 MEASURED_BYTES = 1_000_000
 """UTF-8 bytes of each source on which bytes per token are measured."""
 TOLD_BYTES = 1 << 20
 """Progress is told each time so many more bytes were sampled."""
-UNIT = "tokenizer"
 _CAN_GIVE = re.compile(r"set it to a value <= (\d+)")
 _NEEDS = re.compile(r"smaller than required_chars\. (\d+) vs (\d+)")
 
@@ -54,11 +53,8 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
 
     tokenizer = Tokenizer(train_pieces(sample(), config))
     with workspace.unit(UNIT) as unit:
-        unit.path(MODEL_FILE).write_bytes(tokenizer.model)
-        unit.add_file(MODEL_FILE)
-        unit.path(DESCRIPTION_FILE).write_text(json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n")
-        unit.add_file(DESCRIPTION_FILE)
-        unit.report = _count_documents(documents)
+        write_tokenizer(unit, tokenizer)
+        unit.report = count_documents(documents)
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,
             "model_type": config.model_type,
@@ -125,14 +121,3 @@ def _told_to_people(error: RuntimeError, config: VocabConfig) -> Exception:
     if "sentences_.empty()" in text:
         return InputError("vocab: the sampled documents hold no text at all, so there is nothing to train on")
     return Bug(f"vocab: SentencePiece refused to train: {text}")
-
-
-def _count_documents(documents: Artifact) -> StageReport:
-    """Documents are only read here: all that came in go on."""
-    report = StageReport()
-    for source, counts in documents.report.sources.items():
-        mine = report.source(source)
-        mine.documents_in = mine.documents_out = counts.documents_out
-        mine.bytes_in = mine.bytes_out = counts.bytes_out
-        mine.pieces_out = counts.pieces_out
-    return report

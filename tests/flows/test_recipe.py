@@ -47,6 +47,12 @@ def test_placeholders_are_filled_in_paths(tmp_path: Path) -> None:
     assert web.paths == (f"{tmp_path}/root/web",)
 
 
+def test_a_base_is_named_by_a_path_and_extended_by_language(tmp_path: Path) -> None:
+    vocab = load(tmp_path, MINIMAL + '[vocab]\nbase = "{recipe}/base.model"\nextend = { zh = 8000, ru = 4000 }\n').vocab
+    assert vocab.base == tmp_path / "base.model"
+    assert vocab.extend == {"zh": 8000, "ru": 4000}
+
+
 def test_settings_overrule_the_recipe_by_path_and_by_name_of_a_source(tmp_path: Path) -> None:
     recipe = load(tmp_path, MINIMAL, "dedup.threshold=0.9", "sources.web.language=de", "name=other")
     assert recipe.dedup.threshold == 0.9

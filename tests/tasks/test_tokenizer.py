@@ -1,15 +1,18 @@
 """No text loses a byte in the tokenizer, and offsets name the bytes of each token."""
 
+import io
+import itertools
 import json
 import json.decoder
 from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencepiece
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from model.errors import IntegrityError
+from model.errors import InputError, IntegrityError
 from tasks.tokenizer import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -24,6 +27,66 @@ TEXTS = [
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     config = VocabConfig(vocab_size=500, model_type=request.param, character_coverage=0.99)
     return Tokenizer(train_pieces(TEXTS, config))
+
+
+def released(**options: object) -> bytes:
+    """A vocabulary as they are released: a blank before the first word, no padding."""
+    model = io.BytesIO()
+    settings = {"model_type": "bpe", "vocab_size": 500, "character_coverage": 0.99, "byte_fallback": True}
+    settings |= {"normalization_rule_name": "identity", "remove_extra_whitespaces": False, **options}
+    lines = [line for text in TEXTS for line in text.splitlines()]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, num_threads=1, minloglevel=2, **settings
+    )
+    return model.getvalue()
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def leading(request: pytest.FixtureRequest) -> Tokenizer:
+    return Tokenizer(released(model_type=request.param))
+
+
+@settings(max_examples=300, deadline=None)
+@given(text=st.text())
+@example(text="")
+@example(text=" lead")
+@example(text="\u2581 x\u2581y")
+@example(text="\x00\n")
+def test_a_blank_before_the_first_word_is_no_part_of_the_text(leading: Tokenizer, text: str):
+    ids, borders = leading.encode_with_offsets(text)
+    if "\u2581" not in text:
+        assert ids.tolist() == sentencepiece.SentencePieceProcessor(model_proto=leading.model).encode(text)
+    assert leading.decode(ids) == text
+    assert leading.decode([leading.eos, *ids]) == text
+    assert not set(ids) & {leading.unk, leading.bos, leading.eos, leading.pad}
+    following = leading.encode_following(text)
+    assert leading.decode_bytes(following) == text.encode()
+    assert leading.decode_following(following) == text
+    assert (borders[0], borders[-1]) == (0, len(text.encode()))
+    pieces = [leading.piece_bytes[token] for token in ids]
+    if text and text[0] != "\u2581":
+        pieces[0] = pieces[0].removeprefix(b" ")
+    assert [text.encode()[start:end] for start, end in itertools.pairwise(borders)] == pieces
+
+
+def test_where_a_word_stands_decides_its_piece(leading: Tokenizer):
+    assert leading.leading_blank
+    name = leading.decode_bytes(leading.encode("def")[:1])
+    assert name.startswith(b" ")
+    assert not leading.decode_bytes(leading.encode_following("def")[:1]).startswith(b" ")
+
+
+def test_unknown_fills_rows_where_there_is_no_padding(leading: Tokenizer):
+    assert (leading.unk, leading.bos, leading.eos, leading.pad) == (0, 1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"byte_fallback": False}, "no byte pieces"), ({"eos_id": -1}, "no end-of-text token")],
+)
+def test_a_vocabulary_that_cannot_serve_is_refused(options: dict[str, object], message: str):
+    with pytest.raises(InputError, match=message):
+        Tokenizer(released(**options))
 
 
 @settings(max_examples=300, deadline=None)

@@ -34,6 +34,7 @@ OTHERS: dict[str, list[Any]] = {
     "clean.presets": [{"notes": "c4"}],
     "clean.edits": [("nfc", "markup"), ("markup", "nfc")],
     "clean.rules": [("gopher_words_min",)],
+    "vocab.extend": [{"zh": 200}, {"ru": 100}],
 }
 """Values that must name something that exists, which no type can tell."""
 ONE_VALUE = {
@@ -61,6 +62,7 @@ RUNTIME_FIELDS = {
     "train.keep_checkpoints": "test_same_bytes.py",
     "train.max_seconds": "decides when a trainer is given up, and no step",
     "train.stop_seconds": "decides when a trainer is given up, and no step",
+    "vocab.base": "its bytes are an input",
 }
 """Fields that do not count, each with the reason or with the proof that they change no byte."""
 
@@ -186,6 +188,7 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     raw = recipe.sample.model_dump()
     raw["sources"] = [{**source, "weight": None} for source in raw["sources"]]
     yield "sample", type(recipe.sample).model_validate({**raw, "temperature": 2.0})
+    yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
 
 
 def _fields(stage: str, config: StrictConfig) -> Iterator[tuple[str, tuple[str | int, ...], list[Any]]]:

@@ -16,6 +16,7 @@ CANNOT_DECIDE = {
     "cffi": "numba asks whether a value is one of its, and none is",
     "colorama": "colours what numba says",
     "fsspec": "carries files here, whose bytes count themselves",
+    "protobuf": "reads the vocabulary's file, whose bytes count themselves; vocab, which writes one, counts it",
     "pydantic": "checks settings, whose values count themselves",
     "pydantic_core": "checks settings, whose values count themselves",
     "typing_extensions": "types, which nothing computes with",

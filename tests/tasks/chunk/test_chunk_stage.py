@@ -1,12 +1,14 @@
 """Every byte of every document can be found again in the rows, and nothing else stands there."""
 
 import argparse
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import sentencepiece
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -53,7 +55,9 @@ def rebuilt_texts(chunk: Artifact, tokenizer: Tokenizer) -> dict[bytes, bytes]:
         assert len(ids) == span["tok_len"] > 0
         before = found.get(span["doc_id"], b"")
         assert len(before) == span["start"]
-        found[span["doc_id"]] = before + tokenizer.decode_bytes(ids)
+        stretch = tokenizer.decode_bytes(ids)
+        opening = tokenizer.leading_blank and span["doc_id"] not in found
+        found[span["doc_id"]] = before + (stretch.removeprefix(b" ") if opening else stretch)
         assert len(found[span["doc_id"]]) == span["end"]
     return found
 
@@ -62,6 +66,24 @@ def test_every_document_is_rebuilt_byte_for_byte(context, documents, vocab):
     chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=LENGTH, budget_tokens=10_000))
     expected = {row["doc_id"]: row["text"].encode() for row in documents.table("documents").to_pylist()}
     assert rebuilt_texts(chunk, Tokenizer.open(vocab)) == expected
+
+
+def test_documents_are_rebuilt_where_the_vocabulary_puts_a_blank_before_them(context, documents, tmp_path):
+    """As released vocabularies do: the blank is no byte of the document, and padding has no token of its own."""
+    base, model = tmp_path / "base.model", io.BytesIO()
+    lines = [line for line in SOURCE_TEXT.splitlines() if line.strip()]
+    options = {"model_type": "bpe", "vocab_size": 400, "byte_fallback": True, "normalization_rule_name": "identity"}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, remove_extra_whitespaces=False, minloglevel=2, **options
+    )
+    base.write_bytes(model.getvalue())
+    vocab = build_vocab(context, documents, VocabConfig(base=base))
+    tokenizer = Tokenizer.open(vocab)
+    assert tokenizer.leading_blank
+    assert tokenizer.pad == tokenizer.unk == 0
+    chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=LENGTH, budget_tokens=10_000))
+    expected = {row["doc_id"]: row["text"].encode() for row in documents.table("documents").to_pylist()}
+    assert rebuilt_texts(chunk, tokenizer) == expected
 
 
 def test_what_no_span_covers_is_end_of_text_or_padding_and_padding_ends_a_source(context, documents, vocab):

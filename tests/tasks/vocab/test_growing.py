@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
-from tasks.vocab.growing import NORMAL, grow, isolated, reduce, unreachable
-from tasks.vocab.scripts import CHINESE, RUSSIAN, Script, gb2312_ideographs
+from tasks.vocab.base import NORMAL
+from tasks.vocab.growing import grow, isolated, reduce, unreachable
+from tasks.vocab.scripts import CHINESE, RUSSIAN, gb2312_ideographs
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 BASE = DATA / "tokenizers" / "mistral_v1_32k.model"
@@ -21,7 +22,6 @@ DONOR = DATA / "tokenizers" / "chinese_llama_sp_zh_20k.model"
 ENGLISH = [
     f"The converter blows air through melted iron for {number} minutes, and steel remains." for number in range(200)
 ]
-NO_CHARACTERS = Script("zh", CHINESE.holds, (), spaced=False)
 
 
 def trained(**options: object) -> bytes:
@@ -47,13 +47,13 @@ def pieces(model: bytes) -> list[tuple[str, float, int]]:
 
 
 def test_a_word_without_a_two_character_piece_inside_gets_one(base: bytes) -> None:
-    grown = grow(base, ["加拿大"], NO_CHARACTERS)
+    grown = grow(base, ["加拿大"], CHINESE)
     assert (grown.added, grown.intermediates) == (["加拿", "加拿大"], ["加拿"])
     assert unreachable(grown.model) == unreachable(base)
 
 
 def test_a_word_that_is_built_from_known_pieces_needs_nothing_between(base: bytes) -> None:
-    grown = grow(base, ["中国", "人民", "中国人民"], NO_CHARACTERS)
+    grown = grow(base, ["中国", "人民", "中国人民"], CHINESE)
     assert (grown.added, grown.intermediates) == (["中国", "人民", "中国人民"], [])
 
 
@@ -68,7 +68,7 @@ def test_old_pieces_keep_ids_scores_and_types_and_new_scores_fall(base: bytes) -
 
 def test_pieces_of_another_script_or_with_blanks_are_left_out(base: bytes) -> None:
     asked = ["2015", "......", "中国steel", "▁中国", "中国"]
-    grown = grow(base, asked, NO_CHARACTERS)
+    grown = grow(base, asked, CHINESE)
     assert (grown.added, grown.foreign) == (["中国"], asked[:4])
 
 
@@ -81,9 +81,10 @@ def test_russian_words_may_begin_with_their_blank(base: bytes) -> None:
 
 
 def test_a_limit_counts_rows_and_never_leaves_a_word_half_built(base: bytes) -> None:
-    grown = grow(base, ["加拿大", "钢铁"], NO_CHARACTERS, limit=2)
+    grown = grow(base, ["加拿大", "钢铁"], CHINESE, limit=2)
     assert grown.added == ["加拿", "加拿大"]
-    assert grow(base, ["加拿大", "钢铁"], NO_CHARACTERS, limit=1).added == []
+    assert grow(base, ["加拿大", "钢铁"], CHINESE, limit=1).added == ["钢铁"]
+    assert grow(base, ["加拿大"], CHINESE, limit=1).added == []
 
 
 def test_every_ideograph_of_gb2312_is_there_once() -> None:
@@ -101,7 +102,7 @@ HAN = st.text(st.sampled_from("中国人民钢铁加拿大学生命大夫工厂�
 def test_whatever_is_asked_for_all_added_are_reachable_and_our_merges_are_sentencepieces(
     base: bytes, words: list[str], text: str
 ) -> None:
-    grown = grow(base, words, NO_CHARACTERS)
+    grown = grow(base, words, CHINESE)
     assert set(unreachable(grown.model)) == set(unreachable(base))
     assert set(words) <= {piece for piece, _, _ in pieces(grown.model)}
     scores = {piece: score for piece, score, kind in pieces(grown.model) if kind == NORMAL}
@@ -152,7 +153,7 @@ def test_a_real_base_grown_by_chinese_llamas_own_donor() -> None:
     """Beside Chinese-LLaMA's merge: fewer rows, fewer tokens on Chinese prose, nothing dead, English untouched."""
     base, donor = BASE.read_bytes(), DONOR.read_bytes()
     asked = sorted((piece for piece, _, kind in pieces(donor) if kind == NORMAL), key=len)
-    grown, theirs = grow(base, asked, NO_CHARACTERS).model, as_chinese_llama_merges(base, donor)
+    grown, theirs = grow(base, asked, CHINESE).model, as_chinese_llama_merges(base, donor)
     assert unreachable(base) == unreachable(grown) == []
     assert len(unreachable(theirs)) > 300
     assert len(pieces(grown)) < len(pieces(theirs))

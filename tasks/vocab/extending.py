@@ -1,0 +1,95 @@
+"""Extending a base: characters and words of new scripts, found in this run's text, behind the base's own pieces.
+
+What Chinese-LLaMA (Cui et al., 2023) and BELLE do by merging two vocabularies, without their losses: every added piece
+is emitted, no old id moves, and text without the new scripts keeps its ids. Both are checked before anything is
+published.
+"""
+
+import functools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from model.errors import Bug, InputError
+from tasks.artifact import Artifact
+from tasks.report import StageReport
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.base import NORMAL, read_base, read_model
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.donor import Donor, train_donor
+from tasks.vocab.growing import Growth, grow, unreachable
+from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
+from tasks.vocab.scripts import SCRIPTS, Script
+from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
+from tasks.workspace import Workspace
+
+
+def extend_vocabulary(documents: Artifact, base: Path, config: VocabConfig, workspace: Workspace) -> StageReport:
+    """Write the base with the rows that `config.extend` asks for; as it is where nothing is asked for.
+
+    Raises InputError when the base loses text or the run's text cannot give that many rows.
+    """
+    finished = workspace.finished(UNIT)
+    if finished is not None:
+        return finished
+    before = read_base(base, config.normaliser)
+    sizes = bytes_by_source(documents)
+    plan = planned_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
+    model, added = before, {}
+    for number, (name, rows) in enumerate(sorted(config.extend.items())):
+        workspace.advance(number, len(config.extend), "scripts")
+        script = SCRIPTS[name]
+        runs = functools.partial(_runs, documents, sizes, plan, config.seed, script)
+        donor = train_donor(runs, rows + len(_pieces_of(before, script)), config.character_coverage)
+        growth = grow(model, donor.candidates(script), script, rows)
+        _check_rows(name, rows, growth, donor)
+        model, added[name] = growth.model, growth
+    check_extension(before, model)
+    tokenizer = Tokenizer(model)
+    with workspace.unit(UNIT) as unit:
+        write_tokenizer(unit, tokenizer)
+        unit.report = count_documents(documents)
+        unit.report.facts["vocabulary"] = {
+            "pieces": tokenizer.vocab_size,
+            "base": {"file": base.name, "pieces": len(read_model(before).pieces)},
+            "added": {name: _told(growth) for name, growth in added.items()},
+        }
+    return unit.report
+
+
+def check_extension(before: bytes, after: bytes) -> None:
+    """Raise Bug unless the base's pieces stand where they stood and every added piece is emitted."""
+    old, new = read_model(before).pieces, read_model(after).pieces
+    if list(new[: len(old)]) != list(old):
+        raise Bug("vocab: extending the base has changed its own pieces; nothing was published")
+    dead = sorted(set(unreachable(after)) - set(unreachable(before)))
+    if dead:
+        raise Bug(f"vocab: {len(dead)} pieces are never emitted, `{dead[0]}` among them; nothing was published")
+
+
+def _runs(
+    documents: Artifact, sizes: Mapping[str, int], plan: Mapping[str, int], seed: int, script: Script
+) -> Iterator[str]:
+    for _, text in sampled_texts(documents, sizes, plan, seed):
+        yield from script.runs(text)
+
+
+def _pieces_of(model: bytes, script: Script) -> list[str]:
+    return [piece.piece for piece in read_model(model).pieces if piece.type == NORMAL and script.admits(piece.piece)]
+
+
+def _check_rows(name: str, asked: int, growth: Growth, donor: Donor) -> None:
+    if not donor.characters:
+        raise InputError(
+            f"vocab.extend.{name}: the sampled text holds no character of this script. Leave `{name}` out of"
+            f" vocab.extend, or bring text in it."
+        )
+    if len(growth.added) < asked:
+        raise InputError(
+            f"vocab.extend.{name}: {asked} rows were asked for, and the sampled text gives {len(growth.added)} at most."
+            f" Set vocab.extend.{name} = {len(growth.added)} or less, or bring more text."
+        )
+
+
+def _told(growth: Growth) -> dict[str, Any]:
+    return {"rows": len(growth.added), "intermediates": len(growth.intermediates)}
