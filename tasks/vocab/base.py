@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
+from tasks.vocab.config import VocabConfig
 
 UNIGRAM, BPE = 1, 2
 """SentencePiece's numbers of its kinds of model."""
@@ -71,6 +72,8 @@ def _losses(parsed: Any) -> list[str]:
     return losses
 
 
-def piece_count(path: Path) -> int:
-    """Rows of the base's vocabulary."""
-    return len(read_model(path.read_bytes()).pieces)
+def pieces_asked(config: VocabConfig) -> int:
+    """Pieces of the vocabulary that `config` asks for, those of its base included."""
+    if config.base is None:
+        return config.vocab_size
+    return len(read_model(config.base.read_bytes()).pieces) + config.pieces_to_find

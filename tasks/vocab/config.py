@@ -39,6 +39,17 @@ class VocabConfig(StrictConfig):
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Run seed, decides which documents are sampled."""
 
+    @property
+    def pieces_to_find(self) -> int:
+        """Pieces that the run's text must give: all of them, or those added to the base."""
+        return self.vocab_size if self.base is None else sum(self.extend.values())
+
+    def halved(self) -> "VocabConfig":
+        """The same with half as many pieces to find, for a part of the text."""
+        if self.base is None:
+            return self.model_copy(update={"vocab_size": self.vocab_size // 2})
+        return self.model_copy(update={"extend": {name: rows // 2 for name, rows in self.extend.items() if rows > 1}})
+
     @model_validator(mode="after")
     def _a_base_or_training(self) -> "VocabConfig":
         if self.base is None:

@@ -5,8 +5,8 @@ equals (Sennrich et al., 2016; Kudo and Richardson, 2018). A piece that no order
 emitted: of the pieces that Chinese-LLaMA's merge adds, 345 never are, three-character words mostly with no
 two-character piece inside, and its scores of 0 overrule the base's own merges.
 
-Here each piece is reduced in isolation under the merges so far; where it stays in k > 1 symbols, the pieces that join
-them from the left are appended, each below every score before it. The lowest score never disturbs a merge that works
+Here each piece is reduced in isolation under the merges so far; where it stays in k > 1 symbols, its characters and the
+pieces that join the symbols from the left are appended, each below every score before it. The lowest score never disturbs a merge that works
 already, so one pass is enough. What is appended belongs to one new script (`scripts.py`), so that text of the base's
 languages cannot meet it.
 """
@@ -68,9 +68,9 @@ def grow(base: bytes, candidates: Iterable[str], script: Script, limit: int | No
             growth.known.append(candidate)
             continue
         symbols = reduce(candidate, scores)
-        # A single character is one symbol that no merge leads to: it is appended as it is.
-        steps = ["".join(symbols[:end]) for end in range(2, len(symbols) + 1)] or [candidate]
-        missing = [step for step in steps if step not in scores]
+        # SentencePiece joins characters that are no pieces, too; other programs spell them in bytes before they merge.
+        steps = [*candidate, *("".join(symbols[:end]) for end in range(2, len(symbols) + 1))]
+        missing = [step for step in dict.fromkeys(steps) if step not in scores]
         if limit is not None and len(growth.added) + len(missing) > limit:
             continue
         for step in missing:

@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -82,6 +83,28 @@ def test_old_text_keeps_its_ids_and_new_text_takes_fewer(context: RunContext, do
     for texts in (CHINESE_TEXT, RUSSIAN_TEXT):
         assert sum(len(after.encode(text)) for text in texts) < 0.4 * sum(len(before.encode(text)) for text in texts)
         assert [after.decode(after.encode(text)) for text in texts] == texts
+
+
+def test_transformers_reads_the_same_ids(context: RunContext, documents: Artifact, base: Path, tmp_path: Path):
+    from transformers import LlamaTokenizer
+
+    vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100}))
+    tokenizer = Tokenizer.open(vocab)
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
+    converted = LlamaTokenizer.from_pretrained(tmp_path)
+    texts = [*ENGLISH, *CHINESE_TEXT, *RUSSIAN_TEXT, "é😀\nサターン"]
+    assert converted(texts, add_special_tokens=False)["input_ids"] == [tokenizer.encode(text) for text in texts]
+
+
+def test_thousands_of_random_strings_come_back(context: RunContext, documents: Artifact, base: Path):
+    tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100})))
+    generator = random.Random(1)
+    pool = "".join([*CHINESE_TEXT, *RUSSIAN_TEXT, ENGLISH[0], " \u2581\t\n\0\u3000\ufeff\u0301ﬁ①😀👩\u200d👧"])
+    strings = ["".join(generator.choices(pool, k=generator.randrange(9))) for _ in range(4000)]
+    strings += ["".join(chr(generator.randrange(0xD800)) for _ in range(generator.randrange(9))) for _ in range(4000)]
+    for text, ids in zip(strings, tokenizer.encode_batch(strings), strict=True):
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.unk not in ids
 
 
 def test_without_rows_to_add_the_artifact_holds_the_base_as_it_is(context: RunContext, documents: Artifact, base: Path):

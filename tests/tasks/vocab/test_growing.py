@@ -47,14 +47,21 @@ def pieces(model: bytes) -> list[tuple[str, float, int]]:
 
 
 def test_a_word_without_a_two_character_piece_inside_gets_one(base: bytes) -> None:
-    grown = grow(base, ["加拿大"], CHINESE)
-    assert (grown.added, grown.intermediates) == (["加拿", "加拿大"], ["加拿"])
+    grown = grow(base, [*"加拿大", "加拿大"], CHINESE)
+    assert (grown.added, grown.intermediates) == ([*"加拿大", "加拿", "加拿大"], ["加拿"])
     assert unreachable(grown.model) == unreachable(base)
 
 
 def test_a_word_that_is_built_from_known_pieces_needs_nothing_between(base: bytes) -> None:
-    grown = grow(base, ["中国", "人民", "中国人民"], CHINESE)
-    assert (grown.added, grown.intermediates) == (["中国", "人民", "中国人民"], [])
+    asked = [*"中国人民", "中国", "人民", "中国人民"]
+    grown = grow(base, asked, CHINESE)
+    assert (grown.added, grown.intermediates) == (asked, [])
+
+
+def test_the_characters_of_a_word_become_pieces_before_it(base: bytes) -> None:
+    grown = grow(base, ["中国", "国人"], CHINESE)
+    assert grown.added == ["中", "国", "中国", "人", "国人"]
+    assert grown.intermediates == ["中", "国", "人"]
 
 
 def test_old_pieces_keep_ids_scores_and_types_and_new_scores_fall(base: bytes) -> None:
@@ -69,7 +76,7 @@ def test_old_pieces_keep_ids_scores_and_types_and_new_scores_fall(base: bytes) -
 def test_pieces_of_another_script_or_with_blanks_are_left_out(base: bytes) -> None:
     asked = ["2015", "......", "中国steel", "▁中国", "中国"]
     grown = grow(base, asked, CHINESE)
-    assert (grown.added, grown.foreign) == (["中国"], asked[:4])
+    assert (grown.added, grown.foreign) == (["中", "国", "中国"], asked[:4])
 
 
 def test_russian_words_may_begin_with_their_blank(base: bytes) -> None:
@@ -81,10 +88,10 @@ def test_russian_words_may_begin_with_their_blank(base: bytes) -> None:
 
 
 def test_a_limit_counts_rows_and_never_leaves_a_word_half_built(base: bytes) -> None:
-    grown = grow(base, ["加拿大", "钢铁"], CHINESE, limit=2)
-    assert grown.added == ["加拿", "加拿大"]
-    assert grow(base, ["加拿大", "钢铁"], CHINESE, limit=1).added == ["钢铁"]
-    assert grow(base, ["加拿大"], CHINESE, limit=1).added == []
+    grown = grow(base, ["加拿大", "钢铁"], CHINESE, limit=5)
+    assert grown.added == ["加", "拿", "大", "加拿", "加拿大"]
+    assert grow(base, ["加拿大", "钢铁", "厂"], CHINESE, limit=4).added == ["钢", "铁", "钢铁", "厂"]
+    assert grow(base, ["加拿大"], CHINESE, limit=4).added == []
 
 
 def test_every_ideograph_of_gb2312_is_there_once() -> None:

@@ -1,0 +1,140 @@
+"""A released base extended with real text: nothing dead, nothing moved, nothing lost, fewer tokens for fewer rows."""
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.base import read_model
+from tasks.vocab.donor import train_donor
+from tasks.vocab.growing import grow, isolated, unreachable
+from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
+
+pytestmark = pytest.mark.prove_data
+
+Measured = Callable[..., None]
+ROWS = {"zh": 8000, "ru": 8000}
+TEXTS = {"zh": ("zh_techdocs", "zh_classic_prose"), "ru": ("ru_techdocs", "ru_novels")}
+"""What each script's rows are found in; every fifth document is kept out."""
+UNTOUCHED = ("en_books", "en_techdocs_md", "en_speech_drama", "it_techdocs", "readme_changelog_md")
+STRINGS = 1_000_000
+SOUP = (
+    "  \t\n\r\x00\u00a0\u3000\u200b\u200d\ufeff\u2581",
+    "abcXYZ019.,;<>/_-",
+    "ñéüßæﬁ①½…",
+    "привет ЙЁъ",
+    "钢铁厂，。中国人民",
+    "日本語テスト한국어",
+    "🙂👩\u200d👧🇮🇹",
+    "e\u0301\u0327\u200f\u202e",
+    "<s></s><unk><0x41>",
+)
+
+
+@pytest.fixture(scope="module")
+def base(data: Path) -> bytes:
+    return (data / "tokenizers" / "mistral_v1_32k.model").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def extended(data: Path, base: bytes) -> bytes:
+    model = base
+    for name, rows in ROWS.items():
+        runs = [run for text in documents(data, TEXTS[name], kept_out=False) for run in SCRIPTS[name].runs(text)]
+        donor = train_donor(lambda runs=runs: runs, rows + 2000, 0.9995)
+        model = grow(model, donor.candidates(SCRIPTS[name]), SCRIPTS[name], rows).model
+    return model
+
+
+def documents(data: Path, folders: tuple[str, ...], kept_out: bool | None = None) -> Iterator[str]:
+    """Texts of the corpora; of those kept out of training, or of the others, where that is asked."""
+    for folder in folders:
+        for part in sorted((data / folder).glob("*.jsonl.gz")):
+            with gzip.open(part, "rt", encoding="utf-8") as stream:
+                for number, record in enumerate(stream):
+                    if kept_out is None or (number % 5 == 0) == kept_out:
+                        yield json.loads(record)["text"]
+
+
+def lines(data: Path, folders: tuple[str, ...], kept_out: bool | None = None) -> list[str]:
+    return [line for text in documents(data, folders, kept_out) for line in text.split("\n") if line]
+
+
+def test_every_row_is_emitted_and_the_base_stands(base: bytes, extended: bytes, measured: Measured) -> None:
+    old, new = ([(p.piece, p.score, p.type) for p in read_model(model).pieces] for model in (base, extended))
+    measured("vocab", "added pieces never emitted", len(unreachable(extended)), at_most=0, note=f"{len(new)} pieces")
+    assert len(new) == len(old) + sum(ROWS.values())
+    assert new[: len(old)] == old
+
+
+def test_text_without_the_new_scripts_keeps_its_ids(
+    data: Path, base: bytes, extended: bytes, measured: Measured
+) -> None:
+    before, after = Tokenizer(base), Tokenizer(extended)
+    old = [line for line in lines(data, UNTOUCHED) if not CHINESE.occurs_in(line) and not RUSSIAN.occurs_in(line)]
+    moved = sum(
+        one.tolist() != other.tolist()
+        for one, other in zip(before.encode_batch(old), after.encode_batch(old), strict=True)
+    )
+    measured("vocab", "lines of old text with other ids", moved, at_most=0, note=f"of {len(old):,} lines en, it, code")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_new_text_takes_fewer_tokens(name: str, data: Path, base: bytes, extended: bytes, measured: Measured) -> None:
+    script = SCRIPTS[name]
+    for folder in TEXTS[name]:
+        runs = [run for text in documents(data, (folder,), kept_out=True) for run in script.runs(text)]
+        characters = sum(map(len, runs))
+        before, after = (sum(map(len, isolated(model).encode(runs))) / characters for model in (base, extended))
+        what = f"tokens per character of {folder}, extended by base"
+        measured("vocab", what, after / before, at_most=0.8, note=f"{before:.3f} -> {after:.3f}")
+
+
+def test_a_million_random_strings_come_back(extended: bytes, measured: Measured) -> None:
+    tokenizer, generator = Tokenizer(extended), random.Random(1)
+    strings = ["".join(soup(generator)) for _ in range(STRINGS)]
+    special = {tokenizer.unk, tokenizer.bos, tokenizer.eos}
+    lost = 0
+    for text, ids in zip(strings, tokenizer.encode_batch(strings), strict=True):
+        tokens = ids.tolist()
+        lost += tokenizer.decode(tokens) != text or not special.isdisjoint(tokens)
+    measured("vocab", "random strings that did not come back", lost, at_most=0, note=f"of {STRINGS:,}")
+
+
+def soup(generator: random.Random) -> Iterator[str]:
+    """A few characters from everywhere: half from stretches of trouble, half any code point but surrogates."""
+    for _ in range(generator.randrange(12)):
+        point = generator.choice((generator.randrange(0x110000), generator.randrange(0x3000)))
+        anywhere = chr(point) if not 0xD800 <= point <= 0xDFFF else " "
+        yield generator.choice((anywhere, generator.choice(generator.choice(SOUP))))
+
+
+def test_the_converted_fast_tokenizer_gives_the_same_ids(
+    data: Path, base: bytes, extended: bytes, tmp_path: Path, measured: Measured
+) -> None:
+    """The conversion of the base cuts runs of blanks, and blanks at the beginning, in another way already: lines with
+    them are left out."""
+    texts = lines(data, ("zh_techdocs", "ru_novels", "en_books"), kept_out=True)
+    plain = [line for line in texts if "  " not in line and not line.startswith((" ", "\u2581"))]
+    for name, model in (("base", base), ("extended", extended)):
+        both = zip(converted(model, tmp_path / name, plain), encoded(model, plain), strict=True)
+        other = sum(fast != slow for fast, slow in both)
+        measured("vocab", f"lines with other ids when converted, {name}", other, at_most=0, note=f"of {len(plain):,}")
+
+
+def converted(model: bytes, folder: Path, texts: list[str]) -> list[list[int]]:
+    """Ids of the same vocabulary as transformers reads it."""
+    from transformers import LlamaTokenizer
+
+    folder.mkdir()
+    (folder / "tokenizer.model").write_bytes(model)
+    return LlamaTokenizer.from_pretrained(folder)(texts, add_special_tokens=False)["input_ids"]
+
+
+def encoded(model: bytes, texts: list[str]) -> list[list[int]]:
+    return sentencepiece.SentencePieceProcessor(model_proto=model).encode(texts)
