@@ -58,7 +58,9 @@ def network_of(recipe: Recipe) -> GPTConfig:
     network = recipe.train.model
     if "vocab_size" in network.model_fields_set:
         return network
-    return network.model_copy(update={"vocab_size": recipe.vocab.vocab_size})
+    from tasks.vocab.base import pieces_asked
+
+    return network.model_copy(update={"vocab_size": pieces_asked(recipe.vocab)})
 
 
 def _pilot_told(pilot: Pilot, asked: float) -> dict[str, Any]:
@@ -231,10 +233,10 @@ def _pilot_warnings(pilot: Pilot, recipe: Recipe, sources: Mapping[str, SourceEs
             f"the pilot took more than was asked of {', '.join(raised)}: they, or the whole, are small, and less would"
             f" tell little"
         )
-    pieces = pilot.artifacts["vocab"].report.facts["vocabulary"]["pieces"]
-    if pieces < recipe.vocab.vocab_size:
+    pieces, asked = pilot.artifacts["vocab"].report.facts["vocabulary"]["pieces"], network_of(recipe).vocab_size
+    if pieces < asked:
         warnings.append(
-            f"the pilot's text gave a vocabulary of {pieces:,} pieces, not {recipe.vocab.vocab_size:,}: the whole will"
+            f"the pilot's text gave a vocabulary of {pieces:,} pieces, not {asked:,}: the whole will"
             f" have fewer tokens than told here"
         )
     growing = [name for name, source in sources.items() if source.removal.high - source.removal_in_pilot > 0.02]

@@ -103,11 +103,13 @@ def _vocabulary(build: Callable[[VocabConfig], Artifact], config: VocabConfig, c
         try:
             return build(config)
         except InputError:
-            smaller = config.vocab_size // 2
-            if smaller < SMALLEST_VOCABULARY:
+            smaller = config.halved()
+            least = SMALLEST_VOCABULARY if config.base is None else 1
+            if smaller.pieces_to_find < least:
                 raise
-            context.note("vocab", f"the pilot's text cannot give {config.vocab_size:,} pieces; trying {smaller:,}")
-            config = config.model_copy(update={"vocab_size": smaller})
+            asked, trying = config.pieces_to_find, smaller.pieces_to_find
+            context.note("vocab", f"the pilot's text cannot give {asked:,} pieces; trying {trying:,}")
+            config = smaller
 
 
 def _measured_build(context: RunContext, stage: str, *inputs: Any) -> tuple[Artifact, Measurement]:

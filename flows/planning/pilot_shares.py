@@ -40,7 +40,7 @@ def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> d
     """Source -> what the pilot takes of it."""
     plans = plan_mixture(recipe.sample, listings)
     selected = sum(plan.rate * plan.bytes for plan in plans.values())
-    least_share = min(1.0, BYTES_PER_PIECE * recipe.vocab.vocab_size / max(1.0, selected))
+    least_share = min(1.0, BYTES_PER_PIECE * recipe.vocab.pieces_to_find / max(1.0, selected))
     shares: dict[str, PilotShare] = {}
     for listing in listings:
         name = listing.source.name
