@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ROOT ?= bessemer-data
+DATA ?= ../shared/data
+PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data bench-data bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -44,10 +46,17 @@ prove-joints: $(READY) ## the joints: identity, leases, commit, resume, each cou
 prove-data: $(READY) ## the data stages on real text: recall, precision, conservation, equal bytes
 	$(BIN)/python -m pytest tests/prove_data -m prove_data $(PYTEST_FLAGS)
 
+bench-data: $(READY) ## the data stages beside datatrove, datasketch, rensa, ftfy: rates of one core, in one table
+	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS)
+	$(BIN)/python benchmarks/data_stages.py --data $(DATA) --peers $(PEERS) --json $(PEERS)/data_stages.json
+
+bench-memory: $(READY) ## peak memory of the data stages over 0.5, 1 and 2 GB of text
+	$(BIN)/python benchmarks/data_memory.py --data $(DATA)
+
 lock: $(READY) ## write requirements.lock from what the environment holds
 	{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^torch==([0-9.]+)\+.*/torch==\1/'; } > requirements.new
 	mv requirements.new requirements.lock
 
 clean: ## remove the environment and caches; runs and artifacts stay
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

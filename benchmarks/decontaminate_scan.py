@@ -1,167 +1,77 @@
-"""How fast documents are scanned for benchmark n-grams, per core, and how much memory the table takes.
+"""How fast documents are scanned for benchmark n-grams, beside numpy and datatrove, on the same text in one run.
 
-    python benchmarks/decontaminate_scan.py --data DATA [--ngrams 1000000 20000000] [--repeats 5] [--json]
+    python benchmarks/decontaminate_scan.py --data DATA [--peers FOLDER] [--json FILE]
 
-DATA holds the corpora `NAME/part-000.jsonl.gz` and `benchmarks/*.jsonl.gz`. Two tables: n-grams of random words of the
-corpus, so many as asked for, on English text; and the real benchmarks, on text of each language. Beside each stands
-the word hashing alone, which no table can undercut, and a scan by numpy with a sorted array (13 shifted sums of the
-same word hashes, `searchsorted`). Speeds are MB of UTF-8 a second of CPU time of one thread, the fastest of the
-repeats; the sides take turns, so that a busy machine is busy for all.
+Two tables of 13-grams: 1 and 20 million of random words of the corpus, on English text; and those of the benchmarks in
+DATA, on text of each language. `words` is the hashing of the words alone, `numpy` the same hashes with 13 shifted sums
+and a sorted array. datatrove, where FOLDER holds its environment (`peers/install.sh` makes it), scans the beginning of
+the text, and is not asked for 20 million n-grams, which it would hold in a Python dictionary.
 """
 
-import argparse
-import gzip
-import itertools
-import json
-import resource
 import sys
-import time
-from collections.abc import Callable
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from measuring import OURS, PROJECT, Row, Side, arguments, compare, python_of, records, show, write_texts
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from tasks.decontaminate.config import Benchmark, DecontaminateConfig  # noqa: E402
-from tasks.decontaminate.items import Item, read_items  # noqa: E402
-from tasks.decontaminate.patterns import BASE, Patterns, build_patterns  # noqa: E402
-from tasks.decontaminate.scan import scan_texts, text_buffers  # noqa: E402
-from tasks.decontaminate.words import fold_table, hash_words, word_room  # noqa: E402
-
-ENGLISH = ("en_books", "en_techdocs_md", "en_wiki", "en_speech_drama")
+ENGLISH = "English"
 TEXTS = {
-    "English": ENGLISH,
+    ENGLISH: ("en_books", "en_techdocs_md", "en_wiki", "en_speech_drama"),
     "Russian": ("ru_novels", "ru_techdocs"),
     "Italian": ("it_techdocs",),
     "Chinese": ("zh_techdocs", "zh_classic_prose"),
     "chat": ("social_emoji",),
 }
+MADE = {1_000_000: (100, (OURS, "words", "numpy", "datatrove")), 20_000_000: (40, (OURS, "numpy"))}
+"""13-grams, the MB/s to reach, and who looks for them."""
 ITEM_WORDS = 1000
-
-Buffers = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]
-
-
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--ngrams", type=int, nargs="*", default=[1_000_000, 20_000_000])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    paths = sorted((options.data / "benchmarks").glob("*.jsonl.gz"))
-    benchmarks = tuple(Benchmark(name=path.name.partition(".")[0], path=path) for path in paths)
-    patterns = build_patterns(read_items(benchmarks), DecontaminateConfig())
-    for language, names in TEXTS.items():
-        rows.append(measured(f"{len(paths)} benchmarks", language, corpus(options.data, names), patterns, options))
-    english = corpus(options.data, ENGLISH)
-    for count in options.ngrams:
-        began = time.process_time()
-        patterns = build_patterns(made_items(english, count), DecontaminateConfig())
-        built = time.process_time() - began
-        row = measured("made n-grams", "English", english, patterns, options)
-        rows.append({**row, "build_s": built, "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6})
-    if options.json:
-        json.dump(rows, sys.stdout, indent=1)
-        return
-    for row in rows:
-        more = f"; table built in {row['build_s']:.0f} s, peak {row['peak_gb']:.1f} GB" if "build_s" in row else ""
-        numpy_told = f"{row['numpy']:6.1f}" if row["numpy"] else "     -"
-        print(
-            f"{row['table']:<14} {row['ngrams']:>10,} n-grams  {row['text']:<8} scan {row['scan']:6.1f} MB/s,"
-            f" words alone {row['words']:6.1f}, numpy {numpy_told}{more}"
-        )
+WIDTH = 13
+ROUNDS = {OURS: 5, "words": 5, "numpy": 3, "datatrove": 1}
+MOST_BYTES = {"datatrove": 2_000_000}
+TURNS = 1
+STAGE = "decontaminate"
 
 
-def corpus(data: Path, names: tuple[str, ...]) -> Buffers:
-    texts: list[str] = []
-    for name in names:
-        with gzip.open(data / name / "part-000.jsonl.gz", "rt", encoding="utf-8") as lines:
-            texts += [json.loads(line)["text"] for line in lines]
-    return text_buffers(pa.array(texts, pa.large_string()))
+def measure(data: Path, peers: Path | None) -> Iterator[Row]:
+    """Rows of every table, text and tool."""
+    pythons = {tool: Path(sys.executable) for tool in (OURS, "words", "numpy")}
+    if python := python_of(peers, "datatrove"):
+        pythons["datatrove"] = python
+    program = PROJECT / "benchmarks" / "peers" / "search.py"
+
+    def sides(tools: tuple[str, ...], source: Path, items: Path) -> list[Side]:
+        return [
+            Side(tool, (pythons[tool], program, tool, source, items, ROUNDS[tool], MOST_BYTES.get(tool, 10**9)))
+            for tool in tools
+            if tool in pythons
+        ]
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, items = Path(folder) / "texts.jsonl", Path(folder) / "items.jsonl"
+        texts = [record["text"] for record in records(data, TEXTS[ENGLISH])]
+        write_texts(source, texts)
+        for count, (target, tools) in MADE.items():
+            write_texts(items, made_items(texts, count))
+            label = f"{ENGLISH}, {count // 10**6}M n-grams"
+            yield from compare(STAGE, label, sides(tools, source, items), TURNS, target)
+        benchmarks = data / "benchmarks"
+        for language, corpora in TEXTS.items():
+            write_texts(source, (record["text"] for record in records(data, corpora)))
+            tools = (OURS, "datatrove") if language == ENGLISH else (OURS,)
+            label = f"{language}, {len(list(benchmarks.glob('*.gz')))} benchmarks"
+            yield from compare(STAGE, label, sides(tools, source, benchmarks), TURNS)
 
 
-def made_items(text: Buffers, count: int) -> list[Item]:
-    """Items of random words of the corpus with `count` 13-grams altogether."""
-    words = sorted({word for word in text[0][:4_000_000].tobytes().decode(errors="ignore").split() if word.isalpha()})
+def made_items(texts: list[str], count: int) -> Iterator[str]:
+    """Items of random words of the texts, with `count` 13-grams altogether."""
+    words = sorted({word for text in texts for word in text[:4000].split() if word.isalpha()})
     draw = np.random.default_rng(0)
-    texts = (
-        " ".join(words[at] for at in draw.integers(0, len(words), ITEM_WORDS + 12)) for _ in range(count // ITEM_WORDS)
-    )
-    return [Item("made", str(number), None, "", (), "x", text) for number, text in enumerate(texts)]
-
-
-def measured(
-    table: str, text: str, buffers: Buffers, patterns: Patterns, options: argparse.Namespace
-) -> dict[str, Any]:
-    data, offsets = buffers
-    sides: dict[str, Callable[[], object]] = {
-        "scan": lambda: scan_texts(data, offsets, patterns),
-        "words": lambda: words_alone(data, offsets),
-    }
-    if not patterns.short.any():
-        found = all_words(data, offsets)
-        wanted = np.sort(patterns.hashes)
-        sides["numpy"] = lambda: numpy_scan(found, wanted)
-    seconds: dict[str, float] = {}
-    for side in sides.values():
-        side()
-    for _ in range(options.repeats):
-        for name, side in sides.items():
-            began = time.process_time()
-            side()
-            seconds[name] = min(seconds.get(name, float("inf")), time.process_time() - began)
-    if "numpy" in seconds:
-        seconds["numpy"] += seconds["words"]
-    speeds = {name: data.size / 1e6 / seconds[name] if name in seconds else None for name in ("scan", "words", "numpy")}
-    return {"table": table, "ngrams": len(patterns), "text": text, "mb": data.size / 1e6, **speeds}
-
-
-def words_alone(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> int:
-    room, table = word_room(int(np.diff(offsets).max())), fold_table()
-    buffers = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
-    return count_words(data, offsets, table.entries, table.pool, *buffers)
-
-
-@numba.njit
-def count_words(data, offsets, entries, pool, hashes, starts, ends):
-    words = 0
-    for row in range(offsets.size - 1):
-        words += hash_words(data, offsets[row], offsets[row + 1], entries, pool, hashes, starts, ends)[0]
-    return words
-
-
-def all_words(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> list[npt.NDArray[np.uint64]]:
-    room, table = word_room(int(np.diff(offsets).max())), fold_table()
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
-    found = []
-    for begin, end in itertools.pairwise(offsets.tolist()):
-        count, _ = hash_words(data, begin, end, table.entries, table.pool, hashes, starts, ends)
-        found.append(hashes[:count].copy())
-    return found
-
-
-def numpy_scan(documents: list[npt.NDArray[np.uint64]], wanted: npt.NDArray[np.uint64], width: int = 13) -> int:
-    """The same 13-gram hashes from word hashes by 13 shifted sums, looked up in a sorted array."""
-    found = 0
-    for words in documents:
-        count = words.size - width + 1
-        if count <= 0:
-            continue
-        rolling = np.zeros(count, np.uint64)
-        for shift in range(width):
-            rolling = rolling * BASE + words[shift : shift + count]
-        place = np.searchsorted(wanted, rolling)
-        found += int((wanted[np.minimum(place, wanted.size - 1)] == rolling).sum())
-    return found
+    for _ in range(count // ITEM_WORDS):
+        yield " ".join(words[at] for at in draw.integers(0, len(words), ITEM_WORDS + WIDTH - 1))
 
 
 if __name__ == "__main__":
-    main()
+    options = arguments(__doc__).parse_args()
+    show(measure(options.data, options.peers), options.json)

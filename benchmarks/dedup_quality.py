@@ -100,7 +100,7 @@ def ours(source: Path, folder: Path) -> set[int]:
 
 def of_peer(peer: str, peers: Path, source: Path, folder: Path, ids: list[str]) -> set[int]:
     """Records that stay, by a peer in its own environment."""
-    runner = Path(__file__).parent / "dedup_peers" / PEERS[peer]
+    runner = Path(__file__).parent / "peers" / PEERS[peer]
     command = [str(peers / peer / "bin" / "python"), str(runner), str(source), str(folder)]
     environment = {**os.environ, "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

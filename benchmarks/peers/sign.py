@@ -1,18 +1,17 @@
-"""Signs INPUT.jsonl with one tool, in that tool's own environment; prints {"seconds", "peak_bytes", "bytes"} as JSON.
+"""Signs INPUT.jsonl with one tool, in that tool's own environment.
 
     python sign.py TOOL INPUT.jsonl ROUNDS MOST_BYTES
 
-112 permutations over shingles of 5 words, one thread, seconds of processor time, so that other work on the machine
-counts little; reading the file and compiling are left out, the fastest of ROUNDS counts. Words are those of each tool's
-own recipe, and runs of \\w for datasketch and rensa, which bring none.
+112 permutations over shingles of 5 words, one thread; reading the file and compiling are left out, the fastest of
+ROUNDS counts. Words are those of each tool's own recipe, and runs of \\w for datasketch and rensa, which bring none.
 """
 
-import json
 import re
-import resource
 import sys
-import time
 from collections.abc import Callable
+from pathlib import Path
+
+from measuring import fastest, read_texts, tell
 
 WORD = re.compile(r"\w+")
 WIDTH, LENGTH = 5, 112
@@ -26,7 +25,6 @@ def shingles(text: str) -> list[str]:
 def bessemer(texts: list[str]) -> Callable[[], object]:
     import pyarrow as pa
 
-    sys.path.insert(0, __file__.rpartition("/benchmarks/")[0])
     from tasks.dedup.minhash import signatures_of, text_buffers
 
     data, offsets = text_buffers(pa.array(texts, pa.large_string()))
@@ -69,23 +67,12 @@ def datatrove(texts: list[str]) -> Callable[[], object]:
     return sign
 
 
-def main(tool: str, path: str, rounds: int, most_bytes: int) -> None:
-    texts, size = [], 0
-    with open(path, encoding="utf-8") as lines:
-        for line in lines:
-            text = json.loads(line)["text"]
-            texts.append(text)
-            size += len(text.encode())
-            if size >= most_bytes:
-                break
-    sign = {"bessemer": bessemer, "datasketch": datasketch, "rensa": rensa, "datatrove": datatrove}[tool](texts)
-    best = float("inf")
-    for _ in range(rounds):
-        began = time.process_time()
-        sign()
-        best = min(best, time.process_time() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": best, "peak_bytes": peak, "bytes": size}))
+TOOLS = {"bessemer": bessemer, "datasketch": datasketch, "rensa": rensa, "datatrove": datatrove}
 
 
-main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+def main(tool: str, source: str, rounds: str, most_bytes: str) -> None:
+    texts, size = read_texts(Path(source), float(most_bytes))
+    tell(fastest(TOOLS[tool](texts), int(rounds)), size)
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,147 @@
+"""Looks for the 13-grams of ITEMS in INPUT.jsonl with one tool, in that tool's own environment.
+
+    python search.py TOOL INPUT.jsonl ITEMS ROUNDS MOST_BYTES
+
+ITEMS is a folder of benchmarks (`*.jsonl.gz`) or a file of JSON lines with a `text` each. Reading, compiling and
+building the table are left out, the fastest of ROUNDS counts. `words` hashes the words as Bessemer does and looks
+nothing up, which no table can undercut; `numpy` adds 13 shifted sums of these hashes and `searchsorted`.
+"""
+
+import gzip
+import itertools
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from measuring import fastest, read_texts, tell
+
+if TYPE_CHECKING:
+    from tasks.decontaminate.patterns import Patterns
+
+WIDTH = 13
+
+
+def bessemer(texts: list[str], items: Path) -> Callable[[], object]:
+    from tasks.decontaminate.scan import scan_texts
+
+    patterns = patterns_of(items)
+    data, offsets = buffers_of(texts)
+    scan_texts(data, offsets[:2], patterns)
+    return lambda: scan_texts(data, offsets, patterns)
+
+
+def words(texts: list[str], items: Path) -> Callable[[], object]:
+    import numpy as np
+
+    from tasks.decontaminate.words import fold_table, hash_words, word_room
+
+    del items
+    data, offsets = buffers_of(texts)
+    room, table = word_room(int(np.diff(offsets).max())), fold_table()
+    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+
+    def hash_all() -> None:
+        for begin, end in itertools.pairwise(offsets.tolist()):
+            hash_words(data, begin, end, table.entries, table.pool, hashes, starts, ends)
+
+    hash_all()
+    return hash_all
+
+
+def numpy(texts: list[str], items: Path) -> Callable[[], object]:
+    import numpy as np
+
+    from tasks.decontaminate.patterns import BASE
+    from tasks.decontaminate.words import fold_table, hash_words, word_room
+
+    wanted = np.sort(patterns_of(items).hashes)
+    data, offsets = buffers_of(texts)
+    room, table = word_room(int(np.diff(offsets).max())), fold_table()
+    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+
+    def search() -> int:
+        found = 0
+        for begin, end in itertools.pairwise(offsets.tolist()):
+            held, _ = hash_words(data, begin, end, table.entries, table.pool, hashes, starts, ends)
+            count = held - WIDTH + 1
+            if count <= 0:
+                continue
+            rolling = np.zeros(count, np.uint64)
+            for shift in range(WIDTH):
+                rolling = rolling * BASE + hashes[shift : shift + count]
+            place = np.searchsorted(wanted, rolling)
+            found += int((wanted[np.minimum(place, wanted.size - 1)] == rolling).sum())
+        return found
+
+    search()
+    return search
+
+
+def datatrove(texts: list[str], items: Path) -> Callable[[], object]:
+    import numpy as np
+    from datatrove.data import Document
+    from datatrove.pipeline.decont.n_grams import NGramsDecontConfig, NGramsDecontFilter
+    from datatrove.utils.text import ngrams, simplify_text
+    from loguru import logger
+
+    logger.remove()
+    config = NGramsDecontConfig(n_grams=WIDTH)
+    with tempfile.TemporaryDirectory() as index:
+        searcher = NGramsDecontFilter(index, config)
+        # Its own indexer does the same for the label of an item, and then asks for tasks of a hub.
+        hashes = {
+            searcher.hash_func(" ".join(gram))
+            for text in item_texts(items)
+            for gram in ngrams(searcher.tokenizer.word_tokenize(simplify_text(text, config.norm_config)), WIDTH)
+        }
+        np.array(sorted(hashes), config.hash_config.np_descr).tofile(Path(index) / "items.index.hashes")
+        searcher.filter(Document(text="some words to load the table with", id="first"))
+    documents = [Document(text=text, id=str(number)) for number, text in enumerate(texts)]
+    return lambda: [searcher.filter(document) for document in documents]
+
+
+def buffers_of(texts: list[str]) -> Any:
+    import pyarrow as pa
+
+    from tasks.decontaminate.scan import text_buffers
+
+    return text_buffers(pa.array(texts, pa.large_string()))
+
+
+def patterns_of(items: Path) -> "Patterns":
+    from tasks.decontaminate.config import Benchmark, DecontaminateConfig
+    from tasks.decontaminate.items import Item, read_items
+    from tasks.decontaminate.patterns import build_patterns
+
+    if items.is_dir():
+        paths = sorted(items.glob("*.jsonl.gz"))
+        found = read_items(tuple(Benchmark(name=path.name.partition(".")[0], path=path) for path in paths))
+    else:
+        made = enumerate(read_texts(items)[0])
+        found = [Item("made", str(number), None, "", (), "x", text) for number, text in made]
+    return build_patterns(found, DecontaminateConfig())
+
+
+def item_texts(items: Path) -> list[str]:
+    """The texts to look for, as a tool without adapters gets them."""
+    if not items.is_dir():
+        return read_texts(items)[0]
+    texts = []
+    for path in sorted(items.glob("*.jsonl.gz")):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            texts += [json.loads(line)["match_text"] for line in lines]
+    return texts
+
+
+TOOLS = {"bessemer": bessemer, "words": words, "numpy": numpy, "datatrove": datatrove}
+
+
+def main(tool: str, source: str, items: str, rounds: str, most_bytes: str) -> None:
+    texts, size = read_texts(Path(source), float(most_bytes))
+    tell(fastest(TOOLS[tool](texts, Path(items)), int(rounds)), size)
+
+
+main(*sys.argv[1:])
