@@ -3,8 +3,8 @@
     python benchmarks/data_stages.py --data DATA [--peers FOLDER] [--json FILE] [--only sample,clean,...]
 
 `make bench-data` does this with all peers. The inner work of each stage stands beside its peers; `ratio` says how many
-times as fast Bessemer is. The rows `whole stage` are the stages as a run builds them, each on what the one before left: with
-reading and writing, digests, the ledger, and the search's measuring of itself. They have no peer.
+times as fast Bessemer is. The rows `whole stage` are the stages as a run builds them, each on what the one before left:
+with reading and writing, digests, the ledger, and the search's measuring of itself. They have no peer.
 """
 
 import itertools
