@@ -119,7 +119,7 @@ def _consider(survey: FolderSurvey, found: dict[tuple[str, str], SourceFound], p
         if size == 0:
             survey.empty += 1
             return
-        format, compression = guess_format(path)
+        format, compression = guess_format(path.name)
         hint = (
             _BINARY_HINTS.get((path.with_suffix("") if compression else path).suffix.lower())
             if format is None

@@ -126,7 +126,7 @@ def _paths(survey: FolderSurvey, source: SourceFound) -> list[str]:
     """
     top = _top(survey, source)
     beside_others = source.group == ROOT_GROUP and any(other.group != ROOT_GROUP for other in survey.sources)
-    untold = [file for file in source.files if guess_format(file.path)[0] != source.format]
+    untold = [file for file in source.files if guess_format(file.path.name)[0] != source.format]
     named = source.files if beside_others else untold
     told_by_folder = [] if beside_others or len(untold) == len(source.files) else [str(top)]
     if len(named) <= MOST_NAMED_FILES:
@@ -148,7 +148,7 @@ def _excluded(survey: FolderSurvey, source: SourceFound) -> list[str]:
     names = [
         glob.escape(bad.path.relative_to(top).as_posix())
         for bad in survey.unreadable
-        if bad.path.is_relative_to(top) and guess_format(bad.path)[0] == source.format
+        if bad.path.is_relative_to(top) and guess_format(bad.path.name)[0] == source.format
     ]
     return [mask for name in names for mask in (name, f"@*/{name}")]
 

@@ -6,12 +6,14 @@ so that two files of one name stay two.
 """
 
 import fnmatch
+import functools
 import glob
 import os
+import re
 from collections import Counter
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
@@ -102,7 +104,7 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
 def _files_of(source: Source) -> SourceFiles:
     listing = SourceFiles(source)
     roots: list[str] = []
-    seen: set[Path | RemoteFile] = set()
+    seen: set[str | RemoteFile] = set()
     for pattern in source.paths:
         root, files, kind = _remote(source, pattern) if is_remote(pattern) else _local(source, pattern)
         if root not in roots:
@@ -116,7 +118,9 @@ def _files_of(source: Source) -> SourceFiles:
     return listing
 
 
-_Files = list[tuple[str, Path | RemoteFile, int]]
+_Files = list[tuple[str, str | RemoteFile, int]]
+"""Relative path, where it is, and its size as the listing told it (-1 where it told none). Names of this machine are plain strings: of the
+50,000 files below a Python installation most are passed over, and a `Path` for each took 1.2 s of 1.5 s."""
 
 
 def _remote(source: Source, pattern: str) -> tuple[str, _Files, str]:
@@ -128,34 +132,38 @@ def _local(source: Source, pattern: str) -> tuple[str, _Files, str]:
     if pattern.startswith("file://"):
         pattern = unquote(urlsplit(pattern).path)
     root, paths, kind = _expand(source, pattern)
-    return os.fspath(root), [(_label(path.relative_to(root)), path, _size(path)) for path in paths], kind
+    prefix = os.path.join(root, "")
+    return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
 
 
-def _size(path: Path) -> int:
+def _size(path: str) -> int:
     try:
-        return -1 if path.is_dir() else path.stat().st_size
+        return -1 if os.path.isdir(path) else os.stat(path).st_size
     except OSError:
         return -1  # Kept in the list: the reader will write down why it cannot be read.
 
 
-def _expand(source: Source, pattern: str) -> tuple[Path, list[Path], str]:
+def _expand(source: Source, pattern: str) -> tuple[str, list[str], str]:
     """The fixed root of a pattern, its files, and what it is: `file`, `folder` or `pattern`."""
-    path = Path(os.path.abspath(os.path.expanduser(pattern)))
-    if path.is_dir():
+    path = os.path.abspath(os.path.expanduser(pattern))
+    if os.path.isdir(path):
         return path, _walk(path), "folder"
-    if path.is_file():
-        return path.parent, [path], "file"
+    if os.path.isfile(path):
+        return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
         raise InputError(
             f"sample: source `{source.name}` asks for {pattern}, and {path} does not exist."
             f" Correct the path in the recipe, or mount what holds it."
         )
-    root = _fixed_part(path)
-    matches = [Path(match) for match in glob.glob(os.fspath(path), recursive=True)]
+    root = os.fspath(_fixed_part(Path(path)))
     # A folder that is named like a file of data stays in the list: the reader will reject it by name.
-    files = [match for match in matches if not match.is_dir() or guess_format(match)[0] is not None]
+    files = [
+        match
+        for match in glob.glob(path, recursive=True)
+        if not os.path.isdir(match) or guess_format(os.path.basename(match))[0] is not None
+    ]
     if not files:
-        state = "exists, but nothing in it matches" if root.is_dir() else "does not exist"
+        state = "exists, but nothing in it matches" if os.path.isdir(root) else "does not exist"
         raise InputError(
             f"sample: source `{source.name}` asks for {pattern}, and no file matches; its fixed part {root} {state}."
             f" Correct the pattern in the recipe."
@@ -172,24 +180,31 @@ def _fixed_part(path: Path) -> Path:
     return fixed
 
 
-def _walk(folder: Path) -> list[Path]:
-    files: list[Path] = []
+def _walk(folder: str) -> list[str]:
+    files: list[str] = []
     for base, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        files.extend(Path(base) / name for name in names if not name.startswith("."))
+        files.extend(os.path.join(base, name) for name in names if not name.startswith("."))
     return files
 
 
-def _label(relative: Path) -> str:
-    return os.fsencode(relative.as_posix()).decode("utf-8", errors="backslashreplace")
+def _label(relative: str) -> str:
+    return os.fsencode(relative).decode("utf-8", errors="backslashreplace")
 
 
-def _consider(listing: SourceFiles, path: Path | RemoteFile, relative: str, size: int, kind: str) -> None:
+@functools.cache
+def _excluded(masks: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(mask) for mask in masks))
+
+
+def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size: int, kind: str) -> None:
     source = listing.source
-    if any(fnmatch.fnmatchcase(name, mask) for mask in source.exclude for name in (relative, f"/{relative}")):
-        listing.passed_over["excluded"] += 1
-        return
-    guessed, compression = guess_format(path)
+    if source.exclude:
+        excluded = _excluded(tuple(source.exclude))
+        if excluded.match(relative) or excluded.match(f"/{relative}"):
+            listing.passed_over["excluded"] += 1
+            return
+    guessed, compression = guess_format(path.name if isinstance(path, RemoteFile) else os.path.basename(path))
     format = guessed if source.format == "auto" or (kind == "folder" and guessed != source.format) else source.format
     if format is None and kind == "file":
         raise InputError(
@@ -204,15 +219,18 @@ def _consider(listing: SourceFiles, path: Path | RemoteFile, relative: str, size
             f"sample: source `{source.name}` reads threads, and {relative} is {format}; threads are read from jsonl."
             f' Add format = "jsonl" to the source, or remove its `thread`.'
         )
+    if isinstance(path, str):
+        path, size = Path(path), _size(path)
     listing.files.append(InputFile(source.name, path, relative, format, compression, size))
 
 
-def guess_format(path: Path | RemoteFile) -> tuple[str | None, str | None]:
+def guess_format(name: str) -> tuple[str | None, str | None]:
     """(format, compression) by name: `a.jsonl.gz` is ("jsonl", "gzip"); format None where the name tells none."""
-    plain = PurePosixPath(path.name)
-    compression = _COMPRESSIONS.get(plain.suffix.lower())
-    name = plain.stem if compression else plain.name
     stem, suffix = os.path.splitext(name)
+    compression = _COMPRESSIONS.get(suffix.lower())
+    if compression:
+        name = stem
+        stem, suffix = os.path.splitext(name)
     if stem in _TEXT_NAMES and suffix.lower() not in _FORMAT_OF_SUFFIX:
         return "text", compression
     if name in _CODE_NAMES:

@@ -21,7 +21,7 @@ from tasks.sample.records import BadRecord, PassedOver, Record
 
 def read(path: Path, begin: int = 0, **fields) -> list:
     source = Source(name="s", paths=(str(path),), weight=1, **fields)
-    format, compression = guess_format(path)
+    format, compression = guess_format(path.name)
     file = InputFile("s", path, path.name, format or "text", compression, path.stat().st_size)
     return list(read_records(file, source, begin, lambda count: None))
 
