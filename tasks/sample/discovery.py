@@ -119,8 +119,9 @@ def _files_of(source: Source) -> SourceFiles:
 
 
 _Files = list[tuple[str, str | RemoteFile, int]]
-"""Relative path, where it is, and its size as the listing told it (-1 where it told none). Names of this machine are plain strings: of the
-50,000 files below a Python installation most are passed over, and a `Path` for each took 1.2 s of 1.5 s."""
+"""Relative path, where it is, and its size as the listing told it (-1 where it told none). Names of this machine are
+plain strings: of the 50,000 files below a Python installation most are passed over, and a `Path` for each took 1.1 s
+of 1.5 s."""
 
 
 def _remote(source: Source, pattern: str) -> tuple[str, _Files, str]:
