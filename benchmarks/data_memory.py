@@ -4,7 +4,7 @@
         [--json FILE]
 
 The input is real text of eight corpora, again and again with every seventh word changed (`edited_texts`); sizes are GB
-of its JSON lines. The stages run one after another, each on what the one before left, by the code that a run uses and
+of its JSON lines. Sample reads them, and each of the other stages all that sample left, by the code that a run uses and
 in a process of its own. Memory is the proportional set size (PSS of /proc/PID/smaps_rollup) of that process and all
 below it, looked at every 20 ms: pages that two of them share count once. Pages of mapped files count too, though the
 system takes them back when it needs them; `own` is what remains without them.
@@ -121,15 +121,16 @@ def measure(
         source = folder / "text.jsonl"
         write_lines(source, data, size * 1e9)
         for number in workers:
-            root, parent = folder / f"root{number}", "-"
+            root, documents = folder / f"root{number}", "-"
             for stage, settings in settings_of(source, data).items():
                 if stage not in stages and stage != "sample":
                     continue
                 began = time.perf_counter()
-                words = [stage, str(root), parent, json.dumps(settings), str(number)]
+                words = [stage, str(root), documents, json.dumps(settings), str(number)]
                 told, memory, own = watched([sys.executable, str(PROGRAM), *words])
                 seconds = time.perf_counter() - began
-                parent = told["artifact"]
+                if stage == "sample":
+                    documents = told["artifact"]
                 if stage in stages:
                     yield Peak(stage, number, told["bytes"] / 1e9, told["documents"], memory, own, seconds)
             shutil.rmtree(root)

@@ -3,8 +3,8 @@
     python benchmarks/data_stages.py --data DATA [--peers FOLDER] [--json FILE] [--only sample,clean,...]
 
 `make bench-data` does this with all peers. The inner work of each stage stands beside its peers; `ratio` says how many
-times as fast Bessemer is. The rows `whole stage` are the stages as a run builds them, each on what the one before left:
-with reading and writing, digests, the ledger, and the search's measuring of itself. They have no peer.
+times as fast Bessemer is. The rows `whole stage` are the stages as a run builds them, those after sample on all that it
+left: with reading and writing, digests, the ledger, and the search's measuring of itself. They have no peer.
 """
 
 import itertools
@@ -32,13 +32,14 @@ def whole_stages(data: Path) -> Iterator[Row]:
     """A row per stage; the second of two builds counts, for which all kernels are compiled."""
     program = PROJECT / "benchmarks" / "stage_build.py"
     with tempfile.TemporaryDirectory() as scratch:
-        source, parent = Path(scratch) / "text.jsonl", "-"
+        source, documents = Path(scratch) / "text.jsonl", "-"
         write_texts(source, texts_of_size(data, SIZE))
         for stage, settings in settings_of(source, data).items():
-            words = [parent, json.dumps(settings), 1]
+            words = [documents, json.dumps(settings), 1]
             for root in ("first", "second"):
                 told = on_one_core(sys.executable, program, stage, Path(scratch) / stage / root, *words)
-            parent = told["artifact"]
+            if stage == "sample":
+                documents = told["artifact"]
             rate, peak = told["bytes"] / told["seconds"] / 1e6, told["peak_bytes"] / 1e6
             yield Row(stage, f"{len(EDITED_CORPORA)} corpora, whole stage", told["bytes"] / 1e6, OURS, rate, peak)
 
