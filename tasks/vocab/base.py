@@ -1,8 +1,12 @@
 """The vocabulary that a run starts from: SentencePiece's file of a released model, read and judged before any work.
 
-What a base must give: every text back byte for byte. Byte pieces stand for characters outside its vocabulary, and its
-normaliser must be the identity. One that loses text (T5's nmt_nfkc turns a full-width comma into a plain one, joins
-blanks and drops line ends) is taken away on demand: text that it would have left alone keeps its ids.
+What a base must give: every text back byte for byte. Byte pieces stand for characters outside its vocabulary; a base
+without them, which writes such text as `<unk>`, gets them. Its normaliser must be the identity. One that loses text
+(T5's nmt_nfkc turns a full-width comma into a plain one, joins blanks and drops line ends) is taken away on demand:
+text that it would have left alone keeps its ids.
+
+T5's sentinels stand in no file: programs count them from the end of the vocabulary, so that a longer one would give
+their trained rows to new pieces. Here they, and the rows that its embedding has besides, are written into the file.
 """
 
 from pathlib import Path
@@ -17,8 +21,8 @@ from tasks.vocab.config import VocabConfig
 UNIGRAM, BPE = 1, 2
 """SentencePiece's numbers of its kinds of model."""
 KINDS = {UNIGRAM: "unigram", BPE: "bpe"}
-NORMAL, BYTE = 1, 6
-"""Types of pieces in SentencePiece's file; others are unknown, control, user-defined and unused."""
+NORMAL, CONTROL, BYTE = 1, 3, 6
+"""Types of pieces in SentencePiece's file; others are unknown, user-defined and unused."""
 CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
 
 
@@ -39,26 +43,63 @@ def write_model(parsed: Any) -> bytes:
     return parsed.SerializeToString(deterministic=True)
 
 
-def read_base(path: Path, normaliser: str) -> bytes:
-    """The base's bytes, without its normaliser where `normaliser` is `none`.
+def prepared_base(config: VocabConfig) -> bytes:
+    """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
+    pieces T5's sentinels and the rows that its embedding has besides, and the 256 byte pieces where it lacks them.
 
     Raises InputError for a file that is no SentencePiece model, or one that would lose text.
     """
+    path = config.base
+    assert path is not None, "only a vocabulary with a base is prepared"
     given = path.read_bytes()
     parsed = read_model(given)
     if parsed.trainer_spec.model_type not in KINDS:
         raise InputError(f"vocab.base: {path} is neither a BPE nor a Unigram model; only these can be extended")
     if parsed.trainer_spec.treat_whitespace_as_suffix or not parsed.normalizer_spec.escape_whitespaces:
         raise InputError(f"vocab.base: {path} writes blanks behind words or not at all; such a model is not supported")
+    changed = [
+        _without_normaliser(parsed, path, config.normaliser),
+        _with_reserved_rows(parsed, path, config.sentinels, config.embedding_rows),
+        _with_byte_pieces(parsed),
+    ]
+    parsed.trainer_spec.vocab_size = len(parsed.pieces)
+    return write_model(parsed) if any(changed) else given
+
+
+def _without_normaliser(parsed: Any, path: Path, normaliser: str) -> bool:
     losses = _losses(parsed)
     if not losses:
-        return given
+        return False
     if normaliser == "keep":
         raise InputError(f"vocab.base: {path} would lose text, for its normaliser {' and '.join(losses)}. {CURE}")
     parsed.normalizer_spec.name = "identity"
     parsed.normalizer_spec.precompiled_charsmap = b""
     parsed.normalizer_spec.remove_extra_whitespaces = False
-    return write_model(parsed)
+    return True
+
+
+def _with_reserved_rows(parsed: Any, path: Path, sentinels: int, embedding_rows: int) -> bool:
+    """Control pieces, with which no text is ever written: a page that shows `<extra_id_0>` must not give a sentinel."""
+    before = len(parsed.pieces)
+    if embedding_rows and embedding_rows < before + sentinels:
+        raise InputError(
+            f"vocab.embedding_rows: {path} has {before} pieces and {sentinels} sentinels, more than {embedding_rows}"
+            f" rows. Set it to the rows of the base model's embedding, or leave it out."
+        )
+    for number in reversed(range(sentinels)):
+        parsed.pieces.add(piece=f"<extra_id_{number}>", score=0.0, type=CONTROL)
+    while len(parsed.pieces) < embedding_rows:
+        parsed.pieces.add(piece=f"<reserved_{len(parsed.pieces)}>", score=0.0, type=CONTROL)
+    return len(parsed.pieces) > before
+
+
+def _with_byte_pieces(parsed: Any) -> bool:
+    if parsed.trainer_spec.byte_fallback:
+        return False
+    for byte in range(256):
+        parsed.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
+    parsed.trainer_spec.byte_fallback = True
+    return True
 
 
 def _losses(parsed: Any) -> list[str]:
@@ -76,4 +117,4 @@ def pieces_asked(config: VocabConfig) -> int:
     """Pieces of the vocabulary that `config` asks for, those of its base included."""
     if config.base is None:
         return config.vocab_size
-    return len(read_model(config.base.read_bytes()).pieces) + config.pieces_to_find
+    return len(read_model(prepared_base(config)).pieces) + config.pieces_to_find

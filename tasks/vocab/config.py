@@ -9,6 +9,8 @@ from tasks.config import RUNTIME, StrictConfig
 
 TRAINED = ("vocab_size", "model_type", "split_digits")
 """What a base decides by itself."""
+OF_A_BASE = ("extend", "normaliser", "sentinels", "embedding_rows")
+"""What says nothing without one."""
 
 
 class VocabConfig(StrictConfig):
@@ -32,6 +34,11 @@ class VocabConfig(StrictConfig):
     normaliser: Literal["keep", "none"] = "keep"
     """`none` takes away a base's normaliser that loses text (T5's maps signs to others, joins blanks and drops line
     ends); text that it would have left alone keeps its ids."""
+    sentinels: int = Field(default=0, ge=0, le=1000)
+    """Sentinels `<extra_id_N>` of a T5 base, which stand right behind its pieces, the last one first (flan-t5: 100)."""
+    embedding_rows: int = Field(default=0, ge=0, le=2_000_000)
+    """Rows of the base model's embedding where it has more than its vocabulary has pieces (flan-t5: 32128); new pieces
+    begin behind them. 0: as many as pieces."""
     max_bytes: int = Field(default=200_000_000, ge=10_000, le=10_000_000_000)
     """Text to train on, UTF-8 bytes; more than that is sampled. It stands in memory several times over."""
     weights: dict[str, float] = Field(default_factory=dict)
@@ -53,7 +60,7 @@ class VocabConfig(StrictConfig):
     @model_validator(mode="after")
     def _a_base_or_training(self) -> "VocabConfig":
         if self.base is None:
-            for name in ("extend", "normaliser"):
+            for name in OF_A_BASE:
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                     raise ValueError(f"`{name}` speaks of a base; name one in `base`, or leave `{name}` out")
             return self

@@ -7,24 +7,24 @@ published.
 
 import functools
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from model.errors import Bug, InputError
 from tasks.artifact import Artifact
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import NORMAL, read_base, read_model
+from tasks.vocab.base import BPE, NORMAL, prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, train_donor
 from tasks.vocab.growing import Growth, grow, unreachable
+from tasks.vocab.placing import place
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
 from tasks.workspace import Workspace
 
 
-def extend_vocabulary(documents: Artifact, base: Path, config: VocabConfig, workspace: Workspace) -> StageReport:
+def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Workspace) -> StageReport:
     """Write the base with the rows that `config.extend` asks for; as it is where nothing is asked for.
 
     Raises InputError when the base loses text or the run's text cannot give that many rows.
@@ -32,7 +32,8 @@ def extend_vocabulary(documents: Artifact, base: Path, config: VocabConfig, work
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
-    before = read_base(base, config.normaliser)
+    before = prepared_base(config)
+    is_bpe = read_model(before).trainer_spec.model_type == BPE
     sizes = bytes_by_source(documents)
     plan = planned_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
     model, added = before, {}
@@ -41,7 +42,7 @@ def extend_vocabulary(documents: Artifact, base: Path, config: VocabConfig, work
         script = SCRIPTS[name]
         runs = functools.partial(_runs, documents, sizes, plan, config.seed, script)
         donor = train_donor(runs, rows + len(_pieces_of(before, script)), config.character_coverage)
-        growth = grow(model, donor.candidates(script), script, rows)
+        growth = grow(model, donor.candidates(script), script, rows) if is_bpe else place(model, donor, script, rows)
         _check_rows(name, rows, growth, donor)
         model, added[name] = growth.model, growth
     check_extension(before, model)
@@ -51,7 +52,7 @@ def extend_vocabulary(documents: Artifact, base: Path, config: VocabConfig, work
         unit.report = count_documents(documents)
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,
-            "base": {"file": base.name, "pieces": len(read_model(before).pieces)},
+            "base": {"pieces": len(read_model(before).pieces)},
             "added": {name: _told(growth) for name, growth in added.items()},
         }
     return unit.report

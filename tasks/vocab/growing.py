@@ -6,9 +6,9 @@ emitted: of the pieces that Chinese-LLaMA's merge adds, 345 never are, three-cha
 two-character piece inside, and its scores of 0 overrule the base's own merges.
 
 Here each piece is reduced in isolation under the merges so far; where it stays in k > 1 symbols, its characters and the
-pieces that join the symbols from the left are appended, each below every score before it. The lowest score never disturbs a merge that works
-already, so one pass is enough. What is appended belongs to one new script (`scripts.py`), so that text of the base's
-languages cannot meet it.
+pieces that join the symbols from the left are appended, each below every score before it. The lowest score never
+disturbs a merge that works already, so one pass is enough. What is appended belongs to one new script (`scripts.py`),
+so that text of the base's languages cannot meet it.
 """
 
 import itertools
@@ -44,16 +44,11 @@ class Growth:
 def grow(base: bytes, candidates: Iterable[str], script: Script, limit: int | None = None) -> Growth:
     """Append `candidates` in their order, as many as fit into `limit` rows with the pieces they are built on.
 
-    Candidates are written as pieces, a blank as U+2581. Raises InputError for a base that is no BPE with byte pieces.
+    Candidates are written as pieces, a blank as U+2581. Raises InputError for a base that is no BPE.
     """
     model = read_model(base)
     if model.trainer_spec.model_type != BPE:
         raise InputError("vocab.base: this is no BPE model of SentencePiece; only BPE is grown this way")
-    if not model.trainer_spec.byte_fallback:
-        raise InputError(
-            "vocab.base: this model has no byte pieces, so characters outside its vocabulary are lost as unknown."
-            " Choose a base with byte fallback."
-        )
     scores = {piece.piece: float(piece.score) for piece in model.pieces if piece.type == NORMAL}
     reserved = {piece.piece for piece in model.pieces} - scores.keys()
     floor = min(score for score in scores.values() if score > LOWEST_MEANT)

@@ -23,7 +23,7 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
         if config.base is not None:
             from tasks.vocab.extending import extend_vocabulary
 
-            return extend_vocabulary(documents, config.base, config, workspace)
+            return extend_vocabulary(documents, config, workspace)
         from tasks.vocab.training import train_vocabulary
 
         return train_vocabulary(documents, config, workspace)

@@ -1,6 +1,7 @@
 """A released base extended with real text: nothing dead, nothing moved, nothing lost, fewer tokens for fewer rows."""
 
 import gzip
+import io
 import json
 import random
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ import pytest
 import sentencepiece
 
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import read_model
+from tasks.vocab.base import prepared_base, read_model
+from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import train_donor
 from tasks.vocab.growing import grow, isolated, unreachable
+from tasks.vocab.placing import place
 from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
 
 pytestmark = pytest.mark.prove_data
@@ -93,6 +96,31 @@ def test_new_text_takes_fewer_tokens(name: str, data: Path, base: bytes, extende
         before, after = (sum(map(len, isolated(model).encode(runs))) / characters for model in (base, extended))
         what = f"tokens per character of {folder}, extended by base"
         measured("vocab", what, after / before, at_most=0.8, note=f"{before:.3f} -> {after:.3f}")
+
+
+def test_a_unigram_base_of_t5s_shape(data: Path, tmp_path: Path, measured: Measured) -> None:
+    """T5's own vocabulary is not at hand: one of its shape is trained here, with 100 sentinels and 28 spare rows."""
+    english, model, path = lines(data, ("en_books",)), io.BytesIO(), tmp_path / "spiece.model"
+    options = {"model_type": "unigram", "vocab_size": 8000, "normalization_rule_name": "nmt_nfkc"}
+    options |= {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(english[::2]), model_writer=model, num_threads=1, minloglevel=2, **options
+    )
+    path.write_bytes(model.getvalue())
+    base = prepared_base(VocabConfig(base=path, normaliser="none", sentinels=100, embedding_rows=8128))
+    runs = [run for text in documents(data, ("zh_techdocs",), kept_out=False) for run in CHINESE.runs(text)]
+    grown = place(base, train_donor(lambda: runs, 10_000, 0.9995), CHINESE, 8000)
+    dead = len(set(unreachable(grown.model)) - set(unreachable(base)))
+    measured("vocab", "T5-shaped: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
+    theirs, ours = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes()), Tokenizer(grown.model)
+    known = [line for line, ids in zip(english, theirs.encode(english), strict=True) if theirs.unk_id() not in ids]
+    normal = [line for line in known if theirs.normalize(line) == "\u2581" + line.replace(" ", "\u2581")]
+    moved = sum(ours.encode(line) != ids for line, ids in zip(normal, theirs.encode(normal), strict=True))
+    note = f"of {len(normal):,} lines that its normaliser leaves alone"
+    measured("vocab", "T5-shaped: lines of old text with other ids", moved, at_most=0, note=note)
+    chinese = list(documents(data, ("zh_techdocs",), kept_out=True))
+    lost = sum(ours.decode(ours.encode(text)) != text for text in chinese)
+    measured("vocab", "T5-shaped: Chinese documents that did not come back", lost, at_most=0, note=f"of {len(chinese)}")
 
 
 def test_a_million_random_strings_come_back(extended: bytes, measured: Measured) -> None:

@@ -15,7 +15,7 @@ from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import read_base, read_model
+from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, covering, train_donor
 from tasks.vocab.growing import unreachable
@@ -194,7 +194,7 @@ def test_without_its_normaliser_a_base_gives_every_text_back_and_keeps_the_ids_o
     path = tmp_path / "base.model"
     path.write_bytes(trained(normalization_rule_name="nmt_nfkc", remove_extra_whitespaces=True))
     theirs = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    ours = Tokenizer(read_base(path, "none"))
+    ours = Tokenizer(prepared_base(VocabConfig(base=path, normaliser="none")))
     assert [ours.encode(text) for text in ENGLISH] == theirs.encode(ENGLISH)
     odd = " two  blanks，and a line\nend ﬁ"
     assert theirs.decode(theirs.encode(odd)) != odd
@@ -206,6 +206,7 @@ def test_without_its_normaliser_a_base_gives_every_text_back_and_keeps_the_ids_o
     [
         ({"extend": {"zh": 10}}, "`extend` speaks of a base"),
         ({"normaliser": "none"}, "`normaliser` speaks of a base"),
+        ({"sentinels": 100}, "`sentinels` speaks of a base"),
         ({"base": Path("a.model"), "vocab_size": 400}, "`vocab_size` has no meaning beside `base`"),
         ({"base": Path("a.model"), "model_type": "unigram"}, "`model_type` has no meaning beside `base`"),
         ({"base": Path("a.model"), "extend": {"zh": 0}}, "greater than or equal to 1"),

@@ -122,7 +122,6 @@ def test_whatever_is_asked_for_all_added_are_reachable_and_our_merges_are_senten
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: trained(byte_fallback=False), "no byte pieces"),
         (lambda: trained(model_type="unigram", vocab_size=300), "no BPE model"),
         (lambda: b"\xffnot a model", "no SentencePiece model"),
         (lambda: b"", "holds no pieces"),
