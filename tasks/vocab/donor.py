@@ -78,15 +78,10 @@ def train_donor(runs: Runs, words: int, coverage: float) -> Donor:
 
 def merge_counts(model: bytes, runs: Iterable[str]) -> Counter[str]:
     """How often each merge of a BPE model happens on a text: emitted pieces, and those that others are made of."""
-    processor = isolated(model)
-    pieces = [piece for piece in read_model(model).pieces if piece.type == NORMAL]
-    emitted = np.zeros(processor.get_piece_size(), dtype=np.int64)
-    lines = training_lines(runs)
-    while some := list(itertools.islice(lines, LINES_AT_ONCE)):
-        ids = np.fromiter(itertools.chain.from_iterable(processor.encode(some)), dtype=np.int64)
-        emitted += np.bincount(ids, minlength=len(emitted))
-    counts = Counter({piece.piece: int(emitted[processor.piece_to_id(piece.piece)]) for piece in pieces})
-    words = {piece.piece: float(piece.score) for piece in pieces if len(piece.piece) > 1}
+    emitted = emissions(model, runs)
+    pieces = [(number, piece) for number, piece in enumerate(read_model(model).pieces) if piece.type == NORMAL]
+    counts = Counter({piece.piece: int(emitted[number]) for number, piece in pieces})
+    words = {piece.piece: float(piece.score) for _, piece in pieces if len(piece.piece) > 1}
     merges = sorted(words, key=lambda word: -words[word])
     for word in reversed(merges):
         # Without itself and all later merges, a word falls into the two symbols that its merge joins.
@@ -94,6 +89,17 @@ def merge_counts(model: bytes, runs: Iterable[str]) -> Counter[str]:
         for symbol in reduce(word, words):
             counts[symbol] += counts[word]
     return Counter({word: counts[word] for word in merges if counts[word]})
+
+
+def emissions(model: bytes, runs: Iterable[str]) -> np.ndarray:
+    """How often each id of a model is emitted on stretches of a script, int64 [pieces]."""
+    processor = isolated(model)
+    emitted = np.zeros(processor.get_piece_size(), dtype=np.int64)
+    lines = training_lines(runs)
+    while some := list(itertools.islice(lines, LINES_AT_ONCE)):
+        ids = np.fromiter(itertools.chain.from_iterable(processor.encode(some)), dtype=np.int64)
+        emitted += np.bincount(ids, minlength=len(emitted))
+    return emitted
 
 
 def covering(counts: Counter[str], coverage: float) -> int:

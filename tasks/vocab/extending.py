@@ -6,7 +6,7 @@ published.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from model.errors import Bug, InputError
@@ -14,14 +14,19 @@ from tasks.artifact import Artifact
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import BPE, NORMAL, prepared_base, read_model
+from tasks.vocab.comparison import compare, texts_by
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import Donor, train_donor
+from tasks.vocab.donor import Donor, emissions, train_donor
 from tasks.vocab.growing import Growth, grow, unreachable
 from tasks.vocab.placing import place
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
+from tasks.vocab.training import bytes_per_token
 from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
 from tasks.workspace import Workspace
+
+EXAMPLES = 20
+"""Pieces shown of those that the text never uses."""
 
 
 def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Workspace) -> StageReport:
@@ -36,24 +41,39 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
     is_bpe = read_model(before).trainer_spec.model_type == BPE
     sizes = bytes_by_source(documents)
     plan = planned_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
-    model, added = before, {}
-    for number, (name, rows) in enumerate(sorted(config.extend.items())):
-        workspace.advance(number, len(config.extend), "scripts")
+    model, added = before, dict[str, Growth]()
+    runs: dict[str, Callable[[], Iterator[str]]] = {}
+    for name, rows in sorted(config.extend.items()):
+        workspace.advance(len(runs), len(config.extend), "scripts")
         script = SCRIPTS[name]
-        runs = functools.partial(_runs, documents, sizes, plan, config.seed, script)
-        donor = train_donor(runs, rows + len(_pieces_of(before, script)), config.character_coverage)
+        runs[name] = functools.partial(_runs, documents, sizes, plan, config.seed, script)
+        donor = train_donor(runs[name], rows + len(_pieces_of(before, script)), config.character_coverage)
         growth = grow(model, donor.candidates(script), script, rows) if is_bpe else place(model, donor, script, rows)
         _check_rows(name, rows, growth, donor)
         model, added[name] = growth.model, growth
     check_extension(before, model)
     tokenizer = Tokenizer(model)
+    assert config.base is not None, "only a vocabulary with a base is extended"
+    released = config.base.read_bytes()
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
         unit.report = count_documents(documents)
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,
-            "base": {"pieces": len(read_model(before).pieces)},
-            "added": {name: _told(growth) for name, growth in added.items()},
+            "model_type": "bpe" if is_bpe else "unigram",
+            "base": {
+                "pieces": len(read_model(released).pieces),
+                "unreachable": len(unreachable(released)),
+                "besides": len(read_model(before).pieces) - len(read_model(released).pieces),
+            },
+            "bytes_per_token": {
+                source: round(bytes_per_token(tokenizer, texts), 4)
+                for source, texts in sorted(texts_by("source", documents, config.seed).items())
+            },
+            "added": {name: _told(growth, model, runs[name]()) for name, growth in added.items()},
+            "languages": compare(
+                released, model, texts_by("lang", documents, config.seed), [SCRIPTS[name] for name in added]
+            ),
         }
     return unit.report
 
@@ -92,5 +112,14 @@ def _check_rows(name: str, asked: int, growth: Growth, donor: Donor) -> None:
         )
 
 
-def _told(growth: Growth) -> dict[str, Any]:
-    return {"rows": len(growth.added), "intermediates": len(growth.intermediates)}
+def _told(growth: Growth, model: bytes, runs: Iterable[str]) -> dict[str, Any]:
+    """Rows of one script, and those of them that the whole sampled text never uses."""
+    ids = {piece.piece: number for number, piece in enumerate(read_model(model).pieces)}
+    emitted = emissions(model, runs)
+    unused = [piece for piece in growth.added if not emitted[ids[piece]]]
+    return {
+        "rows": len(growth.added),
+        "intermediates": len(growth.intermediates),
+        "unused": len(unused),
+        "unused_examples": unused[:EXAMPLES],
+    }

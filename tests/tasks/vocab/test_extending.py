@@ -71,9 +71,25 @@ def test_rows_are_added_behind_the_base_and_all_are_emitted(context: RunContext,
     assert cyrillic == [True] * 100 + [False] * 60
     assert all(CHINESE.admits(piece) for piece, _, _ in new[440:])
     assert unreachable(after) == unreachable(before)
+    assert vocab.report.facts["vocabulary"]["pieces"] == 500
+
+
+def test_the_report_tells_what_the_extension_did(context: RunContext, documents: Artifact, base: Path):
+    vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60}))
     facts = vocab.report.facts["vocabulary"]
-    assert facts["pieces"] == 500
-    assert (facts["added"]["zh"]["rows"], facts["added"]["ru"]["rows"]) == (60, 100)
+    assert (facts["pieces"], facts["model_type"]) == (400, "bpe")
+    assert facts["base"] == {"pieces": 340, "unreachable": len(unreachable(base.read_bytes())), "besides": 0}
+    pieces = [piece.piece for piece in read_model(Tokenizer.open(vocab).model).pieces]
+    used = {pieces[token] for text in CHINESE_TEXT for token in Tokenizer.open(vocab).encode(text)}
+    unused = [piece for piece in pieces[340:] if piece not in used]
+    added = facts["added"]["zh"]
+    assert (added["rows"], added["unused"], added["unused_examples"]) == (60, len(unused), unused[:20])
+    assert 0 < len(unused) < 60
+    assert set(facts["bytes_per_token"]) == {"en", "zh", "ru"}
+    told = facts["languages"]["en"]  # The documents of this test all say that they are English.
+    assert (told["untouched_lines"], told["moved_lines"]) == (len(ENGLISH) + len(RUSSIAN_TEXT), 0)
+    before, after = told["tokens"]
+    assert before > after > 0
 
 
 def test_old_text_keeps_its_ids_and_new_text_takes_fewer(context: RunContext, documents: Artifact, base: Path):
