@@ -37,7 +37,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
-    tell = (_passed_over, _removed, _recall, _leaks, _nothing_measured, _loss, _times)
+    tell = (_passed_over, _removed, _recall, _leaks, _vocabulary, _nothing_measured, _loss, _times)
     for line in filter(None, (told(findings) for told in tell)):
         console.print(_hanging(line))
     conserved = conservation_line(findings["conservation"])
@@ -179,6 +179,22 @@ def _leaks(findings: dict[str, Any]) -> str:
         else ""
     )
     return f"[bold]leaked[/]        {told}{measured}" if told else ""
+
+
+def _vocabulary(findings: dict[str, Any]) -> str:
+    """What extending a base did to each language's tokens."""
+    vocabulary = findings["vocabulary"]
+    if "base" not in vocabulary:
+        return ""
+    lines = vocabulary["languages"].items()
+    told = ", ".join(
+        f"{escape(language)} {line['tokens_per_character'][0]:.3f} to {line['tokens_per_character'][1]:.3f}"
+        for language, line in lines
+        if line["characters"]
+    )
+    moved = sum(line["moved_lines"] for _, line in lines)
+    rows = f"{vocabulary['pieces']:,} pieces on a base of {vocabulary['base']['pieces']:,}"
+    return f"[bold]vocabulary[/]    {rows}; tokens a character: {told}; {moved:,} lines of old text with other ids"
 
 
 def _loss(findings: dict[str, Any]) -> str:

@@ -161,8 +161,25 @@ def write_decontaminate(unit: Unit) -> None:
     unit.report.facts = {"benchmarks": {"cloze": benchmark}, "planted": planted, "common_ngrams": [common]}
 
 
+def extension(characters: int, tokens: list[int], per_word: list[float] | None, **more: Any) -> dict[str, Any]:
+    told = {"characters": characters, "tokens": tokens, "tokens_per_character": [n / characters for n in tokens]}
+    none = {"byte_share": [0.0, 0.0], "unknown_share": [0.0, 0.0], "untouched_lines": 0, "moved_lines": 0}
+    return {**told, "tokens_per_word": per_word, **none, **more}
+
+
 def write_vocab(unit: Unit) -> None:
-    unit.report.facts = {"vocabulary": {"pieces": 512, "bytes_per_token": {"books": 3.5, "web": 3.1}}}
+    unit.report.facts = {
+        "vocabulary": {
+            "pieces": 512,
+            "bytes_per_token": {"books": 3.5, "web": 3.1},
+            "base": {"pieces": 480, "unreachable": 3, "besides": 0},
+            "added": {"zh": {"rows": 32, "intermediates": 2, "unused": 1, "unused_examples": [HOSTILE]}},
+            "languages": {
+                "en": extension(1000, [250, 250], [1.25, 1.25], untouched_lines=40),
+                "zh": extension(100, [150, 60], None, byte_share=[0.9, 0.05]),
+            },
+        }
+    }
 
 
 def write_chunk(unit: Unit) -> None:

@@ -68,6 +68,7 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
         "removals",
         "duplicates",
         "leaks",
+        "vocabulary",
         "training",
         "heldout",
         "scores",
@@ -130,6 +131,19 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
     figures = json.loads(re.search(r'<script id="figures"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
     (web,) = figures["removed"]["data"]
     assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [0.1, 0.2])
+
+
+def test_an_extended_base_is_told_language_by_language(page: Path):
+    reader = read(page)
+    assert "A base of 480 pieces, extended to 512." in reader.text
+    section = page.read_text().partition('<section id="vocabulary">')[2].partition("</section>")[0]
+    cells = re.findall(r'<td class="n" data-name="([^"]*)">(.*?)</td>', section)
+    assert [re.sub("<.*?>", "", value) for _, value in cells] == [
+        *("0.250 → 0.250", "1.25 → 1.25", "0", "0", "40", "0"),
+        *("1.500 → 0.600", "-", "90.0% → 5.0%", "0", "0", "0"),
+    ]
+    assert "zh: 32 rows added, all of them reachable, 2 only to build others; 1 never used" in reader.text
+    assert "3 pieces of the base itself can never be emitted." in reader.text
 
 
 def test_a_leak_stands_marked_between_its_surroundings(page: Path):
