@@ -123,6 +123,38 @@ def test_a_unigram_base_of_t5s_shape(data: Path, tmp_path: Path, measured: Measu
     measured("vocab", "T5-shaped: Chinese documents that did not come back", lost, at_most=0, note=f"of {len(chinese)}")
 
 
+def test_beside_chinese_llamas_recipe_on_the_same_text(data: Path, base: bytes, measured: Measured) -> None:
+    """Its recipe: a Unigram donor of 20,000 pieces, of which all that the base lacks are appended at score 0. Counted
+    within Chinese text alone: its donor also merges Latin words and signs, which changes the ids of old text."""
+    text = lines(data, ("zh_techdocs",), kept_out=False)
+    donor, options = io.BytesIO(), {"model_type": "unigram", "vocab_size": 20_000, "max_sentence_length": 2**20}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(line for line in text if CHINESE.occurs_in(line)),
+        model_writer=donor,
+        num_threads=1,
+        minloglevel=2,
+        **options,
+    )
+    merged, known = read_model(base), {piece.piece for piece in read_model(base).pieces}
+    for piece in read_model(donor.getvalue()).pieces:
+        if piece.piece not in known:
+            merged.pieces.add(piece=piece.piece, score=0.0)
+    theirs, their_rows = merged.SerializeToString(), len(merged.pieces) - len(known)
+    runs = [run for line in text for run in CHINESE.runs(line)]
+    rows = their_rows * 3 // 4
+    ours = grow(base, train_donor(lambda: runs, rows, 0.9995).candidates(CHINESE), CHINESE, rows).model
+    dead, moved = len(unreachable(theirs)), 0
+    for old, new in zip(*(isolated(m).encode(lines(data, ("en_books",))) for m in (base, theirs)), strict=True):
+        moved += old != new
+    note = f"theirs: {dead:,} pieces never emitted, {moved:,} lines of en_books with other ids"
+    measured("vocab", "rows of ours by theirs", rows / their_rows, at_most=0.75, note=f"of {their_rows:,}; {note}")
+    for folder in ("zh_techdocs", "zh_classic_prose", "wiki_zh_ru"):
+        unseen = [run for text in documents(data, (folder,), kept_out=True) for run in CHINESE.runs(text)]
+        costs = [sum(map(len, isolated(model).encode(unseen))) / sum(map(len, unseen)) for model in (ours, theirs)]
+        told = f"{costs[0]:.3f} against {costs[1]:.3f} tokens per character"
+        measured("vocab", f"tokens of ours by theirs, {folder}", costs[0] / costs[1], at_most=0.97, note=told)
+
+
 def test_a_million_random_strings_come_back(extended: bytes, measured: Measured) -> None:
     tokenizer, generator = Tokenizer(extended), random.Random(1)
     strings = ["".join(soup(generator)) for _ in range(STRINGS)]
