@@ -15,9 +15,10 @@ from tasks.clean.about import CODE, About
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits import HTML_TO_TEXT, Edit, edit_of
 from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
-from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS
+from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
 from tasks.clean.rule import Rule
 from tasks.clean.signs import beginnings, signs_of
+from tasks.clean.spelling import correct_spelling
 from tasks.clean.statistics import Scratch, TextStatistics
 from tasks.clean.supplied import Supplied
 from tasks.clean.verdicts import Dropped, Outcome
@@ -48,7 +49,8 @@ class Chain:
         supplied = supplied or Supplied()
         without = set(config.without) | (PICTURES if config.emoji == "keep" else frozenset())
         chosen = PRESETS[preset]
-        edits = config.edits or tuple(name for name in EDITS if name in chosen.edits or name in config.add)
+        asked = {*chosen.edits, *config.add, *((SPELLING,) if config.spelling else ())}
+        edits = config.edits or tuple(name for name in EDITS if name in asked)
         rules = config.rules or tuple(name for name in LIMITS if name in chosen.rules or name in config.add)
         if config.extensions is not None:
             edits = tuple(dict.fromkeys((*edits, *config.extensions.edits)))
@@ -160,6 +162,8 @@ def document_signs(data: np.ndarray, offsets: np.ndarray) -> list[int]:
 def _edit(name: str, limits: Mapping[str, float], supplied: Supplied) -> Edit:
     if name in supplied.functions:
         return Edit(name, supplied.functions[name].function)
+    if name == SPELLING:
+        return Edit(name, functools.partial(correct_spelling, supplied.spellings))
     return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
 
 

@@ -45,6 +45,16 @@ class WordListConfig(StrictConfig):
     """Largest share of the document's words that may be on the list (0 to 1)."""
 
 
+class SpellingConfig(StrictConfig):
+    """A list of misspellings and what they become."""
+
+    path: Annotated[str, RUNTIME]
+    """Text file, a line `wrong TAB right` each; its pairs decide the result, not where it lies."""
+
+    language: str | None = None
+    """ISO 639-1 code of the documents that it is for; without one it is for all."""
+
+
 class ExtensionsConfig(StrictConfig):
     """Edits and rules of yours: Python functions, named `module:function`.
 
@@ -119,6 +129,9 @@ class CleanConfig(StrictConfig):
     word_lists: tuple[WordListConfig, ...] = ()
     """Lists of words that may not be frequent in a document; none by default."""
 
+    spelling: tuple[SpellingConfig, ...] = ()
+    """Lists of misspellings that are corrected; none by default."""
+
     quality: QualityConfig | None = None
     """A quality classifier, trained in this stage; none by default."""
 
@@ -143,6 +156,8 @@ class CleanConfig(StrictConfig):
             _check_name("edit or rule", name, (*EDITS, *LIMITS))
         for name in self.limits:
             _check_name("rule or edit with a limit", name, (*LIMITS, *EDIT_LIMITS))
+        if "spelling" in (*(self.edits or ()), *self.add) and not self.spelling:
+            raise ValueError('`spelling` needs a list: [[clean.spelling]] path = "..."')
         own = [name for name in (*(self.edits or ()), *(self.rules or ())) if ":" in name]
         if own and self.extensions is None:
             raise ValueError(

@@ -22,7 +22,7 @@ from tasks.clean.lines import (
 )
 from tasks.clean.markup import remove_markup
 from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
-from tasks.clean.presets import PICTURES
+from tasks.clean.presets import PICTURES, SPELLING
 from tasks.clean.repair import compose, remove_invisible, undo_entities, undo_mojibake
 from tasks.clean.source_tag import tag_domain, tag_source
 from tasks.clean.stickers import shortcodes_to_words, stickers_to_words
@@ -41,8 +41,8 @@ class Edit:
 
     @property
     def needs_language(self) -> bool:
-        """Whether names in the document's language are written."""
-        return self.name in PICTURES
+        """Whether names in the document's language are written, or words of it corrected."""
+        return self.name in PICTURES or self.name == SPELLING
 
     def apply(self, text: str, about: About) -> str:
         """The text after the edit."""

@@ -45,12 +45,16 @@ EDITS = (
     "c4_unfinished_lines",
     "c4_short_lines",
     "repeated_lines",
+    "spelling",
     "source_tag",
     "domain_tag",
 )
 
 PICTURES = frozenset({"emoji", "emoticons", "shortcodes", "stickers"})
 """Edits about signs that are shown as pictures, which `clean.emoji` rules."""
+
+SPELLING = "spelling"
+"""Corrects what the lists of the recipe name; in no preset."""
 
 EDIT_LIMITS: dict[str, float] = {
     # FineWeb (Penedo et al. 2024, 3.3), which after its language identifier wants 0.65 of English

@@ -50,15 +50,17 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
 def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]]":
     """What the recipe brings, None for nothing, and a digest of each thing by its name in the identity."""
     extensions = config.extensions
-    if not (config.deny.is_used or config.word_lists or extensions):
+    if not (config.deny.is_used or config.word_lists or config.spelling or extensions):
         return None, {}
     from tasks.clean.deny import read_deny_list
+    from tasks.clean.spelling import read_spelling_list
     from tasks.clean.supplied import Supplied
     from tasks.clean.word_lists import read_word_list
     from tasks.extensions import is_extension, load_extension
 
     deny = read_deny_list(config.deny)
     word_lists = {words.name: read_word_list(words) for words in config.word_lists}
+    spellings = tuple(read_spelling_list(spelling) for spelling in config.spelling)
     loaded = {}
     if extensions is not None:
         named = (*(config.edits or ()), *(config.rules or ()), *extensions.edits, *extensions.rules)
@@ -67,6 +69,7 @@ def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]
         loaded = {name: load_extension(name, folder, "clean.extensions") for name in own}
     digests = {f"function {name}": extension.fingerprint for name, extension in loaded.items()}
     digests |= {f"words {name}": words.digest() for name, words in word_lists.items()}
+    digests |= {f"spelling {number}": spelling.digest() for number, spelling in enumerate(spellings, start=1)}
     if deny:
         digests["deny-list"] = deny.digest()
-    return Supplied(deny, word_lists, loaded), digests
+    return Supplied(deny, word_lists, spellings, loaded), digests

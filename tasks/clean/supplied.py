@@ -1,10 +1,11 @@
-"""What a recipe brings besides names and limits: a deny-list, word lists, and functions of the user."""
+"""What a recipe brings besides names and limits: a deny-list, lists of words and spellings, functions of the user."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tasks.clean.deny import DenyList
+from tasks.clean.spelling import SpellingList
 from tasks.clean.word_lists import WordList
 
 
@@ -19,8 +20,9 @@ class Loaded(Protocol):
 
 @dataclass(frozen=True)
 class Supplied:
-    """A deny-list, word lists by name, and functions of the user by `module:function`."""
+    """A deny-list, word lists by name, lists of spellings, and functions of the user by `module:function`."""
 
     deny: DenyList = field(default_factory=DenyList)
     word_lists: Mapping[str, WordList] = field(default_factory=dict)
+    spellings: tuple[SpellingList, ...] = ()
     functions: Mapping[str, Loaded] = field(default_factory=dict)

@@ -49,6 +49,7 @@ _GIVEN = {
     ),
     "own_words.py": "LAST = 'z'\n",
     "rude.txt": "churl\nknave\n",
+    "spelling.tsv": "recieve\treceive\n",
     "deny.txt": f"domain banned.example\nid {'0' * 32}\nhash {'1' * 32}\n",
 }
 """What a recipe may bring to clean: functions of its own and a module that they import, a word list, a deny-list."""

@@ -48,6 +48,7 @@ RUNTIME_FIELDS = {
     "chunk.workers": "test_same_bytes.py",
     "clean.deny.path": "its entries are an input",
     "clean.extensions.path": "its functions are inputs",
+    "clean.spelling.path": "its pairs are an input",
     "clean.word_lists.path": "its words are an input",
     "clean.workers": "test_same_bytes.py",
     "decontaminate.benchmarks.path": "its bytes are an input",

@@ -164,6 +164,7 @@ def test_what_a_recipe_brings_to_clean(
     functions = ("the input `function own_rules:unfold`", "the input `function own_rules:is_nothing_but_z`")
     changes: dict[str, tuple[str, tuple[str, ...]]] = {
         "rude.txt": ("churl\nknaves\n", ("the input `words rude`",)),
+        "spelling.tsv": ("recieve\tobtain\n", ("the input `spelling 1`",)),
         "deny.txt": ("domain banned.example\n", ("the input `deny-list`",)),
         "own_rules.py": ((inputs / "own_rules.py").read_text().replace("'fi'", "'f i'"), functions),
         "own_words.py": ("LAST = 'y'\n", functions),

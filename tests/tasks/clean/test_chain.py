@@ -117,10 +117,10 @@ def test_limits_additions_and_omissions():
     "fields",
     [
         {"limits": {"gopher_word": 1}},
-        {"add": ("spelling",)},
+        {"add": ("grammar",)},
         {"edits": ("gopher_hashes",)},
         {"rules": ("email",)},
-        {"without": ("spelling",)},
+        {"without": ("grammar",)},
     ],
 )
 def test_unknown_names_are_refused(fields):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tasks.clean import c4, gopher, source_code
 from tasks.clean.chain import RULES
 from tasks.clean.edits import EDIT_FUNCTIONS, HTML_TO_TEXT
-from tasks.clean.presets import EDITS, LIMITS, PRESETS
+from tasks.clean.presets import EDITS, LIMITS, PRESETS, SPELLING
 from tasks.clean.statistics import TextStatistics
 from tasks.clean.words import count_words, split_units
 
@@ -20,8 +20,8 @@ def measure(function, text, *, language=None, limit=0.0):
 
 def test_every_name_has_its_code_and_every_code_its_name():
     assert set(RULES) == set(LIMITS)
-    assert {*EDIT_FUNCTIONS, HTML_TO_TEXT} == set(EDITS)
-    assert list(EDIT_FUNCTIONS) == [name for name in EDITS if name != HTML_TO_TEXT]
+    assert {*EDIT_FUNCTIONS, HTML_TO_TEXT, SPELLING} == set(EDITS)
+    assert list(EDIT_FUNCTIONS) == [name for name in EDITS if name not in (HTML_TO_TEXT, SPELLING)]
     for preset in PRESETS.values():
         assert preset.edits <= set(EDITS)
         assert preset.rules <= set(LIMITS)
