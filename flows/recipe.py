@@ -285,12 +285,13 @@ def _model_within(annotation: Any) -> Any:
 def _check_source_names(recipe: Recipe, origin: str) -> None:
     """Tables keyed by source must name sources that exist: a typing error would otherwise have no effect."""
     names = {source.name for source in recipe.sample.sources}
-    for stage in STAGES:
-        config = getattr(recipe, stage)
-        for key in ("weights", "priorities", "presets", "wipe_out_overrides", "heldout_shares"):
-            for name in getattr(config, key, None) or {}:
-                if name not in names:
-                    raise RecipeError(
-                        f"{origin}: {stage}.{key} names the source `{name}`, but the sources are"
-                        f" {', '.join(sorted(names))}"
-                    )
+    keyed = ("weights", "priorities", "presets", "wipe_out_overrides", "heldout_shares")
+    named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
+    if recipe.clean.quality is not None:
+        named["clean.quality.good"] = recipe.clean.quality.good
+    for place, given in named.items():
+        for name in given:
+            if name not in names:
+                raise RecipeError(
+                    f"{origin}: {place} names the source `{name}`, but the sources are {', '.join(sorted(names))}"
+                )
