@@ -1,8 +1,11 @@
-"""Vocabulary: DOCUMENTS -> TOKENIZER.
+"""Vocabulary: DOCUMENTS (+ a base) -> TOKENIZER.
 
 A SentencePiece vocabulary (Kudo and Richardson, 2018; BPE after Sennrich et al., 2016, or Unigram after Kudo, 2018)
 trained on the run's own documents, sampled by the sources' weights. The normaliser is the identity and bytes stand in
 for characters outside the vocabulary, so every text can be written back exactly.
+
+Or a released vocabulary, extended by rows for new scripts that are found in the run's documents (`extending.py`): the
+base's ids and the ids of text without those scripts stay, and every added row can be emitted.
 
 Out: `tokenizer.model` (SentencePiece's own file) and `tokenizer.json` (kind, size, special ids, digest of the model).
 """
