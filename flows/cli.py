@@ -2,7 +2,7 @@
 
 import typer
 
-from flows.commands import identity, leaking, models, peeking, planning, records, running, service
+from flows.commands import identity, leaking, models, peeking, planning, records, running, service, vocabularies
 
 app = typer.Typer(
     name="bessemer",
@@ -23,6 +23,8 @@ COMMANDS = (
     peeking.peek,
     records.why,
     leaking.leaks,
+    vocabularies.tokens,
+    vocabularies.bases,
     records.step,
     records.report,
     models.generate,

@@ -47,6 +47,22 @@ def leak_counts_table(counts: list[dict[str, Any]]) -> Table:
     return table
 
 
+def bases_table(found: list[dict[str, Any]]) -> Table:
+    """Vocabularies by the tokens that a text takes; `not given back` are lines that decoding changes."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("vocabulary")
+    names = ("kind", "pieces", "tokens", "a character", "a word", "bytes", "unknown", "lines not given back")
+    for name in names:
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    for line in found:
+        shares = (f"{line[name]:.1%}" for name in ("byte_share", "unknown_share"))
+        lost = f"{line['lost_lines']:,} of {line['lines']:,}"
+        each = (f"{line['tokens_per_character']:.3f}", f"{line['tokens_per_word'] or 0:.2f}")
+        counts = (f"{line['pieces']:,}", f"{line['tokens']:,}")
+        table.add_row(escape(line["path"]), line["kind"], *counts, *each, *shares, lost)
+    return table
+
+
 def tell_item(item: dict[str, Any], console: Console) -> None:
     """One benchmark item: its state, and under it each document that holds it."""
     colour = "bold red" if item["leaks"] else "dim"

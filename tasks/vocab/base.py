@@ -43,6 +43,14 @@ def write_model(parsed: Any) -> bytes:
     return parsed.SerializeToString(deterministic=True)
 
 
+def first_pieces(model: bytes, count: int) -> bytes:
+    """The same vocabulary with its first `count` pieces alone: an extended one as it was before."""
+    parsed = read_model(model)
+    del parsed.pieces[count:]
+    parsed.trainer_spec.vocab_size = count
+    return write_model(parsed)
+
+
 def prepared_base(config: VocabConfig) -> bytes:
     """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
     pieces T5's sentinels and the rows that its embedding has besides, and the 256 byte pieces where it lacks them.

@@ -1,7 +1,6 @@
 """A vocabulary beside the base it came from, on this run's text, language by language."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,19 +19,37 @@ UNTOLD = "unknown"
 """The language of documents that do not name one."""
 
 
-@dataclass
-class Cost:
-    """What writing some text takes."""
+class Meter:
+    """Encodes lines with one vocabulary and counts what they take."""
 
-    tokens: int = 0
-    byte_tokens: int = 0
-    """Tokens that are single bytes of a character without a piece."""
-    unknown: int = 0
-    """Tokens that lose what they stand for."""
+    def __init__(self, model: bytes) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        pieces = range(self._processor.get_piece_size())
+        self._is_byte = np.array([self._processor.is_byte(piece) for piece in pieces], dtype=np.int64)
+        self._is_unknown = np.array([self._processor.is_unknown(piece) for piece in pieces], dtype=np.int64)
+        self.pieces = len(pieces)
+        self.tokens = self.bytes = self.unknown = self.lines = self.lost_lines = 0
+        """Tokens, those that are a single byte of a character without a piece, those that lose what they stand for;
+        lines, and those that decoding does not give back."""
 
-    def share(self, name: str) -> float:
+    def encode(self, lines: list[str]) -> list[list[int]]:
+        """The ids of each line."""
+        encoded = self._processor.encode(lines)
+        for ids in encoded:
+            self.tokens += len(ids)
+            self.bytes += int(self._is_byte[ids].sum())
+            self.unknown += int(self._is_unknown[ids].sum())
+        return encoded
+
+    def encode_back(self, lines: list[str]) -> None:
+        """Encode and decode, to count the lines that are lost."""
+        decoded = self._processor.decode(self.encode(lines))
+        self.lines += len(lines)
+        self.lost_lines += sum(one != other for one, other in zip(lines, decoded, strict=True))
+
+    def share(self, count: int) -> float:
         """A count among all tokens."""
-        return round(getattr(self, name) / self.tokens, 6) if self.tokens else 0.0
+        return round(count / self.tokens, 6) if self.tokens else 0.0
 
 
 def compare(
@@ -44,31 +61,26 @@ def compare(
     Everything is counted line by line: a line end is no piece in most vocabularies. Words are what blanks part; in
     text without blanks, where they would say nothing, `tokens_per_word` is null.
     """
-    processors = [sentencepiece.SentencePieceProcessor(model_proto=model) for model in (before, after)]
-    kinds = [_kinds(processor) for processor in processors]
     told: dict[str, dict[str, Any]] = {}
     for language, documents in sorted(texts.items()):
-        costs = [Cost(), Cost()]
+        meters = [Meter(before), Meter(after)]
         characters = words = unspaced = untouched = moved = 0
         for text in documents:
             lines = [line for line in text.split("\n") if line]
-            encoded = [processor.encode(lines) for processor in processors]
-            for cost, kind, ids_of_lines in zip(costs, kinds, encoded, strict=True):
-                _count(cost, kind, ids_of_lines)
             characters += sum(map(len, lines))
             words += sum(len(line.split()) for line in lines)
             unspaced += sum(is_unspaced(ord(character)) for character in text)
-            for line, old, new in zip(lines, *encoded, strict=True):
+            for line, old, new in zip(lines, *(meter.encode(lines) for meter in meters), strict=True):
                 if not any(script.occurs_in(line) for script in scripts):
                     untouched += 1
                     moved += old != new
         told[language] = {
             "characters": characters,
-            "tokens": [cost.tokens for cost in costs],
-            "tokens_per_character": [_ratio(cost.tokens, characters) for cost in costs],
-            "tokens_per_word": [_ratio(cost.tokens, words) for cost in costs] if unspaced < characters / 2 else None,
-            "byte_share": [cost.share("byte_tokens") for cost in costs],
-            "unknown_share": [cost.share("unknown") for cost in costs],
+            "tokens": [meter.tokens for meter in meters],
+            "tokens_per_character": [ratio(meter.tokens, characters) for meter in meters],
+            "tokens_per_word": [ratio(meter.tokens, words) for meter in meters] if unspaced < characters / 2 else None,
+            "byte_share": [meter.share(meter.bytes) for meter in meters],
+            "unknown_share": [meter.share(meter.unknown) for meter in meters],
             "untouched_lines": untouched,
             "moved_lines": moved,
         }
@@ -98,19 +110,6 @@ def _rows(column: str, documents: Artifact) -> Iterator[tuple[str, int, bytes, s
             yield from zip(*(values.to_pylist() for values in columns), strict=True)
 
 
-def _kinds(processor: sentencepiece.SentencePieceProcessor) -> np.ndarray:
-    """For each id: 1 where it is a byte, 2 where it is the unknown token, else 0."""
-    pieces = range(processor.get_piece_size())
-    return np.array([processor.is_byte(piece) + 2 * processor.is_unknown(piece) for piece in pieces], dtype=np.int8)
-
-
-def _count(cost: Cost, kinds: np.ndarray, ids_of_lines: Sequence[Sequence[int]]) -> None:
-    for ids in ids_of_lines:
-        of_kind = np.bincount(kinds[ids], minlength=3) if ids else (0, 0, 0)
-        cost.tokens += len(ids)
-        cost.byte_tokens += int(of_kind[1])
-        cost.unknown += int(of_kind[2])
-
-
-def _ratio(tokens: int, units: int) -> float | None:
+def ratio(tokens: int, units: int) -> float | None:
+    """Tokens a unit; None where there is none."""
     return round(tokens / units, 4) if units else None

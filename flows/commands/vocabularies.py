@@ -1,0 +1,51 @@
+"""Looking at vocabularies."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId
+from flows.commands.output import console, print_json, told_errors
+
+
+def tokens(
+    text: Annotated[str, typer.Argument(help="What to write in tokens.")],
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+) -> None:
+    """Show a text in the tokens of a run's vocabulary; where that extends a base, before and after.
+
+    Pieces alternate in colour; in a pipe each ends in |.
+    """
+    with told_errors():
+        from flows.lineage import open_run, run_artifacts
+        from flows.vocabularies import pieces_of
+
+        views = pieces_of(run_artifacts(open_run(root, run_id, needs="vocab"))["vocab"], text)
+        if as_json:
+            print_json([{key: view[key] for key in ("title", "pieces", "ids")} for view in views])
+            return
+        from flows.peek.telling import tell_views
+
+        tell_views(views, console(), full=True)
+
+
+def bases(
+    text: Annotated[Path, typer.Argument(help="A file of plain text, such as the models will read.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="BASE...", help="SentencePiece files (.model), or folders that hold some.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Compare released vocabularies on a text of yours, the fewest tokens first: a help to choose a base."""
+    with told_errors():
+        from flows.telling import bases_table
+        from flows.vocabularies import compare_bases
+
+        found = compare_bases(text, files)
+        if as_json:
+            print_json(found)
+        else:
+            console().print(bases_table(found))

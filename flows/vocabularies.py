@@ -1,0 +1,93 @@
+"""Vocabularies on a text of one's own: a run's, before and after it was extended, and released ones side by side."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from flows.peek.difference import EVEN_PIECE, ODD_PIECE
+from model.errors import InputError
+from tasks.artifact import Artifact
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.base import KINDS, first_pieces, read_model
+from tasks.vocab.comparison import Meter, ratio
+
+MODEL_SUFFIX = ".model"
+
+
+def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
+    """The text in pieces of a run's vocabulary, and before them, where it extends a base, in pieces of that base."""
+    tokenizer = Tokenizer.open(vocab)
+    base = vocab.report.facts["vocabulary"].get("base")
+    views = [_view("the run's vocabulary" if base is None else "extended", tokenizer, text)]
+    if base is not None:
+        before = Tokenizer(first_pieces(tokenizer.model, base["pieces"] + base["besides"]))
+        views.insert(0, _view("the base", before, text))
+    return views
+
+
+def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
+    ids, borders = tokenizer.encode_with_offsets(text)
+    raw = text.encode()
+    pieces = [raw[start:end].decode(errors="backslashreplace") for start, end in pairwise(borders)]
+    each = f", {len(ids) / len(text):.3f} a character" if text else ""
+    return {
+        "title": f"{name}, {tokenizer.vocab_size:,} pieces: {len(ids)} tokens{each}",
+        "segments": [(ODD_PIECE if index % 2 else EVEN_PIECE, piece) for index, piece in enumerate(pieces)],
+        "pieces": pieces,
+        "ids": ids.tolist(),
+    }
+
+
+def compare_bases(text: Path, bases: Sequence[Path]) -> list[dict[str, Any]]:
+    """What each vocabulary needs for the lines of a text file, the fewest tokens first; folders are searched for files
+    that end in `.model`. Raises InputError where there is no text or no vocabulary.
+    """
+    lines = [line for line in _read(text).split("\n") if line]
+    if not lines:
+        raise InputError(f"{text} holds no text to compare vocabularies on")
+    characters, words = sum(map(len, lines)), sum(len(line.split()) for line in lines)
+    told = []
+    for path in _models(bases):
+        model = path.read_bytes()
+        kind = KINDS.get(read_model(model).trainer_spec.model_type, "other")
+        meter = Meter(model)
+        meter.encode_back(lines)
+        told.append(
+            {
+                "path": str(path),
+                "kind": kind,
+                "pieces": meter.pieces,
+                "tokens": meter.tokens,
+                "tokens_per_character": ratio(meter.tokens, characters),
+                "tokens_per_word": ratio(meter.tokens, words),
+                "byte_share": meter.share(meter.bytes),
+                "unknown_share": meter.share(meter.unknown),
+                "lines": meter.lines,
+                "lost_lines": meter.lost_lines,
+            }
+        )
+    return sorted(told, key=lambda line: line["tokens"])
+
+
+def _read(path: Path) -> str:
+    if not path.is_file():
+        raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}. Name a file of plain text.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no UTF-8 text (byte {error.start}). Name a file of plain text.") from error
+
+
+def _models(bases: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for base in bases:
+        if base.is_dir():
+            found += sorted(base.rglob(f"*{MODEL_SUFFIX}"))
+        elif base.is_file():
+            found.append(base)
+        else:
+            raise InputError(f"{base} does not exist. Name SentencePiece files (`{MODEL_SUFFIX}`) or a folder of them.")
+    if not found:
+        raise InputError(f"{', '.join(map(str, bases))}: no file there ends in `{MODEL_SUFFIX}`")
+    return list(dict.fromkeys(found))

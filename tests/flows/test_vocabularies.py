@@ -1,0 +1,132 @@
+"""A text in tokens, before and after an extension; released vocabularies side by side on a text."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sentencepiece
+
+from flows.vocabularies import compare_bases, pieces_of
+from model.errors import InputError
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.report import StageReport
+from tasks.schema import DOCUMENTS
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.stage import build_vocab
+from tasks.workspace import Workspace, table_file_name
+
+ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]
+CHINESE = ["转炉炼钢的时候，空气吹过铁水。"] * 20
+
+
+def trained(path: Path, **options: object) -> Path:
+    model = io.BytesIO()
+    settings = {"model_type": "bpe", "vocab_size": 340, "byte_fallback": True, "normalization_rule_name": "identity"}
+    settings |= {"remove_extra_whitespaces": False, **options}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(ENGLISH), model_writer=model, num_threads=1, minloglevel=2, **settings
+    )
+    path.write_bytes(model.getvalue())
+    return path
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> RunContext:
+    return RunContext(root=tmp_path / "root", run_id="20250101T000000Z-abcdef")
+
+
+@pytest.fixture
+def documents(context: RunContext) -> Artifact:
+    rows = [
+        {
+            "doc_id": number.to_bytes(16, "big"),
+            "piece": 0,
+            "source": "mixed",
+            "lang": None,
+            "text": text,
+            "text_digest": bytes(16),
+            "origin": {"path": "a.txt", "record": number, "byte": 0},
+            "meta": None,
+        }
+        for number, text in enumerate([*ENGLISH, *CHINESE])
+    ]
+
+    def run(workspace: Workspace) -> StageReport:
+        with workspace.unit("00000") as unit:
+            table = pa.Table.from_pylist(rows, schema=DOCUMENTS)
+            unit.write_table("documents", table, table_file_name("documents", "00000"))
+        return StageReport()
+
+    return build_artifact(context, Stage("documents", roots=("tasks.ledger",), libraries=()), StrictConfig(), {}, run)
+
+
+def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, documents: Artifact, tmp_path: Path):
+    base = trained(tmp_path / "base.model")
+    vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 20}))
+    before, after = pieces_of(vocab, "air 钢")
+    assert before["title"].startswith("the base, 340 pieces: ")
+    assert before["pieces"][-3:] == ["\\xe9", "\\x92", "\\xa2"]
+    assert after["title"].startswith(f"extended, 360 pieces: {len(after['ids'])} tokens")
+    assert after["pieces"][-1] == "钢"
+    assert "".join(after["pieces"]) == "air 钢"
+    assert len(after["ids"]) == len(before["ids"]) - 2
+    assert vocab.report.facts["vocabulary"]["languages"]["unknown"]["moved_lines"] == 0
+
+
+def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artifact):
+    (view,) = pieces_of(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
+    assert view["title"].startswith("the run's vocabulary, 320 pieces: ")
+    assert "".join(view["pieces"]) == "air air"
+
+
+def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_path: Path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    exact = trained(folder / "exact.model")
+    lossy = trained(folder / "lossy.model", vocab_size=80, byte_fallback=False, normalization_rule_name="nmt_nfkc")
+    text = tmp_path / "mine.txt"
+    text.write_text("The iron\n钢铁钢铁钢铁\n", encoding="utf-8")
+    first, second = compare_bases(text, [folder])
+    assert (first["path"], second["path"]) == (str(lossy), str(exact))
+    assert (first["lines"], first["lost_lines"], second["lost_lines"]) == (2, 1, 0)
+    assert first["unknown_share"] > 0 == second["unknown_share"]
+    assert second["byte_share"] == pytest.approx(18 / second["tokens"], abs=1e-6)
+    assert second["tokens_per_character"] == pytest.approx(second["tokens"] / 14, abs=1e-4)
+    assert second["tokens_per_word"] == pytest.approx(second["tokens"] / 3, abs=1e-4)
+
+
+def test_what_cannot_be_compared_is_named(tmp_path: Path):
+    base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
+    with pytest.raises(InputError, match=r"mine\.txt does not exist"):
+        compare_bases(text, [base])
+    text.write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match=r"no UTF-8 text \(byte 0\)"):
+        compare_bases(text, [base])
+    text.write_text("\n\n")
+    with pytest.raises(InputError, match="holds no text"):
+        compare_bases(text, [base])
+    text.write_text("air")
+    with pytest.raises(InputError, match=r"gone\.model does not exist"):
+        compare_bases(text, [tmp_path / "gone.model"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"no file there ends in `\.model`"):
+        compare_bases(text, [tmp_path / "empty"])
+    with pytest.raises(InputError, match="no SentencePiece model"):
+        compare_bases(text, [text])
+
+
+def test_the_command_prints_a_table_and_json(tmp_path: Path):
+    base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
+    text.write_text("The iron")
+    asked = [sys.executable, "-m", "flows.cli", "bases", str(text), str(base)]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert "lines not given back" in told
+    assert "0 of 1" in told
+    (line,) = json.loads(subprocess.run([*asked, "--json"], capture_output=True, text=True, check=True).stdout)
+    assert (line["pieces"], line["lost_lines"]) == (340, 0)
