@@ -1,31 +1,33 @@
 """Rules of C4 (Raffel et al. 2020, section 2.2) that drop a page; those about lines are edits in `lines.py`."""
 
+import numpy as np
+
 from tasks.clean import counting
-from tasks.clean.rule import Rule
-from tasks.clean.statistics import TextStatistics
+from tasks.clean.measurements import Measurements
+from tasks.clean.rule import CountedRule
 
 
-def sentences(statistics: TextStatistics, limit: float) -> float:
+def sentences(measurements: Measurements, limit: float) -> np.ndarray:
     """Number of sentence ends."""
     del limit
-    return statistics.count_of(counting.SENTENCES)
+    return measurements.count_of(counting.SENTENCES)
 
 
-def lorem_ipsum(statistics: TextStatistics, limit: float) -> float:
+def lorem_ipsum(measurements: Measurements, limit: float) -> np.ndarray:
     """How often the placeholder text "lorem ipsum" begins."""
     del limit
-    return statistics.count_of(counting.LOREM_IPSUM)
+    return measurements.count_of(counting.LOREM_IPSUM)
 
 
-def curly_brackets(statistics: TextStatistics, limit: float) -> float:
+def curly_brackets(measurements: Measurements, limit: float) -> np.ndarray:
     """Number of opening curly brackets, the paper's sign of code; not in the preset `c4`, since we also want technical
     prose."""
     del limit
-    return statistics.count_of(counting.OPENING_BRACES)
+    return measurements.count_of(counting.OPENING_BRACES)
 
 
 RULES = (
-    Rule("c4_sentences", sentences, at_least=True),
-    Rule("c4_lorem_ipsum", lorem_ipsum),
-    Rule("c4_curly_bracket", curly_brackets),
+    CountedRule("c4_sentences", sentences, at_least=True),
+    CountedRule("c4_lorem_ipsum", lorem_ipsum),
+    CountedRule("c4_curly_bracket", curly_brackets),
 )

@@ -1,35 +1,39 @@
-"""The chain of edits and rules that one document goes through: which they are, in which order, and what they do to it.
+"""The chain of edits and rules that documents go through: which they are, in which order, and what they do to them.
 
-What happens to a document depends on its text, format, language, source and address, and on nothing else.
+What happens to a document depends on its text, format, language, source and address, and on nothing else. A handful of
+documents goes through side by side, edit by edit and rule by rule, since most of what an edit or a rule does for one
+small document alone is getting ready for it.
 """
 
 import functools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from model.errors import RecipeError
-from tasks.clean import c4, fineweb, gopher, language, source_code
-from tasks.clean.about import CODE, About
+from tasks.clean import c4, fineweb, gopher, source_code
+from tasks.clean.about import About
+from tasks.clean.abouts import Abouts
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits import HTML_TO_TEXT, Edit, edit_of
-from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
+from tasks.clean.language import language_model
+from tasks.clean.measurements import Measurements
+from tasks.clean.part_rows import Handful
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
-from tasks.clean.rule import Rule
-from tasks.clean.signs import beginnings, signs_of
+from tasks.clean.repetition import Slots
+from tasks.clean.rule import CountedRule, Rule
+from tasks.clean.signs import BLANK_TEXT
 from tasks.clean.spelling import correct_spelling
-from tasks.clean.statistics import Scratch, TextStatistics
+from tasks.clean.statistics import TextStatistics
 from tasks.clean.supplied import Supplied
-from tasks.clean.verdicts import Dropped, Outcome
+from tasks.clean.texts import Texts
+from tasks.clean.verdicts import Outcome, Verdicts
 from tasks.clean.word_lists import word_list_rule
 
-RULES: dict[str, Rule] = {
-    rule.name: rule for rule in (*language.RULES, *gopher.RULES, *c4.RULES, *fineweb.RULES, *source_code.RULES)
+RULES: dict[str, Rule | CountedRule] = {
+    rule.name: rule for rule in (*gopher.RULES, *c4.RULES, *fineweb.RULES, *source_code.RULES)
 }
-_SPACE, _BEYOND_ASCII = 32, 128
-_LOOK_BYTES = 256
-_FACE_BEGINNINGS = beginnings(STANDING_ALONE, ANYWHERE)
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,11 @@ class Chain:
     """The edits and rules of one preset under one configuration, in order."""
 
     edits: tuple[Edit, ...]
-    rules: tuple[tuple[Rule, float], ...]
+    rules: tuple[tuple[Rule | CountedRule, float], ...]
     reads_html: bool = True
     languages: frozenset[str] = frozenset()
     emoji: str = "name"
-    scratch: Scratch | None = None
+    slots: Slots | None = None
 
     @staticmethod
     def of(config: CleanConfig, preset: str, supplied: Supplied | None = None) -> "Chain":
@@ -65,98 +69,92 @@ class Chain:
             HTML_TO_TEXT in edits or config.edits is not None,
             frozenset(config.languages),
             config.emoji,
-            Scratch(),
+            Slots(),
         )
 
-    def clean(self, document: str | np.ndarray, about: About, signs: int | None = None) -> Outcome:
-        """One document (str, or UTF-8 bytes with their signs) through all edits, then all rules until one fails."""
-        raw = np.frombuffer(document.encode(), np.uint8) if isinstance(document, str) else document
-        text = document if isinstance(document, str) else None
-        applied: list[str] = []
-        identified: tuple[str, float] | None = None
-        if about.kind == "html" and self.reads_html:
-            from tasks.clean.html_text import html_to_text  # Half a second to import, and most runs hold no page.
+    def clean(self, document: str | np.ndarray, about: About) -> Outcome:
+        """One document (str or UTF-8 bytes) through all edits, then all rules until one fails."""
+        texts, abouts, verdicts = Texts.of([document]), Abouts.of(about, identifies=True), Verdicts(1)
+        self.clean_many(texts, abouts, np.zeros(1, np.int64), verdicts)
+        return Outcome(
+            texts.raw(0), tuple(verdicts.edits.get(0, ())), verdicts.dropped(0), abouts.identified_language(0)
+        )
 
-            page = next(self._edited(("alt_texts",), text or raw.tobytes().decode(), about), None)
-            extracted, failure = html_to_text(page or text or raw.tobytes().decode())
-            if extracted is None:
-                return Outcome(raw, (), Dropped(HTML_NO_TEXT, evidence=failure))
-            applied.append(HTML_TO_TEXT)
-            text, signs = extracted, None
-            raw = np.frombuffer(text.encode(), np.uint8)
-        if signs is None:
-            signs = _signs(raw)
+    def clean_many(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> None:
+        """The documents of `rows` through all edits, then all rules until one fails; `texts`, `abouts` and `verdicts`
+        hold afterwards what became of them."""
+        if self.reads_html:
+            rows = self._pages_read(texts, abouts, rows, verdicts)
+        before_names = None
         for edit in self.edits:
-            if not signs & edit.sign:
-                continue
-            if edit.needs_language and about.language is None and identified is None:
-                identified = language.identify_language(raw)
-            if text is None:
-                text = raw.tobytes().decode()
-            edited = edit.apply(text, _in_language(about, identified))
-            if edited is not text and edited != text:
-                applied.append(edit.name)
-                text = edited
-                raw = np.frombuffer(text.encode(), np.uint8)
-                signs = _signs(raw)
-        return self._judged(raw, text, about, tuple(applied), identified)
-
-    def _edited(self, names: tuple[str, ...], text: str, about: About) -> Iterator[str]:
-        """What edits of these names make of a text, where the chain has them."""
-        return (edit.apply(text, about) for edit in self.edits if edit.name in names)
-
-    def _judged(
-        self,
-        raw: np.ndarray,
-        text: str | None,
-        about: About,
-        edits: tuple[str, ...],
-        identified: tuple[str, float] | None,
-    ) -> Outcome:
-        if not len(raw) or (text.isspace() if text is not None else _is_blank(raw)):
-            return Outcome(raw, edits, Dropped(EMPTY), identified)
-        is_unknown = about.language is None and about.kind != CODE
-        if identified is None and (is_unknown or self.languages or self._measures_language):
-            identified = language.identify_language(raw)
-        if self.languages and identified is not None and identified[0] not in self.languages:
-            return Outcome(raw, edits, Dropped(LANGUAGE, identified[1], None, identified[0]), identified)
-        about = _in_language(about, identified)
-        measured = {language.CONFIDENCE: identified[1]} if identified is not None else {}
-        statistics = TextStatistics(raw, about.language, about=about, scratch=self.scratch, measured=measured)
+            if edit.needs_language and before_names is None:
+                before_names = texts.bounds
+            chosen = rows[texts.signs[rows] & edit.sign != 0]
+            if len(chosen):
+                if edit.needs_language:
+                    abouts.identify_unknown(texts, chosen, before_names)
+                verdicts.edit(edit.apply_to_many(texts, abouts, chosen).tolist(), edit.name)
+        is_blank = texts.signs[rows] & BLANK_TEXT != 0
+        if is_blank.any():
+            verdicts.drop(rows[is_blank], EMPTY)
+        rows = rows[~is_blank]
+        if self.languages:
+            rows = self._in_wanted_languages(texts, abouts, rows, verdicts)
+        wanted = np.zeros(len(texts), np.bool_)
+        wanted[rows] = True
+        measurements = Measurements(texts, abouts, wanted, self.slots)
         for rule, limit in self.rules:
-            value = rule.failing_value(statistics, limit)
-            if value is None:
-                continue
-            if isinstance(value, str):
-                return Outcome(raw, edits, Dropped(rule.name, None, None, value), identified)
-            return Outcome(raw, edits, Dropped(rule.name, value, limit), identified)
-        return Outcome(raw, edits, None, identified)
+            failures = rule.failures(measurements, limit)
+            if len(failures.rows):
+                limits = np.where(np.isnan(failures.values), np.nan, limit)
+                verdicts.drop(failures.rows, rule.name, failures.values, limits, evidence=failures.reasons)
+                wanted[failures.rows] = False
+            if not wanted.any():
+                break
+        abouts.identify_unknown(texts, np.flatnonzero(wanted))
 
-    @functools.cached_property
-    def _measures_language(self) -> bool:
-        return any(rule.name == language.CONFIDENCE for rule, _ in self.rules)
+    def _pages_read(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
+        """Pages of HTML become text, or go; returns the rows that are left."""
+        pages = [row for row in rows.tolist() if abouts.kinds[row] == "html"]
+        if not pages:
+            return rows
+        from tasks.clean.html_text import html_to_text  # Half a second to import, and most runs hold no page.
+
+        alt_texts = next((edit for edit in self.edits if edit.name == "alt_texts"), None)
+        read: dict[int, str] = {}
+        for row in pages:
+            page = texts.text(row)
+            if alt_texts is not None:
+                page = alt_texts.apply(page, abouts.about(row)) or page
+            text, failure = html_to_text(page)
+            if text is None:
+                verdicts.drop(row, HTML_NO_TEXT, evidence={row: failure})
+            else:
+                read[row] = text
+        verdicts.edit(read, HTML_TO_TEXT)
+        texts.replace(read)
+        return rows[verdicts.stays[rows]]
+
+    def _in_wanted_languages(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
+        """Documents in other languages than the recipe wants go; returns the rows that are left."""
+        found, confidences = abouts.identified(texts, rows)
+        names = language_model().languages
+        is_wanted = np.array([name in self.languages for name in names])[found[rows]]
+        unwanted = rows[~is_wanted]
+        evidence = {row: names[found[row]] for row in unwanted.tolist()}
+        verdicts.drop(unwanted, LANGUAGE, confidences[unwanted], evidence=evidence)
+        return rows[is_wanted]
 
 
-def _in_language(about: About, identified: tuple[str, float] | None) -> About:
-    if about.language is not None or identified is None:
-        return about
-    return About(about.kind, identified[0], about.emoji, about.source, about.domain)
-
-
-def _is_blank(raw: np.ndarray) -> bool:
-    if _SPACE < raw[0] < _BEYOND_ASCII:
-        return False
-    beginning = raw[:_LOOK_BYTES].tobytes().decode(errors="ignore")
-    return beginning.isspace() and raw.tobytes().decode().isspace()
-
-
-def _signs(raw: np.ndarray) -> int:
-    return int(signs_of(raw, np.array([0, len(raw)], np.int64), _FACE_BEGINNINGS)[0])
-
-
-def document_signs(data: np.ndarray, offsets: np.ndarray) -> list[int]:
-    """The signs of each document of an Arrow string buffer."""
-    return signs_of(data, offsets, _FACE_BEGINNINGS).tolist()
+def clean_handful(
+    handful: Handful, rows: np.ndarray, config: CleanConfig, chains: Mapping[str, Chain], verdicts: Verdicts
+) -> None:
+    """The documents of `rows`, each through the chain of its preset."""
+    of_preset: dict[str, list[int]] = {}
+    for row in rows.tolist():
+        of_preset.setdefault(config.preset_of(handful.sources[row], handful.kinds[row]), []).append(row)
+    for preset, chosen in of_preset.items():
+        chains[preset].clean_many(handful.texts, handful.abouts, np.array(chosen, np.int64), verdicts)
 
 
 def _edit(name: str, limits: Mapping[str, float], supplied: Supplied) -> Edit:
@@ -167,15 +165,15 @@ def _edit(name: str, limits: Mapping[str, float], supplied: Supplied) -> Edit:
     return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
 
 
-def _rule(name: str, limits: Mapping[str, float], supplied: Supplied) -> tuple[Rule, float]:
+def _rule(name: str, limits: Mapping[str, float], supplied: Supplied) -> tuple[Rule | CountedRule, float]:
     if name not in supplied.functions:
         return RULES[name], limits.get(name, LIMITS[name])
     own = supplied.functions[name].function
-    if not isinstance(own, Rule):
+    if not isinstance(own, Rule | CountedRule):
         return Rule(name, functools.partial(_own_reason, own)), 0.0
     if name not in limits:
         raise RecipeError(f'clean: the rule `{name}` has no limit; set [clean.limits] "{name}" = ...')
-    return Rule(name, own.measure, own.at_least), limits[name]
+    return replace(own, name=name), limits[name]
 
 
 def _own_reason(function, statistics: TextStatistics, limit: float) -> str | None:

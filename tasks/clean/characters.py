@@ -39,6 +39,8 @@ SOUND = 1 << 13
 """Stands in undamaged text beside any other: never a sign of mojibake."""
 MOJIBAKE_ALONE = 1 << 14
 """A sign of mojibake by itself, as its partner may have become a blank."""
+PLAIN_LETTER = 1 << 15
+"""A letter that is counted as a letter and as nothing else; without `p`, at which `counting` looks for placeholders."""
 SPACELESS = CHINESE_JAPANESE_UNIT | SOUTH_EAST_ASIAN_UNIT
 
 TABLE_SIZE = 0x20000
@@ -103,6 +105,9 @@ def character_flags() -> U32:
     ):
         for first, last in ranges:
             table[first : min(last, TABLE_SIZE - 1) + 1] |= flag
+    counted = SPACELESS | MARK | PARTS_SPACELESS | BULLET | SENTENCE_CLOSER | FULL_STOP | LINE_END | LETTER | BLANK
+    table[(table & counted) == LETTER] |= PLAIN_LETTER
+    table[[ord("p"), ord("P")]] ^= PLAIN_LETTER
     table.setflags(write=False)
     return table
 

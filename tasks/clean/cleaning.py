@@ -1,30 +1,24 @@
 """The stage itself: every document through the chain of its preset, part by part, with what the ledger says of it."""
 
 import functools
-from dataclasses import replace
 
 import blake3
+import numpy as np
 import pyarrow as pa
 
 from tasks.artifact import Artifact
-from tasks.clean.about import About
-from tasks.clean.chain import Chain
+from tasks.clean.chain import Chain, clean_handful
 from tasks.clean.config import CleanConfig
-from tasks.clean.part_rows import Row, rows_of
-from tasks.clean.presets import LIMITS, PRESETS, QUALITY
+from tasks.clean.part_rows import Handful, handfuls_of
+from tasks.clean.part_tables import PartTables
+from tasks.clean.presets import PRESETS, QUALITY
 from tasks.clean.quality import QualityModel, train_quality
 from tasks.clean.supplied import Supplied
-from tasks.clean.verdicts import Dropped, Outcome
-from tasks.ledger import DROP, EDIT, LedgerRows
+from tasks.clean.verdicts import Verdicts
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
-from tasks.schema import DOCUMENTS
 from tasks.wipeout import check_wipe_out
 from tasks.workspace import Workspace
-
-LANGUAGES = "languages"
-KNOWN_LANGUAGE = LIMITS["language_confidence"]
-"""Confidence from which an identified language is written into the document's `lang`."""
 
 
 def clean_documents(
@@ -59,90 +53,48 @@ def clean_part(
     del index
     supplied = supplied or Supplied()
     chains = {name: Chain.of(config, name, supplied) for name in PRESETS}
-    ledger = LedgerRows("clean")
-    report = StageReport()
-    report.facts[LANGUAGES] = languages = {}
-    kept: list[int] = []
-    texts: list[bytes] = []
-    digests: list[bytes] = []
-    written_languages: list[str | None] = []
-    for number, row in enumerate(rows_of(documents)):
-        outcome, digest = _cleaned(row, config, chains, supplied, quality)
-        counts = report.source(row.source)
-        counts.documents_in += 1
-        counts.bytes_in += len(row.raw)
-        if outcome.dropped is not None:
-            drop = outcome.dropped
-            counts.dropped[drop.rule] += 1
-            ledger.add(
-                doc_id=row.doc_id,
-                piece=row.piece,
-                action=DROP,
-                rule=drop.rule,
-                value=drop.value,
-                limit=drop.limit,
-                bytes_in=len(row.raw),
-                bytes_out=0,
-                evidence=drop.evidence,
-            )
-            continue
-        if outcome.edits:
-            counts.edited.update(outcome.edits)
-            ledger.add(
-                doc_id=row.doc_id,
-                piece=row.piece,
-                action=EDIT,
-                rule="+".join(outcome.edits),
-                bytes_in=len(row.raw),
-                bytes_out=len(outcome.raw),
-            )
-        language = row.language
-        if language is None and outcome.language is not None and outcome.language[1] >= KNOWN_LANGUAGE:
-            language = outcome.language[0]
-        languages[language or "?"] = languages.get(language or "?", 0) + 1
-        counts.documents_out += 1
-        counts.bytes_out += len(outcome.raw)
-        kept.append(number)
-        texts.append(outcome.raw.tobytes())
-        digests.append(digest)
-        written_languages.append(language)
-    cleaned = _with(documents, kept, {"text": texts, "text_digest": digests, "lang": written_languages})
-    return PartResult({"documents": cleaned, "ledger": ledger.table()}, report)
+    tables = PartTables(documents)
+    for handful in handfuls_of(documents, config.emoji):
+        verdicts = Verdicts(len(handful))
+        if supplied.deny:
+            _drop_denied(handful, verdicts, supplied)
+        clean_handful(handful, np.flatnonzero(verdicts.stays), config, chains, verdicts)
+        digests = _digests_of_edited(handful, verdicts)
+        if supplied.deny:
+            _drop_denied_texts(digests, verdicts, supplied)
+        if quality is not None:
+            _drop_unlike(handful, verdicts, quality)
+        tables.add(handful, verdicts, digests)
+    return tables.result()
 
 
-def _cleaned(
-    row: Row, config: CleanConfig, chains: dict[str, Chain], supplied: Supplied, quality: QualityModel | None
-) -> tuple[Outcome, bytes]:
-    """What becomes of a document, and the digest of its text."""
-    denied = supplied.deny.match(row.doc_id, row.domain, row.text_digest) if supplied.deny else None
-    if denied is not None:
-        return Outcome(row.raw, (), Dropped(denied[0], evidence=denied[1])), row.text_digest
-    about = About(row.kind, row.language, config.emoji, row.source, row.domain)
-    outcome = chains[config.preset_of(row.source, row.kind)].clean(row.raw, about, row.signs)
-    if outcome.dropped is not None:
-        return outcome, row.text_digest
-    digest = row.text_digest
-    if outcome.edits:
-        digest = blake3.blake3(outcome.raw.tobytes()).digest(length=16)
-        denied = supplied.deny.match(row.doc_id, "", digest) if supplied.deny else None
+def _drop_denied(handful: Handful, verdicts: Verdicts, supplied: Supplied) -> None:
+    ids, digests = handful.column("doc_id"), handful.column("text_digest")
+    for row, (doc_id, domain, digest) in enumerate(zip(ids, handful.domains, digests, strict=True)):
+        denied = supplied.deny.match(doc_id, domain, digest)
         if denied is not None:
-            return replace(outcome, dropped=Dropped(denied[0], evidence=denied[1])), digest
-    if quality is not None:
-        dropped = quality.verdict(row.doc_id, row.source, outcome.raw)
+            verdicts.drop(row, denied[0], evidence={row: denied[1]})
+
+
+def _digests_of_edited(handful: Handful, verdicts: Verdicts) -> dict[int, bytes]:
+    """Row -> BLAKE3-128 of its text, for documents that stay and were edited."""
+    return {
+        row: blake3.blake3(handful.texts.raw(row).tobytes()).digest(length=16)
+        for row in sorted(verdicts.edits)
+        if verdicts.stays[row]
+    }
+
+
+def _drop_denied_texts(digests: dict[int, bytes], verdicts: Verdicts, supplied: Supplied) -> None:
+    for row, digest in digests.items():
+        denied = supplied.deny.match(b"", "", digest)
+        if denied is not None:
+            verdicts.drop(row, denied[0], evidence={row: denied[1]})
+
+
+def _drop_unlike(handful: Handful, verdicts: Verdicts, quality: QualityModel) -> None:
+    ids = handful.column("doc_id")
+    for row in np.flatnonzero(verdicts.stays).tolist():
+        dropped = quality.verdict(ids[row], handful.sources[row], handful.texts.raw(row))
         if dropped is not None:
-            outcome = replace(outcome, dropped=dropped)
-    return outcome, digest
-
-
-def _with(documents: pa.Table, kept: list[int], columns: dict[str, list]) -> pa.Table:
-    rows = documents.take(pa.array(kept, pa.int64()))
-    for name, values in columns.items():
-        field = DOCUMENTS.field(name)
-        if name == "text":
-            array = pa.array(values, pa.large_binary()).cast(field.type)
-        elif name == "lang":
-            array = pa.array(values, pa.string()).dictionary_encode().cast(field.type)
-        else:
-            array = pa.array(values, field.type)
-        rows = rows.set_column(rows.schema.get_field_index(name), field, array)
-    return rows
+            verdicts.drop(row, dropped.rule, dropped.value, dropped.limit)

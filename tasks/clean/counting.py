@@ -1,8 +1,8 @@
-"""One pass over the UTF-8 bytes of a document that counts what the rules measure, and searches over what it found.
+"""One pass over the UTF-8 bytes of documents that counts what the rules measure.
 
-`count_text` leaves, besides the counts, the hash and length of each unit (word, or character of a spaceless script), of
-each line and of each paragraph; `repeated_share`, `top_gram` and `repeated_grams` look for repetitions among them.
-Hashes have 64 bits, so two different runs of words are taken for one in less than one of 10^9 documents.
+It leaves, besides the counts, the hash and length of each unit (word, or character of a spaceless script), of each line
+and of each paragraph; `repetition.py` looks for repetitions among them. Hashes have 64 bits, so two different runs of
+words are taken for one in less than one of 10^9 documents.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ from tasks.clean.characters import (
     LINE_END,
     MARK,
     PARTS_SPACELESS,
+    PLAIN_LETTER,
     SENTENCE_CLOSER,
     SPACELESS,
     decode,
     flags_of,
 )
-from tasks.clean.words import UNITS_PER_WORD
 from tasks.kernels import kernel
 
 UNITS = 0
@@ -45,10 +45,14 @@ PARAGRAPH_CHARACTERS = 17
 LOREM_IPSUM = 18
 COUNTS = 19
 
+UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
+"""Rows of `hashes`, `lengths` and `firsts`."""
 SHORT_LINE = 30
 """Characters up to which a line is short (FineWeb)."""
 _CHARACTERS_PER_SPACELESS = 3
 _LOREM_IPSUM = np.frombuffer(b"lorem ipsum", np.uint8).copy()
+_RARE_IN_LOREM_IPSUM = 7
+"""Place of its `p`, a rarer letter than its first, where it is looked for."""
 _BASIS = np.uint64(0xCBF29CE484222325)
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
@@ -64,38 +68,57 @@ def finish(state):
     return state ^ (state >> _SHIFT)
 
 
-@kernel
-def count_text(data, table, stop_keys, stop_words, counts, seen, hashes, lengths):
-    """Fill `counts`, mark stop words in `seen`; rows 0, 1, 2 of `hashes` and `lengths` are units, lines, paragraphs.
+def room_for(size: int, texts: int) -> int:
+    """How many units so many texts of `size` bytes together may have: between two there is a byte at least, or one of
+    them is a character of several bytes."""
+    return size // 2 + texts + 1
 
-    A line counts without the blanks around it, a blank one not at all; a paragraph is what stands between blank lines.
+
+@kernel
+def count_texts(data, begins, ends, wanted, table, stop_keys, stop_words, longest_stop_word, counts, seen, hashes,
+                lengths, firsts):  # fmt: skip
+    """Fill a row of `counts` for each wanted text, and mark the stop words in it in a row of `seen` (bits of uint64).
+
+    The rows of `hashes` and `lengths` hold the units, lines and paragraphs of all texts, those of a text from
+    `firsts[row, text]` on. A line counts without the blanks around it, a blank one not at all; a paragraph is what
+    stands between blank lines.
     """
-    if not _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, False):
-        _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, True)
+    units = lines = paragraphs = 0
+    for text in range(len(begins)):
+        firsts[UNIT_ROW, text], firsts[LINE_ROW, text], firsts[PARAGRAPH_ROW, text] = units, lines, paragraphs
+        if not wanted[text]:
+            continue
+        for spaceless in (False, True):
+            if _count(data, begins[text], ends[text], table, stop_keys, stop_words, longest_stop_word, counts[text],
+                      seen[text], hashes, lengths, firsts[:, text], spaceless):  # fmt: skip
+                break
+        units += counts[text, UNITS]
+        lines += counts[text, LINES]
+        paragraphs += counts[text, PARAGRAPHS]
 
 
 @kernel
-def _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, spaceless):
+def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, counts, seen, hashes, lengths, firsts,
+           spaceless):  # fmt: skip
     """Returns False at the first character of a spaceless script unless `spaceless`."""
-    counts[:] = 0
     seen[:] = 0
     stop_mask = np.uint64(len(stop_keys) - 1)
-    size = len(data)
-    units = lines = paragraphs = 0
+    first_unit, first_line, first_paragraph = firsts[UNIT_ROW], firsts[LINE_ROW], firsts[PARAGRAPH_ROW]
+    unit, line, paragraph = first_unit, first_line, first_paragraph
     chinese_japanese = south_east_asian = alphabetic = unit_characters = 0
     hash_signs = ellipses = braces = lorem = line_feeds = sentences = 0
     bullet_lines = ellipsis_lines = short_lines = finished_lines = line_characters = paragraph_characters = 0
     unit_state = line_state = paragraph_state = line_saved = paragraph_saved = _BASIS
-    unit_length = line_length = line_width = line_length_saved = line_width_saved = 0
+    unit_length = unit_width = line_length = line_width = line_length_saved = line_width_saved = 0
     paragraph_length = paragraph_length_saved = 0
-    in_unit = is_single = has_letter = False
-    first_flags = last_flags = 0
+    in_unit = is_single = has_letter = in_line = False
+    first_flags = last_flags = np.int64(0)
     dots = last_dots = 0
-    last_codepoint = 0
+    last_codepoint = np.int64(0)
     may_end_sentence = False
-    position = 0
-    while position <= size:
-        if position < size:
+    position = begin
+    while position <= end:
+        if position < end:
             codepoint, following = decode(data, position)
             flags = flags_of(codepoint, table)
         else:
@@ -103,8 +126,8 @@ def _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, sp
         is_spaceless = flags & SPACELESS != 0
         if is_spaceless and not spaceless:
             return False
-        # Units
         is_blank = flags & BLANK != 0
+        # Units
         if in_unit:
             if is_single:
                 ends = flags & MARK == 0
@@ -112,32 +135,43 @@ def _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, sp
                 ends = is_blank or is_spaceless or (spaceless and flags & PARTS_SPACELESS != 0)
             if ends:
                 key = finish(unit_state)
-                hashes[0, units] = key
-                lengths[0, units] = unit_length
+                hashes[UNIT_ROW, unit] = key
+                lengths[UNIT_ROW, unit] = unit_length
+                unit += 1
                 unit_characters += unit_length
-                units += 1
                 alphabetic += has_letter
                 in_unit = False
-                slot = key & stop_mask
-                while stop_words[slot] >= 0:
-                    if stop_keys[slot] == key:
-                        seen[stop_words[slot]] = 1
-                        break
-                    slot = (slot + np.uint64(1)) & stop_mask
-        if not in_unit and not is_blank and not (spaceless and flags & PARTS_SPACELESS != 0 and not is_spaceless):
-            in_unit = True
-            is_single = is_spaceless
-            has_letter = False
-            unit_state = _BASIS
-            unit_length = 0
-            if is_spaceless:
-                if flags & CHINESE_JAPANESE_UNIT:
-                    chinese_japanese += 1
-                else:
-                    south_east_asian += 1
+                if unit_length <= longest_stop_word:
+                    slot = key & stop_mask
+                    while stop_words[slot] >= 0:
+                        if stop_keys[slot] == key:
+                            seen[stop_words[slot] >> 6] |= np.uint64(1) << np.uint64(stop_words[slot] & 63)
+                            break
+                        slot = (slot + np.uint64(1)) & stop_mask
+                line_state = line_saved = (line_state ^ key) * _PRIME
+                line_length = line_length_saved = line_length + unit_length
+                line_width = line_width_saved = line_width + unit_width
+                paragraph_state = paragraph_saved = (paragraph_state ^ key) * _PRIME
+                paragraph_length = paragraph_length_saved = paragraph_length + unit_length
+        is_outside = False
+        if not in_unit and not is_blank:
+            if spaceless and flags & PARTS_SPACELESS != 0 and not is_spaceless:
+                is_outside = True
+            else:
+                in_unit = True
+                is_single = is_spaceless
+                has_letter = False
+                unit_state = _BASIS
+                unit_length = unit_width = 0
+                if is_spaceless:
+                    if flags & CHINESE_JAPANESE_UNIT:
+                        chinese_japanese += 1
+                    else:
+                        south_east_asian += 1
         if in_unit:
             unit_state = (unit_state ^ np.uint64(codepoint)) * _PRIME
             unit_length += 1
+            unit_width += _CHARACTERS_PER_SPACELESS if is_spaceless else 1
             has_letter |= flags & LETTER != 0
         # Sentences
         if flags & FULL_STOP:
@@ -159,54 +193,70 @@ def _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, sp
             braces += 1
         elif codepoint == _HORIZONTAL_ELLIPSIS:
             ellipses += 1
-        elif (codepoint == 108 or codepoint == 76) and position + len(_LOREM_IPSUM) <= size:
-            offset = 1
-            while offset < len(_LOREM_IPSUM) and (data[position + offset] | 32) == _LOREM_IPSUM[offset]:
-                offset += 1
-            lorem += offset == len(_LOREM_IPSUM)
+        elif codepoint == 112 or codepoint == 80:
+            lorem += _is_lorem_ipsum(data, begin, position - _RARE_IN_LOREM_IPSUM, end)
         # Lines
         if codepoint == 10:
-            line_feeds += position < size
+            line_feeds += position < end
             if line_length_saved:
-                hashes[1, lines] = finish(line_saved)
-                lengths[1, lines] = line_length_saved
-                lines += 1
+                hashes[LINE_ROW, line] = finish(line_saved)
+                lengths[LINE_ROW, line] = line_length_saved
+                line += 1
                 line_characters += line_length_saved
                 short_lines += line_width_saved <= SHORT_LINE
                 bullet_lines += first_flags & BULLET != 0
                 finished_lines += last_flags & LINE_END != 0
                 ellipsis_lines += last_dots >= 3 or last_codepoint == _HORIZONTAL_ELLIPSIS
-            if paragraph_length_saved and (not line_length_saved or position == size):
-                hashes[2, paragraphs] = finish(paragraph_saved)
-                lengths[2, paragraphs] = paragraph_length_saved
-                paragraphs += 1
+            if paragraph_length_saved and (not line_length_saved or position == end):
+                hashes[PARAGRAPH_ROW, paragraph] = finish(paragraph_saved)
+                lengths[PARAGRAPH_ROW, paragraph] = paragraph_length_saved
+                paragraph += 1
                 paragraph_characters += paragraph_length_saved
                 paragraph_state = _BASIS
                 paragraph_length = paragraph_length_saved = 0
             line_state = _BASIS
             line_length = line_width = line_length_saved = line_width_saved = 0
-        elif not is_blank and line_length == 0:
+            in_line = False
+        elif not is_blank and not in_line:
+            in_line = True
             first_flags = flags
-        if codepoint != 10 and (line_length or not is_blank):
-            line_state = (line_state ^ np.uint64(codepoint)) * _PRIME
-            line_length += 1
-            line_width += _CHARACTERS_PER_SPACELESS if is_spaceless else 1
-        if paragraph_length or not is_blank:
-            paragraph_state = (paragraph_state ^ np.uint64(codepoint)) * _PRIME
-            paragraph_length += 1
+        if is_blank or is_outside:
+            if codepoint != 10 and in_line:
+                line_state = (line_state ^ np.uint64(codepoint)) * _PRIME
+                line_length += 1
+                line_width += 1
+            if paragraph_length or is_outside:
+                paragraph_state = (paragraph_state ^ np.uint64(codepoint)) * _PRIME
+                paragraph_length += 1
+            if is_outside:
+                line_saved, line_length_saved, line_width_saved = line_state, line_length, line_width
+                paragraph_saved, paragraph_length_saved = paragraph_state, paragraph_length
         if not is_blank:
-            line_saved, line_length_saved, line_width_saved = line_state, line_length, line_width
-            paragraph_saved, paragraph_length_saved = paragraph_state, paragraph_length
+            if flags & PLAIN_LETTER and not is_single:
+                # Most of a text is here: letters that only make the word longer.
+                while following < end:
+                    if data[following] < 0x80:
+                        next_codepoint, after = np.int64(data[following]), following + 1
+                    elif data[following] < 0xE0:
+                        next_codepoint, after = decode(data, following)
+                    else:
+                        break
+                    if table[next_codepoint] & PLAIN_LETTER == 0:
+                        break
+                    codepoint, following = next_codepoint, after
+                    unit_state = (unit_state ^ np.uint64(codepoint)) * _PRIME
+                    unit_length += 1
+                    unit_width += 1
             last_flags, last_dots, last_codepoint = flags, dots, codepoint
         position = following
-    counts[UNITS] = units
+    counts[UNITS] = unit - first_unit
     counts[CHINESE_JAPANESE_UNITS] = chinese_japanese
     counts[SOUTH_EAST_ASIAN_UNITS] = south_east_asian
     counts[UNIT_CHARACTERS] = unit_characters
     counts[ALPHABETIC_UNITS] = alphabetic
     counts[HASHES] = hash_signs
     counts[ELLIPSES] = ellipses
-    counts[LINES] = lines
+    counts[LINES] = line - first_line
     counts[BULLET_LINES] = bullet_lines
     counts[ELLIPSIS_LINES] = ellipsis_lines
     counts[LINE_CHARACTERS] = line_characters
@@ -215,122 +265,17 @@ def _count(data, table, stop_keys, stop_words, counts, seen, hashes, lengths, sp
     counts[LINE_FEEDS] = line_feeds
     counts[OPENING_BRACES] = braces
     counts[SENTENCES] = sentences
-    counts[PARAGRAPHS] = paragraphs
+    counts[PARAGRAPHS] = paragraph - first_paragraph
     counts[PARAGRAPH_CHARACTERS] = paragraph_characters
     counts[LOREM_IPSUM] = lorem
     return True
 
 
 @kernel
-def lines_with_words(data, table, least, kept):
-    """Mark in `kept` the blank lines and those of at least so many words, told as in `count_text`; returns how many
-    lines there are."""
-    spaceless = False
-    position = 0
-    while position < len(data) and not spaceless:
-        codepoint, position = decode(data, position)
-        spaceless = flags_of(codepoint, table) & SPACELESS != 0
-    line = spaced = chinese_japanese = south_east_asian = 0
-    has_text = in_word = after_spaceless = False
-    position = 0
-    while position <= len(data):
-        if position < len(data):
-            codepoint, position = decode(data, position)
-            flags = flags_of(codepoint, table)
-        else:
-            codepoint, position, flags = np.int64(10), position + 1, np.int64(BLANK)
-        has_text |= flags & BLANK == 0
-        if codepoint == 10:
-            words = spaced + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
-            kept[line] = not has_text or words >= least
-            line += 1
-            spaced = chinese_japanese = south_east_asian = 0
-            has_text = in_word = after_spaceless = False
-        elif flags & SPACELESS and not (after_spaceless and flags & MARK):
-            if flags & CHINESE_JAPANESE_UNIT:
-                chinese_japanese += 1
-            else:
-                south_east_asian += 1
-            in_word, after_spaceless = False, True
-        elif flags & BLANK or (spaceless and flags & PARTS_SPACELESS):
-            in_word = after_spaceless = False
-        elif not in_word and not (after_spaceless and flags & MARK):
-            spaced += 1
-            in_word, after_spaceless = True, False
-    return line
-
-
-@kernel
-def _table_size(count, most):
-    size = 64
-    while size < 2 * count and size < most:
-        size *= 2
-    return size
-
-
-@kernel
-def repeated_share(hashes, lengths, count, keys, stamps, stamp):
-    """(blocks, characters) of the first `count` blocks that stood earlier; `stamp` is one that `stamps` never held."""
-    mask = np.uint64(_table_size(count, len(keys)) - 1)
-    blocks = characters = 0
-    for index in range(count):
-        key = hashes[index]
-        slot = key & mask
-        while stamps[slot] == stamp and keys[slot] != key:
-            slot = (slot + np.uint64(1)) & mask
-        if stamps[slot] == stamp:
-            blocks += 1
-            characters += lengths[index]
-        else:
-            stamps[slot] = stamp
-            keys[slot] = key
-    return blocks, characters
-
-
-@kernel
-def top_gram(hashes, lengths, count, size, keys, stamps, uses, stamp):
-    """(how often the most frequent run of `size` units stands, characters of the longest such run)."""
-    mask = np.uint64(_table_size(count, len(keys)) - 1)
-    most = longest = 0
-    for index in range(count - size + 1):
-        key = np.uint64(0)
-        characters = 0
-        for offset in range(size):
-            key = key * _PRIME + hashes[index + offset]
-            characters += lengths[index + offset]
-        slot = finish(key) & mask
-        while stamps[slot] == stamp and keys[slot] != key:
-            slot = (slot + np.uint64(1)) & mask
-        if stamps[slot] == stamp:
-            uses[slot] += 1
-        else:
-            stamps[slot] = stamp
-            keys[slot] = key
-            uses[slot] = 1
-        if uses[slot] > most:
-            most, longest = uses[slot], characters
-        elif uses[slot] == most:
-            longest = max(longest, characters)
-    return most, longest
-
-
-@kernel
-def repeated_grams(hashes, lengths, count, size, keys, stamps, stamp):
-    """Characters in runs of `size` units that stood earlier, each character counted once."""
-    mask = np.uint64(_table_size(count, len(keys)) - 1)
-    characters = covered = 0
-    for index in range(count - size + 1):
-        key = np.uint64(0)
-        for offset in range(size):
-            key = key * _PRIME + hashes[index + offset]
-        slot = finish(key) & mask
-        while stamps[slot] == stamp and keys[slot] != key:
-            slot = (slot + np.uint64(1)) & mask
-        if stamps[slot] == stamp:
-            for unit in range(max(index, covered), index + size):
-                characters += lengths[unit]
-            covered = index + size
-        else:
-            stamps[slot] = stamp
-            keys[slot] = key
-    return characters
+def _is_lorem_ipsum(data, begin, position, end):
+    if position < begin or position + len(_LOREM_IPSUM) > end:
+        return False
+    offset = 0
+    while offset < len(_LOREM_IPSUM) and data[position + offset] | 32 == _LOREM_IPSUM[offset]:
+        offset += 1
+    return offset == len(_LOREM_IPSUM)

@@ -1,14 +1,18 @@
 """Every edit by name, with the sign without which it would change nothing and whether it needs the language.
 
 The function of an edit takes the text and what is known of the document, and gives the text back, changed or not; those
-with a limit take it as third argument.
+with a limit take it as third argument. The commonest have a kernel besides, which does the same to many texts at once.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from tasks.clean import signs
 from tasks.clean.about import About
+from tasks.clean.abouts import Abouts
 from tasks.clean.alt_texts import images_to_alt_texts
 from tasks.clean.emoji_words import emoji_to_words, emoticons_to_words
 from tasks.clean.homoglyphs import fold_homoglyphs
@@ -19,30 +23,56 @@ from tasks.clean.lines import (
     remove_policy_lines,
     remove_short_lines,
     remove_unfinished_lines,
+    rewrite_short_lines,
 )
 from tasks.clean.markup import remove_markup
 from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
 from tasks.clean.presets import PICTURES, SPELLING
-from tasks.clean.repair import compose, remove_invisible, undo_entities, undo_mojibake
+from tasks.clean.repair import compose, remove_invisible, rewrite_invisible, undo_entities, undo_mojibake
 from tasks.clean.source_tag import tag_domain, tag_source
 from tasks.clean.stickers import shortcodes_to_words, stickers_to_words
+from tasks.clean.texts import Texts
 
 EditFunction = Callable[..., str]
+Rewrite = Callable[[Texts, np.ndarray, Any], tuple[np.ndarray, np.ndarray]]
+
+
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Edit:
-    """`function(text, about)`, or `function(text, about, limit)` where it has a `limit`; run when `sign` was seen."""
+    """`function(text, about)`, or `function(text, about, limit)` where it has a `limit`; run when `sign` was seen.
+
+    `rewrite(texts, rows, limit)`, where there is one, does it to many texts (`Texts.rewrite`), and leaves those that
+    are too hard for it to the function.
+    """
 
     name: str
     function: EditFunction
     sign: int = signs.ALWAYS
     limit: float | None = None
+    rewrite: Rewrite | None = None
+
+    def apply_to_many(self, texts: Texts, abouts: Abouts, rows: np.ndarray) -> np.ndarray:
+        """Edit the texts of `rows`; returns those rows whose text is another one now."""
+        changed = [_NO_ROWS]
+        if self.rewrite is not None:
+            rewritten, rows = self.rewrite(texts, rows, self.limit)
+            changed.append(rewritten)
+        edited: dict[int, str] = {}
+        for row in rows.tolist():
+            text = texts.text(row)
+            after = self.apply(text, abouts.about(row))
+            if after is not text and after != text:
+                edited[row] = after
+        changed.append(texts.replace(edited))
+        return np.concatenate(changed)
 
     @property
     def needs_language(self) -> bool:
-        """Whether names in the document's language are written, or words of it corrected."""
-        return self.name in PICTURES or self.name == SPELLING
+        """Whether names in the document's language are written or words of it corrected; those of the user may ask."""
+        return self.name in PICTURES or self.name == SPELLING or ":" in self.name
 
     def apply(self, text: str, about: About) -> str:
         """The text after the edit."""
@@ -77,8 +107,10 @@ EDIT_FUNCTIONS: dict[str, tuple[EditFunction, int]] = {
 }
 """Name -> function and sign, in the order of `presets.EDITS`; pages of HTML become text before all of them."""
 
+REWRITES: dict[str, Rewrite] = {"control_characters": rewrite_invisible, "c4_short_lines": rewrite_short_lines}
+
 
 def edit_of(name: str, limit: float | None) -> Edit:
     """The edit of a name that `presets.EDITS` lists."""
     function, sign = EDIT_FUNCTIONS[name]
-    return Edit(name, function, sign, limit)
+    return Edit(name, function, sign, limit, REWRITES.get(name))

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.clean.rule import Rule
-from tasks.clean.statistics import TextStatistics
 from tasks.kernels import kernel
 
-CONFIDENCE = "language_confidence"
 WINDOWS = 4
 WINDOW_BYTES = 512
 
@@ -46,65 +43,79 @@ def language_model() -> LanguageModel:
     return LanguageModel(tuple(found.nb_classes), moves, first, features, weights, np.asarray(found.nb_pc, np.float32))
 
 
-def identify_language(raw: np.ndarray) -> tuple[str, float]:
-    """(ISO 639-1 code, confidence 0 to 1) of UTF-8 bytes (uint8)."""
+def identify_languages(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(number of the language in `language_model().languages` (int64), confidence 0 to 1 (float64)) of each text
+    data[begins[i]:ends[i]] (UTF-8, uint8)."""
     model = language_model()
-    total = model.prior.copy()
-    log_probabilities = np.zeros((WINDOWS, len(total)), np.float32)
-    counts = _counters(len(model.weights))
-    count = _score_windows(
-        raw,
+    languages = np.zeros(len(begins), np.int64)
+    confidences = np.zeros(len(begins))
+    _identify(
+        data,
+        begins,
+        ends,
         model.moves,
         model.first_feature,
         model.features,
         model.weights,
         model.prior,
-        counts,
-        log_probabilities,
-        total,
+        languages,
+        confidences,
     )
-    best = int(np.argmax(total))
-    return model.languages[best], _mean_probability(log_probabilities, count, best)
+    return languages, confidences
 
 
-@functools.cache
-def _counters(features: int) -> np.ndarray:
-    return np.zeros(features, np.int32)
+def identify_language(raw: np.ndarray) -> tuple[str, float]:
+    """(ISO 639-1 code, confidence 0 to 1) of UTF-8 bytes (uint8)."""
+    languages, confidences = identify_languages(raw.copy(), np.zeros(1, np.int64), np.array([len(raw)], np.int64))
+    return language_model().languages[int(languages[0])], float(confidences[0])
 
 
 @kernel
-def _score_windows(raw, moves, first_feature, features, weights, prior, counts, log_probabilities, total):
-    """Scores of each window and of all together; returns how many windows there are."""
-    size = len(raw)
-    whole = size <= WINDOWS * WINDOW_BYTES
-    windows = max(1, (size + WINDOW_BYTES - 1) // WINDOW_BYTES) if whole else WINDOWS
-    languages = len(prior)
-    for window in range(windows):
-        begin = window * WINDOW_BYTES if whole else window * (size - WINDOW_BYTES) // (WINDOWS - 1)
-        end = min(size, begin + WINDOW_BYTES)
-        while begin < end and raw[begin] & 0xC0 == 0x80:
-            begin += 1
-        state = np.int64(0)
-        for position in range(begin, end):
-            state = np.int64(moves[(state << 8) + raw[position]])
-            for index in range(first_feature[state], first_feature[state + 1]):
-                counts[features[index]] += 1
-        scores = log_probabilities[window]
-        scores[:] = prior
-        # Features are met again in order of the text, so that no list of all of them needs a look.
-        state = np.int64(0)
-        for position in range(begin, end):
-            state = np.int64(moves[(state << 8) + raw[position]])
-            for index in range(first_feature[state], first_feature[state + 1]):
-                feature = features[index]
-                if counts[feature]:
-                    count = np.float32(counts[feature])
-                    counts[feature] = 0
-                    for language in range(languages):
-                        scores[language] += count * weights[feature, language]
-        for language in range(languages):
-            total[language] += scores[language] - prior[language]
-    return windows
+def _identify(data, begins, ends, moves, first_feature, features, weights, prior, languages, confidences):
+    counts = np.zeros(len(weights), np.int32)
+    met = np.zeros(len(weights), np.int32)
+    log_probabilities = np.zeros((WINDOWS, len(prior)), np.float32)
+    total = np.zeros(len(prior), np.float32)
+    for text in range(len(begins)):
+        begin, end = begins[text], ends[text]
+        size = end - begin
+        whole = size <= WINDOWS * WINDOW_BYTES
+        windows = max(1, (size + WINDOW_BYTES - 1) // WINDOW_BYTES) if whole else WINDOWS
+        total[:] = prior
+        for window in range(windows):
+            start = begin + (window * WINDOW_BYTES if whole else window * (size - WINDOW_BYTES) // (WINDOWS - 1))
+            scores = log_probabilities[window]
+            _score_window(data, start, min(end, start + WINDOW_BYTES), moves, first_feature, features, weights, prior,
+                          counts, met, scores)  # fmt: skip
+            for language in range(len(prior)):
+                total[language] += scores[language] - prior[language]
+        best = np.argmax(total)
+        languages[text] = best
+        confidences[text] = _mean_probability(log_probabilities, windows, best)
+
+
+@kernel
+def _score_window(data, begin, end, moves, first_feature, features, weights, prior, counts, met, scores):
+    while begin < end and data[begin] & 0xC0 == 0x80:
+        begin += 1
+    state = np.int64(0)
+    different = 0
+    for position in range(begin, end):
+        state = np.int64(moves[(state << 8) + data[position]])
+        for index in range(first_feature[state], first_feature[state + 1]):
+            feature = features[index]
+            if counts[feature] == 0:
+                met[different] = feature
+                different += 1
+            counts[feature] += 1
+    scores[:] = prior
+    for index in range(different):
+        feature = met[index]
+        count = np.float32(counts[feature])
+        counts[feature] = 0
+        row = weights[feature]
+        for language in range(len(scores)):
+            scores[language] += count * row[language]
 
 
 @kernel
@@ -118,12 +129,3 @@ def _mean_probability(log_probabilities, windows, best):
             whole += np.exp(np.float64(scores[language] - highest))
         total += np.exp(np.float64(scores[best] - highest)) / whole
     return total / windows
-
-
-def confidence(statistics: TextStatistics, limit: float) -> float | None:
-    """Confidence (0 to 1) that the document is in the language that was identified."""
-    del limit
-    return statistics.measured.get(CONFIDENCE)
-
-
-RULES = (Rule(CONFIDENCE, confidence, at_least=True),)

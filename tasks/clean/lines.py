@@ -10,7 +10,9 @@ import numpy as np
 
 from tasks.clean.about import About
 from tasks.clean.characters import character_flags
-from tasks.clean.counting import lines_with_words
+from tasks.clean.short_lines import write_long_lines
+from tasks.clean.signs import SPACELESS_SCRIPT
+from tasks.clean.texts import Texts
 
 _ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")
 _POLICIES = re.compile(
@@ -64,10 +66,15 @@ def remove_unfinished_lines(text: str, about: About) -> str:
 def remove_short_lines(text: str, about: About, words: float = 5) -> str:
     """Lines of fewer than `words` words go; blank lines stay."""
     del about
-    lines = text.split("\n")
-    kept = np.zeros(len(lines), np.bool_)
-    lines_with_words(np.frombuffer(text.encode(), np.uint8), character_flags(), words, kept)
-    return text if kept.all() else "\n".join(itertools.compress(lines, kept.tolist()))
+    texts = Texts.of([text])
+    rewrite_short_lines(texts, np.zeros(1, np.int64), words)
+    return texts.text(0)
+
+
+def rewrite_short_lines(texts: Texts, rows: np.ndarray, words: float) -> tuple[np.ndarray, np.ndarray]:
+    """`remove_short_lines` of many texts, as `Texts.rewrite` gives it."""
+    spaceless = texts.signs[rows] & SPACELESS_SCRIPT != 0
+    return texts.rewrite(rows, write_long_lines, spaceless, character_flags(), float(words))
 
 
 def _keep(text: str, is_kept) -> str:

@@ -1,4 +1,4 @@
-"""The rows of one part as cleaning wants them: texts as bytes in the Arrow buffer, and what is known of each."""
+"""The rows of one part as cleaning wants them: a handful of documents at a time, and what is known of each."""
 
 import functools
 import json
@@ -9,36 +9,64 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from tasks.clean.chain import document_signs
+from tasks.clean.abouts import Abouts
+from tasks.clean.texts import Texts
+
+HANDFUL_BYTES = 1 << 18
+"""So many bytes go side by side: few enough that what kernels note down stays in the processor's cache, many enough
+that small documents cost no more for each byte than large ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One document; `raw` is a view of its UTF-8 bytes, `signs` what `tasks.clean.signs` saw in them."""
+@dataclass(frozen=True)
+class Handful:
+    """Documents from row `first` of the part on; `sources`, `kinds`, `domains` of each, their `sizes` in bytes."""
 
-    doc_id: bytes
-    piece: int
-    source: str
-    language: str | None
-    text_digest: bytes
-    kind: str
-    domain: str
-    raw: np.ndarray
-    signs: int
+    first: int
+    rows: pa.RecordBatch
+    texts: Texts
+    abouts: Abouts
+    sources: list[str]
+    kinds: list[str]
+    domains: list[str]
+    sizes: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def column(self, name: str) -> list:
+        """One of the columns of DOCUMENTS."""
+        return self.rows.column(name).to_pylist()
 
 
-def rows_of(documents: pa.Table) -> Iterator[Row]:
-    """The documents of a table (DOCUMENTS schema) in order."""
-    names = ("doc_id", "piece", "source", "lang", "text_digest", "meta")
+def handfuls_of(documents: pa.Table, emoji: str) -> Iterator[Handful]:
+    """The documents of a table (DOCUMENTS schema) in order, a handful at a time; `emoji` is what becomes of emoji."""
+    first = 0
     for batch in documents.to_batches():
-        data, offsets = text_buffer(batch.column("text"))
-        signs = document_signs(data, offsets)
-        bounds = offsets.tolist()
-        columns = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
-        for number, (doc_id, piece, source, language, digest, meta) in enumerate(columns):
-            kind, domain = _format_and_domain(meta)
-            raw = data[bounds[number] : bounds[number + 1]]
-            yield Row(doc_id, piece, source, language, digest, kind, domain, raw, signs[number])
+        data, bounds = text_buffer(batch.column("text"))
+        begin = 0
+        while begin < len(batch):
+            end = max(begin + 1, int(np.searchsorted(bounds, bounds[begin] + HANDFUL_BYTES, "right")) - 1)
+            rows = batch.slice(begin, end - begin)
+            metas = rows.column("meta")
+            known = (
+                [_format_and_domain(meta) for meta in metas.to_pylist()]
+                if metas.null_count < len(metas)
+                else [_format_and_domain(None)] * len(metas)
+            )
+            kinds, domains = [kind for kind, _ in known], [domain for _, domain in known]
+            sources = _values(rows.column("source"))
+            abouts = Abouts(kinds, _values(rows.column("lang")), sources, domains, emoji)
+            of_these = bounds[begin : end + 1]
+            texts = Texts(data, of_these)
+            yield Handful(first, rows, texts, abouts, sources, kinds, domains, np.diff(of_these))
+            first += len(rows)
+            begin = end
+
+
+def _values(column: pa.DictionaryArray) -> list:
+    """The values of a column that has few different ones."""
+    names = [*column.dictionary.to_pylist(), None]
+    return [names[code] for code in column.indices.fill_null(-1).to_pylist()]
 
 
 def text_buffer(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:

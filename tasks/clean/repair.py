@@ -16,7 +16,10 @@ import numpy as np
 import regex
 
 from tasks.clean.about import About
+from tasks.clean.characters import character_flags
 from tasks.clean.signs import lines_with_mojibake
+from tasks.clean.texts import Texts
+from tasks.clean.unseen import write_seen
 
 _LINE_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
 _TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -84,3 +87,9 @@ def remove_invisible(text: str, about: About) -> str:
         needed = {match.start() for match in _NEEDED_JOINER.finditer(text)}
         text = _JOINERS.sub(lambda match: match[0] if match.start() in needed else "", text)
     return _TAGS.sub("", text) if _TAG.search(text) else text
+
+
+def rewrite_invisible(texts: Texts, rows: np.ndarray, limit: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """`remove_invisible` of many texts, as `Texts.rewrite` gives it."""
+    del limit
+    return texts.rewrite(rows, write_seen, character_flags())

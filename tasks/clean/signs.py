@@ -5,6 +5,7 @@ cleaning as fast as reading. A sign may be seen where the edit then changes noth
 """
 
 import functools
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,7 @@ from tasks.clean.characters import (
     MAY_COMPOSE,
     MOJIBAKE_ALONE,
     SOUND,
+    SPACELESS,
     UNSEEN,
     character_flags,
     decode,
@@ -40,6 +42,9 @@ REPEATED_LINE = 1 << 14
 JAVASCRIPT = 1 << 15
 POLICY = 1 << 16
 IMAGE = 1 << 17
+BLANK_TEXT = 1 << 18
+"""There is nothing but blanks."""
+SPACELESS_SCRIPT = 1 << 19
 ALWAYS = 1 << 30
 """Every document has it: the sign of edits that no search can spare."""
 
@@ -48,31 +53,52 @@ _AFTER_A_SHORT_FACE = b"\x00 \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f.,!?\xc2\xe1\xe2\xe3"
 """First bytes of all blanks among them."""
 _SHORT_DIGITS = 3
 _MANY_DIGITS = 8
-_BASIS = np.uint64(0xCBF29CE484222325)
-_PRIME = np.uint64(0x9E3779B97F4A7C15)
+_INSIDE, _AFTER_A_BLANK, _IDLE_BLANK, _IDLE_TEXT, _IDLE_SPACELESS = 1, 2, 4, 8, 16
+_ASKING = "\n&<[@:0123456789vVkKmM"
+"""ASCII characters at which a sign may be seen: the last six where a word is looked for by a rare letter in it."""
 _JAVASCRIPT = np.frombuffer(b"javascript", np.uint8).copy()
 _COOKIE = np.frombuffer(b"cookie", np.uint8).copy()
 _TERMS = np.frombuffer(b"terms of use", np.uint8).copy()
 _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
 
 
+@dataclass(frozen=True)
+class Faces:
+    """`beginnings`: slot of three bytes -> STANDS_ALONE where an emoticon of the first kind may begin with them,
+    ANYWHERE for one of the second; `idle`: code point below 0x10000 -> where it can be passed over."""
+
+    beginnings: npt.NDArray[np.uint8]
+    idle: npt.NDArray[np.uint8]
+
+
 @functools.cache
-def beginnings(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-    """Slot of three bytes -> STANDS_ALONE where an emoticon of the first kind may begin with them, ANYWHERE for one of
-    the second. One of two bytes has a blank, a mark of the end of a sentence, or nothing as its third."""
+def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> Faces:
+    """Tables for emoticons that count between blanks only, and for those that count anywhere. One of two bytes has a
+    blank, a mark of the end of a sentence, or nothing as its third."""
     table = np.zeros(1 << 16, np.uint8)
-    for kind, faces in ((STANDS_ALONE, standing_alone), (ANYWHERE, anywhere)):
-        for face in faces:
-            raw = face.encode()
+    for kind, words in ((STANDS_ALONE, standing_alone), (ANYWHERE, anywhere)):
+        for word in words:
+            raw = word.encode()
             for third in raw[2:3] or _AFTER_A_SHORT_FACE:
                 table[_slot(raw[0], raw[1], third)] |= kind
-    return table
+    flags = character_flags()[: 1 << 16]
+    asking = UNSEEN | MAY_BE_EMOJI | MAY_COMPOSE | MOJIBAKE_ALONE
+    idle = np.where((flags & SOUND != 0) & (flags & asking == 0), _INSIDE | _AFTER_A_BLANK, 0).astype(np.uint8)
+    idle[[ord(character) for character in (*_ASKING, *(word[0] for word in anywhere))]] = 0
+    idle[[ord(word[0]) for word in standing_alone]] &= _INSIDE
+    for found, kind in (
+        (flags & BLANK != 0, _IDLE_BLANK),
+        (flags & BLANK == 0, _IDLE_TEXT),
+        (flags & SPACELESS != 0, _IDLE_SPACELESS),
+    ):
+        idle[(idle != 0) & found] |= kind
+    return Faces(table, idle)
 
 
-def signs_of(data: np.ndarray, offsets: np.ndarray, faces: npt.NDArray[np.uint8]) -> np.ndarray:
-    """The signs (uint32) of each document data[offsets[i]:offsets[i + 1]] (uint8, int64); `faces` from `beginnings`."""
-    found = np.zeros(len(offsets) - 1, np.uint32)
-    _signs(data, offsets, character_flags(), faces, found)
+def signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: Faces) -> np.ndarray:
+    """The signs (uint32) of each text data[begins[i]:ends[i]] (uint8, int64)."""
+    found = np.zeros(len(begins), np.uint32)
+    _signs(data, begins, ends, character_flags(), known.beginnings, known.idle, found)
     return found
 
 
@@ -112,10 +138,11 @@ def _slot(first, second, third):
 
 
 @kernel
-def _stands_at(data, position, end, word):
-    if position + len(word) > end:
+def _stands_at(data, begin, position, end, word):
+    """Whether a word, in small letters, stands at a position in any case."""
+    if position < begin or position + len(word) > end:
         return False
-    for offset in range(1, len(word)):
+    for offset in range(len(word)):
         byte = data[position + offset]
         if byte != word[offset] and (word[offset] < 97 or byte | 32 != word[offset]):
             return False
@@ -123,21 +150,30 @@ def _stands_at(data, position, end, word):
 
 
 @kernel
-def _signs(data, offsets, table, faces, found):
-    for document in range(len(found)):
-        found[document] = _signs_of_one(data, offsets[document], offsets[document + 1], table, faces)
+def _are_equal(data, first, second, size):
+    offset = 0
+    while offset < size and data[first + offset] == data[second + offset]:
+        offset += 1
+    return offset == size
 
 
 @kernel
-def _signs_of_one(data, begin, end, table, faces):
+def _signs(data, begins, ends, table, beginnings, idle, found):
+    for text in range(len(found)):
+        found[text] = _signs_of_one(data, begins[text], ends[text], table, beginnings, idle)
+
+
+@kernel
+def _signs_of_one(data, begin, end, table, beginnings, idle):
     signs = np.uint32(ALWAYS)
     position = begin
     before = np.int64(10)
     before_flags = np.int64(BLANK)
     digits = digit_groups = digits_together = 0
     shortcode = address = -1
-    line_state = line_before = _BASIS
-    line_has_text = False
+    line = line_before = begin
+    size_before = -1
+    line_has_text = has_text = False
     while position < end:
         byte = data[position]
         if byte < 0x80:
@@ -153,6 +189,8 @@ def _signs_of_one(data, begin, end, table, faces):
                 signs |= np.uint32(EMOJI)
             if flags & MAY_COMPOSE:
                 signs |= np.uint32(COMPOSITION)
+            if flags & SPACELESS:
+                signs |= np.uint32(SPACELESS_SCRIPT)
         if flags & UNSEEN:
             signs |= np.uint32(UNSEEN_CHARACTER)
         # Digits, and how many of them stand together with separators of one character between
@@ -175,10 +213,14 @@ def _signs_of_one(data, begin, end, table, faces):
             digits = 0
         if byte < 0x80:
             if byte == 10:
-                if line_has_text and line_state == line_before:
+                if (
+                    line_has_text
+                    and position - line == size_before
+                    and _are_equal(data, line, line_before, size_before)
+                ):
                     signs |= np.uint32(REPEATED_LINE)
-                line_before = line_state
-                line_state = _BASIS
+                line_before, size_before = line, position - line
+                line = following
                 line_has_text = False
             elif byte == 38:
                 signs |= np.uint32(AMPERSAND | MARKUP)
@@ -198,16 +240,15 @@ def _signs_of_one(data, begin, end, table, faces):
                 if 0 <= address <= 4:
                     signs |= np.uint32(COLON_GROUP)
                 shortcode = address = 0
-            elif byte == 106 or byte == 74:
-                if _stands_at(data, position, end, _JAVASCRIPT):
+            elif byte == 118 or byte == 86:
+                if _stands_at(data, begin, position - 2, end, _JAVASCRIPT):
                     signs |= np.uint32(JAVASCRIPT)
-            elif byte == 99 or byte == 67:
-                if _stands_at(data, position, end, _COOKIE):
+                if _stands_at(data, begin, position - 3, end, _PRIVACY):
                     signs |= np.uint32(POLICY)
-            elif byte == 116 or byte == 84:
-                if _stands_at(data, position, end, _TERMS):
+            elif byte == 107 or byte == 75:
+                if _stands_at(data, begin, position - 3, end, _COOKIE):
                     signs |= np.uint32(POLICY)
-            elif (byte == 112 or byte == 80) and _stands_at(data, position, end, _PRIVACY):
+            elif (byte == 109 or byte == 77) and _stands_at(data, begin, position - 3, end, _TERMS):
                 signs |= np.uint32(POLICY)
             if shortcode >= 0 and byte != 58:
                 is_name = 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95 or byte == 43
@@ -218,14 +259,45 @@ def _signs_of_one(data, begin, end, table, faces):
             shortcode = address = -1
         if position + 1 < end:
             third = data[position + 2] if position + 2 < end else np.uint8(0)
-            kind = faces[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
+            kind = beginnings[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
             if kind & ANYWHERE or (kind and before_flags & BLANK):
                 signs |= np.uint32(EMOTICON)
         if byte != 10:
-            line_state = (line_state ^ np.uint64(codepoint)) * _PRIME
             line_has_text |= flags & BLANK == 0
+        has_text |= flags & BLANK == 0
         before, before_flags = codepoint, flags
         position = following
-    if line_has_text and line_state == line_before:
+        if digits_together == 0 and shortcode < 0 and before_flags & SOUND:
+            # Most of a text is passed over here: characters at which no sign can be seen.
+            passable = _AFTER_A_BLANK if before_flags & BLANK else _INSIDE
+            met = 0
+            highest = np.int64(0)
+            while position < end:
+                if data[position] < 0x80:
+                    codepoint, following = np.int64(data[position]), position + 1
+                elif data[position] < 0xF0:
+                    codepoint, following = decode(data, position)
+                else:
+                    break
+                here = idle[codepoint]
+                if here & passable == 0:
+                    break
+                passable = _AFTER_A_BLANK if here & _IDLE_BLANK else _INSIDE
+                met |= here
+                highest |= codepoint
+                before = codepoint
+                position = following
+            if met:
+                before_flags = np.int64(table[before])
+                digit_groups = 0
+                if highest >= 0x80:
+                    signs |= np.uint32(NON_ASCII)
+                if met & _IDLE_SPACELESS:
+                    signs |= np.uint32(SPACELESS_SCRIPT)
+                if met & _IDLE_TEXT:
+                    line_has_text = has_text = True
+    if line_has_text and end - line == size_before and _are_equal(data, line, line_before, size_before):
         signs |= np.uint32(REPEATED_LINE)
+    if not has_text:
+        signs |= np.uint32(BLANK_TEXT)
     return signs

@@ -1,6 +1,7 @@
 """Stop words of two dozen languages, as a hash table that the counting kernel looks words up in."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,26 +17,24 @@ _TO_64_BITS = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class StopWords:
-    """`keys` and `numbers` are an open-addressed table, word's hash to its number; `lists` is languages x words."""
+    """`keys` and `numbers` are an open-addressed table, word's hash to its number; `lists` is languages x words, in
+    bits of uint64; `longest` the characters of the longest word."""
 
     keys: np.ndarray
     numbers: np.ndarray
     lists: np.ndarray
     rows: dict[str, int]
+    count: int
+    longest: int
 
-    @property
-    def count(self) -> int:
-        """Number of different words."""
-        return self.lists.shape[1]
+    def seen(self, seen: np.ndarray, languages: Sequence[str | None]) -> np.ndarray:
+        """How many words of each text's language are marked in its row of `seen`; NaN where there is no list."""
+        rows = np.array([self.rows.get((code or "").partition("-")[0].lower(), -1) for code in languages], np.int64)
+        return np.where(rows < 0, np.nan, np.bitwise_count(self.lists[rows] & seen).sum(axis=1))
 
-    def seen(self, seen: np.ndarray, language: str) -> int | None:
-        """How many words of a language's list are marked in `seen`; None where there is no list."""
-        row = self.rows.get(language)
-        return None if row is None else int((self.lists[row] & seen).sum())
-
-    def most_seen(self, seen: np.ndarray) -> int:
-        """How many words of the list that fits best are marked in `seen`."""
-        return int((self.lists & seen).sum(axis=1).max())
+    def most_seen(self, seen: np.ndarray) -> np.ndarray:
+        """How many words of the list that fits each text best are marked in its row of `seen`."""
+        return np.bitwise_count(self.lists[:, None, :] & seen[None]).sum(axis=2).max(axis=0).astype(np.float64)
 
 
 @functools.cache
@@ -45,9 +44,10 @@ def stop_words() -> StopWords:
     by_language = {language: words.split() for language, words in (line.split("\t") for line in lines if line)}
     numbers = {word: 0 for words in by_language.values() for word in words}
     numbers = {word: number for number, word in enumerate(numbers)}
-    lists = np.zeros((len(by_language), len(numbers)), np.uint8)
+    lists = np.zeros((len(by_language), -(-len(numbers) // 64)), np.uint64)
     for row, words in enumerate(by_language.values()):
-        lists[row, [numbers[word] for word in words]] = 1
+        for word in words:
+            lists[row, numbers[word] >> 6] |= np.uint64(1 << (numbers[word] & 63))
     size = 1 << (8 * len(numbers)).bit_length()
     keys = np.zeros(size, np.uint64)
     table = np.full(size, _EMPTY, np.int16)
@@ -58,11 +58,12 @@ def stop_words() -> StopWords:
             while table[slot] != _EMPTY and int(keys[slot]) != key:
                 slot = (slot + 1) & (size - 1)
             keys[slot], table[slot] = key, number
-    return StopWords(keys, table, lists, {language: row for row, language in enumerate(by_language)})
+    rows = {language: row for row, language in enumerate(by_language)}
+    return StopWords(keys, table, lists, rows, len(numbers), max(map(len, numbers)))
 
 
 def word_hash(word: str) -> int:
-    """The hash that `counting.count_text` gives to a unit."""
+    """The hash that `counting.count_texts` gives to a unit."""
     state = _BASIS
     for character in word:
         state = ((state ^ ord(character)) * _PRIME) & _TO_64_BITS

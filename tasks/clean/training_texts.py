@@ -5,13 +5,13 @@ import heapq
 import numpy as np
 
 from tasks.artifact import Artifact, read_table
-from tasks.clean.about import About
-from tasks.clean.chain import Chain
+from tasks.clean.chain import Chain, clean_handful
 from tasks.clean.config import CleanConfig, QualityConfig
-from tasks.clean.part_rows import rows_of
+from tasks.clean.part_rows import handfuls_of
 from tasks.clean.presets import PRESETS
 from tasks.clean.quality_features import LOOK_BYTES
 from tasks.clean.supplied import Supplied
+from tasks.clean.verdicts import Verdicts
 from tasks.seed import seed64, unit_interval
 from tasks.workspace import Workspace
 
@@ -28,14 +28,18 @@ def training_texts(
     texts: list[np.ndarray] = []
     files = documents.files("documents")
     for number, path in enumerate(files):
-        for row in rows_of(read_table(path)):
-            if unit_interval(row.doc_id, seed) > limits[row.source]:
-                continue
-            about = About(row.kind, row.language, config.emoji, row.source, row.domain)
-            outcome = chains[config.preset_of(row.source, row.kind)].clean(row.raw, about, row.signs)
-            if outcome.dropped is None:
-                sources.append(row.source)
-                texts.append(middle(outcome.raw))
+        for handful in handfuls_of(read_table(path), config.emoji):
+            rows = [
+                row
+                for row, doc_id in enumerate(handful.column("doc_id"))
+                if unit_interval(doc_id, seed) <= limits[handful.sources[row]]
+            ]
+            verdicts = Verdicts(len(handful))
+            clean_handful(handful, np.array(rows, np.int64), config, chains, verdicts)
+            for row in rows:
+                if verdicts.stays[row]:
+                    sources.append(handful.sources[row])
+                    texts.append(middle(handful.texts.raw(row)))
         workspace.advance(number + 1, len(files), "parts read for the quality classifier")
     return sources, texts
 

@@ -6,6 +6,7 @@ length of segmented corpora), 3 for the others.
 """
 
 import re
+from typing import Any
 
 import regex
 
@@ -57,8 +58,9 @@ def words_in_units(units: list[str]) -> tuple[float, int]:
     return words_of_units(len(units), chinese_japanese, south_east_asian), chinese_japanese + south_east_asian
 
 
-def words_of_units(units: int, chinese_japanese: int, south_east_asian: int) -> float:
-    """Number of words that `units` amount to, of which so many are characters of spaceless scripts."""
+def words_of_units(units: Any, chinese_japanese: Any, south_east_asian: Any) -> Any:
+    """Number of words that `units` amount to, of which so many are characters of spaceless scripts; of one text (int)
+    or of many (arrays)."""
     spaceless = chinese_japanese + south_east_asian
     return units - spaceless + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
 

@@ -6,7 +6,8 @@ import pytest
 from tasks.clean.about import About
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
-from tasks.clean.language import identify_language
+from tasks.clean.language import identify_language, identify_languages, language_model
+from tasks.clean.texts import Texts
 
 TEXTS = {
     "en": "The committee will meet again next week to discuss what should be done about the old bridge. ",
@@ -55,3 +56,22 @@ def test_an_identified_language_names_the_emoji():
     chain = Chain.of(CleanConfig(preset="minimal", add=("emoji",)), "minimal")
     assert chain.clean(TEXTS["it"] + "❤️", About()).text.endswith("cuore rosso")
     assert chain.clean(TEXTS["en"] + "❤️", About()).language[0] == "en"
+
+
+def test_rules_see_the_language_of_the_edited_text():
+    """What an edit took away, or an emoticon that named itself before, must not count."""
+    chain = Chain.of(CleanConfig(preset="fineweb", rules=("language_confidence",)), "fineweb")
+    short_lines = "\n".join(TEXTS["it"].split()) + "\n"
+    with_face = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4} :-)", About())
+    without = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4}", About())
+    assert with_face.dropped is None
+    assert without.language[0] == with_face.language[0] == "en"
+    assert with_face.language[1] == pytest.approx(without.language[1], abs=0.05)
+
+
+def test_a_document_among_others_is_told_as_alone():
+    texts = [text * times for times in (1, 3, 40) for text in TEXTS.values()]
+    together = Texts.of(texts)
+    languages, confidences = identify_languages(together.data, together.begins, together.ends)
+    names = [language_model().languages[number] for number in languages]
+    assert list(zip(names, confidences.tolist(), strict=True)) == [identify(text) for text in texts]

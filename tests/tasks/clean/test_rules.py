@@ -2,20 +2,31 @@
 
 import re
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.clean import c4, gopher, source_code
+from tasks.clean.about import About
+from tasks.clean.abouts import Abouts
 from tasks.clean.chain import RULES
 from tasks.clean.edits import EDIT_FUNCTIONS, HTML_TO_TEXT
+from tasks.clean.measurements import Measurements
 from tasks.clean.presets import EDITS, LIMITS, PRESETS, SPELLING
+from tasks.clean.rule import Rule
 from tasks.clean.statistics import TextStatistics
+from tasks.clean.texts import Texts
 from tasks.clean.words import count_words, split_units
 
 
+def of_one(text, language=None):
+    return Measurements(Texts.of([text]), Abouts.of(About(language=language)), np.ones(1, np.bool_))
+
+
 def measure(function, text, *, language=None, limit=0.0):
-    return function(TextStatistics(text, language), limit)
+    value = float(function(of_one(text, language), limit)[0])
+    return None if np.isnan(value) else value
 
 
 def test_every_name_has_its_code_and_every_code_its_name():
@@ -118,9 +129,9 @@ def test_c4_values():
 
 
 def test_code_values():
-    assert measure(source_code.mean_line, "abc\na\n") == 2
-    assert measure(source_code.longest_line, "abc\na\n") == 3
-    assert measure(source_code.alphanumeric_share, "ab()\n  ;;\n") == pytest.approx(2 / 6)
+    assert source_code.mean_line(TextStatistics("abc\na\n"), 0) == 2
+    assert source_code.longest_line(TextStatistics("abc\na\n"), 0) == 3
+    assert source_code.alphanumeric_share(TextStatistics("ab()\n  ;;\n"), 0) == pytest.approx(2 / 6)
 
 
 def test_limits_are_those_of_the_papers():
@@ -130,9 +141,41 @@ def test_limits_are_those_of_the_papers():
     assert all(re.fullmatch(r"(gopher|c4|fineweb|code|language)_[a-z0-9_]+", name) for name in LIMITS)
 
 
+def failing(name, text, limit):
+    return RULES[name].failures(of_one(text), limit).values.tolist()
+
+
 def test_a_value_on_the_limit_passes():
-    fifty = TextStatistics("word " * 50)
-    assert RULES["gopher_words_min"].failing_value(fifty, 50) is None
-    assert RULES["gopher_words_min"].failing_value(fifty, 51) == 50
-    assert RULES["gopher_words_max"].failing_value(fifty, 50) is None
-    assert RULES["gopher_words_max"].failing_value(fifty, 49) == 50
+    fifty = "word " * 50
+    assert failing("gopher_words_min", fifty, 50) == []
+    assert failing("gopher_words_min", fifty, 51) == [50]
+    assert failing("gopher_words_max", fifty, 50) == []
+    assert failing("gopher_words_max", fifty, 49) == [50]
+
+
+def test_a_rule_that_says_nothing_fails_nobody():
+    assert failing("gopher_mean_word_min", "全是汉字没有空格", 3) == []
+    assert failing("gopher_bullet_lines", "\n\n", 0) == []
+
+
+def test_rules_look_at_wanted_documents_only():
+    texts = Texts.of(["a b", "a b c", "a b c d"])
+    about = Abouts(["text"] * 3, ["en"] * 3, ["s"] * 3, [""] * 3, "name")
+    wanted = np.array([True, False, True])
+    failures = RULES["gopher_words_min"].failures(Measurements(texts, about, wanted), 4)
+    assert (failures.rows.tolist(), failures.values.tolist()) == ([0], [2])
+    own = Rule("own", lambda statistics, limit: "three" if statistics.units == 3 else statistics.words)
+    failures = own.failures(Measurements(texts, about, wanted), 3)
+    assert (failures.rows.tolist(), failures.values.tolist(), failures.reasons) == ([2], [4], {})
+    assert own.failures(Measurements(texts, about, ~wanted), 3).reasons == {1: "three"}
+
+
+@given(st.lists(st.sampled_from(["a", "bb", "ccc", "我", "\n"]), min_size=1, max_size=60), st.floats(0, 0.6))
+def test_bounds_spare_searches_and_change_no_verdict(words, limit):
+    text = " ".join(words)
+    for n in (3, 4):
+        exact = TextStatistics(text).top_gram_share(n)
+        assert failing(f"gopher_top_{n}_gram", text, limit) == ([exact] if exact > limit else [])
+    for n in range(5, 11):
+        exact = TextStatistics(text).repeated_gram_share(n)
+        assert failing(f"gopher_duplicate_{n}_grams", text, limit) == ([exact] if exact > limit else [])

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.clean.about import About
-from tasks.clean.chain import document_signs
 from tasks.clean.edits import EDIT_FUNCTIONS
 from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
-from tasks.clean.signs import ALWAYS, AT, MOJIBAKE, REPEATED_LINE
+from tasks.clean.signs import ALWAYS, AT, BLANK_TEXT, DIGIT_RUN, MOJIBAKE, POLICY, REPEATED_LINE, SPACELESS_SCRIPT
+from tasks.clean.texts import Texts
 
 PIECES = st.sampled_from(
     [
@@ -33,8 +33,7 @@ SIGNED = {name: edit for name, edit in EDIT_FUNCTIONS.items() if edit[1] != ALWA
 
 
 def signs(text):
-    raw = np.frombuffer(text.encode(), np.uint8)
-    return document_signs(raw, np.array([0, len(raw)], np.int64))[0]
+    return int(Texts.of([text]).signs[0])
 
 
 @settings(max_examples=150, deadline=None)
@@ -71,7 +70,22 @@ def test_sound_text_needs_no_edit_of_repair(sound):
 
 def test_documents_of_a_buffer_are_told_apart():
     raw = np.frombuffer(b"a@b.org plain same\nsame", np.uint8)
-    first, second, third = document_signs(raw, np.array([0, 7, 14, 23], np.int64))
+    first, second, third = Texts(raw, np.array([0, 7, 14, 23], np.int64)).signs.tolist()
     assert first == ALWAYS | AT
     assert second == ALWAYS
     assert third == ALWAYS | REPEATED_LINE
+
+
+def test_signs_of_blanks_scripts_words_and_digits():
+    assert signs("") & BLANK_TEXT
+    assert signs(" \n\u3000\t") & BLANK_TEXT
+    assert not signs(" \n.") & BLANK_TEXT
+    assert signs("plain 我") & SPACELESS_SCRIPT
+    assert not signs("plain мы") & SPACELESS_SCRIPT
+    for words in ("Our Privacy Policy", "the terms of USE", "a cookie"):
+        assert signs(words) & POLICY
+        assert not signs(words[:-2]) & POLICY
+    assert signs("call (801) 596-18") & DIGIT_RUN
+    assert not signs("call (801) and 596-18") & DIGIT_RUN
+    assert signs("a\nsame\nsame\nb") & REPEATED_LINE
+    assert not signs("a\nsame\nsome\n\n\nsame") & REPEATED_LINE

@@ -3,13 +3,17 @@
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.clean import counting
-from tasks.clean.statistics import Scratch, TextStatistics
+from tasks.clean.abouts import Abouts
+from tasks.clean.measurements import Measurements
+from tasks.clean.statistics import TextStatistics
 from tasks.clean.stop_words import stop_words
+from tasks.clean.texts import Texts
 from tasks.clean.words import count_words, has_spaceless_script, split_units
 
 SIGNS = 'aB1 \n\t.!?…"”)#{-•。我国ありกำ\u00a0\u2028é\u0301،“中、\u3000🙂'
@@ -94,14 +98,20 @@ def test_stop_words_count_once_each_in_three_forms():
     assert stop_words().count > 100
 
 
-def test_two_texts_may_share_the_memory_of_the_kernels():
-    scratch = Scratch()
-    first, second = TextStatistics("a b a b", scratch=scratch), TextStatistics("c\nc\nd", scratch=scratch)
-    assert first.words == 4
-    assert second.repeated_lines[0] == pytest.approx(1 / 3)
-    assert first.top_gram_share(2) == 1.0
+def test_texts_side_by_side_are_measured_as_alone():
+    texts = ["a b a b", "我们 c\nc\nd", "", "x\n\nx\n\ny", "word " * 2000, "a b c d e f x a b c d e f"]
+    about = Abouts(["text"] * 6, ["en"] * 6, ["s"] * 6, [""] * 6, "name")
+    together = Measurements(Texts.of(texts), about, np.ones(6, np.bool_))
+    for row, text in enumerate(texts):
+        alone = TextStatistics(text)
+        assert together.words[row] == alone.words
+        assert together.count_of(counting.SENTENCES)[row] == alone.count_of(counting.SENTENCES)
+        assert tuple(shares[row] for shares in together.repeated_lines) == alone.repeated_lines
+        assert tuple(shares[row] for shares in together.repeated_paragraphs) == alone.repeated_paragraphs
+        assert together.top_gram_share(3)[row] == alone.top_gram_share(3)
+        assert together.repeated_gram_share(6)[row] == alone.repeated_gram_share(6)
+        assert together.stop_words_seen(["en"] * 6)[row] == alone.stop_words_seen("en")
 
 
-def test_a_text_larger_than_the_room_of_the_kernels():
-    text = "word " * 40_000
-    assert TextStatistics(text, scratch=Scratch()).repeated_gram_share(10) == pytest.approx(1, abs=0.001)
+def test_a_long_text_of_one_word():
+    assert TextStatistics("word " * 40_000).repeated_gram_share(10) == pytest.approx(1, abs=0.001)

@@ -1,0 +1,81 @@
+"""Edits of many texts at once: in Python or by a kernel, each text becomes what it becomes alone."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.clean.about import About
+from tasks.clean.abouts import Abouts
+from tasks.clean.edits import EDIT_FUNCTIONS, REWRITES, edit_of
+from tasks.clean.repair import remove_invisible
+from tasks.clean.texts import Texts
+from tasks.clean.words import count_words
+
+UNSEEN = (
+    "ab \u00e9\u6211\n\r\t\x0b\x0c\x1b[1m\x00\x85"
+    "\u00ad\u200b\u200c\u200d\u2028\u2060\u2065\ufeff\U000e0041\U0001f469\U0001f52c"
+)
+TEXTS = st.lists(st.text(st.sampled_from(UNSEEN), max_size=20), min_size=1, max_size=6)
+LINES = st.lists(
+    st.sampled_from(["one two", "a b c", "", " ", "x", "\u6211\u4eec\u662f\u8c01", "\u0e01\u0e33 b"]), max_size=8
+).map("\n".join)
+
+
+def abouts(count):
+    return Abouts(["text"] * count, ["en"] * count, ["s"] * count, [""] * count, "name")
+
+
+def edited(name, texts, limit=None):
+    together = Texts.of(texts)
+    changed = edit_of(name, limit).apply_to_many(together, abouts(len(texts)), np.arange(len(texts)))
+    after = [together.text(row) for row in range(len(texts))]
+    assert [bytes(together.raw(row)).decode() for row in range(len(texts))] == after
+    assert sorted(changed.tolist()) == [row for row, text in enumerate(texts) if text != after[row]]
+    assert together.signs.tolist() == Texts.of(after).signs.tolist()
+    return after
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS)
+def test_the_kernel_removes_what_the_function_removes(texts):
+    assert edited("control_characters", texts) == [remove_invisible(text, About()) for text in texts]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(LINES, min_size=1, max_size=5), st.integers(1, 4))
+def test_the_kernel_leaves_out_short_lines(texts, words):
+    def keeps(line):
+        return not line.strip() or count_words(line) >= words
+
+    expected = ["\n".join(line for line in text.split("\n") if keeps(line)) for text in texts]
+    assert edited("c4_short_lines", texts, words) == expected
+
+
+def test_texts_that_are_too_hard_for_the_kernel_are_edited_all_the_same():
+    texts = ["a\u200bb", "\x1b[31mred", "la\u200dtin", "plain"]
+    assert edited("control_characters", texts) == ["ab", "red", "latin", "plain"]
+
+
+def test_only_the_rows_that_are_asked_for_change():
+    texts = Texts.of(["a\u200bb", "c\u200bd", "e@f.org"])
+    changed = edit_of("control_characters", None).apply_to_many(texts, abouts(3), np.array([1]))
+    assert changed.tolist() == [1]
+    assert edit_of("email", None).apply_to_many(texts, abouts(3), np.array([0, 2])).tolist() == [2]
+    assert [texts.text(row) for row in range(3)] == ["a\u200bb", "cd", "<email>"]
+
+
+def test_the_buffer_grows_with_its_texts():
+    texts = Texts.of(["x", "y"])
+    for size in (10, 100_000, 3):
+        texts.replace({0: "z" * size})
+        assert (texts.text(0), bytes(texts.raw(1))) == ("z" * size, b"y")
+
+
+def test_kernels_stand_beside_functions_of_the_same_name():
+    assert set(REWRITES) <= set(EDIT_FUNCTIONS)
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_short_lines_of_an_empty_text(limit):
+    assert edited("c4_short_lines", ["", "\n"], limit) == ["", "\n"]
