@@ -9,7 +9,7 @@ import re
 
 from tasks.clean.about import About
 from tasks.clean.emoji_words import MAY_BE_EMOJI
-from tasks.clean.markup import BADGE_HOSTS, CODE
+from tasks.clean.markup import BADGE_HOSTS, CODE, replace_matches
 
 _IMAGE = re.compile(
     rf"""{CODE}
@@ -18,6 +18,7 @@ _IMAGE = re.compile(
     |(?P<element><img\b[^<>]{{0,2000}}>)""",
     re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
+_IMAGE_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[iI]")
 _BADGE = re.compile(BADGE_HOSTS)
 _ELEMENT = re.compile(r"<img\b[^<>]{0,2000}>", re.IGNORECASE)
 _ALTERNATIVE = re.compile(r"\balt\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
@@ -28,7 +29,7 @@ _CODE_LIKE = re.compile(r":[\w+-]+:|\[\S{1,12}\]")
 def images_to_alt_texts(text: str, about: About) -> str:
     """Images of Markdown, and pictograms of HTML, as their alternative text."""
     if about.kind == "markdown":
-        return _IMAGE.sub(_markdown_image, text)
+        return replace_matches(_IMAGE, _IMAGE_BEGINNINGS, _markdown_image, text)
     return _ELEMENT.sub(_html_pictogram, text) if about.kind == "html" else text
 
 

@@ -17,13 +17,14 @@ from tasks.clean.about import About
 from tasks.clean.abouts import Abouts
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits import HTML_TO_TEXT, Edit, edit_of
+from tasks.clean.html_text import html_to_text
 from tasks.clean.language import language_model
 from tasks.clean.measurements import Measurements
 from tasks.clean.part_rows import Handful
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
 from tasks.clean.repetition import Slots
 from tasks.clean.rule import CountedRule, Rule
-from tasks.clean.signs import BLANK_TEXT
+from tasks.clean.signs import ALL_SIGNS, BLANK_TEXT
 from tasks.clean.spelling import correct_spelling
 from tasks.clean.statistics import TextStatistics
 from tasks.clean.supplied import Supplied
@@ -46,6 +47,7 @@ class Chain:
     languages: frozenset[str] = frozenset()
     emoji: str = "name"
     slots: Slots | None = None
+    html_extractor: str = "trafilatura"
 
     @staticmethod
     def of(config: CleanConfig, preset: str, supplied: Supplied | None = None) -> "Chain":
@@ -70,6 +72,7 @@ class Chain:
             frozenset(config.languages),
             config.emoji,
             Slots(),
+            config.html_extractor,
         )
 
     def clean(self, document: str | np.ndarray, about: About) -> Outcome:
@@ -83,10 +86,12 @@ class Chain:
     def clean_many(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> None:
         """The documents of `rows` through all edits, then all rules until one fails; `texts`, `abouts` and `verdicts`
         hold afterwards what became of them."""
+        texts.looked_for = ALL_SIGNS
         if self.reads_html:
             rows = self._pages_read(texts, abouts, rows, verdicts)
         before_names = None
-        for edit in self.edits:
+        for edit, later_signs in zip(self.edits, self._later_signs, strict=True):
+            texts.looked_for = later_signs
             if edit.needs_language and before_names is None:
                 before_names = texts.bounds
             chosen = rows[texts.signs[rows] & edit.sign != 0]
@@ -113,20 +118,26 @@ class Chain:
                 break
         abouts.identify_unknown(texts, np.flatnonzero(wanted))
 
+    @functools.cached_property
+    def _later_signs(self) -> list[int]:
+        """For each edit the signs that the edits after it ask for."""
+        signs = [0]
+        for edit in self.edits[:0:-1]:
+            signs.append(signs[-1] | edit.sign)
+        return signs[: len(self.edits)][::-1]
+
     def _pages_read(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
         """Pages of HTML become text, or go; returns the rows that are left."""
         pages = [row for row in rows.tolist() if abouts.kinds[row] == "html"]
         if not pages:
             return rows
-        from tasks.clean.html_text import html_to_text  # Half a second to import, and most runs hold no page.
-
         alt_texts = next((edit for edit in self.edits if edit.name == "alt_texts"), None)
         read: dict[int, str] = {}
         for row in pages:
             page = texts.text(row)
             if alt_texts is not None:
                 page = alt_texts.apply(page, abouts.about(row)) or page
-            text, failure = html_to_text(page)
+            text, failure = html_to_text(page, self.html_extractor)
             if text is None:
                 verdicts.drop(row, HTML_NO_TEXT, evidence={row: failure})
             else:

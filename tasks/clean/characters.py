@@ -9,6 +9,7 @@ import unicodedata
 
 import numpy as np
 import numpy.typing as npt
+import regex
 
 from tasks.clean.words import CHINESE_JAPANESE, SOUTH_EAST_ASIAN, SPACELESS_PUNCTUATION
 from tasks.kernels import kernel
@@ -31,6 +32,7 @@ FULL_STOP = 1 << 8
 LINE_END = 1 << 9
 """Ends a line that is a finished sentence (C4's terminal punctuation, and its like in other scripts)."""
 MAY_BE_EMOJI = 1 << 10
+"""Shown as a picture, or makes one of the character before it."""
 UNSEEN = 1 << 11
 """Control, zero-width, direction, line-breaking and tag characters."""
 MAY_COMPOSE = 1 << 12
@@ -52,11 +54,8 @@ _BULLETS = "-*•‣▪●◦·–"
 _SENTENCE_CLOSERS = "\"'”’»)]"
 _FULL_STOPS = "。！？।۔؟"
 _LINE_ENDS = ".!?\"'”’»。！？…」』؟۔।"
-_MAY_BE_EMOJI_RANGES = (
-    (0xA9, 0xA9), (0xAE, 0xAE), (0x203C, 0x203C), (0x2049, 0x2049), (0x20E3, 0x20E3), (0x2122, 0x2122),
-    (0x2139, 0x2139), (0x2194, 0x21AA), (0x231A, 0x23FF), (0x24C2, 0x24C2), (0x25AA, 0x27BF), (0x2934, 0x2935),
-    (0x2B05, 0x2B55), (0x3030, 0x3030), (0x303D, 0x303D), (0x3297, 0x3297), (0x3299, 0x3299), (0x1F000, 0x1FFFF),
-)  # fmt: skip
+_EMOJI_RANGES = ((0x20E3, 0x20E3), (0x2300, 0x2BFF), (0xFE0F, 0xFE0F), (0x1F000, 0x1FFFF))
+_SHOWN_AS_EMOJI = regex.compile(r"[\p{Emoji_Presentation}\p{RI}\u20e3\ufe0f]")
 _UNSEEN_RANGES = (
     (0x00, 0x08), (0x0B, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x61C, 0x61C), (0x180E, 0x180E), (0x200B, 0x200F),
     (0x2028, 0x202E), (0x2060, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xFDD0, 0xFDEF), (0x1D173, 0x1D17A),
@@ -99,12 +98,15 @@ def character_flags() -> U32:
         (CHINESE_JAPANESE_UNIT, CHINESE_JAPANESE),
         (SOUTH_EAST_ASIAN_UNIT, SOUTH_EAST_ASIAN),
         (PARTS_SPACELESS, SPACELESS_PUNCTUATION),
-        (MAY_BE_EMOJI, _MAY_BE_EMOJI_RANGES),
         (UNSEEN, _UNSEEN_RANGES),
         (SOUND, _SOUND_RANGES),
     ):
         for first, last in ranges:
             table[first : min(last, TABLE_SIZE - 1) + 1] |= flag
+    for first, last in _EMOJI_RANGES:
+        for codepoint in range(first, last + 1):
+            if _SHOWN_AS_EMOJI.match(chr(codepoint)):
+                table[codepoint] |= MAY_BE_EMOJI
     counted = SPACELESS | MARK | PARTS_SPACELESS | BULLET | SENTENCE_CLOSER | FULL_STOP | LINE_END | LETTER | BLANK
     table[(table & counted) == LETTER] |= PLAIN_LETTER
     table[[ord("p"), ord("P")]] ^= PLAIN_LETTER

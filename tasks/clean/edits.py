@@ -28,7 +28,14 @@ from tasks.clean.lines import (
 from tasks.clean.markup import remove_markup
 from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
 from tasks.clean.presets import PICTURES, SPELLING
-from tasks.clean.repair import compose, remove_invisible, rewrite_invisible, undo_entities, undo_mojibake
+from tasks.clean.repair import (
+    compose,
+    pass_sound_texts,
+    remove_invisible,
+    rewrite_invisible,
+    undo_entities,
+    undo_mojibake,
+)
 from tasks.clean.source_tag import tag_domain, tag_source
 from tasks.clean.stickers import shortcodes_to_words, stickers_to_words
 from tasks.clean.texts import Texts
@@ -95,19 +102,23 @@ EDIT_FUNCTIONS: dict[str, tuple[EditFunction, int]] = {
     "email": (mask_emails, signs.AT),
     "ip_address": (mask_ip_addresses, signs.DOTTED_DIGITS | signs.COLON_GROUP),
     "phone": (mask_phones, signs.DIGIT_RUN),
-    "payment_card": (mask_payment_cards, signs.DIGIT_RUN),
+    "payment_card": (mask_payment_cards, signs.LONG_DIGIT_RUN),
     "c4_citations": (remove_citations, signs.BRACKET),
     "c4_javascript_lines": (remove_javascript_lines, signs.JAVASCRIPT),
     "c4_policy_lines": (remove_policy_lines, signs.POLICY),
     "c4_unfinished_lines": (remove_unfinished_lines, signs.ALWAYS),
-    "c4_short_lines": (remove_short_lines, signs.ALWAYS),
+    "c4_short_lines": (remove_short_lines, signs.ALWAYS | signs.SPACELESS_SCRIPT),
     "repeated_lines": (collapse_repeated_lines, signs.REPEATED_LINE),
     "source_tag": (tag_source, signs.ALWAYS),
     "domain_tag": (tag_domain, signs.ALWAYS),
 }
 """Name -> function and sign, in the order of `presets.EDITS`; pages of HTML become text before all of them."""
 
-REWRITES: dict[str, Rewrite] = {"control_characters": rewrite_invisible, "c4_short_lines": rewrite_short_lines}
+REWRITES: dict[str, Rewrite] = {
+    "mojibake": pass_sound_texts,
+    "control_characters": rewrite_invisible,
+    "c4_short_lines": rewrite_short_lines,
+}
 
 
 def edit_of(name: str, limit: float | None) -> Edit:

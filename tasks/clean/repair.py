@@ -14,13 +14,16 @@ import ftfy
 import ftfy.fixes
 import numpy as np
 import regex
+from ftfy.badness import is_bad
 
 from tasks.clean.about import About
 from tasks.clean.characters import character_flags
-from tasks.clean.signs import lines_with_mojibake
+from tasks.clean.signs import mojibake_in_lines
 from tasks.clean.texts import Texts
 from tasks.clean.unseen import write_seen
 
+_NEAR = 32
+"""Bytes around the signs of a line that ftfy's test for badness, of six characters at most, may look at."""
 _LINE_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
 _TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _INVISIBLE = re.compile(
@@ -47,13 +50,29 @@ def undo_mojibake(text: str, about: About) -> str:
     del about
     if text.isascii():
         return text
-    broken = lines_with_mojibake(np.frombuffer(text.encode(), np.uint8))
-    if not broken.any():
+    broken = _broken_lines(np.frombuffer(bytearray(text.encode()), np.uint8))
+    if not broken:
         return text
     lines = text.split("\n")
-    for line in np.flatnonzero(broken).tolist():
+    for line in broken:
         lines[line] = ftfy.fix_encoding(lines[line])
     return "\n".join(lines)
+
+
+def _broken_lines(raw: np.ndarray) -> list[int]:
+    """Numbers of the lines that ftfy's test for badness names; it is asked about the surroundings of signs only."""
+    return [
+        line
+        for line, begin, end, first, last in mojibake_in_lines(raw).tolist()
+        if is_bad(raw[max(begin, first - _NEAR) : min(end, last + _NEAR)].tobytes().decode(errors="ignore"))
+    ]
+
+
+def pass_sound_texts(texts: Texts, rows: np.ndarray, limit: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Of many texts those that `undo_mojibake` must look at, which are few; none is rewritten (`Texts.rewrite`)."""
+    del limit
+    is_broken = [bool(_broken_lines(texts.raw(row))) for row in rows.tolist()]
+    return rows[:0], rows[np.array(is_broken, np.bool_)]
 
 
 def undo_entities(text: str, about: About) -> str:

@@ -45,18 +45,25 @@ IMAGE = 1 << 17
 BLANK_TEXT = 1 << 18
 """There is nothing but blanks."""
 SPACELESS_SCRIPT = 1 << 19
+LONG_DIGIT_RUN = 1 << 20
 ALWAYS = 1 << 30
 """Every document has it: the sign of edits that no search can spare."""
+LINE_SIGNS = ALWAYS | REPEATED_LINE | BLANK_TEXT
+"""Those that a look at the lines alone finds."""
+ALL_SIGNS = (1 << 31) - 1
 
 STANDS_ALONE, ANYWHERE = 1, 2
 _AFTER_A_SHORT_FACE = b"\x00 \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f.,!?\xc2\xe1\xe2\xe3"
 """First bytes of all blanks among them."""
 _SHORT_DIGITS = 3
-_MANY_DIGITS = 8
+_DOTS_OF_IPV4 = 3
+_DIGITS_OF_PHONES, _DIGITS_OF_CARDS = 8, 13
+_HEXADECIMAL_GROUP = 4
 _INSIDE, _AFTER_A_BLANK, _IDLE_BLANK, _IDLE_TEXT, _IDLE_SPACELESS = 1, 2, 4, 8, 16
 _ASKING = "\n&<[@:0123456789vVkKmM"
 """ASCII characters at which a sign may be seen: the last six where a word is looked for by a rare letter in it."""
 _JAVASCRIPT = np.frombuffer(b"javascript", np.uint8).copy()
+_IMAGE_TAG = np.frombuffer(b"<img", np.uint8).copy()
 _COOKIE = np.frombuffer(b"cookie", np.uint8).copy()
 _TERMS = np.frombuffer(b"terms of use", np.uint8).copy()
 _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
@@ -64,10 +71,15 @@ _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
 
 @dataclass(frozen=True)
 class Faces:
-    """`beginnings`: slot of three bytes -> STANDS_ALONE where an emoticon of the first kind may begin with them,
-    ANYWHERE for one of the second; `idle`: code point below 0x10000 -> where it can be passed over."""
+    """`beginnings`: slot of three bytes -> place in `entries` of the emoticons that may begin with them, up to a -1 (0
+    for none); emoticon i is `letters[bounds[i]:bounds[i + 1]]` and of one of two `kinds`. `idle`: code point below
+    0x10000 -> where it can be passed over."""
 
-    beginnings: npt.NDArray[np.uint8]
+    beginnings: npt.NDArray[np.int16]
+    entries: npt.NDArray[np.int16]
+    bounds: npt.NDArray[np.int64]
+    letters: npt.NDArray[np.uint8]
+    kinds: npt.NDArray[np.uint8]
     idle: npt.NDArray[np.uint8]
 
 
@@ -75,12 +87,16 @@ class Faces:
 def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> Faces:
     """Tables for emoticons that count between blanks only, and for those that count anywhere. One of two bytes has a
     blank, a mark of the end of a sentence, or nothing as its third."""
-    table = np.zeros(1 << 16, np.uint8)
-    for kind, words in ((STANDS_ALONE, standing_alone), (ANYWHERE, anywhere)):
-        for word in words:
-            raw = word.encode()
-            for third in raw[2:3] or _AFTER_A_SHORT_FACE:
-                table[_slot(raw[0], raw[1], third)] |= kind
+    words = [word.encode() for word in (*standing_alone, *anywhere)]
+    of_slot: dict[int, list[int]] = {}
+    for number, raw in enumerate(words):
+        for third in raw[2:3] or _AFTER_A_SHORT_FACE:
+            of_slot.setdefault(int(_slot(raw[0], raw[1], third)), []).append(number)
+    table = np.zeros(1 << 16, np.int16)
+    entries = [-1]
+    for slot, numbers in of_slot.items():
+        table[slot] = len(entries)
+        entries += [*numbers, -1]
     flags = character_flags()[: 1 << 16]
     asking = UNSEEN | MAY_BE_EMOJI | MAY_COMPOSE | MOJIBAKE_ALONE
     idle = np.where((flags & SOUND != 0) & (flags & asking == 0), _INSIDE | _AFTER_A_BLANK, 0).astype(np.uint8)
@@ -92,21 +108,32 @@ def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> Faces:
         (flags & SPACELESS != 0, _IDLE_SPACELESS),
     ):
         idle[(idle != 0) & found] |= kind
-    return Faces(table, idle)
+    bounds = np.cumsum([0, *map(len, words)]).astype(np.int64)
+    kinds = np.array([STANDS_ALONE] * len(standing_alone) + [ANYWHERE] * len(anywhere), np.uint8)
+    letters = np.frombuffer(b"".join(words), np.uint8).copy()
+    return Faces(table, np.array(entries, np.int16), bounds, letters, kinds, idle)
 
 
 def signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: Faces) -> np.ndarray:
     """The signs (uint32) of each text data[begins[i]:ends[i]] (uint8, int64)."""
     found = np.zeros(len(begins), np.uint32)
-    _signs(data, begins, ends, character_flags(), known.beginnings, known.idle, found)
+    emoticons = known.beginnings, known.entries, known.bounds, known.letters, known.kinds
+    _signs(data, begins, ends, character_flags(), emoticons, known.idle, found)
     return found
 
 
-def lines_with_mojibake(raw: np.ndarray) -> np.ndarray:
-    """Which lines (bool) of a text (UTF-8 bytes) have the sign of mojibake."""
-    found = np.zeros(int((raw == ord("\n")).sum()) + 1, np.bool_)
-    _lines_with_mojibake(raw, character_flags(), found)
+def line_signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """The same, without any but LINE_SIGNS."""
+    found = np.zeros(len(begins), np.uint32)
+    _line_signs(data, begins, ends, character_flags(), found)
     return found
+
+
+def mojibake_in_lines(raw: np.ndarray) -> np.ndarray:
+    """For each line of a text (UTF-8 bytes) that has the sign of mojibake a row: its number, where it begins and ends,
+    and where its first and last signs end."""
+    found = np.zeros((int((raw == ord("\n")).sum()) + 1, 5), np.int64)
+    return found[: _mojibake_in_lines(raw, character_flags(), found)]
 
 
 @kernel
@@ -116,20 +143,31 @@ def _is_mojibake_sign(before, before_flags, flags):
 
 
 @kernel
-def _lines_with_mojibake(raw, table, found):
-    line = 0
+def _mojibake_in_lines(raw, table, found):
+    line = count = begin = 0
+    first = last = 0
     before = before_flags = np.int64(0)
     position = 0
-    while position < len(raw):
-        if raw[position] < 0x80:
-            line += raw[position] == 10
+    while position <= len(raw):
+        if position == len(raw) or raw[position] < 0x80:
+            if position == len(raw) or raw[position] == 10:
+                if first:
+                    found[count, 0], found[count, 1], found[count, 2] = line, begin, position
+                    found[count, 3], found[count, 4] = first, last
+                    count += 1
+                line += 1
+                begin = position + 1
+                first = 0
             before = np.int64(0)
             position += 1
             continue
         codepoint, position = decode(raw, position)
         flags = flags_of(codepoint, table)
-        found[line] |= _is_mojibake_sign(before, before_flags, flags)
+        if _is_mojibake_sign(before, before_flags, flags):
+            first = first or position
+            last = position
         before, before_flags = codepoint, flags
+    return count
 
 
 @kernel
@@ -150,6 +188,11 @@ def _stands_at(data, begin, position, end, word):
 
 
 @kernel
+def _is_hexadecimal(codepoint):
+    return 48 <= codepoint <= 57 or 97 <= codepoint <= 102 or 65 <= codepoint <= 70
+
+
+@kernel
 def _are_equal(data, first, second, size):
     offset = 0
     while offset < size and data[first + offset] == data[second + offset]:
@@ -158,22 +201,71 @@ def _are_equal(data, first, second, size):
 
 
 @kernel
-def _signs(data, begins, ends, table, beginnings, idle, found):
-    for text in range(len(found)):
-        found[text] = _signs_of_one(data, begins[text], ends[text], table, beginnings, idle)
+def _is_emoticon(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds):
+    """Whether one of the emoticons from an entry on stands at a position, alone if it must."""
+    while entries[entry] >= 0:
+        number = entries[entry]
+        after = position + bounds[number + 1] - bounds[number]
+        if after <= end and (is_after_blank or kinds[number] == ANYWHERE):
+            offset = 0
+            while position + offset < after and data[position + offset] == letters[bounds[number] + offset]:
+                offset += 1
+            if position + offset == after and (kinds[number] == ANYWHERE or after == end or _may_follow(data[after])):
+                return True
+        entry += 1
+    return False
 
 
 @kernel
-def _signs_of_one(data, begin, end, table, beginnings, idle):
+def _may_follow(byte):
+    """Whether a blank, or a mark of the end of a sentence, may begin with a byte."""
+    is_blank = byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31
+    return is_blank or byte == 46 or byte == 44 or byte == 33 or byte == 63 or byte >= 0x80
+
+
+@kernel
+def _line_signs(data, begins, ends, table, found):
+    for text in range(len(found)):
+        end = ends[text]
+        line = line_before = begins[text]
+        size_before = -1
+        signs = np.uint32(ALWAYS | BLANK_TEXT)
+        while line <= end:
+            line_has_text = False
+            position = line
+            while position < end and data[position] != 10 and not line_has_text:
+                codepoint, position = decode(data, position)
+                line_has_text = flags_of(codepoint, table) & BLANK == 0
+            while position < end and data[position] != 10:
+                position += 1
+            if line_has_text:
+                signs &= ~np.uint32(BLANK_TEXT)
+                if position - line == size_before and _are_equal(data, line, line_before, size_before):
+                    signs |= np.uint32(REPEATED_LINE)
+            line_before, size_before = line, position - line
+            line = position + 1
+        found[text] = signs
+
+
+@kernel
+def _signs(data, begins, ends, table, emoticons, idle, found):
+    for text in range(len(found)):
+        found[text] = _signs_of_one(data, begins[text], ends[text], table, emoticons, idle)
+
+
+@kernel
+def _signs_of_one(data, begin, end, table, emoticons, idle):
+    beginnings, entries, bounds, letters, kinds = emoticons
     signs = np.uint32(ALWAYS)
     position = begin
     before = np.int64(10)
     before_flags = np.int64(BLANK)
     digits = digit_groups = digits_together = 0
-    shortcode = address = -1
+    shortcode = -1
+    colons = group = 0
     line = line_before = begin
     size_before = -1
-    line_has_text = has_text = False
+    line_has_text = has_text = is_double = False
     while position < end:
         byte = data[position]
         if byte < 0x80:
@@ -197,13 +289,15 @@ def _signs_of_one(data, begin, end, table, beginnings, idle):
         if 48 <= byte <= 57:
             digits += 1
             digits_together += 1
-            if digits_together >= _MANY_DIGITS:
+            if digit_groups >= _DOTS_OF_IPV4:
+                signs |= np.uint32(DOTTED_DIGITS)
+            if digits_together >= _DIGITS_OF_PHONES:
                 signs |= np.uint32(DIGIT_RUN)
+                if digits_together >= _DIGITS_OF_CARDS:
+                    signs |= np.uint32(LONG_DIGIT_RUN)
         else:
             if byte == 46 and 0 < digits <= _SHORT_DIGITS:
                 digit_groups += 1
-                if digit_groups >= 2:
-                    signs |= np.uint32(DOTTED_DIGITS)
             else:
                 digit_groups = 0
             is_bracket = byte == 40 or byte == 41
@@ -226,7 +320,7 @@ def _signs_of_one(data, begin, end, table, beginnings, idle):
                 signs |= np.uint32(AMPERSAND | MARKUP)
             elif byte == 60:
                 signs |= np.uint32(MARKUP)
-                if position + 1 < end and (data[position + 1] == 105 or data[position + 1] == 73):
+                if _stands_at(data, begin, position, end, _IMAGE_TAG):
                     signs |= np.uint32(IMAGE)
             elif byte == 91:
                 signs |= np.uint32(BRACKET)
@@ -237,9 +331,7 @@ def _signs_of_one(data, begin, end, table, beginnings, idle):
             elif byte == 58:
                 if shortcode >= 1:
                     signs |= np.uint32(SHORTCODE)
-                if 0 <= address <= 4:
-                    signs |= np.uint32(COLON_GROUP)
-                shortcode = address = 0
+                shortcode = 0
             elif byte == 118 or byte == 86:
                 if _stands_at(data, begin, position - 2, end, _JAVASCRIPT):
                     signs |= np.uint32(JAVASCRIPT)
@@ -253,21 +345,38 @@ def _signs_of_one(data, begin, end, table, beginnings, idle):
             if shortcode >= 0 and byte != 58:
                 is_name = 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95 or byte == 43
                 shortcode = shortcode + 1 if is_name or byte == 45 else -1
-                is_hexadecimal = 48 <= byte <= 57 or 97 <= byte <= 102 or 65 <= byte <= 70
-                address = address + 1 if address >= 0 and is_hexadecimal else -1
+            # Two groups of hexadecimal digits with one or two colons behind each, and the beginning of a third
+            if byte == 58:
+                if colons and group == 0:
+                    colons = colons if before == 58 and not is_double else 0
+                    is_double = True
+                elif _is_hexadecimal(before):
+                    colons = colons + 1 if colons and group <= _HEXADECIMAL_GROUP else 1
+                    is_double = False
+                group = 0
+            elif colons:
+                if _is_hexadecimal(codepoint):
+                    group += 1
+                    if colons >= 2:
+                        signs |= np.uint32(COLON_GROUP)
+                else:
+                    colons = group = 0
         else:
-            shortcode = address = -1
+            shortcode = -1
+            colons = group = 0
         if position + 1 < end:
             third = data[position + 2] if position + 2 < end else np.uint8(0)
-            kind = beginnings[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
-            if kind & ANYWHERE or (kind and before_flags & BLANK):
+            entry = beginnings[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
+            if entry and _is_emoticon(
+                data, position, end, before_flags & BLANK != 0, entry, entries, bounds, letters, kinds
+            ):
                 signs |= np.uint32(EMOTICON)
         if byte != 10:
             line_has_text |= flags & BLANK == 0
         has_text |= flags & BLANK == 0
         before, before_flags = codepoint, flags
         position = following
-        if digits_together == 0 and shortcode < 0 and before_flags & SOUND:
+        if digits_together == 0 and shortcode < 0 and colons == 0 and before_flags & SOUND:
             # Most of a text is passed over here: characters at which no sign can be seen.
             passable = _AFTER_A_BLANK if before_flags & BLANK else _INSIDE
             met = 0

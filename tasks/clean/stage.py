@@ -25,6 +25,7 @@ CLEAN = Stage(
         "emoji",
         "py3langid",
         "trafilatura",
+        "resiliparse",
         "lxml",
         "justext",
         "unicode",

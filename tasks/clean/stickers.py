@@ -12,7 +12,8 @@ import emoji
 from tasks.clean.about import About
 from tasks.clean.emoji_words import alternatives, emoji_name, read_pairs, set_apart
 
-_SHORTCODE = re.compile(r"(?<![\w:/])(:[A-Za-z0-9_+-]+:)(?:[ ]?\1)*(?![\w:])")
+_SHORTCODE = re.compile(r"(:(?<![\w:/]:)[A-Za-z0-9_+-]+:)(?:[ ]?\1)*(?![\w:])")
+"""The colon stands before the look at what is before it, so that the search leaps from colon to colon."""
 _STICKERS = read_pairs("stickers.tsv")
 _STICKER = re.compile(rf"(\[(?:{alternatives(_STICKERS)})\])(?:[ ]?\1)*(?![(\[:])")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
-from tasks.clean.signs import faces, signs_of
+from tasks.clean.signs import ALL_SIGNS, LINE_SIGNS, faces, line_signs_of, signs_of
 
 SAME, REWRITTEN, TOO_HARD = range(3)
 _ROOM = 1 << 12
@@ -16,7 +16,10 @@ _FACES = faces(STANDING_ALONE, ANYWHERE)
 
 
 class Texts:
-    """Text i is `data[begins[i]:ends[i]]` (UTF-8, uint8), and `signs[i]` what `tasks.clean.signs` saw in it."""
+    """Text i is `data[begins[i]:ends[i]]` (UTF-8, uint8), and `signs[i]` what `tasks.clean.signs` saw in it.
+
+    Signs outside `looked_for` may be missing where a text was replaced after that was said.
+    """
 
     def __init__(self, data: np.ndarray, bounds: np.ndarray) -> None:
         """Texts between `bounds` (int64, one more than texts) of a buffer, which is copied."""
@@ -27,6 +30,7 @@ class Texts:
         self.begins = bounds[:-1] - begin
         self.ends = bounds[1:] - begin
         self.signs = np.zeros(len(self.begins), np.uint32)
+        self.looked_for = ALL_SIGNS
         self._strings: dict[int, str] = {}
         self._see(np.arange(len(self.begins)))
 
@@ -106,4 +110,7 @@ class Texts:
         return begin
 
     def _see(self, rows: np.ndarray) -> None:
-        self.signs[rows] = signs_of(self.data, self.begins[rows], self.ends[rows], _FACES)
+        if not self.looked_for & ~LINE_SIGNS:
+            self.signs[rows] = line_signs_of(self.data, self.begins[rows], self.ends[rows])
+        else:
+            self.signs[rows] = signs_of(self.data, self.begins[rows], self.ends[rows], _FACES)

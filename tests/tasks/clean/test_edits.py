@@ -166,15 +166,16 @@ def test_c4_lines():
     )
 
 
-def test_html_gives_its_main_text_or_says_why_not():
+@pytest.mark.parametrize("extractor", ["trafilatura", "resiliparse"])
+def test_html_gives_its_main_text_or_says_why_not(extractor):
     sentence = "The river rose again in the night and the bridge was closed until the morning. "
     page = f"<html><body><nav><a href='/'>Home</a></nav><article><p>{sentence * 8}</p></article></body></html>"
-    text, failure = html_to_text(page)
+    text, failure = html_to_text(page, extractor)
     assert text is not None
     assert sentence.strip() in text
     assert "Home" not in text
     assert failure == ""
-    assert html_to_text("<html><body></body></html>") == (None, "no main text found")
+    assert html_to_text("<html><body></body></html>", extractor) == (None, "no main text found")
 
 
 @pytest.mark.parametrize("piece", ["<!--", "<script>", "<style>", "![a](", "[![a](b)](", "`a ", "<p ", "&amp"])

@@ -9,6 +9,7 @@ from tasks.clean.about import About
 from tasks.clean.abouts import Abouts
 from tasks.clean.edits import EDIT_FUNCTIONS, REWRITES, edit_of
 from tasks.clean.repair import remove_invisible
+from tasks.clean.signs import LINE_SIGNS, REPEATED_LINE
 from tasks.clean.texts import Texts
 from tasks.clean.words import count_words
 
@@ -63,6 +64,15 @@ def test_only_the_rows_that_are_asked_for_change():
     assert changed.tolist() == [1]
     assert edit_of("email", None).apply_to_many(texts, abouts(3), np.array([0, 2])).tolist() == [2]
     assert [texts.text(row) for row in range(3)] == ["a\u200bb", "cd", "<email>"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(["same", "other", "", " ", "我", "a same"]), max_size=8).map("\n".join))
+def test_a_look_at_lines_alone_finds_the_signs_of_lines(text):
+    texts = Texts.of(["before"])
+    texts.looked_for = REPEATED_LINE
+    texts.replace({0: text})
+    assert texts.signs[0] == Texts.of([text]).signs[0] & LINE_SIGNS
 
 
 def test_the_buffer_grows_with_its_texts():
