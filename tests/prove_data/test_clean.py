@@ -1,4 +1,4 @@
-"""Clean on real text: languages, quality on sources that the classifier has not seen, bytes, conservation, speed."""
+"""Clean on real text: languages, quality on sources that the classifier has not seen."""
 
 import gzip
 import json
@@ -10,15 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.build import RunContext
-from tasks.clean.config import CleanConfig
 from tasks.clean.language import identify_language
 from tasks.clean.quality import Examples, auc
-from tasks.clean.stage import build_clean
 from tasks.clean.training_texts import middle
 from tasks.dedup.planted import wilson_interval
-from tasks.sample.config import SampleConfig, Source
-from tasks.sample.stage import build_sample
 
 pytestmark = pytest.mark.prove_data
 
@@ -92,33 +87,4 @@ def test_quality_on_sources_that_training_has_not_seen(data: Path, measured: Mea
     note = f"mean of {HALVINGS} halvings of the sources, least and most beside it"
     measured(
         "clean", "quality, AUC on unseen sources", sum(found) / HALVINGS, at_least=0.9, low=low, high=high, note=note
-    )
-
-
-def test_the_same_bytes_and_every_document_with_its_fate(data: Path, tmp_path: Path, measured: Measured) -> None:
-    corpora = {"readme_changelog_md": "markdown", "social_emoji": "text", "zh_poetry": "text", "web_html_raw": "html"}
-    sources = tuple(
-        Source(
-            name=name,
-            paths=(str(data / name / "*.jsonl.gz"),),
-            format="jsonl",
-            content=content,  # pyright: ignore[reportArgumentType]
-            id_field="id",
-            weight=0.25,
-        )
-        for name, content in corpora.items()
-    )
-    context = RunContext(tmp_path, "once")
-    parent = build_sample(context, SampleConfig(sources=sources, budget_tokens=10**9, part_bytes=1_000_000))
-    config = CleanConfig(preset="fineweb", wipe_out_limit=1.0)
-    contents = set()
-    for workers in (1, 2, 4):
-        forced = RunContext(tmp_path, "again", forced=frozenset({"clean"}))
-        artifact = build_clean(forced, parent, config.model_copy(update={"workers": workers}))
-        contents.add(artifact.content)
-    total = artifact.report.total()
-    drops = sum(row == "drop" for row in artifact.table("ledger").column("action").to_pylist())
-    assert total.documents_in == artifact.rows("documents") + drops == total.documents_out + total.dropped.total()
-    measured(
-        "clean", "different bytes for 1, 2, 4 workers", len(contents) - 1, at_most=0, note=f"{drops} drops, a row each"
     )

@@ -2,13 +2,7 @@
 
 import gzip
 import json
-import os
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
@@ -29,7 +23,6 @@ from tasks.sample.stage import build_sample
 
 pytestmark = pytest.mark.prove_data
 
-PROJECT = Path(__file__).resolve().parents[2]
 CORPORA = (
     "en_books",
     "en_techdocs_md",
@@ -49,7 +42,6 @@ CORPORA = (
 WHOLE = ("question_only", "question_and_answer", "line_wrapped", "case_punct", "fullwidth_or_homoglyph", "html_escaped")
 PARTLY = ("first_half", "split_two_places", "numbers_changed", "short_fragment", "rephrased_or_translated")
 PER_FORM = 1000
-KILLS = 10
 
 Measured = Callable[..., None]
 Rows = list[dict[str, Any]]
@@ -278,42 +270,3 @@ def test_no_near_copy_of_a_held_out_document_stays_in_training(tmp_path: Path, d
             at_most=0,
             note=f"{len(held)} held out, {len(kept)} kept, {len(pairs)} labelled pairs at J >= .8",
         )
-
-
-BUILD = """
-import json, sys
-from pathlib import Path
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.stage import build_decontaminate
-root, documents = Path(sys.argv[1]), Artifact.open(Path(sys.argv[2]))
-config = DecontaminateConfig.model_validate({**json.loads(sys.argv[4]), "workers": int(sys.argv[3])})
-print(build_decontaminate(RunContext(root, "prove", lease_seconds=1.0), documents, config).content)
-"""
-
-
-def test_the_same_bytes_for_any_workers_and_after_kills(tmp_path: Path, data: Path, measured: Measured) -> None:
-    documents = sampled(tmp_path / "documents", corpora(data, CORPORA[:6]))
-    settings = DecontaminateConfig(benchmarks=all_benchmarks(data)).model_dump(mode="json", exclude={"workers"})
-
-    def start(root: str, workers: int) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", BUILD, str(tmp_path / root), str(documents.path), str(workers)]
-        return subprocess.Popen([*words, json.dumps(settings)], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
-
-    contents, seconds = set(), 0.0
-    for workers in (1, 2, 4):
-        began = time.monotonic()
-        contents.add(start(f"workers{workers}", workers).communicate()[0].strip())
-        seconds = time.monotonic() - began
-    chance = random.Random(1)
-    for kill in range(KILLS):
-        build = start(f"killed{kill}", 2)
-        try:
-            build.wait(chance.uniform(0.2, 1.0) * seconds)
-        except subprocess.TimeoutExpired:
-            os.kill(build.pid, signal.SIGKILL)
-            build.wait()
-        contents.add(start(f"killed{kill}", 2).communicate()[0].strip())
-    measured("decontaminate", "digests of 3 worker counts and 10 kills", len(contents), at_most=1)
-    assert "" not in contents

@@ -1,12 +1,9 @@
-"""Dedup on real text: planted recall by similarity, precision on labelled pairs and templates, bytes after kills."""
+"""Dedup on real text: planted recall by similarity, precision on labelled pairs and templates."""
 
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,7 +24,6 @@ CORPORA = ("en_techdocs_md", "readme_changelog_md", "zh_techdocs", "ru_techdocs"
            "en_books", "ru_novels")  # fmt: skip
 PLANTED = 6000
 PEERS = ("datatrove", "textdedup")
-KILLS = 10
 
 Measured = Callable[..., None]
 
@@ -85,46 +81,3 @@ def test_precision_on_labelled_pairs_and_templates(data: Path, measured: Measure
         beside = "".join(f"; {peer} {row['resolved']:.3f}" for peer, row in others.items())
         note = f"{mine['pairs']} pairs at J >= .8{beside}"
         measured("dedup", f"pairs resolved of {name}", mine["resolved"], at_least=0.97, note=note)
-
-
-BUILD = """
-import sys
-from pathlib import Path
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.dedup.config import DedupConfig
-from tasks.dedup.stage import build_dedup
-root, documents, threads = Path(sys.argv[1]), Artifact.open(Path(sys.argv[2])), int(sys.argv[3])
-config = DedupConfig.model_validate({**__import__("json").loads(sys.argv[4]), "threads": threads})
-print(build_dedup(RunContext(root, "prove", lease_seconds=1.0), documents, config).content)
-"""
-
-
-CUTTING = {"planted_pairs": 300, "repeated_lines": "line", "repeated_bytes": 100, "memory_bytes": 1 << 30}
-
-
-@pytest.mark.parametrize("settings", [{"planted_pairs": 300}, CUTTING], ids=["whole documents", "lines and passages"])
-def test_the_same_bytes_for_any_threads_and_after_kills(
-    tmp_path: Path, data: Path, measured: Measured, settings: dict[str, object]
-) -> None:
-    documents = sampled(tmp_path / "documents", data, CORPORA[:5])
-
-    def start(root: str, threads: int) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", BUILD, str(tmp_path / root), str(documents.path), str(threads)]
-        return subprocess.Popen([*words, json.dumps(settings)], stdout=subprocess.PIPE, text=True, cwd=PROJECT)
-
-    contents, seconds = set(), 0.0
-    for threads in (1, 2, 4):
-        began = time.monotonic()
-        contents.add(start(f"threads{threads}", threads).communicate()[0].strip())
-        seconds = time.monotonic() - began
-    chance = random.Random(1)
-    for kill in range(KILLS):
-        build = start(f"killed{kill}", 2)
-        time.sleep(chance.uniform(0.1, 0.95) * seconds)
-        build.send_signal(signal.SIGKILL)
-        build.communicate()
-        contents.add(start(f"killed{kill}", 2).communicate()[0].strip())
-    note = f"1, 2 and 4 threads, and {KILLS} builds killed with kill -9 at random moments"
-    measured("dedup", "different outputs", len(contents), at_most=1, note=note)
-    assert "" not in contents
