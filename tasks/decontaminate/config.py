@@ -75,7 +75,7 @@ class DecontaminateConfig(StrictConfig):
     mode: Literal["cut", "drop", "flag"] = "cut"
     """cut: leaks and a window around them are cut out; drop: the document goes; flag: it stays and LEAKS says so."""
     window_chars: int = Field(default=200, ge=0, le=100_000)
-    """Characters cut out on each side of a leak."""
+    """Characters cut out on each side of a leak, and what is then left of a word at the cut."""
     min_piece_chars: int = Field(default=200, ge=1, le=100_000)
     """Pieces between cuts with fewer characters are dropped."""
     max_pieces: int = Field(default=10, ge=1, le=30_000)

@@ -1,7 +1,8 @@
 """Cutting leaks out of a text: a window of characters around each, short remainders gone, at most so many pieces.
 
 The recipe of GPT-3's appendix C: 200 characters on each side of a match are removed with it, pieces of fewer than 200
-characters are dropped, and a document that falls into more than 10 pieces is dropped whole.
+characters are dropped, and a document that falls into more than 10 pieces is dropped whole. A window that would end
+within a word grows to the word's end, so that training sees no halves of words.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,10 @@ import numpy as np
 
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.leaks import Region
+from tasks.scripts import is_unspaced
 
+WORD_REACH = 40
+"""Characters that a window grows at most to reach a blank; stretches without one, such as base64, have no words."""
 OUT_OF_PIECES = "no_piece_left"
 TOO_MANY_PIECES = "too_many_pieces"
 
@@ -35,7 +39,11 @@ class CutText:
 
 
 def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig) -> CutText:
-    """Plan the cuts of one document; `regions` in order of their start, offsets in UTF-8 bytes."""
+    """Plan the cuts of one document; `regions` in order of their start, offsets in UTF-8 bytes.
+
+    A window is `config.window_chars` on each side of its region, and what is left of a word at its ends where a blank
+    is within `WORD_REACH` characters. In scripts without blanks each character is a word.
+    """
     characters = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
     borders = np.concatenate([characters, [len(text)]])
     last = borders.size - 1
@@ -43,6 +51,11 @@ def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig
     for region in regions:
         begin = max(0, int(np.searchsorted(borders, region.start, "right")) - 1 - config.window_chars)
         end = min(last, int(np.searchsorted(borders, region.end, "left")) + config.window_chars)
+        before = text[borders[max(0, begin - WORD_REACH)] : borders[begin]].decode()
+        after = text[borders[end] : borders[min(last, end + WORD_REACH)]].decode()
+        inside = text[borders[begin] : borders[end]].decode()
+        begin -= _rest_of_word(inside[:1], before[::-1])
+        end += _rest_of_word(inside[-1:], after)
         if windows and begin <= windows[-1][1]:
             opened, closed, within = windows[-1]
             windows[-1] = (opened, max(closed, end), [*within, region])
@@ -61,3 +74,16 @@ def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig
         position = end
     fate = OUT_OF_PIECES if not pieces else TOO_MANY_PIECES if len(pieces) > config.max_pieces else None
     return CutText(tuple(pieces), tuple(cuts), fate)
+
+
+def _rest_of_word(inner: str, outwards: str) -> int:
+    """Characters of `outwards` that continue the word of the window's edge character `inner`; 0 where none ends it."""
+    for length, character in enumerate(outwards):
+        if _parts_words(inner) or _parts_words(character):
+            return length
+        inner = character
+    return 0
+
+
+def _parts_words(character: str) -> bool:
+    return character.isspace() or is_unspaced(ord(character))

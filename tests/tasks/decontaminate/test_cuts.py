@@ -1,4 +1,4 @@
-"""Cutting: windows in characters, short remainders, too many pieces, tiling."""
+"""Cutting: windows in characters up to the ends of words, short remainders, too many pieces, tiling."""
 
 import pytest
 from hypothesis import given
@@ -8,6 +8,8 @@ from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.cuts import cut_text
 from tasks.decontaminate.leaks import Region
 
+BORDERS = frozenset(" \n中")
+"""Of the signs that texts are drawn from, those that end a word."""
 CONFIG = DecontaminateConfig(window_chars=2, min_piece_chars=3, max_pieces=3)
 
 
@@ -25,6 +27,31 @@ def test_the_window_goes_with_the_leak_on_both_sides() -> None:
 def test_windows_count_characters_not_bytes() -> None:
     text = "яяяяяяLEAKяяяяяя".encode()
     assert cut_text(text, [region(12, 16)], CONFIG).pieces == ((0, 8), (20, 28))
+
+
+def test_a_window_grows_to_the_end_of_the_word_it_would_cut() -> None:
+    text = b"we ask the_smith for LEAK bellows=3 of iron"
+    plan = cut_text(text, [region(21, 25)], CONFIG.model_copy(update={"window_chars": 6}))
+    assert [text[start:end] for start, end in plan.pieces] == [b"we ask ", b" of iron"]
+    assert [text[cut.start : cut.end] for cut in plan.cuts] == [b"the_smith for LEAK bellows=3"]
+
+
+def test_a_window_that_ends_between_words_stays() -> None:
+    text = b"lit the fire LEAK and struck"
+    pieces = cut_text(text, [region(13, 17)], CONFIG.model_copy(update={"window_chars": 5})).pieces
+    assert [text[start:end] for start, end in pieces] == [b"lit the ", b"struck"]
+
+
+def test_a_character_of_a_script_without_blanks_is_a_word() -> None:
+    text = "炉子已经点着了LEAK铁水流进沙模之中"
+    pieces = cut_text(text.encode(), [region(21, 25)], CONFIG).pieces
+    assert [text.encode()[start:end].decode() for start, end in pieces] == ["炉子已经点", "流进沙模之中"]
+
+
+@pytest.mark.parametrize(("letters", "grown"), [(39, 39), (40, 0)])
+def test_a_stretch_without_a_blank_for_forty_characters_has_no_words(letters: int, grown: int) -> None:
+    text = b"LEAK" + b"x" * (2 + letters) + b" and so on"
+    assert cut_text(text, [region(0, 4)], CONFIG).pieces == ((6 + grown, len(text)),)
 
 
 def test_a_remainder_under_the_limit_goes_and_is_named() -> None:
@@ -46,8 +73,10 @@ def test_nothing_left_and_too_many_pieces_drop_the_document() -> None:
     assert cut_text(bytes(100), many[:2], CONFIG).fate is None
 
 
-@given(st.text(st.sampled_from("aя中😀"), min_size=1, max_size=120), st.data())
-def test_pieces_and_cuts_tile_the_text_and_no_piece_touches_a_window(text: str, data: st.DataObject) -> None:
+@given(st.text(st.sampled_from("aя中😀 \n"), min_size=1, max_size=120), st.data())
+def test_pieces_and_cuts_tile_the_text_and_no_piece_touches_a_window_or_halves_a_word(
+    text: str, data: st.DataObject
+) -> None:
     borders = [len(text[:index].encode()) for index in range(len(text) + 1)]
     spans = data.draw(st.lists(st.tuples(*[st.integers(0, len(text) - 1)] * 2).map(sorted), min_size=1, max_size=5))
     regions = sorted((region(borders[a], borders[b + 1]) for a, b in spans), key=lambda r: (r.start, r.end))
@@ -60,6 +89,10 @@ def test_pieces_and_cuts_tile_the_text_and_no_piece_touches_a_window(text: str, 
         piece = range(borders.index(start), borders.index(end))
         assert len(piece) >= 3
         assert not removed & set(piece)
+        if piece.start > 0 and not BORDERS & set(text[piece.start - 1 : piece.start + 1]):
+            assert not BORDERS & set(text[piece.start : piece.start + 40])
+        if piece.stop < len(text) and not BORDERS & set(text[piece.stop - 1 : piece.stop + 1]):
+            assert not BORDERS & set(text[max(0, piece.stop - 40) : piece.stop])
         text.encode()[start:end].decode()
 
 

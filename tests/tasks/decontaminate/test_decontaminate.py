@@ -67,22 +67,24 @@ def test_a_leak_is_cut_with_its_window_and_every_byte_is_accounted_for(
     result = build_decontaminate(context, documents, config_for(quiz(tmp_path, item, prose(9, 20), "too short")))
     start = text.index(item.upper())
     end = start + len(item)
+    # The window is 200 characters and what is left of the words at its ends.
+    opened, closed = text.rindex(" ", 0, start - 200) + 1, text.index(" ", end + 200)
     (leak,) = leaks_of(result)["q0"]
     assert (leak["state"], leak["form"], leak["start"], leak["end"]) == ("leaked", "verbatim", start, end)
     assert (leak["matched"], leak["total"], leak["piece"], leak["remains"]) == (18, 18, 0, False)
     assert states(result) == {"q0": "leaked", "q1": "clean", "q2": "unmatchable"}
     rows = result.table("documents").to_pylist()
     assert [(row["piece"], row["text"]) for row in rows] == [
-        (0, prose(4)), (0, text[: start - 200]), (1, text[end + 200 :])
+        (0, prose(4)), (0, text[:opened]), (1, text[closed:])
     ]  # fmt: skip
     for row in rows:
         assert row["text_digest"] == blake3.blake3(row["text"].encode()).digest(length=16)
     (cut,) = result.table("ledger").to_pylist()
     assert (cut["action"], cut["rule"], cut["doc_id"]) == ("cut", "ngram_overlap", leak["doc_id"])
     assert json.loads(cut["evidence"]) == {
-        "benchmark": "quiz", "item_id": "q0", "start": start - 200, "end": end + 200
+        "benchmark": "quiz", "item_id": "q0", "start": opened, "end": closed
     }  # fmt: skip
-    assert cut["bytes_in"] - cut["bytes_out"] == len(item) + 400
+    assert cut["bytes_in"] - cut["bytes_out"] == closed - opened
     counts = result.report.source("web")
     assert (counts.documents_out, counts.pieces_out, counts.edited["cut"]) == (2, 3, 1)
     assert counts.bytes_out == sum(len(row["text"]) for row in rows)
