@@ -9,10 +9,12 @@ from flows.peek.difference import EVEN_PIECE, ODD_PIECE
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import KINDS, first_pieces, read_model
 from tasks.vocab.comparison import Meter, ratio
+from tasks.vocab.kinds import first_pieces, kind_of
 
-MODEL_SUFFIX = ".model"
+FILES = ("*.model", "*tokenizer.json")
+"""Names of vocabularies' files: SentencePiece's, and those of the library `tokenizers`."""
+KNOWN = " or ".join(f"`{pattern}`" for pattern in FILES)
 
 
 def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
@@ -21,7 +23,7 @@ def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
     base = vocab.report.facts["vocabulary"].get("base")
     views = [_view("the run's vocabulary" if base is None else "extended", tokenizer, text)]
     if base is not None:
-        before = Tokenizer(first_pieces(tokenizer.model, base["pieces"] + base["besides"]))
+        before = Tokenizer.of(first_pieces(tokenizer.model, base["pieces"] + base["besides"]))
         views.insert(0, _view("the base", before, text))
     return views
 
@@ -40,8 +42,8 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
 
 
 def compare_bases(text: Path, bases: Sequence[Path]) -> list[dict[str, Any]]:
-    """What each vocabulary needs for the lines of a text file, the fewest tokens first; folders are searched for files
-    that end in `.model`. Raises InputError where there is no text or no vocabulary.
+    """What each vocabulary needs for the lines of a text file, the fewest tokens first; folders are searched.
+    Raises InputError where there is no text or no vocabulary.
     """
     lines = [line for line in _read(text).split("\n") if line]
     if not lines:
@@ -50,7 +52,10 @@ def compare_bases(text: Path, bases: Sequence[Path]) -> list[dict[str, Any]]:
     told = []
     for path in _models(bases):
         model = path.read_bytes()
-        kind = KINDS.get(read_model(model).trainer_spec.model_type, "other")
+        try:
+            kind = kind_of(model)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
         meter = Meter(model)
         meter.encode_back(lines)
         told.append(
@@ -83,11 +88,11 @@ def _models(bases: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for base in bases:
         if base.is_dir():
-            found += sorted(base.rglob(f"*{MODEL_SUFFIX}"))
+            found += sorted(path for pattern in FILES for path in base.rglob(pattern))
         elif base.is_file():
             found.append(base)
         else:
-            raise InputError(f"{base} does not exist. Name SentencePiece files (`{MODEL_SUFFIX}`) or a folder of them.")
+            raise InputError(f"{base} does not exist. Name files of vocabularies ({KNOWN}) or a folder of them.")
     if not found:
-        raise InputError(f"{', '.join(map(str, bases))}: no file there ends in `{MODEL_SUFFIX}`")
+        raise InputError(f"{', '.join(map(str, bases))}: no file there is named {KNOWN}")
     return list(dict.fromkeys(found))

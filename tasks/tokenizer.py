@@ -26,8 +26,9 @@ from tasks.artifact import Artifact
 from tasks.digests import digest_bytes
 
 MODEL_FILE = "tokenizer.model"
+MODEL_FILES = {"sentencepiece": MODEL_FILE, "byte-level": "byte_level.json"}
+"""Kind of vocabulary -> its file; the second is a `tokenizer.json` of the library `tokenizers`."""
 DESCRIPTION_FILE = "tokenizer.json"
-KIND = "sentencepiece"
 BLANK = "\u2581"
 UNK, BOS, EOS, PAD = 0, 1, 2, 3
 """Ids of the special tokens in every vocabulary trained here."""
@@ -35,11 +36,37 @@ _SLICE_CHARS = 1 << 20
 
 
 class Tokenizer:
-    """Encodes and decodes with one vocabulary. Ids are ints in [0, vocab_size)."""
+    """Encodes and decodes with one vocabulary of SentencePiece. Ids are ints in [0, vocab_size)."""
+
+    kind = "sentencepiece"
+    leading_blank: bool
+    """Whether whole texts are written with a blank before their first word."""
+    vocab_size: int
+    unk: int
+    bos: int
+    eos: int
+    pad: int
+    piece_bytes: tuple[bytes, ...]
 
     def __init__(self, model: bytes) -> None:
         self.model = model
         self.digest = digest_bytes(model)
+        self._open(model)
+        if self.eos < 0:
+            raise InputError("tokenizer: the vocabulary has no end-of-text token, which closes every document")
+        # Released bases often have no padding (LLaMA, Mistral). With byte pieces the unknown token is never emitted, so
+        # it can fill rows.
+        self.pad = self.pad if self.pad >= 0 else self.unk
+        if self.pad < 0:
+            raise InputError("tokenizer: the vocabulary has neither a padding nor an unknown token to fill rows with")
+        self.piece_lengths = np.array([len(piece) for piece in self.piece_bytes], dtype=np.int64)
+        """UTF-8 bytes that each id stands for, shape [vocab_size]; 0 for special tokens."""
+        blank_first = np.array([piece.startswith(b" ") for piece in self.piece_bytes], dtype=np.int64)
+        self.first_lengths = self.piece_lengths - (blank_first if self.leading_blank else 0)
+        """The same for the first id of a whole text, whose leading blank is not the text's own. A text that begins with
+        U+2581 gets no blank, and its first id is a byte."""
+
+    def _open(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self.leading_blank, self._following = _following(model, self._processor)
         pieces = range(self._processor.get_piece_size())
@@ -47,34 +74,35 @@ class Tokenizer:
         self.unk = int(self._processor.unk_id())
         self.bos = int(self._processor.bos_id())
         self.eos = int(self._processor.eos_id())
-        # Released bases often have no padding (LLaMA, Mistral). With byte pieces the unknown token is never emitted, so
-        # it can fill rows.
-        self.pad = int(self._processor.pad_id()) if self._processor.pad_id() >= 0 else self.unk
-        self.piece_bytes: tuple[bytes, ...] = tuple(self._bytes_of(piece) for piece in pieces)
-        self.piece_lengths = np.array([len(piece) for piece in self.piece_bytes], dtype=np.int64)
-        """UTF-8 bytes that each id stands for, shape [vocab_size]; 0 for special tokens."""
-        blank_first = np.array([piece.startswith(b" ") for piece in self.piece_bytes], dtype=np.int64)
-        self.first_lengths = self.piece_lengths - (blank_first if self.leading_blank else 0)
-        """The same for the first id of a whole text, whose leading blank is not the text's own. A text that begins with
-        U+2581 gets no blank, and its first id is a byte."""
+        self.pad = int(self._processor.pad_id())
+        self.piece_bytes = tuple(self._bytes_of(piece) for piece in pieces)
         self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
         if self.unk in self._blank_ids:
             raise InputError(
                 "tokenizer: the vocabulary has no byte pieces, so some text could not be written back exactly."
                 " Train it with byte fallback."
             )
-        if self.eos < 0:
-            raise InputError("tokenizer: the vocabulary has no end-of-text token, which closes every document")
+
+    @staticmethod
+    def of(model: bytes) -> "Tokenizer":
+        """The tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file never."""
+        if not is_json(model):
+            return Tokenizer(model)
+        from tasks.byte_level import ByteLevelTokenizer
+
+        return ByteLevelTokenizer(model)
 
     @staticmethod
     def open(vocab: Artifact) -> "Tokenizer":
         """The tokenizer of a vocab artifact; IntegrityError where its files disagree with their digests."""
-        return Tokenizer.load(vocab.file(MODEL_FILE), vocab.file(DESCRIPTION_FILE))
+        description = vocab.file(DESCRIPTION_FILE)
+        kind = json.loads(description.read_text())["kind"]
+        return Tokenizer.load(vocab.file(MODEL_FILES[kind]), description)
 
     @staticmethod
     def load(model: Path, description: Path) -> "Tokenizer":
         """The tokenizer in two files; IntegrityError where the description belongs to another model."""
-        tokenizer = Tokenizer(model.read_bytes())
+        tokenizer = Tokenizer.of(model.read_bytes())
         expected, found = json.loads(description.read_text()), tokenizer.description()
         if expected != found:
             wrong = next(key for key in {**expected, **found} if expected.get(key) != found.get(key))
@@ -87,7 +115,7 @@ class Tokenizer:
     def description(self) -> dict[str, Any]:
         """The content of `tokenizer.json`: kind, number of pieces, special ids, digest of the model file."""
         return {
-            "kind": KIND,
+            "kind": self.kind,
             "vocab_size": self.vocab_size,
             "unk": self.unk,
             "bos": self.bos,
@@ -164,6 +192,11 @@ class Tokenizer:
         if self._processor.is_byte(piece):
             return bytes([int(name[3:5], 16)])
         return name.replace(BLANK, " ").encode()
+
+
+def is_json(model: bytes) -> bool:
+    """Whether a vocabulary's file is a `tokenizer.json`."""
+    return model.lstrip()[:1] == b"{"
 
 
 def _following(

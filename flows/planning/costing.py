@@ -58,7 +58,7 @@ def network_of(recipe: Recipe) -> GPTConfig:
     network = recipe.train.model
     if "vocab_size" in network.model_fields_set:
         return network
-    from tasks.vocab.base import pieces_asked
+    from tasks.vocab.kinds import pieces_asked
 
     return network.model_copy(update={"vocab_size": pieces_asked(recipe.vocab)})
 

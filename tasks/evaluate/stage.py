@@ -10,7 +10,7 @@ from tasks.workspace import Workspace
 EVALUATE = Stage(
     "evaluate",
     roots=("tasks.evaluate.stage",),
-    libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET, UNICODE),
+    libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "tokenizers", "torch", INSTRUCTION_SET, UNICODE),
 )
 
 

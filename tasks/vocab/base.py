@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
+from tasks.tokenizer import is_json
 from tasks.vocab.config import VocabConfig
 
 UNIGRAM, BPE = 1, 2
@@ -43,14 +44,6 @@ def write_model(parsed: Any) -> bytes:
     return parsed.SerializeToString(deterministic=True)
 
 
-def first_pieces(model: bytes, count: int) -> bytes:
-    """The same vocabulary with its first `count` pieces alone: an extended one as it was before."""
-    parsed = read_model(model)
-    del parsed.pieces[count:]
-    parsed.trainer_spec.vocab_size = count
-    return write_model(parsed)
-
-
 def prepared_base(config: VocabConfig) -> bytes:
     """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
     pieces T5's sentinels and the rows that its embedding has besides, and the 256 byte pieces where it lacks them.
@@ -60,6 +53,12 @@ def prepared_base(config: VocabConfig) -> bytes:
     path = config.base
     assert path is not None, "only a vocabulary with a base is prepared"
     given = path.read_bytes()
+    if is_json(given):
+        from tasks.vocab.merges import prepared_merges
+
+        if config.sentinels:
+            raise InputError(f"vocab.sentinels: T5's stand behind a SentencePiece vocabulary, and {path} is none")
+        return prepared_merges(given, config.normaliser, config.embedding_rows)
     parsed = read_model(given)
     if parsed.trainer_spec.model_type not in KINDS:
         raise InputError(f"vocab.base: {path} is neither a BPE nor a Unigram model; only these can be extended")
@@ -119,10 +118,3 @@ def _losses(parsed: Any) -> list[str]:
     if spec.remove_extra_whitespaces:
         losses.append("drops blanks")
     return losses
-
-
-def pieces_asked(config: VocabConfig) -> int:
-    """Pieces of the vocabulary that `config` asks for, those of its base included."""
-    if config.base is None:
-        return config.vocab_size
-    return len(read_model(prepared_base(config)).pieces) + config.pieces_to_find

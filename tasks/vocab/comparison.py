@@ -7,10 +7,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sentencepiece
+import tokenizers
 
 from tasks.artifact import Artifact, read_table
+from tasks.byte_level import UNKNOWN
 from tasks.scripts import is_unspaced
 from tasks.seed import seed64, unit_interval
+from tasks.tokenizer import is_json
+from tasks.vocab.merges import readable_pieces
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
@@ -23,27 +27,39 @@ class Meter:
     """Encodes lines with one vocabulary and counts what they take."""
 
     def __init__(self, model: bytes) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        pieces = range(self._processor.get_piece_size())
-        self._is_byte = np.array([self._processor.is_byte(piece) for piece in pieces], dtype=np.int64)
-        self._is_unknown = np.array([self._processor.is_unknown(piece) for piece in pieces], dtype=np.int64)
-        self.pieces = len(pieces)
         self.tokens = self.bytes = self.unknown = self.lines = self.lost_lines = 0
-        """Tokens, those that are a single byte of a character without a piece, those that lose what they stand for;
-        lines, and those that decoding does not give back."""
+        """Tokens, those that are only a part of a character, those that lose what they stand for; lines, and those that
+        decoding does not give back."""
+        if is_json(model):
+            engine = tokenizers.Tokenizer.from_buffer(model)
+            engine.encode_special_tokens = True
+            self._encode = lambda lines: [
+                found.ids for found in engine.encode_batch_fast(lines, add_special_tokens=False)
+            ]
+            self._decode = lambda ids: engine.decode_batch(ids, skip_special_tokens=False)
+            pieces = readable_pieces(model)
+            self._is_part = np.array(["\\x" in piece for piece in pieces], dtype=np.int64)
+            self._is_unknown = np.array([piece in UNKNOWN for piece in pieces], dtype=np.int64)
+        else:
+            processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            self._encode, self._decode = processor.encode, processor.decode
+            pieces = range(processor.get_piece_size())
+            self._is_part = np.array([processor.is_byte(piece) for piece in pieces], dtype=np.int64)
+            self._is_unknown = np.array([processor.is_unknown(piece) for piece in pieces], dtype=np.int64)
+        self.pieces = len(pieces)
 
     def encode(self, lines: list[str]) -> list[list[int]]:
         """The ids of each line."""
-        encoded = self._processor.encode(lines)
+        encoded = self._encode(lines)
         for ids in encoded:
             self.tokens += len(ids)
-            self.bytes += int(self._is_byte[ids].sum())
+            self.bytes += int(self._is_part[ids].sum())
             self.unknown += int(self._is_unknown[ids].sum())
         return encoded
 
     def encode_back(self, lines: list[str]) -> None:
         """Encode and decode, to count the lines that are lost."""
-        decoded = self._processor.decode(self.encode(lines))
+        decoded = self._decode(self.encode(lines))
         self.lines += len(lines)
         self.lost_lines += sum(one != other for one, other in zip(lines, decoded, strict=True))
 

@@ -6,19 +6,21 @@ published.
 """
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from model.errors import Bug, InputError
 from tasks.artifact import Artifact
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import BPE, NORMAL, prepared_base, read_model
+from tasks.vocab.base import prepared_base
 from tasks.vocab.comparison import compare, texts_by
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import Donor, emissions, train_donor
-from tasks.vocab.growing import Growth, grow, unreachable
-from tasks.vocab.placing import place
+from tasks.vocab.donor import Donor, train_donor
+from tasks.vocab.growing import Growth
+from tasks.vocab.kinds import emitted, extended, kind_of, never_emitted, piece_count, pieces_of, stands
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.training import bytes_per_token
@@ -38,21 +40,21 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
     if finished is not None:
         return finished
     before = prepared_base(config)
-    is_bpe = read_model(before).trainer_spec.model_type == BPE
     sizes = bytes_by_source(documents)
     plan = planned_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
-    model, added = before, dict[str, Growth]()
+    model, added, first = before, dict[str, Growth](), dict[str, int]()
     runs: dict[str, Callable[[], Iterator[str]]] = {}
     for name, rows in sorted(config.extend.items()):
         workspace.advance(len(runs), len(config.extend), "scripts")
         script = SCRIPTS[name]
         runs[name] = functools.partial(_runs, documents, sizes, plan, config.seed, script)
-        donor = train_donor(runs[name], rows + len(_pieces_of(before, script)), config.character_coverage)
-        growth = grow(model, donor.candidates(script), script, rows) if is_bpe else place(model, donor, script, rows)
+        donor = train_donor(runs[name], rows + len(pieces_of(before, script)), config.character_coverage)
+        growth = extended(model, donor, script, rows)
         _check_rows(name, rows, growth, donor)
+        first[name] = piece_count(model)
         model, added[name] = growth.model, growth
     check_extension(before, model)
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer.of(model)
     assert config.base is not None, "only a vocabulary with a base is extended"
     released = config.base.read_bytes()
     with workspace.unit(UNIT) as unit:
@@ -60,17 +62,17 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
         unit.report = count_documents(documents)
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,
-            "model_type": "bpe" if is_bpe else "unigram",
+            "model_type": kind_of(before),
             "base": {
-                "pieces": len(read_model(released).pieces),
-                "unreachable": len(unreachable(released)),
-                "besides": len(read_model(before).pieces) - len(read_model(released).pieces),
+                "pieces": piece_count(released),
+                "unreachable": len(never_emitted(released)),
+                "besides": piece_count(before) - piece_count(released),
             },
             "bytes_per_token": {
                 source: round(bytes_per_token(tokenizer, texts), 4)
                 for source, texts in sorted(texts_by("source", documents, config.seed).items())
             },
-            "added": {name: _told(growth, model, runs[name]()) for name, growth in added.items()},
+            "added": {name: _told(growth, first[name], emitted(model, runs[name]())) for name, growth in added.items()},
             "languages": compare(
                 released, model, texts_by("lang", documents, config.seed), [SCRIPTS[name] for name in added]
             ),
@@ -80,10 +82,9 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
 
 def check_extension(before: bytes, after: bytes) -> None:
     """Raise Bug unless the base's pieces stand where they stood and every added piece is emitted."""
-    old, new = read_model(before).pieces, read_model(after).pieces
-    if list(new[: len(old)]) != list(old):
+    if not stands(before, after):
         raise Bug("vocab: extending the base has changed its own pieces; nothing was published")
-    dead = sorted(set(unreachable(after)) - set(unreachable(before)))
+    dead = sorted(set(never_emitted(after)) - set(never_emitted(before)))
     if dead:
         raise Bug(f"vocab: {len(dead)} pieces are never emitted, `{dead[0]}` among them; nothing was published")
 
@@ -93,10 +94,6 @@ def _runs(
 ) -> Iterator[str]:
     for _, text in sampled_texts(documents, sizes, plan, seed):
         yield from script.runs(text)
-
-
-def _pieces_of(model: bytes, script: Script) -> list[str]:
-    return [piece.piece for piece in read_model(model).pieces if piece.type == NORMAL and script.admits(piece.piece)]
 
 
 def _check_rows(name: str, asked: int, growth: Growth, donor: Donor) -> None:
@@ -112,11 +109,9 @@ def _check_rows(name: str, asked: int, growth: Growth, donor: Donor) -> None:
         )
 
 
-def _told(growth: Growth, model: bytes, runs: Iterable[str]) -> dict[str, Any]:
-    """Rows of one script, and those of them that the whole sampled text never uses."""
-    ids = {piece.piece: number for number, piece in enumerate(read_model(model).pieces)}
-    emitted = emissions(model, runs)
-    unused = [piece for piece in growth.added if not emitted[ids[piece]]]
+def _told(growth: Growth, first: int, counts: np.ndarray) -> dict[str, Any]:
+    """Rows of one script, from the id `first` on, and those of them that the whole sampled text never uses."""
+    unused = [piece for piece, count in zip(growth.added, counts[first:], strict=False) if not count]
     return {
         "rows": len(growth.added),
         "intermediates": len(growth.intermediates),

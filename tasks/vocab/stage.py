@@ -10,7 +10,9 @@ from tasks.report import StageReport
 from tasks.vocab.config import VocabConfig
 from tasks.workspace import Workspace
 
-VOCAB = Stage("vocab", roots=("tasks.vocab.stage",), libraries=("numpy", "protobuf", "pyarrow", "sentencepiece"))
+VOCAB = Stage(
+    "vocab", roots=("tasks.vocab.stage",), libraries=("numpy", "protobuf", "pyarrow", "sentencepiece", "tokenizers")
+)
 
 
 def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -> Artifact:

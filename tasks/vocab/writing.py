@@ -4,16 +4,17 @@ import json
 
 from tasks.artifact import Artifact
 from tasks.report import StageReport
-from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILE, Tokenizer
+from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 from tasks.workspace import Unit
 
 UNIT = "tokenizer"
 
 
 def write_tokenizer(unit: Unit, tokenizer: Tokenizer) -> None:
-    """`tokenizer.model` and `tokenizer.json` into the unit."""
-    unit.path(MODEL_FILE).write_bytes(tokenizer.model)
-    unit.add_file(MODEL_FILE)
+    """The vocabulary's own file and `tokenizer.json` into the unit."""
+    name = MODEL_FILES[tokenizer.kind]
+    unit.path(name).write_bytes(tokenizer.model)
+    unit.add_file(name)
     unit.path(DESCRIPTION_FILE).write_text(json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n")
     unit.add_file(DESCRIPTION_FILE)
 

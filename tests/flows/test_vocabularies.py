@@ -115,7 +115,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
     with pytest.raises(InputError, match=r"gone\.model does not exist"):
         compare_bases(text, [tmp_path / "gone.model"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match=r"no file there ends in `\.model`"):
+    with pytest.raises(InputError, match=r"no file there is named `\*\.model`"):
         compare_bases(text, [tmp_path / "empty"])
     with pytest.raises(InputError, match="no SentencePiece model"):
         compare_bases(text, [text])

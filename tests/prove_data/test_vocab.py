@@ -15,6 +15,7 @@ from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import train_donor
 from tasks.vocab.growing import grow, isolated, unreachable
+from tasks.vocab.merges import dead_pieces, grow_merges, prepared_merges
 from tasks.vocab.placing import place
 from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
 
@@ -121,6 +122,27 @@ def test_a_unigram_base_of_t5s_shape(data: Path, tmp_path: Path, measured: Measu
     chinese = list(documents(data, ("zh_techdocs",), kept_out=True))
     lost = sum(ours.decode(ours.encode(text)) != text for text in chinese)
     measured("vocab", "T5-shaped: Chinese documents that did not come back", lost, at_most=0, note=f"of {len(chinese)}")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_byte_level_base(name: str, data: Path, measured: Measured) -> None:
+    """OLMo's and GPT-NeoX's vocabulary of 50,280 pieces; its normaliser (NFC) is taken away."""
+    raw = gzip.decompress((data / "tokenizers" / "gpt_neox_olmo_50k.tokenizer.json.gz").read_bytes())
+    base, script, folder = prepared_merges(raw, "none", 0), SCRIPTS[name], TEXTS[name][0]
+    runs = [run for text in documents(data, (folder,), kept_out=False) for run in script.runs(text)]
+    grown = grow_merges(base, train_donor(lambda: runs, 10_000, 0.9995).candidates(script), script, 8000)
+    dead = len(set(dead_pieces(grown.model)) - set(dead_pieces(base)))
+    note = f"{len(grown.added)} added, {len(grown.intermediates)} of them to build others"
+    measured("vocab", f"byte-level, {name}: pieces never emitted", dead, at_most=0, note=note)
+    before, after = Tokenizer.of(base), Tokenizer.of(grown.model)
+    old = [line for line in lines(data, UNTOUCHED) if not script.occurs_in(line)]
+    both = zip(before.encode_batch(old), after.encode_batch(old), strict=True)
+    moved = sum(one.tolist() != other.tolist() for one, other in both)
+    measured("vocab", f"byte-level, {name}: lines with other ids", moved, at_most=0, note=f"of {len(old):,}")
+    unseen = [run for text in documents(data, (folder,), kept_out=True) for run in script.runs(text)]
+    costs = [sum(map(len, one.encode_batch(unseen))) / sum(map(len, unseen)) for one in (before, after)]
+    told = f"{costs[0]:.3f} -> {costs[1]:.3f} a character"
+    measured("vocab", f"byte-level, {name}: tokens by the base's", costs[1] / costs[0], at_most=0.5, note=told)
 
 
 def test_beside_chinese_llamas_recipe_on_the_same_text(data: Path, base: bytes, measured: Measured) -> None:

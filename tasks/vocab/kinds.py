@@ -1,0 +1,95 @@
+"""The three kinds of vocabulary that can be extended, behind the same few questions."""
+
+import itertools
+import json
+from collections.abc import Iterable
+
+import numpy as np
+
+from tasks.tokenizer import Tokenizer, is_json
+from tasks.vocab.base import BPE, KINDS, NORMAL, prepared_base, read_model, write_model
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.donor import LINES_AT_ONCE, Donor, emissions
+from tasks.vocab.growing import Growth, grow, unreachable
+from tasks.vocab.merges import dead_pieces, first_merges, grow_merges, pairs_of, readable_pieces
+from tasks.vocab.placing import place
+from tasks.vocab.sampling import training_lines
+from tasks.vocab.scripts import Script
+
+
+def kind_of(model: bytes) -> str:
+    """`bpe`, `unigram`, `byte-level`, or the type of a model that cannot be extended."""
+    if not is_json(model):
+        return KINDS.get(read_model(model).trainer_spec.model_type, "other")
+    kind = json.loads(model)["model"]["type"]
+    return "byte-level" if kind == "BPE" else kind.lower()
+
+
+def piece_count(model: bytes) -> int:
+    """Rows of the vocabulary."""
+    return len(readable_pieces(model)) if is_json(model) else len(read_model(model).pieces)
+
+
+def first_pieces(model: bytes, count: int) -> bytes:
+    """The same vocabulary with its first `count` pieces alone: an extended one as it was before."""
+    if is_json(model):
+        return first_merges(model, count)
+    parsed = read_model(model)
+    del parsed.pieces[count:]
+    parsed.trainer_spec.vocab_size = count
+    return write_model(parsed)
+
+
+def pieces_asked(config: VocabConfig) -> int:
+    """Pieces of the vocabulary that `config` asks for, those of its base included."""
+    if config.base is None:
+        return config.vocab_size
+    return piece_count(prepared_base(config)) + config.pieces_to_find
+
+
+def pieces_of(model: bytes, script: Script) -> list[str]:
+    """The pieces that are of one script."""
+    if is_json(model):
+        return [piece for piece in readable_pieces(model) if script.admits(piece)]
+    return [piece.piece for piece in read_model(model).pieces if piece.type == NORMAL and script.admits(piece.piece)]
+
+
+def extended(model: bytes, donor: Donor, script: Script, rows: int) -> Growth:
+    """The vocabulary with the `rows` candidates of `donor` that save most tokens."""
+    if is_json(model):
+        return grow_merges(model, donor.candidates(script), script, rows)
+    if read_model(model).trainer_spec.model_type == BPE:
+        return grow(model, donor.candidates(script), script, rows)
+    return place(model, donor, script, rows)
+
+
+def never_emitted(model: bytes) -> list[str]:
+    """The pieces that the library never emits for their own text."""
+    return dead_pieces(model) if is_json(model) else unreachable(model)
+
+
+def stands(before: bytes, after: bytes) -> bool:
+    """Whether all that `before` consists of stands where it stood in `after`."""
+    if not is_json(before):
+        old, new = read_model(before).pieces, read_model(after).pieces
+        return list(new[: len(old)]) == list(old)
+    old, new = json.loads(before), json.loads(after)
+    merges = pairs_of(old["model"]["merges"])
+    return (
+        old["added_tokens"] == new["added_tokens"]
+        and old["model"]["vocab"].items() <= new["model"]["vocab"].items()
+        and merges == pairs_of(new["model"]["merges"])[: len(merges)]
+    )
+
+
+def emitted(model: bytes, runs: Iterable[str]) -> np.ndarray:
+    """How often each id is emitted on stretches of a script, int64 [pieces]."""
+    if not is_json(model):
+        return emissions(model, runs)
+    tokenizer = Tokenizer.of(model)
+    counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    lines = training_lines(runs)
+    while some := list(itertools.islice(lines, LINES_AT_ONCE)):
+        for ids in tokenizer.encode_batch(some):
+            counts += np.bincount(ids, minlength=len(counts))
+    return counts
