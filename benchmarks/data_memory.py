@@ -6,7 +6,7 @@
 The input is real text of eight corpora, again and again with every seventh word changed (`edited_texts`); sizes are GB
 of its JSON lines. Sample reads them, and each of the other stages all that sample left, by the code that a run uses and
 in a process of its own. Memory is the proportional set size (PSS of /proc/PID/smaps_rollup) of that process and all
-below it, looked at every 20 ms: pages that two of them share count once. Pages of mapped files count too, though the
+below it, looked at every 50 ms: pages that two of them share count once. Pages of mapped files count too, though the
 system takes them back when it needs them; `own` is what remains without them.
 
 Fails where a peak is above 2 GB, or where that of the largest input is above 1.15 times that of the smallest + 64 MB.
@@ -31,7 +31,7 @@ from stage_build import STAGES
 CEILING_MB = 2000.0
 GROWTH = 1.15
 GROWTH_MB = 64.0
-LOOK_SECONDS = 0.02
+LOOK_SECONDS = 0.05
 PROGRAM = PROJECT / "benchmarks" / "stage_build.py"
 
 
