@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from flows.remarks import remarks
 from flows.road import STAGES
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
@@ -65,6 +66,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "files": lambda: _facts(reports, "sample", "files").get("files", {}),
         "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
         "funnel": lambda: funnel(reports),
+        "remarks": lambda: remarks(reports, _settings(artifacts, "sample")),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
         "mixture": lambda: mixture(reports),
@@ -291,3 +293,7 @@ def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str,
     if stage not in reports:
         return {}
     return {key: reports[stage].facts[key] for key in keys if key in reports[stage].facts}
+
+
+def _settings(artifacts: dict[str, Artifact], stage: str) -> dict[str, Any]:
+    return artifacts[stage].manifest["identity_parts"]["params"] if stage in artifacts else {}

@@ -40,6 +40,8 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
     tell = (_passed_over, _removed, _recall, _leaks, _vocabulary, _nothing_measured, _loss, _times)
     for line in filter(None, (told(findings) for told in tell)):
         console.print(_hanging(line))
+    for remark in findings["remarks"]:
+        console.print(_hanging(f"[bold yellow]warning[/]       {escape(remark)}"))
     conserved = conservation_line(findings["conservation"])
     if conserved:
         style = "" if findings["conservation"]["balanced"] else "bold red"

@@ -11,7 +11,8 @@ GUARDED_FROM_DOCUMENTS = 100
 def check_wipe_out(stage: str, report: StageReport, limit: float, overrides: Mapping[str, float]) -> None:
     """Raise GuardError where a stage dropped more than `limit` (a share of documents) of a source, or every document.
 
-    Sources under 100 documents are not guarded each by itself. `overrides` gives other limits by source name; with 1.0
+    Sources under 100 documents are not guarded each by itself: of a handful a rule may rightly drop all. One that ends
+    empty is a remark of the run (`flows/remarks.py`). `overrides` gives other limits by source name; with 1.0
     for all of them nothing is guarded.
     """
     for source, counts in sorted(report.sources.items()):

@@ -140,7 +140,8 @@ class CleanConfig(StrictConfig):
     """A quality classifier, trained in this stage; none by default."""
 
     wipe_out_limit: float = Field(default=0.9, gt=0, le=1)
-    """Largest share of a source's documents that may be dropped (0 to 1)."""
+    """Largest share of a source's documents that may be dropped (0 to 1) before the stage stops. Sources of fewer than
+    100 documents are not guarded; of one that ends empty the run's screen and page tell."""
 
     wipe_out_overrides: dict[str, float] = Field(default_factory=dict)
     """Source name -> its own wipe-out limit (0 to 1)."""

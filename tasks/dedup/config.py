@@ -39,7 +39,8 @@ class DedupConfig(StrictConfig):
     planted_pairs: int = Field(default=300, ge=0, le=100_000)
     """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
     wipe_out_limit: float = Field(default=0.9, gt=0.0, le=1.0)
-    """Largest share of a source's documents (0 to 1) that may be removed before the stage stops."""
+    """Largest share of a source's documents (0 to 1) that may be removed before the stage stops. Sources of fewer than
+    100 documents are not guarded; of one that ends empty the run's screen and page tell."""
     wipe_out_overrides: dict[str, float] = Field(default_factory=dict)
     """Other limits by source."""
     seed: int = Field(default=0, ge=0)

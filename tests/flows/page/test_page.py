@@ -78,6 +78,7 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
     assert {"figure-training", "figure-bits", "figure-duplicates", "figure-scores0"} <= set(reader.ids)
     assert "could not be made" not in reader.text
     assert "47% under the unigram" in reader.text
+    assert "web 50.0% and not 60.0% (others have more); books 50.0% and not 40.0% (what others lack" in reader.text
     assert "At 0.8 and above 49 of 50 were found: recall 0.980 (95% interval 0.900 to 0.990)." in reader.text
     assert "Together 48 of 50 were found: recall 0.960 (95% interval 0.865 to 0.989)." in reader.text
     assert "Of 50 reports, 50 near misses included, 49 were right: precision 0.980 (0.895 to 0.996)." in reader.text

@@ -30,6 +30,7 @@ def test_one_screen_tells_the_run(made_run: Any):
         "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of planted, by similarity: 0.5-0.6 3/25",
         "vocabulary 512 pieces on a base of 480; tokens a character: en 0.250 to 0.250, zh 1.500 to 0.600; 0 lines of",
         "leaked cloze 1 of 2 items; planted items found 48/50, recall 0.960 (0.865 to 0.989)",
+        "warning training read another mixture than the recipe asks for: web 50.0% and not 60.0%",
         "6.000 -> 3.300 nats a token in 10 steps",
         "32 documents read = 1 rejected + 1 not selected",
     ):

@@ -1,0 +1,86 @@
+"""What a run must say of itself: sources that gave nothing, and shares that are not the recipe's."""
+
+from collections import Counter
+from typing import Any
+
+from flows.remarks import remarks
+from tasks.report import SourceCounts, StageReport
+
+
+def reported(sources: dict[str, SourceCounts], **facts: Any) -> StageReport:
+    report = StageReport()
+    report.sources, report.facts = sources, facts
+    return report
+
+
+def counts(documents_in: int, documents_out: int, **dropped: int) -> SourceCounts:
+    return SourceCounts(documents_in, documents_out, dropped=Counter(dropped))
+
+
+def mixed(weight: float, planned: float, realised: float) -> dict[str, Any]:
+    shares = {"weight": weight, "planned_share": planned, "realised_share": realised}
+    return {**shares, "tokens": 1200, "reads": round(100 * realised), "epochs": 4.0}
+
+
+def test_a_small_source_that_a_rule_empties_is_told_with_the_rule():
+    sample = reported({"prose": counts(9, 9), "mixed": counts(2, 2)})
+    clean = reported({"prose": counts(9, 8, short=1), "mixed": counts(2, 0, gopher_words_min=2)})
+    assert remarks({"sample": sample, "clean": clean}, {}) == [
+        "source `mixed` gave nothing to train on: 2 of 2 dropped in clean by gopher_words_min"
+    ]
+
+
+def test_every_fate_of_an_emptied_source_is_told():
+    lost = SourceCounts(9, 6, not_selected=2, rejected=1)
+    sample = reported({"mixed": lost, "prose": counts(1, 1)})
+    clean = reported({"mixed": counts(6, 2, short=1, ugly=3), "prose": counts(1, 1)})
+    dedup = reported({"mixed": counts(2, 0, copy=2), "prose": counts(1, 1)})
+    assert remarks({"sample": sample, "clean": clean, "dedup": dedup}, {}) == [
+        "source `mixed` gave nothing to train on: 2 of 9 not selected in sample, 1 of 9 rejected in sample as"
+        " unreadable, 4 of 9 dropped in clean by ugly (3), short (1), 2 of 9 dropped in dedup by copy"
+    ]
+
+
+def test_a_source_without_documents_is_told_and_one_without_weight_is_not():
+    plan = {"prose": {"weight": 1.0}, "empty": {"weight": 0.5}, "left out": {"weight": 0}}
+    sample = reported({"prose": counts(1, 1)}, mixture_plan=plan)
+    assert remarks({"sample": sample}, {}) == ["source `empty` gave nothing to train on: its files hold no document"]
+
+
+def test_a_mixture_a_point_off_the_weights_is_told_with_its_cause():
+    plan = {"prose": {"weight": 0.5}, "code": {"weight": 0.5}}
+    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    mixture = {"prose": mixed(0.5, 0.9, 0.9), "code": mixed(0.5, 0.1, 0.1)}
+    chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
+    told = (
+        "training read another mixture than the recipe asks for: code 10.0% and not 50.0% (its 1,200 tokens are read"
+        " 4.00 times, as often as is allowed); prose 90.0% and not 50.0% (what others lack went to it)"
+    )
+    assert remarks({"sample": sample, "chunk": chunk}, {"limit": 1.0}) == [told]
+    small = f"{told}. The limit of 1.00% leaves sources too small for their weights"
+    assert remarks({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == [small]
+
+
+def test_a_mixture_within_a_point_of_the_weights_is_as_asked():
+    plan = {"prose": {"weight": 0.5}, "code": {"weight": 0.5}}
+    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    mixture = {"prose": mixed(0.5, 0.5, 0.509), "code": mixed(0.5, 0.5, 0.491)}
+    chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
+    assert remarks({"sample": sample, "chunk": chunk}, {"limit": 0.01}) == []
+
+
+def test_a_source_that_is_gone_counts_as_a_share_of_nothing():
+    plan = {"prose": {"weight": 0.7}, "code": {"weight": 0.3}}
+    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    chunk = reported({"prose": counts(9, 9)}, mixture={"prose": mixed(1.0, 1.0, 1.0)})
+    *_, shares = remarks({"sample": sample, "chunk": chunk}, {})
+    assert "code 0.0% and not 30.0% (nothing of it was left); prose 100.0% and not 70.0% (what others lack" in shares
+
+
+def test_with_a_temperature_the_weights_are_those_that_chunk_found():
+    plan = {"prose": {"weight": 0.9}, "code": {"weight": 0.1}}
+    sample = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture_plan=plan)
+    mixture = {"prose": mixed(0.8, 0.8, 0.8), "code": mixed(0.2, 0.2, 0.2)}
+    chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
+    assert remarks({"sample": sample, "chunk": chunk}, {"temperature": 2.0}) == []
+    assert len(remarks({"sample": sample, "chunk": chunk}, {})) == 1
