@@ -7,5 +7,7 @@ for characters outside the vocabulary, so every text can be written back exactly
 Or a released vocabulary, extended by rows for new scripts that are found in the run's documents (`extending.py`): the
 base's ids and the ids of text without those scripts stay, and every added row can be emitted.
 
-Out: `tokenizer.model` (SentencePiece's own file) and `tokenizer.json` (kind, size, special ids, digest of the model).
+Both kinds may be byte-level instead (Radford et al., 2019), in the format of the library `tokenizers`.
+
+Out: `tokenizer.model` (SentencePiece's own file) or `byte_level.json`, and `tokenizer.json` (kind, size, special ids, digest of the model).
 """

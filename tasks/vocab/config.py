@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from tasks.config import RUNTIME, StrictConfig
 
+COVERAGE = 0.9995
 TRAINED = ("vocab_size", "model_type", "split_digits")
 """What a base decides by itself."""
 OF_A_BASE = ("extend", "normaliser", "sentinels", "embedding_rows")
@@ -19,15 +20,17 @@ class VocabConfig(StrictConfig):
 
     vocab_size: int = Field(default=32_000, ge=300, le=1_048_576)
     """Pieces in the vocabulary, special tokens and the 256 byte pieces included."""
-    model_type: Literal["bpe", "unigram"] = "bpe"
-    """How pieces are found: `bpe` merges the most frequent pair, `unigram` prunes by likelihood (slower)."""
-    character_coverage: float = Field(default=0.9995, ge=0.9, le=1.0)
-    """Share of all characters in the sample that must get a piece of their own; the rest are spelled in bytes."""
+    model_type: Literal["bpe", "unigram", "byte_level"] = "bpe"
+    """How pieces are found: `bpe` merges the most frequent pair of characters, `unigram` prunes by likelihood (slower),
+    `byte_level` merges bytes as GPT-2 does."""
+    character_coverage: float = Field(default=COVERAGE, ge=0.9, le=1.0)
+    """Share of all characters in the sample that must get a piece of their own; the rest are spelled in bytes. Without
+    meaning for `byte_level`."""
     split_digits: bool = True
     """Every digit is a piece of its own, so that numbers are spelled the same everywhere."""
     base: Annotated[Path | None, RUNTIME] = None
-    """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model. Its ids
-    stay; its content, not its place, is part of the identity."""
+    """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model, or the
+    `tokenizer.json` of a byte-level one. Its ids stay; its content, not its place, is part of the identity."""
     extend: dict[Literal["zh", "ru"], Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
     """Language -> rows added to the base for its script, found in this run's text: `zh` Chinese characters and words,
     `ru` words in Cyrillic letters. Empty: the base as it is."""
@@ -63,6 +66,8 @@ class VocabConfig(StrictConfig):
             for name in OF_A_BASE:
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                     raise ValueError(f"`{name}` speaks of a base; name one in `base`, or leave `{name}` out")
+            if self.model_type == "byte_level" and self.character_coverage != COVERAGE:
+                raise ValueError("`character_coverage` has no meaning for `byte_level`, where bytes write all")
             return self
         for name in TRAINED:
             if getattr(self, name) != type(self).model_fields[name].default:

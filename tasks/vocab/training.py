@@ -17,6 +17,7 @@ from tasks.report import StageReport
 from tasks.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts, training_lines
+from tasks.vocab.training_bytes import train_merges
 from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
 from tasks.workspace import Workspace
 
@@ -29,7 +30,7 @@ _NEEDS = re.compile(r"smaller than required_chars\. (\d+) vs (\d+)")
 
 
 def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Workspace) -> StageReport:
-    """Train and write `tokenizer.model` and `tokenizer.json`.
+    """Train and write the vocabulary's own file and `tokenizer.json`.
 
     Raises InputError when the text cannot give `vocab_size` pieces or its characters do not fit into them.
     """
@@ -51,7 +52,10 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
                 workspace.advance(sampled.total(), sum(plan.values()), "bytes")
             yield text
 
-    tokenizer = Tokenizer(train_pieces(sample(), config))
+    if config.model_type == "byte_level":
+        tokenizer = Tokenizer.of(train_merges(sample(), config))
+    else:
+        tokenizer = Tokenizer(train_pieces(sample(), config))
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
         unit.report = count_documents(documents)
