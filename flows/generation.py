@@ -12,11 +12,11 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
     folder = Path(model)
     if (folder / MANIFEST).exists():
         trained = Artifact.open(folder)
-        parent = trained.manifest["parents"].get("tokenizer")
+        parent = trained.manifest["parents"].get("vocab")
         if parent is None:
             raise InputError(f"generate {model}: this is an artifact of the stage `{trained.stage}`, not a model")
         return trained, Artifact.open(folder.parent.parent / parent["stage"] / parent["identity"])
-    artifacts = run_artifacts(open_run(root, None if model == "latest" else model, needs="train"))
+    artifacts = run_artifacts(open_run(root, model, needs="train"))
     if "train" not in artifacts:
         raise InputError(f"generate {model}: this run ended before training; choose another with `bessemer ls`")
     return artifacts["train"], artifacts["vocab"]

@@ -18,12 +18,16 @@ from model.errors import InputError
 from tasks.artifact import Artifact, read_table
 
 EXCERPT_CHARS = 160
+LATEST = "latest"
+UNDER_WAY = "in progress"
 LEDGER_STAGES = ("clean", "dedup", "decontaminate")
 
 
 def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str, Any]:
-    """The record of a run by id (or unique beginning of it); without an id, the latest that has the stage `needs`."""
+    """The record of a run by id (or unique beginning of it); without an id, or for `latest`, the latest that has the
+    stage `needs`."""
     runs = list_runs(root)
+    run_id = None if run_id == LATEST else run_id
     if run_id is None:
         runs = [run for run in runs if any(entry["stage"] == needs and "path" in entry for entry in run["stages"])]
     if not runs:
@@ -57,7 +61,7 @@ class Life:
     byte: int
     excerpt: str
     events: list[dict[str, Any]] = field(default_factory=list)
-    fate: str = "in progress"
+    fate: str = UNDER_WAY
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -91,8 +95,19 @@ def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, An
     return found
 
 
-def life_of(artifacts: dict[str, Artifact], doc_id: bytes) -> Life:
-    """Everything that happened to a sampled document, from file and record to the steps that trained on it."""
+def life_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> Life:
+    """Everything that happened to a sampled document, from file and record to the steps that trained on it.
+
+    `ended` says that the run goes no further, so that what it kept last is the document's fate.
+    """
+    life = _life_so_far(artifacts, doc_id)
+    if ended and life.fate == UNDER_WAY:
+        last = [stage for stage in ("sample", *LEDGER_STAGES) if stage in artifacts][-1]
+        life.fate = f"kept in {last}, and the run went no further with it"
+    return life
+
+
+def _life_so_far(artifacts: dict[str, Artifact], doc_id: bytes) -> Life:
     sample = _need(artifacts, "sample")
     row = _row_of(sample, "documents", doc_id)
     if row is None:
@@ -113,7 +128,7 @@ def life_of(artifacts: dict[str, Artifact], doc_id: bytes) -> Life:
             if entry["action"] in ("drop", "hold_out"):
                 verb = "dropped" if entry["action"] == "drop" else "held out for evaluation"
                 life.fate = f"{verb} in {stage} by rule `{entry['rule']}`"
-        if life.fate != "in progress":
+        if life.fate != UNDER_WAY:
             return life
     leaks = artifacts["decontaminate"].table("leaks")
     for leak in leaks.filter(pc.equal(leaks.column("doc_id"), pa.scalar(doc_id, pa.binary(16)))).to_pylist():
@@ -170,7 +185,8 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
     mine = steps.filter(pc.equal(steps.column("step"), step)).to_pylist()
     if not mine:
         last = pc.max(steps.column("step")).as_py()
-        raise InputError(f"step {step}: the run trained steps {pc.min(steps.column('step')).as_py()} to {last}")
+        first = pc.min(steps.column("step")).as_py()
+        raise InputError(f"step {step}: the run trained steps {first} to {last}; they are counted from 0")
     metrics = train.table("metrics")
     metric = metrics.filter(pc.equal(metrics.column("step"), step)).to_pylist()
     order = chunk.table("order")

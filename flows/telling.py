@@ -118,7 +118,7 @@ def tell_reject(reject: dict[str, Any], console: Console) -> None:
     console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
 
 
-def tell_step(told: dict[str, Any], console: Console) -> None:
+def tell_step(told: dict[str, Any], run_id: str, console: Console) -> None:
     """The documents of one step as a table."""
     state = "applied" if told["applied"] else "skipped by the guard"
     loss = f", loss {told['loss']:.4f}" if told["loss"] is not None else ""
@@ -138,4 +138,6 @@ def tell_step(told: dict[str, Any], console: Console) -> None:
             escape(" ".join(document["text"].split())),
         )
     console.print(table)
-    console.print("[dim]the life of one of them: bessemer why DOCUMENT; rows, pieces and byte ranges: --json[/]")
+    console.print(
+        f"[dim]the life of one of them: bessemer why DOCUMENT --run {run_id}; rows, pieces, byte ranges: --json[/]"
+    )

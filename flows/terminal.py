@@ -1,5 +1,6 @@
 """What a person sees while a run works: one bar a stage, the sentence why it runs, and what became of it."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -22,6 +23,8 @@ from rich.text import Text
 from tasks.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
 from tasks.build import Watcher
 
+QUIET_SECONDS = 30.0
+"""Where no bar can be drawn (a log, a pipe), a line this often says how far a stage is."""
 OUTCOME_STYLES = {BUILT: "green", REUSED: "cyan", ACCEPTED: "yellow", REPRODUCED: "magenta"}
 
 
@@ -43,6 +46,7 @@ class ProgressBars(Watcher):
             disable=not console.is_terminal,
         )
         self._bars: dict[str, TaskID] = {}
+        self._last_line: dict[str, float] = {}
 
     def __enter__(self) -> "ProgressBars":
         self._progress.start()
@@ -54,6 +58,12 @@ class ProgressBars(Watcher):
         self._progress.stop()
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        if not self.console.is_terminal:
+            now = time.monotonic()
+            if now - self._last_line.setdefault(stage, now) >= QUIET_SECONDS:
+                self._last_line[stage] = now
+                self._print(stage, Text(f"{done:,}{f' of {total:,}' if total else ''} {unit}", style="dim"))
+            return
         if stage not in self._bars:
             self._bars[stage] = self._progress.add_task(stage, total=total, unit=unit)
         self._progress.update(self._bars[stage], completed=done, total=total, unit=unit)

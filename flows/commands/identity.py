@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, RunId, Settings, share
+from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, share
 from flows.commands.output import console, print_json, told_errors
 
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one that ships.")]
@@ -42,7 +42,12 @@ def accept(
         str, typer.Argument(help="The stage whose standing artifact may answer; `all` goes through them.")
     ],
     recipe: RecipeName,
-    because: Annotated[str, typer.Option(help="Why the change cannot change the result; kept with your name.")] = "",
+    because: Annotated[
+        str,
+        typer.Option(
+            help="Why the change cannot change the result, kept with your name; without it, differences are only shown."
+        ),
+    ] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Take an earlier word back.")] = False,
     whatever_changed: Annotated[
         bool, typer.Option("--whatever-changed", help="Also where settings or inputs differ: your word against theirs.")
@@ -70,12 +75,12 @@ def accept(
             path = accepting.take_back(chosen, root, stage)
             typer.echo(f"taken back: {path} is removed, the stage will be built again")
             return
-        if not because:
-            raise RecipeError(f'accept {stage}: say why with --because "..."; it stays with your name in the alias')
         written: list[dict[str, object]] = []
         for alias in accepting.proposals(chosen, root, stage, because):
             if not as_json:
                 tell_proposal(alias, console())
+            if not because:
+                raise RecipeError(f'accept {stage}: say why with --because "..."; it stays with your name in the alias')
             if not yes and not typer.confirm("accept it?"):
                 raise typer.Exit(1)
             path = accepting.accept(root, alias, whatever_changed=whatever_changed)
@@ -88,7 +93,9 @@ def accept(
 
 def verify(
     stage: Annotated[str | None, typer.Argument(help="Only this stage's artifacts; all by default.")] = None,
-    run_id: RunId = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="Only what this run ended with: its id, its beginning, or `latest`.")
+    ] = None,
     set_aside: Annotated[
         bool, typer.Option("--set-aside", help="Rename damaged artifacts, so that the next run builds them again.")
     ] = False,

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, tell_run, told_errors
 
 
 def leaks(
@@ -28,13 +28,15 @@ def leaks(
         unknown = sorted(set(state or ()) - set(STATES))
         if unknown:
             raise RecipeError(f"--state {unknown[0]}: an item is one of {', '.join(STATES)}")
-        artifacts = run_artifacts(open_run(root, run_id, needs="decontaminate"))
+        record = open_run(root, run_id, needs="decontaminate")
+        artifacts = run_artifacts(record)
         counts = count_states(artifacts["decontaminate"])
         names = benchmarks or ([line["benchmark"] for line in counts] if state or as_json else [])
         items = list_items(artifacts, names, state or list(STATES))
         if as_json:
             print_json({"benchmarks": counts, "items": items})
             return
+        tell_run(record)
         from flows.telling import leak_counts_table, tell_item
 
         if not names:

@@ -9,7 +9,9 @@ from flows.commands.output import print_json, told_errors
 
 
 def generate(
-    model: Annotated[str, typer.Argument(help="Run id or its beginning, `latest`, or the folder of a MODEL artifact.")],
+    model: Annotated[
+        str, typer.Argument(help="Run id or its beginning, `latest`, or a model's folder, artifacts/train/ID.")
+    ],
     prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
     tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 100,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,

@@ -9,7 +9,7 @@ Root = Annotated[
     Path, typer.Option("--root", envvar="BESSEMER_ROOT", help="Folder of all artifacts and runs.", show_default=True)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-RunId = Annotated[str | None, typer.Option("--run", help="Run id or its beginning; the latest run by default.")]
+RunId = Annotated[str | None, typer.Option("--run", help="Run id or its beginning; `latest` by default.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Overrule a recipe value, e.g. --set dedup.threshold=0.9"),
@@ -30,11 +30,6 @@ OnlyStage = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Rebuild the selected stages and compare with what stands.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]
 DEFAULT_ROOT = Path("bessemer-data")
-
-
-def run_word(word: str) -> str | None:
-    """The run that a RUN argument means; None for the latest."""
-    return None if word == "latest" else word
 
 
 def share(text: str, option: str = "--limit") -> float:

@@ -48,6 +48,11 @@ def console(stderr: bool = False) -> Any:
     return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_WIDTH)
 
 
+def tell_run(record: dict[str, Any]) -> None:
+    """Which run the answer is from, on stderr: without an id it is the latest that can answer."""
+    typer.secho(f"run {record['run_id']}, recipe {record['recipe_name']}", dim=True, err=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON value on stdout."""
     json.dump(value, sys.stdout, indent=1, default=str)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId, run_word
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId
+from flows.commands.output import console, print_json, tell_run, told_errors
 from flows.commands.running import finish
 
 MOST_LIVES = 5
@@ -41,20 +41,35 @@ def why(
     """Tell a document's life: from file and record to the steps that trained on it, or to the rule that removed it."""
     with told_errors():
         from flows.lineage import find_documents, life_of, open_run, rejects_of, run_artifacts
+        from flows.unsampled import listed_files, why_unsampled
         from model.errors import InputError
 
-        artifacts = run_artifacts(open_run(root, run_id))
+        record = open_run(root, run_id)
+        artifacts = run_artifacts(record)
         found = find_documents(artifacts, document)
         rejects = rejects_of(artifacts, document)
+        others: list[str] = []
         if not found and not rejects:
-            raise InputError(
-                f"why {document}: no sampled document has this id or path, and no record of such a path was rejected."
-                f" Either no source lists it, or sampling did not select it (such documents take no row)."
-            )
-        lives = [life_of(artifacts, doc_id) for doc_id in found[:MOST_LIVES]]
+            files = listed_files(root / "runs" / record["run_id"], document)
+            for file in files:
+                of_file = find_documents(artifacts, file.relative)
+                found += of_file
+                if not of_file:
+                    others.append(why_unsampled(file, artifacts["sample"]))
+            if not files:
+                raise InputError(
+                    f"why {document}: run {record['run_id']} sampled no document of this id or path and rejected no"
+                    f" record of it, and no source lists such a file as data. Give the beginning of an id, or a part of"
+                    f" the file's path; another run with --run."
+                )
+        ended = record["state"] != "running"
+        lives = [life_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
         if as_json:
-            print_json({"documents": [life.to_json() for life in lives], "rejects": rejects})
+            print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
             return
+        tell_run(record)
+        for sentence in others:
+            console().print(sentence, markup=False)
         from flows.telling import tell_life, tell_reject
 
         for life in lives:
@@ -75,13 +90,15 @@ def step(
     with told_errors():
         from flows.lineage import open_run, run_artifacts, step_of
 
-        told = step_of(run_artifacts(open_run(root, run_word(run_id), needs="train")), number)
+        record = open_run(root, run_id, needs="train")
+        told = step_of(run_artifacts(record), number)
         if as_json:
             print_json(told)
             return
+        tell_run(record)
         from flows.telling import tell_step
 
-        tell_step(told, console())
+        tell_step(told, record["run_id"], console())
 
 
 def report(
@@ -94,6 +111,6 @@ def report(
         from flows.lineage import open_run
         from flows.page import write_page
 
-        record = open_run(root, run_word(run_id))
+        record = open_run(root, run_id)
         page = write_page(root / "runs" / record["run_id"], root)
         finish({**record, "page": str(page)}, root, as_json)

@@ -23,7 +23,10 @@ from flows.commands.output import console, print_json, told_errors
 
 def run(
     recipe: Annotated[
-        str, typer.Argument(help="A recipe file, or the name of one that ships: quickstart, multilingual.")
+        str,
+        typer.Argument(
+            help="A recipe file, or the name of one that ships: quickstart, multilingual, gpt3, opt_175b, yalm_100b."
+        ),
     ],
     root: Root = DEFAULT_ROOT,
     limit: Limit = "100%",

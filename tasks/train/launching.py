@@ -44,7 +44,8 @@ def run_trainer(
     max_seconds: float | None,
     stop_seconds: float,
 ) -> None:
-    """Run `python <arguments>` to its end; every JSON line of its stdout goes to `on_log`, its stderr to `log_path`.
+    """Run `python <arguments>` to its end; every JSON line of its stdout goes to `on_log`, all that it says to
+    `log_path`.
 
     Raises the error class of the trainer's exit code with its last words; Infra when it was killed by a signal or hung
     (`heartbeat` untouched for `hang_seconds`); GuardError when it passed `max_seconds`. However this function is left,
@@ -111,9 +112,8 @@ def _hear(line: bytes, on_log: OnLog, log: IO[bytes]) -> None:
         message = None
     if isinstance(message, dict):
         on_log(message)
-    else:
-        log.write(line + b"\n")
-        log.flush()
+    log.write(line + b"\n")
+    log.flush()
 
 
 class _Patience:

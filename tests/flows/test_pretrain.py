@@ -197,7 +197,7 @@ def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str,
     assert reject["byte"] == len(b"A cast of ")
     unknown = bessemer("why", "nobody.txt", "--root", root, check=False)
     assert unknown.returncode == 3
-    assert "no sampled document has this id or path" in unknown.stderr
+    assert "sampled no document of this id or path" in unknown.stderr
 
 
 def test_step_names_documents_whose_texts_agree_with_the_tokens(
@@ -248,6 +248,10 @@ def test_generate_writes_the_same_text_for_the_same_seed(root: Path, first: dict
     text = bessemer(*words).stdout
     assert text.startswith("The blast")
     assert bessemer(*words).stdout == text
+    (folder,) = [entry["path"] for entry in first["stages"] if entry["stage"] == "train"]
+    assert bessemer("generate", folder, *words[2:]).stdout == text
+    other = bessemer("generate", Path(folder).parents[1] / "vocab", "--root", root, check=False)
+    assert other.returncode == 3
 
 
 def test_ls_and_report(root: Path, first: dict[str, Any]) -> None:

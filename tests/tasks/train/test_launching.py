@@ -36,10 +36,11 @@ def launch(tmp_path: Path, code: str, *arguments: str, **patience: Any) -> list[
     return messages
 
 
-def test_json_lines_are_heard_and_all_else_goes_to_the_log(tmp_path):
+def test_json_lines_are_heard_and_all_that_is_said_goes_to_the_log(tmp_path):
     code = "import sys; print('{\"step\": 1}'); print('stray'); sys.stderr.write('human\\n'); print('{\"step\": 2}')"
     assert launch(tmp_path, code) == [{"step": 1}, {"step": 2}]
-    assert sorted((tmp_path / "runs" / "train.log").read_text().split()) == ["human", "stray"]
+    lines = (tmp_path / "runs" / "train.log").read_text().splitlines()
+    assert sorted(lines) == ["human", "stray", '{"step": 1}', '{"step": 2}']
 
 
 def test_a_last_line_without_line_end_is_heard(tmp_path):

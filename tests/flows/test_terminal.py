@@ -1,0 +1,26 @@
+"""Where no bar can be drawn, a line now and then says how far a stage is."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from flows import terminal
+from flows.terminal import ProgressBars
+
+
+def told(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(terminal, "QUIET_SECONDS", seconds)
+    out = io.StringIO()
+    with ProgressBars(Console(file=out, width=80)) as bars:
+        bars.progress("train", 10, 1000, "steps")
+        bars.progress("train", 11, 1000, "steps")
+    return [" ".join(line.split()) for line in out.getvalue().splitlines() if line.strip()]
+
+
+def test_a_line_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(0.0, monkeypatch) == ["train 10 of 1,000 steps", "train 11 of 1,000 steps"]
+
+
+def test_quick_stages_say_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told(60.0, monkeypatch) == []

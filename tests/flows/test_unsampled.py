@@ -1,0 +1,46 @@
+"""`why` knows files that left no document, and what a run kept that went no further."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.lineage import open_run, run_artifacts
+
+
+def bessemer(*words: object) -> str:
+    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
+
+
+@pytest.fixture(scope="module")
+def halved(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[str]]:
+    """A root with a run of the first stage that kept half of every source, and the notes that it kept."""
+    root = tmp_path_factory.mktemp("halved")
+    bessemer("run", foundry / "foundry.toml", "--root", root, "--only", "sample", "--limit", "50%", "--json")
+    sample = run_artifacts(open_run(root, None))["sample"]
+    return root, {origin["path"] for origin in sample.table("documents").column("origin").to_pylist()}
+
+
+def why(root: Path, wanted: object) -> dict[str, Any]:
+    return json.loads(bessemer("why", wanted, "--root", root, "--run", "latest", "--json"))
+
+
+def test_a_file_that_was_not_selected_is_told(halved: tuple[Path, set[str]]) -> None:
+    root, kept = halved
+    away = next(name for name in (f"note-{number:02d}.txt" for number in range(60)) if name not in kept)
+    told = why(root, away)
+    assert told["documents"] == told["rejects"] == []
+    (sentence,) = told["others"]
+    assert sentence.startswith(f"notes: {away}: read and not selected; of the records of `notes` sampling kept 50.0%")
+
+
+def test_what_is_kept_by_a_run_that_ended_is_not_in_progress(halved: tuple[Path, set[str]], foundry: Path) -> None:
+    root, kept = halved
+    name = next(name for name in sorted(kept) if name.startswith("note-"))
+    (life,) = why(root, name)["documents"]
+    assert life["fate"] == "kept in sample, and the run went no further with it"
+    assert why(root, foundry / "notes" / name)["documents"] == [life], "the file's real path is not within the source"
