@@ -154,7 +154,7 @@ def _expand(source: Source, pattern: str) -> tuple[str, list[str], str]:
     if not glob.has_magic(pattern):
         raise InputError(
             f"sample: source `{source.name}` asks for {pattern}, and {path} does not exist."
-            f" Correct the path in the recipe, or mount what holds it."
+            f" Correct the path in the recipe (or a variable in it: --set variables.NAME=...), or mount what holds it."
         )
     root = os.fspath(_fixed_part(Path(path)))
     # A folder that is named like a file of data stays in the list: the reader will reject it by name.
@@ -167,7 +167,7 @@ def _expand(source: Source, pattern: str) -> tuple[str, list[str], str]:
         state = "exists, but nothing in it matches" if os.path.isdir(root) else "does not exist"
         raise InputError(
             f"sample: source `{source.name}` asks for {pattern}, and no file matches; its fixed part {root} {state}."
-            f" Correct the pattern in the recipe."
+            f" Correct the pattern in the recipe, or a variable in it: --set variables.NAME=..."
         )
     return root, files, "pattern"
 
