@@ -10,7 +10,7 @@ from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.comparison import Meter, ratio
-from tasks.vocab.kinds import first_pieces, kind_of
+from tasks.vocab.kinds import first_pieces, json_model_type, kind_of
 
 FILES = ("*.model", "*tokenizer.json")
 """Names of vocabularies' files: SentencePiece's, and those of the library `tokenizers`."""
@@ -88,7 +88,9 @@ def _models(bases: Sequence[Path]) -> list[Path]:
     found: list[Path] = []
     for base in bases:
         if base.is_dir():
-            found += sorted(path for pattern in FILES for path in base.rglob(pattern))
+            inside = sorted(path for pattern in FILES for path in base.rglob(pattern))
+            # A run's artifacts describe their vocabulary in a file of the same name.
+            found += [path for path in inside if path.suffix != ".json" or json_model_type(path.read_bytes())]
         elif base.is_file():
             found.append(base)
         else:

@@ -9,5 +9,6 @@ base's ids and the ids of text without those scripts stay, and every added row c
 
 Both kinds may be byte-level instead (Radford et al., 2019), in the format of the library `tokenizers`.
 
-Out: `tokenizer.model` (SentencePiece's own file) or `byte_level.json`, and `tokenizer.json` (kind, size, special ids, digest of the model).
+Out: `tokenizer.model` (SentencePiece's own file) or `byte_level.json`, and `tokenizer.json` (kind, size, special ids,
+digest of the model).
 """

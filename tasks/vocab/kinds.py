@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from model.errors import InputError
 from tasks.tokenizer import Tokenizer, is_json
 from tasks.vocab.base import BPE, KINDS, NORMAL, prepared_base, read_model, write_model
 from tasks.vocab.config import VocabConfig
@@ -21,8 +22,20 @@ def kind_of(model: bytes) -> str:
     """`bpe`, `unigram`, `byte-level`, or the type of a model that cannot be extended."""
     if not is_json(model):
         return KINDS.get(read_model(model).trainer_spec.model_type, "other")
-    kind = json.loads(model)["model"]["type"]
+    kind = json_model_type(model)
+    if kind is None:
+        raise InputError("this JSON file is no tokenizer.json: it describes no model")
     return "byte-level" if kind == "BPE" else kind.lower()
+
+
+def json_model_type(text: bytes) -> str | None:
+    """The type of model that a `tokenizer.json` holds; None for another file."""
+    try:
+        parsed = json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    model = parsed.get("model") if isinstance(parsed, dict) else None
+    return model.get("type") if isinstance(model, dict) else None
 
 
 def piece_count(model: bytes) -> int:

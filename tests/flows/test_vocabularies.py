@@ -9,6 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import sentencepiece
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from flows.vocabularies import compare_bases, pieces_of
 from model.errors import InputError
@@ -101,6 +103,16 @@ def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_pa
     assert second["tokens_per_word"] == pytest.approx(second["tokens"] / 3, abs=1e-4)
 
 
+def test_a_tokenizer_json_stands_beside_the_others(tmp_path: Path):
+    engine = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "the": 1, "iron": 2}, unk_token="[UNK]"))
+    engine.normalizer, engine.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    (tmp_path / "bert.tokenizer.json").write_text(engine.to_str())
+    text = tmp_path / "mine.txt"
+    text.write_text("The iron\nthe iron\nsteel\n")
+    (line,) = compare_bases(text, [tmp_path])
+    assert (line["kind"], line["tokens"], line["unknown_share"], line["lost_lines"]) == ("wordpiece", 5, 0.2, 2)
+
+
 def test_what_cannot_be_compared_is_named(tmp_path: Path):
     base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
     with pytest.raises(InputError, match=r"mine\.txt does not exist"):
@@ -119,6 +131,11 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
         compare_bases(text, [tmp_path / "empty"])
     with pytest.raises(InputError, match="no SentencePiece model"):
         compare_bases(text, [text])
+    other = tmp_path / "tokenizer.json"
+    other.write_text('{"kind": "sentencepiece"}')
+    with pytest.raises(InputError, match=r"tokenizer\.json: this JSON file is no tokenizer\.json"):
+        compare_bases(text, [other])
+    assert [line["path"] for line in compare_bases(text, [tmp_path])] == [str(base)]
 
 
 def test_the_command_prints_a_table_and_json(tmp_path: Path):
