@@ -7,34 +7,43 @@ tables. A run that ended early has fewer findings, never wrong ones.
 import json
 from collections import Counter
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
-
+from flows.conservation import DOCUMENT_STAGES, conservation
 from flows.remarks import remarks
 from flows.road import STAGES
 from model.errors import InputError, IntegrityError
-from tasks.artifact import Artifact
+from tasks.artifact import Artifact, is_set_aside
 from tasks.report import SourceCounts, StageReport
 
-DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate", "chunk")
 HELDOUT = "heldout/"
+SKIPPED, UNDER_WAY, TO_COME = "skipped", "under way", "to come"
 BASELINES = ("unigram", "xz")
 
 
 def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
     """Stage -> artifact, for the stages of a run whose artifact still stands."""
-    found: dict[str, Artifact] = {}
+    found = {entry["stage"]: _standing(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
+    return {stage: artifact for stage, artifact in found.items() if artifact is not None}
+
+
+def gone_artifacts(record: dict[str, Any]) -> dict[str, str]:
+    """Stage -> what became of its artifact, for the stages of a run whose artifact no longer stands."""
+    gone: dict[str, str] = {}
     for entry in record["stages"]:
-        if "path" in entry:
-            try:
-                found[entry["stage"]] = Artifact.open(Path(entry["path"]))
-            except (InputError, IntegrityError):
-                continue  # Removed since; `road` says so.
-    return found
+        if "path" in entry and _standing(path := Path(entry["path"])) is None:
+            aside = sorted(other.name for other in path.parent.glob(f"{path.name}.*") if is_set_aside(other))
+            moved = f"; set aside as {', '.join(aside)}" if aside else ""
+            gone[entry["stage"]] = f"its artifact {path} no longer stands{moved}"
+    return gone
+
+
+def _standing(path: Path) -> Artifact | None:
+    try:
+        return Artifact.open(path)
+    except (InputError, IntegrityError):
+        return None
 
 
 FINDINGS = "findings.json"
@@ -93,9 +102,11 @@ def road(
     `seconds` are those of this run; `built_seconds` those of the build, which may have been in an earlier run.
     """
     entries = {entry["stage"]: entry for entry in record["stages"]}
+    ahead = _outcomes_ahead(record)
+    gone = gone_artifacts(record)
     found: list[dict[str, Any]] = []
     for stage in STAGES:
-        entry = entries.get(stage, {"stage": stage, "outcome": "skipped"})
+        entry = entries.get(stage, {"stage": stage, "outcome": ahead.get(stage, SKIPPED)})
         line: dict[str, Any] = {
             key: entry.get(key)
             for key in ("stage", "outcome", "seconds", "cause", "identity", "content", "error")
@@ -106,10 +117,20 @@ def road(
             line["bytes"] = artifacts[stage].manifest["bytes"]
             line["by_source"] = _by_source(reports[stage])
             line["result"] = _result(stage, artifacts[stage], reports[stage])
-        elif "path" in entry:
-            line["error"] = f"its artifact {entry['path']} no longer stands"
+        elif stage in gone:
+            line["error"] = gone[stage]
         found.append(line)
     return found
+
+
+def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
+    """What a running run has still to do, by stage: the first is under way, the others are to come."""
+    if record["state"] != "running":
+        return {}
+    done = {entry["stage"] for entry in record["stages"]}
+    only = record.get("asked", {}).get("only")
+    left = [stage for stage in STAGES[: STAGES.index(only) + 1 if only else None] if stage not in done]
+    return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
 
 
 def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
@@ -216,77 +237,6 @@ def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
 
 def _score_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     return artifacts["evaluate"].table("scores").to_pylist() if "evaluate" in artifacts else []
-
-
-def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]) -> dict[str, Any]:
-    """Whether every document that was read has a fate, and every position that training was given was read.
-
-    `documents`: read = rejected + not selected + dropped + held out + what the last document stage let through;
-    `positions` of ORDER: given = trained + skipped by the guard + not reached.
-    """
-    stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
-    if not stages or stages != list(DOCUMENT_STAGES[: len(stages)]):
-        return {}
-    totals = {stage: reports[stage].total() for stage in stages}
-    last = stages[-1]
-    documents = {
-        "read": totals[stages[0]].documents_in,
-        "rejected": sum(total.rejected for total in totals.values()),
-        "not_selected": sum(total.not_selected for total in totals.values()),
-        "dropped": {stage: total.dropped.total() for stage, total in totals.items() if total.dropped.total()},
-        "held_out": sum(total.held_out for total in totals.values()),
-        "packed" if last == "chunk" else "kept": totals[last].documents_out,
-    }
-    ends = (documents[fate] for fate in ("rejected", "not_selected", "held_out", "packed", "kept") if fate in documents)
-    balanced = documents["read"] == sum(ends) + sum(documents["dropped"].values()) and all(
-        totals[before].documents_out == totals[after].documents_in for before, after in pairwise(stages)
-    )
-    found: dict[str, Any] = {"documents": documents, "balanced": balanced}
-    if "train" in artifacts and "chunk" in artifacts:
-        found["positions"] = positions = _positions(artifacts)
-        spent = positions["trained"] + positions["skipped"] + positions["not_reached"]
-        found["balanced"] = found["balanced"] and spent == positions["given"]
-        found["rows"] = _rows(artifacts)
-    return found
-
-
-def _positions(artifacts: dict[str, Artifact]) -> dict[str, int]:
-    steps = artifacts["train"].table("steps")
-    applied = steps.filter(steps.column("applied"))
-    given = artifacts["chunk"].rows("order")
-    reached = pc.max(steps.column("pos_end")).as_py() or 0
-    trained = pc.sum(pc.subtract(applied.column("pos_end"), applied.column("pos_start"))).as_py() or 0
-    return {"given": given, "trained": trained, "skipped": reached - trained, "not_reached": given - reached}
-
-
-def _rows(artifacts: dict[str, Artifact]) -> dict[str, int]:
-    rows = artifacts["chunk"].rows("sequences")
-    read = len(np.unique(artifacts["chunk"].table("order").column("row").to_numpy()))
-    return {"packed": rows, "in_order": read, "never_read": rows - read}
-
-
-def conservation_line(found: dict[str, Any]) -> str:
-    """The law as one line: `2,688 read = 12 rejected + 0 not selected + ...`; empty where nothing is known."""
-    if not found:
-        return ""
-    documents = found["documents"]
-    dropped = " + ".join(f"{count:,} dropped in {stage}" for stage, count in documents["dropped"].items())
-    last = "packed" if "packed" in documents else "kept"
-    fates = [
-        f"{documents['rejected']:,} rejected",
-        f"{documents['not_selected']:,} not selected",
-        *([dropped] if dropped else []),
-        f"{documents['held_out']:,} held out",
-        f"{documents[last]:,} {last}",
-    ]
-    line = f"{documents['read']:,} documents read = {' + '.join(fates)}"
-    if "positions" in found:
-        positions = found["positions"]
-        line += f"; {positions['given']:,} rows given = {positions['trained']:,} trained"
-        for word in ("skipped", "not_reached"):
-            if positions[word]:
-                line += f" + {positions[word]:,} {word.replace('_', ' ')}"
-    return line if found["balanced"] else f"{line} (DOES NOT BALANCE)"
 
 
 def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows import terminal
-from flows.findings import conservation_line, gather, known_findings
+from flows.conservation import conservation_line
+from flows.findings import SKIPPED, TO_COME, UNDER_WAY, gather, gone_artifacts, known_findings
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
 from flows.wording import compact, duration, shots_word
@@ -23,7 +24,7 @@ STAGE_WORDS = {
     "decontaminate": "unleaked",
     "chunk": "packed",
 }
-OUTCOME_STYLES = {**terminal.OUTCOME_STYLES, "failed": "bold red", "skipped": "dim"}
+OUTCOME_STYLES = {**terminal.OUTCOME_STYLES, "failed": "bold red", SKIPPED: "dim", TO_COME: "dim", UNDER_WAY: "cyan"}
 MOST_RULES = 6
 ASKED_FOR = ("read", "excluded")
 """What became of files as their source asks; anything else is told."""
@@ -49,6 +50,8 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
     for entry in run["stages"]:
         if entry["outcome"] == "failed":
             console.print(f"[bold red]{entry['stage']} failed[/]  {escape(entry['error'])}")
+    for stage, told in gone_artifacts(run).items():
+        console.print(_hanging(f"[bold red]gone[/]          {stage}: {escape(told)}"))
     page = run.get("page") or root / "runs" / run["run_id"] / PAGE
     console.print(f"[bold]page[/]          {escape(str(page))}", soft_wrap=True)
 

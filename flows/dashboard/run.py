@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from flows.conservation import conservation_line
 from flows.dashboard.markdown import code, picture, table
 from flows.dashboard.pictures import Bar, bars
 from flows.dashboard.stages import bits_picture, scores_picture
-from flows.findings import conservation_line, gather, known_findings
+from flows.findings import gather, known_findings
 from flows.wording import compact, duration, tally
 from tasks.outcome import with_short_digests
 

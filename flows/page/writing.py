@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 import jinja2
 
-from flows.findings import DICTIONARIES, FINDINGS, conservation_line, finders, open_artifacts
+from flows.conservation import conservation_line
+from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
 from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure, training_figure
 from flows.page.examples import leaked_passages, removals
 from flows.record import RECORD
 from flows.wording import clock, compact, duration, shots_word, size
 from model.durable import write_atomically
+from model.errors import BessemerError
 from tasks.artifact import Artifact
 
 PAGE = "page.html"
@@ -34,18 +36,28 @@ def write_page(run_folder: Path, root: Path) -> Path:
     """Write `page.html` of the run whose record is in `run_folder`, and return its path.
 
     A run that failed or covered some stages only has a page too. A section that cannot be drawn says why instead: no
-    page may end a run that trained for days.
+    page may end a run that trained for days. The page that a run made at its end stays, and its path is returned, where
+    less could be shown now: an artifact is gone or damaged.
     """
     record = json.loads((run_folder / RECORD).read_text(encoding="utf-8"))
+    fuller = Path(record["page"]) if record.get("page") and Path(record["page"]).is_file() else None
+    gone = [f"{stage}: {told}" for stage, told in gone_artifacts(record).items()]
+    if gone and fuller is not None:
+        log.warning("%s stays as the run made it, for less could be shown now: %s", fuller, "; ".join(gone))
+        return fuller
     problems: list[str] = []
     view = _view(record, run_folder, root, partial(_attempt, problems))
     path = run_folder / PAGE
+    if problems and fuller is not None:
+        lost = ", ".join(problem.partition(":")[0] for problem in problems)
+        log.warning("%s stays as the run made it, for less could be shown now: no %s", fuller, lost)
+        return fuller
     try:
-        page = _environment().get_template("template.html").render(**view, problems=problems)
+        page = _environment().get_template("template.html").render(**view, problems=problems, gone=gone)
     except Exception as error:
         log.exception("the run page could not be made")
         page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
-    if not problems:
+    if not problems and not gone:
         write_atomically(run_folder / FINDINGS, json.dumps(view["findings"]).encode())
     write_atomically(path, page.encode("utf-8", errors="replace"))
     return path
@@ -55,7 +67,8 @@ def _attempt(problems: list[str], section: str, make: Callable[[], Value], inste
     try:
         return make()
     except Exception as error:
-        log.exception("the section %s of the run page could not be made", section)
+        at_fault = not isinstance(error, BessemerError)  # Damaged data need no traceback.
+        log.error("the section %s of the run page could not be made: %s", section, error, exc_info=at_fault)
         problems.append(f"{section}: {type(error).__name__}: {error}")
         return instead
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.findings import conservation_line, gather
+from flows.conservation import conservation_line
+from flows.findings import gather
 
 
 def test_the_funnel_counts_documents_by_source_after_each_stage(made_run: Any):

@@ -194,3 +194,57 @@ def test_chance_is_read_from_the_notes():
 
 def test_data_within_a_script_cannot_end_it():
     assert inline_script("</script><!--") == '"\\u003c/script\\u003e\\u003c!--"'
+
+
+def finish(made: Any) -> Path:
+    """The page that a run makes at its end, with its place in the record."""
+    page = write_page(made.folder, made.root)
+    (made.folder / "run.json").write_text(json.dumps({**made.record, "page": str(page)}))
+    return page
+
+
+def set_aside(made: Any, stage: str) -> Path:
+    (entry,) = [entry for entry in made.record["stages"] if entry["stage"] == stage]
+    artifact = Path(entry["path"])
+    return artifact.rename(f"{artifact}.damaged-0f")
+
+
+def test_a_page_is_not_replaced_by_one_that_shows_less(make: Callable[..., Any], tmp_path: Path, caplog: Any):
+    made = make(tmp_path)
+    page = finish(made)
+    whole, findings = page.read_bytes(), (made.folder / "findings.json").read_bytes()
+    aside = set_aside(made, "evaluate")
+    assert write_page(made.folder, made.root) == page
+    assert page.read_bytes() == whole
+    assert (made.folder / "findings.json").read_bytes() == findings
+    assert f"{page} stays as the run made it" in caplog.text
+    aside.rename(str(aside).removesuffix(".damaged-0f"))
+    page.write_text("an older page")
+    assert write_page(made.folder, made.root).read_bytes() == whole, "it is written again when all artifacts stand"
+
+
+def test_a_page_stays_while_an_artifact_is_damaged(make: Callable[..., Any], tmp_path: Path, caplog: Any):
+    made = make(tmp_path)
+    whole = finish(made).read_bytes()
+    (entry,) = [entry for entry in made.record["stages"] if entry["stage"] == "evaluate"]
+    scores = Path(entry["path"]) / "scores.arrow"
+    scores.write_bytes(scores.read_bytes()[:-10] + b"0123456789")
+    assert write_page(made.folder, made.root).read_bytes() == whole
+    assert "stays as the run made it" in caplog.text
+
+
+def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path)
+    aside = set_aside(made, "evaluate")
+    reader = read(write_page(made.folder, made.root))
+    assert "Not all of this run can be shown any more" in reader.text
+    assert f"no longer stands; set aside as {aside.name}" in reader.text
+    assert not (made.folder / "findings.json").exists()
+
+
+def test_a_running_run_says_what_is_under_way_and_what_is_to_come(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path, until="vocab")
+    (made.folder / "run.json").write_text(json.dumps({**made.record, "state": "running", "finished": None}))
+    page = write_page(made.folder, made.root)
+    outcomes = re.findall(r'<span class="took">.*<span class="([a-z-]+)">', page.read_text())
+    assert outcomes == ["built"] * 5 + ["under-way", "to-come", "to-come"]

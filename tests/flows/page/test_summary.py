@@ -1,6 +1,7 @@
 """The last screen of a run, and numbers in words."""
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,3 +59,21 @@ def test_counts_sizes_times_and_shots():
     assert [size(n) for n in (812, 1_200_000)] == ["812 B", "1.2 MB"]
     assert (clock(0.0), clock(86_400.0)) == ("-", "1970-01-02 00:00:00 UTC")
     assert [shots_word(n) for n in (0, 1, 5)] == ["zero-shot", "one-shot", "5-shot"]
+
+
+def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path)
+    artifact = Path(made.record["stages"][-1]["path"])
+    aside = artifact.rename(f"{artifact}.damaged-0f")
+    text = "".join(" ".join(screen(made, width=1000)).split())
+    told = f"gone evaluate: its artifact {artifact} no longer stands; set aside as {aside.name}"
+    assert told.replace(" ", "") in text
+
+
+def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path, until="chunk")
+    record = {**made.record, "state": "running", "asked": {"only": None}}
+    (made.folder / "run.json").write_text(json.dumps(record))
+    assert "train under way, evaluate to come" in " ".join(" ".join(screen(made)).split())
+    (made.folder / "run.json").write_text(json.dumps({**record, "asked": {"only": "train"}}))
+    assert "train under way, evaluate skipped" in " ".join(" ".join(screen(made)).split())
