@@ -12,7 +12,7 @@ import io
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,10 @@ class Donor:
     words: Counter[str]
     """How often each piece of more than one character is made by a merge, written as in SentencePiece's file; in the
     order of merges."""
+
+    def without(self, words: Set[str]) -> "Donor":
+        """The same without some words."""
+        return Donor(self.characters, Counter({word: n for word, n in self.words.items() if word not in words}))
 
     def candidates(self, script: Script) -> list[str]:
         """Characters and words by the tokens that each saves, the most first; among equals characters, then words in

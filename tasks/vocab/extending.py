@@ -49,7 +49,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
         script = SCRIPTS[name]
         runs[name] = functools.partial(_runs, documents, sizes, plan, config.seed, script)
         donor = train_donor(runs[name], rows + len(pieces_of(before, script)), config.character_coverage)
-        growth = extended(model, donor, script, rows)
+        growth = extended(model, donor, script, rows, runs[name])
         _check_rows(name, rows, growth, donor)
         first[name] = piece_count(model)
         model, added[name] = growth.model, growth

@@ -14,9 +14,9 @@ from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import train_donor
-from tasks.vocab.growing import grow, isolated, unreachable
-from tasks.vocab.merges import dead_pieces, grow_merges, prepared_merges
-from tasks.vocab.placing import place
+from tasks.vocab.growing import isolated, unreachable
+from tasks.vocab.kinds import extended as extended_by
+from tasks.vocab.merges import dead_pieces, prepared_merges
 from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
 
 pytestmark = pytest.mark.prove_data
@@ -51,7 +51,7 @@ def extended(data: Path, base: bytes) -> bytes:
     for name, rows in ROWS.items():
         runs = [run for text in documents(data, TEXTS[name], kept_out=False) for run in SCRIPTS[name].runs(text)]
         donor = train_donor(lambda runs=runs: runs, rows + 2000, 0.9995)
-        model = grow(model, donor.candidates(SCRIPTS[name]), SCRIPTS[name], rows).model
+        model = extended_by(model, donor, SCRIPTS[name], rows, lambda runs=runs: runs).model
     return model
 
 
@@ -110,7 +110,7 @@ def test_a_unigram_base_of_t5s_shape(data: Path, tmp_path: Path, measured: Measu
     path.write_bytes(model.getvalue())
     base = prepared_base(VocabConfig(base=path, normaliser="none", sentinels=100, embedding_rows=8128))
     runs = [run for text in documents(data, ("zh_techdocs",), kept_out=False) for run in CHINESE.runs(text)]
-    grown = place(base, train_donor(lambda: runs, 10_000, 0.9995), CHINESE, 8000)
+    grown = extended_by(base, train_donor(lambda: runs, 10_000, 0.9995), CHINESE, 8000, lambda: runs)
     dead = len(set(unreachable(grown.model)) - set(unreachable(base)))
     measured("vocab", "T5-shaped: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
     theirs, ours = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes()), Tokenizer(grown.model)
@@ -130,7 +130,7 @@ def test_a_byte_level_base(name: str, data: Path, measured: Measured) -> None:
     raw = gzip.decompress((data / "tokenizers" / "gpt_neox_olmo_50k.tokenizer.json.gz").read_bytes())
     base, script, folder = prepared_merges(raw, "none", 0), SCRIPTS[name], TEXTS[name][0]
     runs = [run for text in documents(data, (folder,), kept_out=False) for run in script.runs(text)]
-    grown = grow_merges(base, train_donor(lambda: runs, 10_000, 0.9995).candidates(script), script, 8000)
+    grown = extended_by(base, train_donor(lambda: runs, 10_000, 0.9995), script, 8000, lambda: runs)
     dead = len(set(dead_pieces(grown.model)) - set(dead_pieces(base)))
     note = f"{len(grown.added)} added, {len(grown.intermediates)} of them to build others"
     measured("vocab", f"byte-level, {name}: pieces never emitted", dead, at_most=0, note=note)
@@ -164,7 +164,7 @@ def test_beside_chinese_llamas_recipe_on_the_same_text(data: Path, base: bytes, 
     theirs, their_rows = merged.SerializeToString(), len(merged.pieces) - len(known)
     runs = [run for line in text for run in CHINESE.runs(line)]
     rows = their_rows * 3 // 4
-    ours = grow(base, train_donor(lambda: runs, rows, 0.9995).candidates(CHINESE), CHINESE, rows).model
+    ours = extended_by(base, train_donor(lambda: runs, rows, 0.9995), CHINESE, rows, lambda: runs).model
     dead, moved = len(unreachable(theirs)), 0
     for old, new in zip(*(isolated(m).encode(lines(data, ("en_books",))) for m in (base, theirs)), strict=True):
         moved += old != new
