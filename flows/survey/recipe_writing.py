@@ -1,4 +1,7 @@
-"""A commented recipe for what a survey found: every key that is set is explained, others show their default."""
+"""A commented recipe for what a survey found: every key that is set is explained, others show their default.
+
+`#` stands before a setting that may be switched on as it is, `##` before words.
+"""
 
 import glob
 import json
@@ -11,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from flows.recipe import MIXTURE_KEYS
 from flows.survey.folder import ROOT_GROUP, FolderSurvey, SourceFound
 from flows.survey.sizes import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.wording import compact, size
@@ -45,8 +49,23 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("train.schedule", ScheduleConfig),
     ("evaluate", EvaluateConfig),
 )
-SAID_ONCE = frozenset({"sources", "seed", "budget_tokens", "limit", "weights", "priorities", "row_length"})
+SAID_ONCE = frozenset(
+    {"sources", "seed", "budget_tokens", "limit", "weights", "priorities", "row_length", *MIXTURE_KEYS}
+)
 """Keys that several stages need and that a recipe says at its top."""
+EXAMPLES: dict[tuple[str, str], str] = {
+    ("", "temperature"): "3.33, instead of the weights of all sources",
+    ("clean", "edits"): '["mojibake", "nfc", "email"]',
+    ("clean", "rules"): '["gopher_words_min", "gopher_stop_words"]',
+    ("clean", "extensions"): '{ path = "{recipe}", rules = ["my_rules:too_loud"] }',
+    ("clean", "quality"): '{ good = ["SOURCE"] }',
+    ("dedup", "repeated_bytes"): "200",
+    ("vocab", "base"): '"{recipe}/spiece.model", instead of vocab_size',
+    ("train", "max_seconds"): "3600.0",
+    ("train.model", "ffn_width"): "256",
+    ("evaluate", "stride"): "64",
+}
+"""Section and key -> a value for what no value switches off; SOURCE stands for the name of the first source."""
 
 
 def write_recipe(survey: FolderSurvey, name: str) -> str:
@@ -57,8 +76,8 @@ def write_recipe(survey: FolderSurvey, name: str) -> str:
     lines = [
         *_comment(
             f"A recipe for {survey.folder}: {sum(len(source.files) for source in survey.sources):,} files, about"
-            f" {size(total)} of text. What stands behind a # at the beginning of a line is the default, ready to be"
-            f" changed."
+            f" {size(total)} of text. A line that begins with # and a key shows a setting at its default: take the #"
+            f" away and change it. Lines that begin with ## explain."
         ),
         "format = 1                # version of the recipe format",
         f"name = {_toml(name)}    # shown with its runs",
@@ -70,20 +89,22 @@ def write_recipe(survey: FolderSurvey, name: str) -> str:
             f" al. 2022) would want a larger network."
         ),
         f"budget_tokens = {sizes.budget_tokens}",
-        "",
     ]
     weights = _weights([source.text_bytes for source in survey.sources])
     names = _names(survey.sources)
+    for key in MIXTURE_KEYS:
+        lines += _explained("", SampleConfig, key, names)
+    lines.append("")
     for source, weight, source_name in zip(survey.sources, weights, names, strict=True):
         lines += _source(survey, source, source_name, weight)
     if survey.unreadable:
         lines += _comment(f"Not read, {len(survey.unreadable)} files:")
         lines += [
-            f"#   {_in_comment(bad.path.relative_to(survey.folder))}: {bad.hint}" for bad in survey.unreadable[:20]
+            f"##   {_in_comment(bad.path.relative_to(survey.folder))}: {bad.hint}" for bad in survey.unreadable[:20]
         ]
         lines.append("")
     for section, model in SECTIONS:
-        lines += _section(section, model, sizes)
+        lines += _section(section, model, sizes, names)
     return "\n".join(lines) + "\n"
 
 
@@ -111,7 +132,7 @@ def _source(survey: FolderSurvey, source: SourceFound, name: str, weight: float)
         if count >= ONE_LANGUAGE_SHARE * source.languages.total():
             lines.append(f"language = {_toml(code)}    # of the texts looked at: {told}")
         else:
-            lines.append(f"# language: mixed; of the texts looked at: {told}")
+            lines.append(f"## language: mixed; of the texts looked at: {told}")
     excluded = _excluded(survey, source)
     if excluded:
         lines.append(f"exclude = {_toml(excluded)}")
@@ -176,7 +197,7 @@ def _names(sources: list[SourceFound]) -> list[str]:
     return names
 
 
-def _section(section: str, model: type[BaseModel], sizes: Sizes) -> list[str]:
+def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:
     chosen = _chosen(section, sizes)
     lines = [f"[{section}]"]
     for key, value in chosen.items():
@@ -184,11 +205,18 @@ def _section(section: str, model: type[BaseModel], sizes: Sizes) -> list[str]:
     for key, info in model.model_fields.items():
         if key in SAID_ONCE or key in chosen or _is_table(info.default):
             continue
-        default = info.get_default(call_default_factory=True)
-        lines += _comment(_help(model, key))
-        unset = default in (None, PydanticUndefined)
-        lines.append(f"# {key}: unset by default" if unset else f"# {key} = {_toml(default)}")
+        lines += _explained(section, model, key, names)
     return [*lines, ""]
+
+
+def _explained(section: str, model: type[BaseModel], key: str, names: list[str]) -> list[str]:
+    """What a key means, and its default behind a #; an example, in words, of a key that has none."""
+    default = model.model_fields[key].get_default(call_default_factory=True)
+    words = _comment(_help(model, key))
+    if default not in (None, PydanticUndefined):
+        return [*words, f"# {key} = {_toml(default)}"]
+    example = EXAMPLES[section, key].replace("SOURCE", names[0])
+    return [*words, f"## {key} is not set by default; for example: {key} = {example}"]
 
 
 def _is_table(default: Any) -> bool:
@@ -211,7 +239,7 @@ def _help(model: type[BaseModel], key: str) -> str:
 
 
 def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, LINE, initial_indent="# ", subsequent_indent="# ")
+    return textwrap.wrap(text, LINE, initial_indent="## ", subsequent_indent="## ")
 
 
 def _in_comment(text: object) -> str:

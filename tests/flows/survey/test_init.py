@@ -16,7 +16,7 @@ from flows.cli import app
 from flows.recipe import load_recipe
 from flows.survey.fields import judge_fields
 from flows.survey.folder import SourceFound, survey_folder
-from flows.survey.recipe_writing import write_recipe
+from flows.survey.recipe_writing import EXAMPLES, write_recipe
 from flows.survey.record_counts import StoredFile, count_records
 from flows.survey.sizes import choose_sizes
 from model.errors import InputError
@@ -109,6 +109,30 @@ def test_every_default_in_a_comment_may_be_switched_on(folder: Path, tmp_path: P
     plain = load_recipe(tmp_path / "plain.toml", tmp_path)
     assert load_recipe(tmp_path / "all.toml", tmp_path).clean == plain.clean
     assert sum(map(_is_setting, text.splitlines())) > 60
+
+
+def test_each_setting_in_a_comment_may_be_switched_on_alone_and_words_are_told_apart(folder: Path, tmp_path: Path):
+    lines = write_recipe(survey_folder(folder), "mine").splitlines()
+    commented = [number for number, line in enumerate(lines) if line.startswith("#") and not line.startswith("##")]
+    assert all(_is_setting(lines[number]) or "priority = 1" in lines[number] for number in commented)
+    for number in commented:
+        assert _loads([*lines[:number], lines[number].removeprefix("# "), *lines[number + 1 :]], tmp_path)
+
+
+def test_each_example_of_a_key_without_a_default_is_accepted(folder: Path, tmp_path: Path):
+    lines = write_recipe(survey_folder(folder), "mine").splitlines()
+    examples = [number for number, line in enumerate(lines) if "for example: " in line]
+    assert len(examples) == len(EXAMPLES)
+    for number in examples:
+        setting, _, instead = lines[number].partition("for example: ")[2].partition(", instead of ")
+        replaced = {"": "no line", "vocab_size": "vocab_size =", "the weights of all sources": "weight ="}[instead]
+        kept = [*lines[:number], setting, *lines[number + 1 :]]
+        assert _loads([line for line in kept if not line.startswith(replaced)], tmp_path), setting
+
+
+def _loads(lines: list[str], folder: Path) -> bool:
+    (folder / "tried.toml").write_text("\n".join(lines))
+    return load_recipe(folder / "tried.toml", folder).name == "mine"
 
 
 def _is_setting(line: str) -> bool:
