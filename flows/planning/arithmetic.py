@@ -5,7 +5,6 @@ activations, waiting and restarts all lower it (Chowdhery et al. 2022, PaLM, app
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from flows.planning.scaling import TOKENS_PER_PARAMETER
@@ -17,6 +16,8 @@ MFU_REASON = "assumed; PaLM-540B reached 46%, OPT-175B 47% while it ran, and fir
 BALANCED = "20 tokens a parameter (Hoffmann et al. 2022)"
 IMPLIED = "implied by the other numbers"
 GIVEN = "given"
+EXAMPLES = {"tokens": "20B", "parameters": "1B", "devices": "8", "days": "2"}
+"""What may stand behind the options, where too few are given."""
 _MOST_DIGITS = 4
 
 
@@ -95,21 +96,33 @@ def solve(given: Training) -> tuple[Training, dict[str, str]]:
     if given.mfu is None and len(given.missing()) > 1:
         given = replace(given, mfu=DEFAULT_MFU)
         origins["mfu"] = MFU_REASON
+    check_solvable(given)
     missing = given.missing()
     if missing == ("tokens", "parameters"):
         parameters = balanced_parameters(given.paid_flops * _known(given.mfu), given.shape)
         given = replace(given, parameters=parameters, tokens=TOKENS_PER_PARAMETER * parameters)
         return given, {**origins, **dict.fromkeys(missing, BALANCED)}
-    if len(missing) > 1:
-        raise RecipeError(
-            f"plan: {_options(missing)} are all unknown; of --tokens, --parameters, --devices, --days and --mfu one may"
-            f" be left out, and it is computed. Without --mfu {DEFAULT_MFU:.0%} is assumed; without --tokens and"
-            f" --parameters both, they are balanced. Or name a recipe: `bessemer plan quickstart`."
-        )
     for unknown in missing:
         given = replace(given, **{unknown: _solved(given, unknown)})
         origins[unknown] = IMPLIED
     return given, origins
+
+
+def check_solvable(given: Training) -> None:
+    """Raise RecipeError, with what could be added, where too little is known; looks at no `peak_flops`."""
+    missing = tuple(name for name in given.missing() if name != "mfu" or len(given.missing()) == 1)
+    if len(missing) < 2 or missing == ("tokens", "parameters"):
+        return
+    sought = [("tokens", "parameters")] if {"tokens", "parameters"} <= {*missing} else []
+    sought += [(name,) for name in missing if not sought or name not in sought[0]]
+    additions = [
+        f"  to learn the {' and the '.join(names)}, add "
+        + " ".join(f"--{name} {EXAMPLES[name]}" for name in missing if name not in names)
+        for names in sought
+    ]
+    open_ones = ", ".join(f"--{name}" for name in missing)
+    head = f"plan: too little is known: {open_ones} are all open."
+    raise RecipeError("\n".join([head, *additions, "or plan a recipe: bessemer plan quickstart"]))
 
 
 def _solved(given: Training, unknown: str) -> float:
@@ -138,7 +151,3 @@ def balanced_parameters(flops: float, shape: Shape | None = None) -> float:
     attention = shape.attention_flops if shape is not None else 0.0
     per_token = flops / TOKENS_PER_PARAMETER
     return (-attention + math.sqrt(attention**2 + 24 * per_token)) / 12
-
-
-def _options(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name}" for name in names)

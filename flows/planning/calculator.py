@@ -1,10 +1,11 @@
 """One training's numbers as plain values: what `bessemer plan` prints without a recipe, and for a recipe's model."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flows.planning.accelerators import THIS, Accelerator, find_accelerator
-from flows.planning.arithmetic import GIVEN, UNKNOWNS, Shape, Training, flops_of_token, solve
+from flows.planning.arithmetic import GIVEN, UNKNOWNS, Shape, Training, check_solvable, flops_of_token, solve
 from flows.planning.memory import state_by_stage
 from model.errors import RecipeError
 
@@ -44,11 +45,11 @@ class Asked:
 
 def calculate(asked: Asked) -> dict[str, Any]:
     """The calculator: any sensible subset of tokens, parameters, devices, days and MFU gives the rest."""
-    shape = asked.shape()
-    device = asked.device()
     devices = 1 if asked.devices is None and asked.hardware.lower() == THIS else asked.devices
-    given = Training(device.peak_flops, asked.tokens, asked.parameters, devices, asked.days, asked.mfu, shape)
-    return training_told(given, device, asked.price)
+    given = Training(math.nan, asked.tokens, asked.parameters, devices, asked.days, asked.mfu, asked.shape())
+    check_solvable(given)  # Before this machine is measured, which takes seconds.
+    device = asked.device()
+    return training_told(replace(given, peak_flops=device.peak_flops), device, asked.price)
 
 
 def training_told(given: Training, device: Accelerator, price: float | None) -> dict[str, Any]:

@@ -79,15 +79,13 @@ def tell_plan(told: dict[str, Any], console: Console) -> None:
 
 
 def _tell_yields(told: dict[str, Any], console: Console) -> None:
-    """What the pilot measured, as lines for the recipe: sample then keeps what training needs and little more."""
+    """What the pilot measured, as two lines for the recipe: sample then keeps what training needs and little more."""
     yields = {line["source"]: line["tokens_per_byte"] for line in told["sources"] if line["tokens_per_byte"]}
     if not yields:
         return
-    console.print("[dim]for the recipe: with what the pilot measured, little slack is enough[/]", width=PAGE_WIDTH)
-    console.print("[sample]\nslack = 1.2\n\n[sample.tokens_per_byte]", markup=False, highlight=False)
-    for name, measured in yields.items():
-        console.print(f'"{name}" = {measured:.4g}', markup=False, highlight=False)
-    console.print()
+    measured = ", ".join(f'"{name}" = {value:.4g}' for name, value in yields.items())
+    console.print("[dim]two lines for the recipe's table \\[sample]: little slack is enough with what was measured[/]")
+    console.print(f"slack = 1.2\ntokens_per_byte = {{ {measured} }}\n", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(columns: Iterable[str], left: int = 1) -> Table:

@@ -18,6 +18,8 @@ from flows.planning.arithmetic import (
     flops_of_token,
     solve,
 )
+from flows.planning.calculator import Asked, calculate
+from flows.planning.counts import count
 from flows.planning.memory import state_by_stage
 from flows.planning.scaling import effective_tokens, parameters_fed_by
 from model.errors import RecipeError
@@ -82,6 +84,32 @@ def test_balanced_parameters_spend_all_flops(flops: float, layers: int, width: i
 def test_too_little_to_go_on_is_a_recipe_error():
     with pytest.raises(RecipeError, match=r"--tokens, --devices, --days"):
         solve(Training(A100, parameters=1e9))
+
+
+@pytest.mark.parametrize(
+    "known",
+    [Training(A100, tokens=1e9), Training(A100, tokens=1e9, devices=1), Training(A100, mfu=0.3), Training(A100)],
+)
+def test_each_addition_that_is_proposed_is_enough(known: Training):
+    with pytest.raises(RecipeError) as error:
+        solve(known)
+    proposed = [line for line in str(error.value).splitlines() if line.startswith("  to learn")]
+    assert proposed
+    for line in proposed:
+        words = line.partition(", add ")[2].split()
+        added = {
+            name.removeprefix("--"): count(value, name) for name, value in zip(words[::2], words[1::2], strict=True)
+        }
+        solved, _ = solve(replace(known, **added))
+        assert solved.missing() == ()
+
+
+def test_too_little_is_told_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Asked, "device", lambda self: pytest.fail("the processor was measured"))
+    with pytest.raises(
+        RecipeError, match=r"--parameters, --days are all open\.\n  to learn the parameters, add"
+    ):
+        calculate(Asked(tokens=1e9))
 
 
 def test_attention_that_eats_everything_is_told():

@@ -1,5 +1,6 @@
 """The plan of the small corpus: a pilot for real, its plan against what the whole road then gives, and the command."""
 
+import io
 import json
 import subprocess
 import sys
@@ -7,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from flows.builders import BUILDERS
 from flows.planning.calculator import Asked
 from flows.planning.costing import plan_recipe
 from flows.planning.estimation import heldout_share
+from flows.planning.telling import tell_plan
 from flows.recipe import Recipe, load_recipe
+from flows.survey.folder import survey_folder
+from flows.survey.recipe_writing import write_recipe
 from model.errors import RecipeError
 from tasks.build import RunContext, Watcher
 from tasks.decontaminate.config import DecontaminateConfig
@@ -62,6 +67,23 @@ def test_training_reads_the_budget_and_eight_devices_cost_eight_prices(told: dic
     assert training["tokens"] <= 40_000
     assert training["cost"] == pytest.approx(3.5 * 8 * 24 * training["days"])
     assert told["feeding"]["bound"] == "data"
+
+
+def test_the_lines_for_the_recipe_may_be_pasted_into_one_that_init_wrote(told: dict[str, Any], tmp_path: Path):
+    console = Console(file=io.StringIO(), width=80)
+    tell_plan(told, console)
+    printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    lines = [line for line in printed.splitlines() if line.startswith(("slack = ", "tokens_per_byte = "))]
+    for name in ("notes", "code"):
+        (tmp_path / "text" / name).mkdir(parents=True)
+        (tmp_path / "text" / name / "a.txt").write_text("The furnace was lit before dawn. " * 20)
+    written = write_recipe(survey_folder(tmp_path / "text"), "mine")
+    (tmp_path / "mine.toml").write_text(written.replace("[sample]\n", "\n".join(["[sample]", *lines, ""])))
+    measured = load_recipe(tmp_path / "mine.toml", tmp_path).sample
+    assert measured.slack == 1.2
+    assert measured.tokens_per_byte == {
+        line["source"]: pytest.approx(line["tokens_per_byte"], rel=1e-3) for line in told["sources"]
+    }
 
 
 def test_a_second_pilot_is_reused(told: dict[str, Any], recipe: Recipe, root: Path):
