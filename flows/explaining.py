@@ -14,6 +14,7 @@ from flows.road import STAGES, walk
 from flows.verification import artifacts_under
 from tasks.artifact import REUSED, Artifact
 from tasks.build import RunContext, WouldBuild
+from tasks.causes import NONE_OF_THESE_SOURCES
 from tasks.identity import differences
 
 BUILD, DEPENDS = "build", "depends"
@@ -67,8 +68,10 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
         walk(recipe, step)
     except _Unforeseeable:
         unknown = f"nothing of `{rebuilt[-1]}` stands to look ahead from"
+        foreign = forecasts[-1].cause == NONE_OF_THESE_SOURCES
         for stage in STAGES[len(forecasts) :]:
-            forecasts.append(Forecast(stage, DEPENDS if artifacts_under(root, stage) else BUILD, unknown))
+            standing = not foreign and artifacts_under(root, stage)
+            forecasts.append(Forecast(stage, DEPENDS if standing else BUILD, unknown))
     return forecasts
 
 

@@ -11,6 +11,10 @@ from tasks.schema import FORMAT
 
 COMPARED_ARTIFACTS = 20
 """Latest artifacts of a stage among which the one most alike is looked for."""
+OF_A_SOURCE = "source/"
+"""How the names of inputs begin that are files of a recipe's sources."""
+NONE_YET = "no artifact of this stage exists yet"
+NONE_OF_THESE_SOURCES = "no artifact of these sources exists yet"
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,23 @@ def explain_miss(root: Path, identity: Identity) -> Miss:
     latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
     others = [(path.parent, parts) for path in latest if (parts := _readable_parts(path)) is not None]
     if not others:
-        return Miss("no artifact of this stage exists yet")
-    nearest, parts = min(others, key=lambda other: count_differences(other[1], identity.parts()))
+        return Miss(NONE_YET)
+    related = [(path, parts) for path, parts in others if not _of_other_sources(parts, identity)]
+    if not related:
+        return Miss(NONE_OF_THESE_SOURCES)
+    nearest, parts = min(related, key=lambda other: count_differences(other[1], identity.parts()))
     return Miss(first_difference(parts, identity.parts()) or "its folder was removed", nearest, parts)
+
+
+def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
+    """Whether an artifact was made from sources of another recipe, so that a list of what differs would say nothing.
+
+    Sources of the same names are the same recipe's, however much their files changed.
+    """
+    theirs, mine = parts["parents"], identity.parents
+    if not mine or not all(name.startswith(OF_A_SOURCE) for name in mine) or theirs.keys() == mine.keys():
+        return False
+    return not {*theirs.values()} & {*mine.values()}
 
 
 def _readable_parts(manifest: Path) -> dict[str, Any] | None:

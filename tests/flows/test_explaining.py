@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from flows.builders import BUILDERS
 from flows.explaining import Forecast, explain
 from flows.recipe import load_recipe
 from flows.road import STAGES
 from model.errors import InputError
+from tasks.build import RunContext
 
 
 def forecast(foundry: Path, root: Path, *settings: str) -> dict[str, Forecast]:
@@ -52,3 +54,42 @@ def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path,
 def test_a_missing_input_is_told_as_a_run_would_tell_it(foundry: Path, root: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         forecast(foundry, root, "decontaminate.benchmarks.cloze.path=nowhere.jsonl")
+
+
+def test_a_recipe_of_other_sources_is_not_compared_with_what_stands(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
+    (tmp_path / "mine.toml").write_text(OTHER_SOURCES)
+    found = explain(load_recipe(tmp_path / "mine.toml", root), root)
+    assert [entry.verdict for entry in found] == ["build"] * 8
+    assert found[0].cause == "no artifact of these sources exists yet"
+    assert found[0].differences == ()
+
+
+def test_a_source_more_is_told_as_such(foundry: Path, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
+    one_more = f'[[sources]]\nname = "mine"\npaths = ["{tmp_path}/mine"]\nweight = 0.0001\n\n[sample]\n'
+    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
+    (tmp_path / "more.toml").write_text(text.replace("[sample]\n", f"{one_more}normalise_weights = true\n"))
+    assert explain(load_recipe(tmp_path / "more.toml", root), root)[0].cause == "parents.source/mine is new"
+
+
+def test_a_source_all_of_whose_files_changed_is_told_as_such(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine.toml").write_text(OTHER_SOURCES)
+    recipe = load_recipe(tmp_path / "mine.toml", root)
+    (tmp_path / "mine" / "a.txt").write_text("The furnace was lit before dawn.")
+    BUILDERS["sample"](RunContext(root, "run"), recipe.sample)
+    (tmp_path / "mine" / "a.txt").write_text("The furnace went out at noon.")
+    assert explain(recipe, root)[0].cause.startswith("the input `source/mine` has other content")
+
+
+OTHER_SOURCES = """
+name = "mine"
+budget_tokens = "40K"
+[[sources]]
+name = "mine"
+paths = ["{recipe}/mine"]
+weight = 1.0
+"""

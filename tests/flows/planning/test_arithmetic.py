@@ -106,9 +106,7 @@ def test_each_addition_that_is_proposed_is_enough(known: Training):
 
 def test_too_little_is_told_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Asked, "device", lambda self: pytest.fail("the processor was measured"))
-    with pytest.raises(
-        RecipeError, match=r"--parameters, --days are all open\.\n  to learn the parameters, add"
-    ):
+    with pytest.raises(RecipeError, match=r"--parameters, --days are all open\.\n  to learn the parameters, add"):
         calculate(Asked(tokens=1e9))
 
 
