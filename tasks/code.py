@@ -79,20 +79,22 @@ def _read_module(name: str, path: Path, mtime_ns: int) -> tuple[str, tuple[str, 
 
 def normalised(tree: ast.Module) -> str:
     """The module's syntax tree as text, without what cannot change a result."""
-    return ast.dump(_Meaning().visit(tree), annotate_fields=True, include_attributes=False)
+    _keep_what_acts(tree)
+    return ast.dump(tree, annotate_fields=True, include_attributes=False)
 
 
-class _Meaning(ast.NodeTransformer):
-    """Removes bare strings (docstrings) and log lines from every block."""
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        for block in ("body", "orelse", "finalbody"):
-            statements = getattr(node, block, None)
-            if isinstance(statements, list):
-                kept = [statement for statement in statements if not _has_no_effect(statement)]
-                setattr(node, block, kept or ([ast.Pass()] if block == "body" else []))
-        return node
+def _keep_what_acts(node: ast.AST) -> None:
+    """Remove bare strings (docstrings) and log lines from every block."""
+    # Expressions hold no statements and are most of a tree: visiting them too took 0.18 s of 0.58 s for all stages.
+    for block in ("body", "orelse", "finalbody"):
+        statements = getattr(node, block, None)
+        if isinstance(statements, list):
+            kept = [statement for statement in statements if not _has_no_effect(statement)]
+            setattr(node, block, kept or ([ast.Pass()] if block == "body" else []))
+            for statement in kept:
+                _keep_what_acts(statement)
+    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        _keep_what_acts(part)
 
 
 def _has_no_effect(statement: ast.AST) -> bool:
