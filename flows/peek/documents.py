@@ -50,9 +50,14 @@ def ledger_rows(artifact: Artifact, actions: tuple[str, ...], rule: str | None) 
     for path in artifact.files("ledger"):
         table = read_table(path)
         for row in table.filter(pc.is_in(table.column("action"), value_set=pa.array(actions))).to_pylist():
-            if rule is None or rule in row["rule"].split("+"):
+            if rule is None or rule in rules_of(row):
                 row["evidence"] = _evidence(row["evidence"])
                 yield row
+
+
+def rules_of(row: Row) -> list[str]:
+    """The rule of a ledger row, or the edits of one, which stand merged in it."""
+    return row["rule"].split("+")
 
 
 def sources_of(artifact: Artifact) -> dict[bytes, str]:

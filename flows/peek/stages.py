@@ -1,5 +1,6 @@
 """The views of each stage: a list of plain values, each with a `title` and `segments` of (kind, text)."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.peek.difference import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
-from flows.peek.documents import Chooser, Row, documents, ledger_rows, need, sources_of, texts_of
+from flows.peek.documents import Chooser, Row, documents, ledger_rows, need, rules_of, sources_of, texts_of
+from flows.peek.single_edit import around_edit
 from model.errors import InputError, RecipeError
 from tasks.artifact import Artifact, read_table
 from tasks.ledger import CUT, DROP, EDIT
@@ -15,6 +17,8 @@ from tasks.tokenizer import Tokenizer
 
 View = dict[str, Any]
 Artifacts = dict[str, Artifact]
+SHOWN = {"clean": (DROP, EDIT), "dedup": (DROP,), "decontaminate": (DROP, CUT)}
+"""Actions of the ledger that are shown, by stage."""
 AROUND_CHARS = 200
 VOCAB_CHARS = 1200
 
@@ -23,16 +27,26 @@ def peek(artifacts: Artifacts, stage: str, chooser: Chooser) -> list[View]:
     """What the stage did to a few documents; InputError where nothing fits the choice."""
     if stage not in VIEWS:
         raise RecipeError(f"peek {stage}: there is nothing to see under that name; stages are {', '.join(VIEWS)}")
-    if chooser.rule is not None and stage not in WITH_RULES:
-        raise RecipeError(f"peek {stage} --rule: only {', '.join(WITH_RULES)} have rules")
+    if chooser.rule is not None and stage not in SHOWN:
+        raise RecipeError(f"peek {stage} --rule: only {', '.join(SHOWN)} have rules")
     views = VIEWS[stage](artifacts, chooser)
     if not views:
-        fits = [f"source {chooser.source}" if chooser.source else "", f"rule {chooser.rule}" if chooser.rule else ""]
-        raise InputError(
-            f"peek {stage}: the run's artifact holds nothing of it{' for ' if any(fits) else ''}"
-            f"{' and '.join(filter(None, fits))}; `bessemer report RUN` lists sources and rules"
-        )
+        raise _nothing_fits(artifacts, stage, chooser)
     return views
+
+
+def _nothing_fits(artifacts: Artifacts, stage: str, chooser: Chooser) -> InputError:
+    """The error for a choice that no document fits, with what there is to choose from."""
+    fits = [f"source {chooser.source}" if chooser.source else "", f"rule {chooser.rule}" if chooser.rule else ""]
+    choice = f" for {' and '.join(filter(None, fits))}" if any(fits) else ""
+    known: list[str] = []
+    if chooser.rule is not None:
+        counts = Counter(name for row in ledger_rows(artifacts[stage], SHOWN[stage], None) for name in rules_of(row))
+        told = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
+        known.append(f"rules and edits that did something: {told or 'none'}")
+    if chooser.source is not None:
+        known.append(f"sources: {', '.join(sorted(artifacts[stage].report.sources))}")
+    return InputError("; ".join([f"peek {stage}: the run's artifact holds nothing of it{choice}", *known]))
 
 
 def _sample(artifacts: Artifacts, chooser: Chooser) -> list[View]:
@@ -44,7 +58,7 @@ def _sample(artifacts: Artifacts, chooser: Chooser) -> list[View]:
 
 def _clean(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     sample, clean = need(artifacts, "sample"), need(artifacts, "clean")
-    rows = _chosen(sample, clean, (DROP, EDIT), chooser)
+    rows = _chosen(sample, clean, SHOWN["clean"], chooser)
     before = texts_of(sample, [row["doc_id"] for row in rows])
     after = texts_of(clean, [row["doc_id"] for row in rows])
     views: list[View] = []
@@ -53,14 +67,18 @@ def _clean(artifacts: Artifacts, chooser: Chooser) -> list[View]:
         if row["action"] == DROP:
             views.append(_view(document, _dropped(row), [(REMOVED, document["text"])], row))
         else:
-            segments = inline_difference(document["text"], after[row["doc_id"]]["text"])
-            views.append(_view(document, f"edited by {row['rule'].replace('+', ', ')}", segments, row))
+            cleaned = after[row["doc_id"]]["text"]
+            alone = around_edit(clean, document, cleaned, chooser.rule) if chooser.rule is not None else None
+            title = f"edited by {', '.join(rules_of(row))}"
+            if alone is not None and len(rules_of(row)) > 1:
+                title += f"; shown is {chooser.rule} alone"
+            views.append(_view(document, title, inline_difference(*(alone or (document["text"], cleaned))), row))
     return views
 
 
 def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     clean, dedup = need(artifacts, "clean"), need(artifacts, "dedup")
-    rows = _chosen(clean, dedup, (DROP,), chooser)
+    rows = _chosen(clean, dedup, SHOWN["dedup"], chooser)
     survivors = {row["doc_id"]: bytes.fromhex(row["evidence"]["survivor"]) for row in rows}
     texts = texts_of(clean, [*survivors, *survivors.values()])
     views: list[View] = []
@@ -78,7 +96,7 @@ def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
 
 def _decontaminate(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     dedup, decontaminate = need(artifacts, "dedup"), need(artifacts, "decontaminate")
-    rows = _chosen(dedup, decontaminate, (DROP, CUT), chooser)
+    rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], chooser)
     texts = texts_of(dedup, [row["doc_id"] for row in rows])
     items = {(item["benchmark"], item["item_id"]): item for item in decontaminate.table("items").to_pylist()}
     views: list[View] = []
@@ -195,7 +213,6 @@ VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
     "vocab": _vocab,
     "chunk": _chunk,
 }
-WITH_RULES = ("clean", "dedup", "decontaminate")
 
 
 def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:

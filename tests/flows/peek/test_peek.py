@@ -90,10 +90,53 @@ def test_source_and_rule_narrow_the_choice(artifacts: dict[str, Artifact]):
     assert {view["source"] for view in peek(artifacts, "sample", Chooser(50, 1, source="code"))} == {"code"}
     only = peek(artifacts, "dedup", Chooser(50, 1, rule="exact_duplicate"))
     assert {view["rule"] for view in only} == {"exact_duplicate"}
-    with pytest.raises(InputError, match="source nowhere"):
+    with pytest.raises(InputError, match="source nowhere; sources: code, notes"):
         peek(artifacts, "sample", Chooser(5, 1, source="nowhere"))
     with pytest.raises(RecipeError, match="only clean, dedup, decontaminate have rules"):
         peek(artifacts, "vocab", Chooser(5, 1, rule="emoji"))
+
+
+def test_a_rule_that_nobody_knows_is_answered_with_those_that_did_something(artifacts: dict[str, Artifact]):
+    with pytest.raises(InputError, match=r"for rule emojis; rules and edits .*gopher_words_min \(1\)"):
+        peek(artifacts, "clean", Chooser(5, 1, rule="emojis"))
+
+
+MANY_EDITS = "Write to smith@example.org <b>soon</b>. " + "The furnace is lit and the iron runs. " * 40 + "Well done 🎉"
+
+
+def cleaned(folder: Path, *settings: str) -> dict[str, Artifact]:
+    """Sample and clean of one document that many edits change."""
+    (folder / "mine").mkdir()
+    (folder / "mine" / "a.txt").write_text(MANY_EDITS)
+    (folder / "mine.toml").write_text(
+        'name = "mine"\nbudget_tokens = 1000\n[[sources]]\nname = "mine"\npaths = ["{recipe}/mine"]\nweight = 1.0\n'
+        '[clean]\nrules = ["gopher_words_min"]\n'
+    )
+    recipe, context = load_recipe(folder / "mine.toml", folder, settings), RunContext(folder / "root", run_id="peek")
+    sample = BUILDERS["sample"](context, recipe.sample)
+    return {"sample": sample, "clean": BUILDERS["clean"](context, sample, recipe.clean)}
+
+
+@pytest.mark.parametrize(("edit", "gone"), [("emoji", "🎉"), ("email", "smith@example.org")])
+def test_only_what_one_edit_did_is_shown(tmp_path: Path, edit: str, gone: str):
+    (view,) = peek(cleaned(tmp_path), "clean", Chooser(1, 1, rule=edit))
+    assert view["title"].endswith(f"; shown is {edit} alone")
+    removed = [text for kind, text in view["segments"] if kind == REMOVED]
+    assert removed
+    assert all(text in gone for text in removed)
+    assert (REMOVED, removed[0]) in fitted(view["segments"])[0], "the excerpt is around it"
+    if edit == "emoji":
+        assert (ADDED, "party popper") in view["segments"]
+
+
+def test_edits_that_cannot_be_run_again_are_shown_together(tmp_path: Path):
+    (tmp_path / "words.txt").write_text("furnase\tfurnace\n")
+    artifacts = cleaned(tmp_path, f'clean.spelling=[{{path = "{tmp_path}/words.txt"}}]')
+    (view,) = peek(artifacts, "clean", Chooser(1, 1, rule="emoji"))
+    assert "alone" not in view["title"]
+    changed = "".join(text for kind, text in view["segments"] if kind == REMOVED)
+    assert "🎉" in changed
+    assert "smith" in changed
 
 
 def test_the_command_works_in_a_pipe(artifacts: dict[str, Artifact]):
