@@ -21,7 +21,12 @@ CANNOT_DECIDE = {
     "pydantic_core": "checks settings, whose values count themselves",
     "typing_extensions": "types, which nothing computes with",
 }
-DISTRIBUTION_OF_A_HIDDEN_MODULE = {"_regex": "regex", "_sentencepiece": "sentencepiece", "_cffi_backend": "cffi"}
+DISTRIBUTION_OF_A_HIDDEN_MODULE = {
+    "_cffi_backend": "cffi",
+    "_regex": "regex",
+    "_sentencepiece": "sentencepiece",
+    "sentencepiece_model_pb2": "sentencepiece",
+}
 
 
 def test_what_ran_decides_by_version_or_cannot_decide(walked: Any, joint: Callable[..., Any]) -> None:
