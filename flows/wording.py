@@ -1,10 +1,13 @@
-"""Numbers in words that a reader takes in at a glance: durations, counts, sizes, times."""
+"""Numbers in words that a reader takes in at a glance: durations, counts, sizes, times, the ledger's evidence."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+SHORT_ID = 12
+"""Characters of an id that tell documents of a run apart."""
 SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
 
 
@@ -49,3 +52,28 @@ def tally(stages: Iterable[Mapping[str, Any]]) -> str:
     """What became of the stages of a run's record: `2 built, 6 reused`."""
     counts = Counter(entry["outcome"] for entry in stages)
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def evidence_told(evidence: str | None) -> str:
+    """A ledger row's evidence in words: `in favour of 3f0c81d2a9b4 · similarity 0.912`; other texts as they are."""
+    try:
+        named = json.loads(evidence or "")
+    except json.JSONDecodeError:
+        return evidence or ""
+    return " · ".join(_parts_told(named)) if isinstance(named, dict) else str(evidence)
+
+
+def _parts_told(named: dict[str, Any]) -> list[str]:
+    rest = dict(named)
+    told: list[str] = []
+    if "survivor" in rest:
+        told.append(f"in favour of {rest.pop('survivor')[:SHORT_ID]}")
+    if "earlier" in rest:
+        told.append(f"which the earlier dedup artifact {rest.pop('earlier')[:SHORT_ID]} holds")
+    if "jaccard" in rest:
+        told.append(f"similarity {rest.pop('jaccard'):.3f}")
+    if "benchmark" in rest and "item_id" in rest:
+        told.append(f"item {rest.pop('item_id')} of {rest.pop('benchmark')}")
+    if "start" in rest and "end" in rest:
+        told.append(f"bytes {rest.pop('start'):,} to {rest.pop('end'):,}")
+    return told + [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]

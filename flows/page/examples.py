@@ -1,10 +1,13 @@
-"""Texts that show what a run removed: a few documents for each rule, and a few leaks with their surroundings.
+"""Texts that show what a run removed: a few documents for each rule, a few leaks with their surroundings, and records
+that could not be read.
 
 Documents are chosen by their id, which is a hash: the choice is even and the same every time. Part i of a stage holds
 the documents of part i of its parent, so that a text is looked up in one part, and only some parts are opened.
 """
 
 import heapq
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.wording import evidence_told
 from tasks.artifact import Artifact, read_table
 from tasks.clean.about import About
 from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
@@ -23,6 +27,8 @@ MOST_PARTS = 8
 EXCERPT_CHARS = 400
 AROUND_CHARS = 160
 SHOWN = ("drop", "cut")
+MOST_REJECTED = 20
+NUMBER = re.compile(r"(?<![\w-])\d[\d,.]*")
 
 Key = tuple[bytes, int]
 
@@ -39,7 +45,8 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
         for (action, rule), rows in sorted(chosen.items()):
             found[stage, action, rule] = [
                 {
-                    **{key: row[key] for key in ("value", "limit", "evidence", "bytes_in", "bytes_out")},
+                    **{key: row[key] for key in ("value", "limit", "bytes_in", "bytes_out")},
+                    "evidence": evidence_told(row["evidence"]),
                     "doc_id": row["doc_id"].hex(),
                     "path": origins.get(row["doc_id"], ""),
                     "source": texts.get(row["doc_id"], ("", ""))[0],
@@ -121,6 +128,21 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
             }
         )
     return found
+
+
+def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:
+    """Records that sampling could not read: `reasons` (their numbers left out) by how many, and the first `records`."""
+    if "sample" not in artifacts:
+        return {}
+    reasons: Counter[str] = Counter()
+    records: list[dict[str, Any]] = []
+    for path in artifacts["sample"].files("rejects"):
+        table = read_table(path)
+        for reason in table.column("reason").to_pylist():
+            reasons[NUMBER.sub("…", reason)] += 1
+        for row in table.slice(0, MOST_REJECTED - len(records)).to_pylist():
+            records.append({**row, "excerpt": _clip(row["excerpt"], EXCERPT_CHARS)})
+    return {"reasons": reasons.most_common(MOST_REJECTED), "records": records, "count": reasons.total()}
 
 
 def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:

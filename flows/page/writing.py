@@ -15,7 +15,7 @@ import jinja2
 from flows.conservation import conservation_line
 from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
 from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure, training_figure
-from flows.page.examples import leaked_passages, removals
+from flows.page.examples import leaked_passages, rejected, removals
 from flows.record import RECORD
 from flows.wording import clock, compact, duration, shots_word, size
 from model.durable import write_atomically
@@ -103,6 +103,7 @@ def _view(
         "cuts": [
             {"stage": key[0], "rule": key[2], "examples": rows} for key, rows in examples.items() if key[1] == "cut"
         ],
+        "rejected": attempt("rejected records", lambda: rejected(artifacts), {}),
         "passages": attempt("leaks", lambda: leaked_passages(artifacts), {}),
         "tables": tables,
         "samples": attempt("samples", lambda: _samples(artifacts), []),

@@ -225,7 +225,8 @@ def _shared_note(
     if shots:
         used = sum(one.prompt.shots for one in scored) / len(scored) if scored else 0.0
         fewer = sum(one.prompt.shots < shots for one in scored)
-        notes.append(f"{used:.2f} examples on average, fewer than {shots} fit for {fewer}")
+        room = f": {fewer} of {len(scored)} items leave room for less than {shots}" if fewer else ""
+        notes.append(f"{used:.2f} examples on average{room}")
     if cut := sum(not one.prompt.fits for one in scored):
         notes.append(f"{cut} contexts cut to the window")
     if lost := evaluated - len(scored):

@@ -22,7 +22,7 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows
 from tasks.report import SourceCounts, StageReport
-from tasks.schema import DOCUMENTS, LEAKS, SCORES
+from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES
 from tasks.workspace import Unit, Workspace, table_file_name
 
 HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
@@ -84,6 +84,9 @@ def ledger(stage: str, *rows: tuple[str, int, str, str]) -> pa.Table:
 def write_sample(unit: Unit) -> None:
     unit.write_table("documents", documents(range(10), range(20)), table_file_name("documents", "00000"))
     unit.report.sources = {"books": counts(12, 10, rejected=1, not_selected=1), "web": counts(20, 20)}
+    bad = {"source": "books", "path": "books/11.txt", "record": 0, "byte": 7, "reason": "invalid UTF-8 at byte 7"}
+    rejects = pa.Table.from_pylist([{**bad, "excerpt": f"gl\\xfcht {HOSTILE} of smith@example.org"}], schema=REJECTS)
+    unit.write_table("rejects", rejects, table_file_name("rejects", "00000"))
     plan = {"files": 12, "bytes": 4_000_000, "weight": 0.4, "target_tokens": 400, "available_tokens": 1_000_000}
     plan |= {"rate": 0.0006, "epochs": 0.0004, "asked_epochs": 0.0004, "slack": 1.5}
     web = plan | {"files": 20, "weight": 0.6, "available_tokens": 100, "rate": 1.0, "epochs": 4, "asked_epochs": 6.0}

@@ -134,6 +134,15 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
     assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [0.1, 0.2])
 
 
+def test_records_that_could_not_be_read_are_shown_by_reason(page: Path):
+    reader = read(page)
+    assert "rejected" in reader.ids
+    section = page.read_text().partition('<section id="rejected">')[2].partition("</section>")[0]
+    assert '<td class="title">invalid UTF-8 at byte …</td><td class="n" data-name="records">1</td>' in section
+    assert "books/11.txt, record 0, byte 7" in section
+    assert "smith@example.org" not in section
+
+
 def test_an_extended_base_is_told_language_by_language(page: Path):
     reader = read(page)
     assert "A base of 480 pieces, extended to 512." in reader.text

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from flows.summary import print_summary
-from flows.wording import clock, compact, duration, shots_word, size
+from flows.wording import clock, compact, duration, evidence_told, shots_word, size
 
 
 def screen(made: Any, width: int = 100) -> list[str]:
@@ -77,3 +77,21 @@ def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp
     assert "train under way, evaluate to come" in " ".join(" ".join(screen(made)).split())
     (made.folder / "run.json").write_text(json.dumps({**record, "asked": {"only": "train"}}))
     assert "train under way, evaluate skipped" in " ".join(" ".join(screen(made)).split())
+
+
+@pytest.mark.parametrize(
+    ("evidence", "told"),
+    [
+        (None, ""),
+        ("en", "en"),
+        ("2 of 3", "2 of 3"),
+        ('{"survivor":"3f0c81d2a9b4c5d6","jaccard":0.9125}', "in favour of 3f0c81d2a9b4 · similarity 0.912"),
+        ('{"survivor":"3f0c81d2a9b4c5d6","jaccard":1.0,"earlier":"77aa"}',
+         "in favour of 3f0c81d2a9b4 · which the earlier dedup artifact 77aa holds · similarity 1.000"),
+        ('{"benchmark":"cloze","item_id":"q-1","start":1200,"end":1500,"pieces":11}',
+         "item q-1 of cloze · bytes 1,200 to 1,500 · pieces 11"),
+        ('{"cut off at 200 by', '{"cut off at 200 by'),
+    ],
+)  # fmt: skip
+def test_evidence_in_words(evidence: str | None, told: str):
+    assert evidence_told(evidence) == told

@@ -136,7 +136,7 @@ def test_notes_count_what_did_not_fit(tokenizer):
     found = scores(tokenizer, items, context=24, shots=(5,), max_items=4)
     note = found["acc", 5, "all"]["note"]
     assert "4 of 8 items drawn" in note
-    assert "fewer than 5 fit for 4" in note
+    assert "examples on average: 4 of 4 items leave room for less than 5" in note
     assert found["acc", 5, "all"]["n"] == 4
 
 
