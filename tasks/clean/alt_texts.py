@@ -21,6 +21,7 @@ _IMAGE = re.compile(
 _IMAGE_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[iI]")
 _BADGE = re.compile(BADGE_HOSTS)
 _ELEMENT = re.compile(r"<img\b[^<>]{0,2000}>", re.IGNORECASE)
+_ELEMENT_BEGINNINGS = re.compile("<[iI]")
 _ALTERNATIVE = re.compile(r"\balt\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
 _PICTOGRAM = re.compile(r"\bclass\s*=\s*[\"']?[^\"'>]*(?:emoji|emoticon|smil|sticker)", re.IGNORECASE)
 _CODE_LIKE = re.compile(r":[\w+-]+:|\[\S{1,12}\]")
@@ -30,7 +31,7 @@ def images_to_alt_texts(text: str, about: About) -> str:
     """Images of Markdown, and pictograms of HTML, as their alternative text."""
     if about.kind == "markdown":
         return replace_matches(_IMAGE, _IMAGE_BEGINNINGS, _markdown_image, text)
-    return _ELEMENT.sub(_html_pictogram, text) if about.kind == "html" else text
+    return replace_matches(_ELEMENT, _ELEMENT_BEGINNINGS, _html_pictogram, text) if about.kind == "html" else text
 
 
 def _markdown_image(match: re.Match[str]) -> str:

@@ -91,10 +91,10 @@ class Chain:
             rows = self._pages_read(texts, abouts, rows, verdicts)
         before_names = None
         for edit, later_signs in zip(self.edits, self._later_signs, strict=True):
-            texts.looked_for = later_signs
             if edit.needs_language and before_names is None:
                 before_names = texts.bounds
             chosen = rows[texts.signs[rows] & edit.sign != 0]
+            texts.looked_for = later_signs
             if len(chosen):
                 if edit.needs_language:
                     abouts.identify_unknown(texts, chosen, before_names)

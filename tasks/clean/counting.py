@@ -173,53 +173,59 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             unit_length += 1
             unit_width += _CHARACTERS_PER_SPACELESS if is_spaceless else 1
             has_letter |= flags & LETTER != 0
-        # Sentences
-        if flags & FULL_STOP:
-            sentences += 1
-        if codepoint == 46 or codepoint == 33 or codepoint == 63:
-            may_end_sentence = True
-        elif may_end_sentence and flags & SENTENCE_CLOSER == 0:
-            sentences += is_blank
-            may_end_sentence = False
-        # Signs
-        if codepoint == 46:
-            dots += 1
+        if (flags & PLAIN_LETTER or codepoint == 32) and dots == 0 and not may_end_sentence:
+            # Most characters: none of what is looked for below, and no line feed.
+            if not is_blank and not in_line:
+                in_line = True
+                first_flags = flags
         else:
-            ellipses += dots // 3
-            dots = 0
-        if codepoint == 35:
-            hash_signs += 1
-        elif codepoint == 123:
-            braces += 1
-        elif codepoint == _HORIZONTAL_ELLIPSIS:
-            ellipses += 1
-        elif codepoint == 112 or codepoint == 80:
-            lorem += _is_lorem_ipsum(data, begin, position - _RARE_IN_LOREM_IPSUM, end)
-        # Lines
-        if codepoint == 10:
-            line_feeds += position < end
-            if line_length_saved:
-                hashes[LINE_ROW, line] = finish(line_saved)
-                lengths[LINE_ROW, line] = line_length_saved
-                line += 1
-                line_characters += line_length_saved
-                short_lines += line_width_saved <= SHORT_LINE
-                bullet_lines += first_flags & BULLET != 0
-                finished_lines += last_flags & LINE_END != 0
-                ellipsis_lines += last_dots >= 3 or last_codepoint == _HORIZONTAL_ELLIPSIS
-            if paragraph_length_saved and (not line_length_saved or position == end):
-                hashes[PARAGRAPH_ROW, paragraph] = finish(paragraph_saved)
-                lengths[PARAGRAPH_ROW, paragraph] = paragraph_length_saved
-                paragraph += 1
-                paragraph_characters += paragraph_length_saved
-                paragraph_state = _BASIS
-                paragraph_length = paragraph_length_saved = 0
-            line_state = _BASIS
-            line_length = line_width = line_length_saved = line_width_saved = 0
-            in_line = False
-        elif not is_blank and not in_line:
-            in_line = True
-            first_flags = flags
+            # Sentences
+            if flags & FULL_STOP:
+                sentences += 1
+            if codepoint == 46 or codepoint == 33 or codepoint == 63:
+                may_end_sentence = True
+            elif may_end_sentence and flags & SENTENCE_CLOSER == 0:
+                sentences += is_blank
+                may_end_sentence = False
+            # Signs
+            if codepoint == 46:
+                dots += 1
+            else:
+                ellipses += dots // 3
+                dots = 0
+            if codepoint == 35:
+                hash_signs += 1
+            elif codepoint == 123:
+                braces += 1
+            elif codepoint == _HORIZONTAL_ELLIPSIS:
+                ellipses += 1
+            elif codepoint == 112 or codepoint == 80:
+                lorem += _is_lorem_ipsum(data, begin, position - _RARE_IN_LOREM_IPSUM, end)
+            # Lines
+            if codepoint == 10:
+                line_feeds += position < end
+                if line_length_saved:
+                    hashes[LINE_ROW, line] = finish(line_saved)
+                    lengths[LINE_ROW, line] = line_length_saved
+                    line += 1
+                    line_characters += line_length_saved
+                    short_lines += line_width_saved <= SHORT_LINE
+                    bullet_lines += first_flags & BULLET != 0
+                    finished_lines += last_flags & LINE_END != 0
+                    ellipsis_lines += last_dots >= 3 or last_codepoint == _HORIZONTAL_ELLIPSIS
+                if paragraph_length_saved and (not line_length_saved or position == end):
+                    hashes[PARAGRAPH_ROW, paragraph] = finish(paragraph_saved)
+                    lengths[PARAGRAPH_ROW, paragraph] = paragraph_length_saved
+                    paragraph += 1
+                    paragraph_characters += paragraph_length_saved
+                    paragraph_state = _BASIS
+                    paragraph_length = paragraph_length_saved = 0
+                line_state = _BASIS
+                line_length = line_width = line_length_saved = line_width_saved = 0
+                in_line = False
+            elif not is_blank and not in_line:
+                in_line = True
+                first_flags = flags
         if is_blank or is_outside:
             if codepoint != 10 and in_line:
                 line_state = (line_state ^ np.uint64(codepoint)) * _PRIME

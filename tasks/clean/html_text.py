@@ -17,7 +17,7 @@ def _by_trafilatura(page: str) -> str | None:
 
 
 def _by_resiliparse(page: str) -> str | None:
-    from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
 
     return extract_plain_text(page, main_content=True, alt_texts=False)
 

@@ -33,7 +33,7 @@ MARKUP = 1 << 5
 EMOJI = 1 << 6
 EMOTICON = 1 << 7
 SHORTCODE = 1 << 8
-BRACKET = 1 << 9
+STICKER = 1 << 9
 AT = 1 << 10
 DOTTED_DIGITS = 1 << 11
 COLON_GROUP = 1 << 12
@@ -46,13 +46,14 @@ BLANK_TEXT = 1 << 18
 """There is nothing but blanks."""
 SPACELESS_SCRIPT = 1 << 19
 LONG_DIGIT_RUN = 1 << 20
+CITATION = 1 << 21
 ALWAYS = 1 << 30
 """Every document has it: the sign of edits that no search can spare."""
 LINE_SIGNS = ALWAYS | REPEATED_LINE | BLANK_TEXT
 """Those that a look at the lines alone finds."""
 ALL_SIGNS = (1 << 31) - 1
 
-STANDS_ALONE, ANYWHERE = 1, 2
+STANDS_ALONE, ANYWHERE, IN_BRACKETS = 1, 2, 3
 _AFTER_A_SHORT_FACE = b"\x00 \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f.,!?\xc2\xe1\xe2\xe3"
 """First bytes of all blanks among them."""
 _SHORT_DIGITS = 3
@@ -71,9 +72,9 @@ _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
 
 @dataclass(frozen=True)
 class Faces:
-    """`beginnings`: slot of three bytes -> place in `entries` of the emoticons that may begin with them, up to a -1 (0
-    for none); emoticon i is `letters[bounds[i]:bounds[i + 1]]` and of one of two `kinds`. `idle`: code point below
-    0x10000 -> where it can be passed over."""
+    """Emoticons and stickers. `beginnings`: slot of three bytes -> place in `entries` of those that may begin with
+    them, up to a -1 (0 for none); number i is `letters[bounds[i]:bounds[i + 1]]`, of one of the `kinds`. `idle`: code
+    point below 0x10000 -> where it can be passed over."""
 
     beginnings: npt.NDArray[np.int16]
     entries: npt.NDArray[np.int16]
@@ -84,10 +85,10 @@ class Faces:
 
 
 @functools.cache
-def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> Faces:
-    """Tables for emoticons that count between blanks only, and for those that count anywhere. One of two bytes has a
-    blank, a mark of the end of a sentence, or nothing as its third."""
-    words = [word.encode() for word in (*standing_alone, *anywhere)]
+def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...], stickers: tuple[str, ...]) -> Faces:
+    """Tables for emoticons that count between blanks only, for those that count anywhere, and for stickers. One of two
+    bytes has a blank, a mark of the end of a sentence, or nothing as its third."""
+    words = [word.encode() for word in (*standing_alone, *anywhere, *stickers)]
     of_slot: dict[int, list[int]] = {}
     for number, raw in enumerate(words):
         for third in raw[2:3] or _AFTER_A_SHORT_FACE:
@@ -109,9 +110,9 @@ def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...]) -> Faces:
     ):
         idle[(idle != 0) & found] |= kind
     bounds = np.cumsum([0, *map(len, words)]).astype(np.int64)
-    kinds = np.array([STANDS_ALONE] * len(standing_alone) + [ANYWHERE] * len(anywhere), np.uint8)
+    kinds = np.repeat((STANDS_ALONE, ANYWHERE, IN_BRACKETS), (len(standing_alone), len(anywhere), len(stickers)))
     letters = np.frombuffer(b"".join(words), np.uint8).copy()
-    return Faces(table, np.array(entries, np.int16), bounds, letters, kinds, idle)
+    return Faces(table, np.array(entries, np.int16), bounds, letters, kinds.astype(np.uint8), idle)
 
 
 def signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: Faces) -> np.ndarray:
@@ -201,19 +202,21 @@ def _are_equal(data, first, second, size):
 
 
 @kernel
-def _is_emoticon(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds):
-    """Whether one of the emoticons from an entry on stands at a position, alone if it must."""
+def _faces_at(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds):
+    """The signs of the faces, from an entry on, that stand at a position; alone if they must."""
+    found = np.uint32(0)
     while entries[entry] >= 0:
         number = entries[entry]
         after = position + bounds[number + 1] - bounds[number]
-        if after <= end and (is_after_blank or kinds[number] == ANYWHERE):
+        kind = kinds[number]
+        if after <= end and (is_after_blank or kind != STANDS_ALONE):
             offset = 0
             while position + offset < after and data[position + offset] == letters[bounds[number] + offset]:
                 offset += 1
-            if position + offset == after and (kinds[number] == ANYWHERE or after == end or _may_follow(data[after])):
-                return True
+            if position + offset == after and (kind != STANDS_ALONE or after == end or _may_follow(data[after])):
+                found |= np.uint32(STICKER if kind == IN_BRACKETS else EMOTICON)
         entry += 1
-    return False
+    return found
 
 
 @kernel
@@ -323,7 +326,9 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
                 if _stands_at(data, begin, position, end, _IMAGE_TAG):
                     signs |= np.uint32(IMAGE)
             elif byte == 91:
-                signs |= np.uint32(BRACKET)
+                following_byte = data[position + 1] if position + 1 < end else np.uint8(0)
+                if 48 <= following_byte <= 57 or following_byte == 101 or following_byte == 99:
+                    signs |= np.uint32(CITATION)
                 if before == 33:
                     signs |= np.uint32(MARKUP | IMAGE)
             elif byte == 64:
@@ -331,7 +336,8 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
             elif byte == 58:
                 if shortcode >= 1:
                     signs |= np.uint32(SHORTCODE)
-                shortcode = 0
+                is_joined = _is_hexadecimal(before) or 103 <= before <= 122 or 71 <= before <= 90
+                shortcode = -1 if is_joined or before == 95 or before == 58 or before == 47 else 0
             elif byte == 118 or byte == 86:
                 if _stands_at(data, begin, position - 2, end, _JAVASCRIPT):
                     signs |= np.uint32(JAVASCRIPT)
@@ -367,10 +373,9 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
         if position + 1 < end:
             third = data[position + 2] if position + 2 < end else np.uint8(0)
             entry = beginnings[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
-            if entry and _is_emoticon(
-                data, position, end, before_flags & BLANK != 0, entry, entries, bounds, letters, kinds
-            ):
-                signs |= np.uint32(EMOTICON)
+            if entry:
+                is_after_blank = before_flags & BLANK != 0
+                signs |= _faces_at(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds)
         if byte != 10:
             line_has_text |= flags & BLANK == 0
         has_text |= flags & BLANK == 0

@@ -15,6 +15,7 @@ from tasks.clean.emoji_words import alternatives, emoji_name, read_pairs, set_ap
 _SHORTCODE = re.compile(r"(:(?<![\w:/]:)[A-Za-z0-9_+-]+:)(?:[ ]?\1)*(?![\w:])")
 """The colon stands before the look at what is before it, so that the search leaps from colon to colon."""
 _STICKERS = read_pairs("stickers.tsv")
+STICKERS = tuple(f"[{code}]" for code in _STICKERS)
 _STICKER = re.compile(rf"(\[(?:{alternatives(_STICKERS)})\])(?:[ ]?\1)*(?![(\[:])")
 
 

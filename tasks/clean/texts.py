@@ -9,14 +9,15 @@ import numpy as np
 
 from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
 from tasks.clean.signs import ALL_SIGNS, LINE_SIGNS, faces, line_signs_of, signs_of
+from tasks.clean.stickers import STICKERS
 
 SAME, REWRITTEN, TOO_HARD = range(3)
 _ROOM = 1 << 12
-_FACES = faces(STANDING_ALONE, ANYWHERE)
+_FACES = faces(STANDING_ALONE, ANYWHERE, STICKERS)
 
 
 class Texts:
-    """Text i is `data[begins[i]:ends[i]]` (UTF-8, uint8), and `signs[i]` what `tasks.clean.signs` saw in it.
+    """Text i is `data[begins[i]:ends[i]]` (UTF-8, uint8), and `signs[i]` what was seen in it.
 
     Signs outside `looked_for` may be missing where a text was replaced after that was said.
     """
@@ -29,10 +30,9 @@ class Texts:
         self._used = end - begin
         self.begins = bounds[:-1] - begin
         self.ends = bounds[1:] - begin
-        self.signs = np.zeros(len(self.begins), np.uint32)
+        self._signs: np.ndarray | None = None
         self.looked_for = ALL_SIGNS
         self._strings: dict[int, str] = {}
-        self._see(np.arange(len(self.begins)))
 
     @staticmethod
     def of(texts: Sequence[str | np.ndarray]) -> "Texts":
@@ -43,6 +43,14 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self.begins)
+
+    @property
+    def signs(self) -> np.ndarray:
+        """What `tasks.clean.signs` saw in each text (uint32)."""
+        if self._signs is None:
+            self._signs = np.zeros(len(self), np.uint32)
+            self._see(np.arange(len(self)))
+        return self._signs
 
     @property
     def bounds(self) -> np.ndarray:
@@ -110,7 +118,9 @@ class Texts:
         return begin
 
     def _see(self, rows: np.ndarray) -> None:
+        if self._signs is None:
+            return
         if not self.looked_for & ~LINE_SIGNS:
-            self.signs[rows] = line_signs_of(self.data, self.begins[rows], self.ends[rows])
+            self._signs[rows] = line_signs_of(self.data, self.begins[rows], self.ends[rows])
         else:
-            self.signs[rows] = signs_of(self.data, self.begins[rows], self.ends[rows], _FACES)
+            self._signs[rows] = signs_of(self.data, self.begins[rows], self.ends[rows], _FACES)

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from model.errors import GuardError
 from tasks.build import RunContext, Stage, build_artifact
+from tasks.clean import part_rows
 from tasks.clean.about import About
 from tasks.clean.chain import Chain
 from tasks.clean.cleaning import clean_part
@@ -190,3 +191,57 @@ def test_an_unknown_language_is_written_where_it_is_sure():
     result = clean_part(CleanConfig(), rows, 0)
     assert result.tables["documents"].column("lang").to_pylist() == ["en"]
     assert result.report.facts["languages"] == {"en": 1}
+
+
+def many_kinds() -> pa.Table:
+    """Documents of several kinds and presets, in an order that mixes them, the language of every other unknown."""
+    texts = (
+        ("s", "text", PROSE),
+        ("s", "markdown", f"![a map](m.png) {PROSE} <b>bold</b> 😀 &amp;"),
+        ("c", "code", "def f(x):\n    return x  # :-)\n" * 3),
+        ("w", "html", f"<html><body><article><p>{PROSE}</p></article></body></html>"),
+        ("s", "text", ""),
+        ("s", "text", f"{PROSE}\u200b caf\u00c3\u00a9 jo@mill.org"),
+        ("w", "html", "<html><body></body></html>"),
+        ("s", "text", "word " * 60),
+        ("t", "text", "委员会下周将再次开会，讨论应该如何处理那座老桥，以及由谁来承担维修的费用。" * 4),
+        ("s", "text", f"[1] {PROSE}\n\nshort line\n{PROSE} :-)"),
+        ("t", "text", " \n\u3000"),
+    )
+    rows = documents(*texts)
+    languages = pa.array([None if number % 2 else "en" for number in range(len(texts))], pa.string())
+    field = DOCUMENTS.field("lang")
+    return rows.set_column(3, field, languages.dictionary_encode().cast(field.type))
+
+
+def test_a_documents_fate_does_not_depend_on_its_neighbours():
+    rows = many_kinds()
+    config = CleanConfig(presets={"t": "fineweb"})
+    together = clean_part(config, rows, 0)
+    alone = [clean_part(config, rows.slice(number, 1), 0) for number in range(rows.num_rows)]
+    for name in ("documents", "ledger"):
+        one_by_one = [row for result in alone for row in result.tables[name].to_pylist()]
+        assert together.tables[name].to_pylist() == one_by_one
+    together.report.check_conservation("clean")
+    assert StageReport.merged(result.report for result in alone).total() == together.report.total()
+    assert together.report.total().documents_out >= 4
+    assert together.report.total().edited["emoji"] == 1
+
+
+def test_a_part_without_documents():
+    result = clean_part(CleanConfig(), documents(), 0)
+    assert result.tables["documents"].schema.equals(DOCUMENTS)
+    assert result.tables["ledger"].schema.equals(LEDGER)
+    assert result.tables["documents"].num_rows == result.tables["ledger"].num_rows == 0
+
+
+def test_handfuls_hold_all_documents_in_order(monkeypatch):
+    monkeypatch.setattr(part_rows, "HANDFUL_BYTES", len(PROSE) + 10)
+    rows = pa.concat_tables([many_kinds().slice(1), many_kinds()])
+    handfuls = list(part_rows.handfuls_of(rows, "name"))
+    assert len(handfuls) > 5
+    assert [handful.first for handful in handfuls] == [
+        sum(len(earlier) for earlier in handfuls[:number]) for number in range(len(handfuls))
+    ]
+    texts = [handful.texts.text(row) for handful in handfuls for row in range(len(handful))]
+    assert texts == rows.column("text").to_pylist()

@@ -47,7 +47,9 @@ def test_an_edit_without_its_sign_changes_nothing(text):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвыРСЂЃ中の한¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093🙂❤️")))
+@given(
+    st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвыРСЂЃ中の한\u2009\u200a¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093🙂❤️"))
+)
 def test_whatever_ftfy_finds_bad_has_the_sign_of_mojibake(line):
     if is_bad(line) or ftfy.fix_encoding(line) != line:
         assert signs(line) & MOJIBAKE

@@ -70,6 +70,7 @@ def test_only_the_rows_that_are_asked_for_change():
 @given(st.lists(st.sampled_from(["same", "other", "", " ", "我", "a same"]), max_size=8).map("\n".join))
 def test_a_look_at_lines_alone_finds_the_signs_of_lines(text):
     texts = Texts.of(["before"])
+    assert texts.signs[0]
     texts.looked_for = REPEATED_LINE
     texts.replace({0: text})
     assert texts.signs[0] == Texts.of([text]).signs[0] & LINE_SIGNS
