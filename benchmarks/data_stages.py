@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import clean_speed
 import decontaminate_scan
 import dedup_signatures
 import sample_reading
@@ -23,6 +24,7 @@ from measuring import EDITED_CORPORA, OURS, PROJECT, Row, arguments, edited_text
 SIZE = 300_000_000
 MEASURES = {
     "sample": sample_reading.measure,
+    "clean": clean_speed.measure,
     "dedup": dedup_signatures.measure,
     "decontaminate": decontaminate_scan.measure,
 }
