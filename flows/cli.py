@@ -1,5 +1,7 @@
 """The command `bessemer`: its name, its help, and the list of its commands."""
 
+from typing import Annotated
+
 import typer
 
 from flows.commands import identity, leaking, models, peeking, planning, records, running, service, vocabularies
@@ -12,6 +14,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 COMMANDS = (
@@ -38,6 +41,23 @@ COMMANDS = (
 
 for command in COMMANDS:
     app.command()(command)
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        import importlib.metadata
+
+        typer.echo(f"bessemer {importlib.metadata.version('bessemer')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the command itself; its help is that of the app."""
 
 
 def main() -> None:

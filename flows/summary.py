@@ -101,6 +101,8 @@ def _sources(findings: dict[str, Any]) -> Table | None:
             cells = [f"{100 * line[key]:.2f}%" for key in ("planned_share", "realised_share")]
             cells += [compact(line["tokens"]), f"{line['epochs']:.2f}"]
         style = "bold" if source == "all" else ""
+        if source == "all":
+            table.caption, table.caption_justify = "all: the plain mean of the sources, whatever their sizes", "left"
         table.add_row(escape(source), *cells, *(_bits(bits.get(source, {})) if bits else ()), style=style)
     return table
 

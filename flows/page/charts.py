@@ -12,6 +12,8 @@ import pyarrow as pa
 from flows.wording import shots_word
 
 MOST_POINTS = 1500
+MEAN = "all (mean)"
+"""How the row of SCORES over all held-out sources is shown: it is their plain mean, whatever their sizes."""
 APART = 0.12
 """Distance between the subsets of one number of shots, as a share of the distance between numbers of shots."""
 
@@ -55,7 +57,7 @@ def training_figure(metrics: pa.Table) -> dict[str, Any]:
 def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Bits per byte by held-out source, the model beside its baselines; fewer is better."""
     ordered = list(reversed(lines))
-    names = [line["source"] for line in ordered]
+    names = [MEAN if line["source"] == "all" else line["source"] for line in ordered]
     data = []
     for role, who, title in (
         ("muted1", "xz", "xz"),
@@ -127,9 +129,10 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> dict[str, Any]:
-    """What each rule removed of each source, as a share of the documents that the source had before the stage.
+    """What each rule removed of each source, in documents, and their share of the source where the pointer rests.
 
-    `lines` are findings `removed` of one stage, `read` documents by source, `colours` their numbers on the page.
+    `lines` are findings `removed` of one stage, `read` the documents that each source had before it, `colours` their
+    numbers on the page.
     """
     ordered = list(reversed(lines))
     names = [line["rule"] for line in ordered]
@@ -141,11 +144,11 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
                 "type": "bar",
                 "orientation": "h",
                 "y": names,
-                "x": [count / max(1, read.get(source, 0)) for count in counts],
-                "customdata": counts,
+                "x": counts,
+                "customdata": [count / max(1, read.get(source, 0)) for count in counts],
                 "name": source,
                 "meta": {"role": f"s{colours.get(source, 11)}"},
-                "hovertemplate": "%{customdata} documents, %{x:.2%}<extra>" + source + "</extra>",
+                "hovertemplate": f"%{{x:,}} documents, %{{customdata:.2%}} of {source}<extra></extra>",
             }
         )
     layout = {
@@ -153,7 +156,7 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
         "barmode": "stack",
         "bargap": 0.3,
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
-        "xaxis": {"title": {"text": "share of each source's documents, sources added up"}, "tickformat": ".0%"},
+        "xaxis": {"title": {"text": "documents"}, "tickformat": ",d", "rangemode": "tozero"},
         "yaxis": {"automargin": True},
     }
     return {"data": data, "layout": layout}

@@ -122,7 +122,9 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), None)
     if whole is not None and whole.get("model") is not None:
         below = f"{1 - whole['model'] / whole['unigram']:.0%} under the unigram" if whole.get("unigram") else ""
-        found.append({"value": f"{whole['model']:.3f}", "name": "bits per byte, held out", "note": below})
+        found.append(
+            {"value": f"{whole['model']:.3f}", "name": "bits per byte, held out, mean of the sources", "note": below}
+        )
     training = findings["training"]
     if training.get("last_loss") is not None:
         note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"

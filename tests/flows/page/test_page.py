@@ -131,7 +131,15 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
     ]
     figures = json.loads(re.search(r'<script id="figures"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
     (web,) = figures["removed"]["data"]
-    assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [0.1, 0.2])
+    assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [2, 4])
+    assert web["customdata"] == [0.1, 0.2], "of the 20 documents that were sampled"
+
+
+def test_the_mean_over_sources_is_called_so(page: Path):
+    reader = read(page)
+    assert "bits per byte, held out, mean of the sources" in reader.text
+    assert "The line all is the plain mean of the sources" in reader.text
+    assert "all mean of the sources" in reader.text
 
 
 def test_records_that_could_not_be_read_are_shown_by_reason(page: Path):
