@@ -32,7 +32,7 @@ class Reader(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = dict(attrs)
         self.scripts += tag == "script"
-        self.ids += [named["id"]] if named.get("id") else []
+        self.ids += filter(None, [named.get("id")])
         self.links += [value for key, value in attrs if key in ("src", "href") and value]
         if tag not in NEVER_CLOSED:
             self.open.append(tag)
@@ -129,7 +129,9 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
         ("gopher_words_min", "4"),
         ("gopher_stop_words", "2"),
     ]
-    figures = json.loads(re.search(r'<script id="figures"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)[1])
+    script = re.search(r'<script id="figures"[^>]*>(.*?)</script>', page.read_text(), re.DOTALL)
+    assert script is not None
+    figures = json.loads(script[1])
     (web,) = figures["removed"]["data"]
     assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [2, 4])
     assert web["customdata"] == [0.1, 0.2], "of the 20 documents that were sampled"
