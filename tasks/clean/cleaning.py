@@ -79,7 +79,7 @@ def _drop_denied(handful: Handful, verdicts: Verdicts, supplied: Supplied) -> No
 def _digests_of_edited(handful: Handful, verdicts: Verdicts) -> dict[int, bytes]:
     """Row -> BLAKE3-128 of its text, for documents that stay and were edited."""
     return {
-        row: blake3.blake3(handful.texts.raw(row).tobytes()).digest(length=16)
+        row: blake3.blake3(handful.texts.raw(row).data).digest(length=16)
         for row in sorted(verdicts.edits)
         if verdicts.stays[row]
     }

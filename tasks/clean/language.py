@@ -113,9 +113,8 @@ def _score_window(data, begin, end, moves, first_feature, features, weights, pri
         feature = met[index]
         count = np.float32(counts[feature])
         counts[feature] = 0
-        row = weights[feature]
         for language in range(len(scores)):
-            scores[language] += count * row[language]
+            scores[language] += count * weights[feature, language]
 
 
 @kernel

@@ -1,5 +1,6 @@
 """What becomes of a part: the documents that stay, the ledger's rows, and the counts, gathered a handful at a time."""
 
+import itertools
 from collections import Counter
 
 import numpy as np
@@ -7,6 +8,7 @@ import pyarrow as pa
 
 from tasks.clean.part_rows import Handful
 from tasks.clean.presets import LIMITS
+from tasks.clean.texts import Texts
 from tasks.clean.verdicts import Verdicts
 from tasks.ledger import DROP, EDIT, clip_bytes
 from tasks.parts import PartResult
@@ -25,7 +27,8 @@ class PartTables:
         self._documents = documents
         self._report = StageReport()
         self._kept: list[np.ndarray] = []
-        self._texts: list[np.ndarray] = []
+        self._text = np.empty(documents.column("text").nbytes, np.uint8)
+        self._text_size = 0
         self._sizes: list[np.ndarray] = []
         self._languages: list[str | None] = []
         self._digests: dict[int, bytes] = {}
@@ -37,7 +40,7 @@ class PartTables:
         texts = handful.texts
         sizes = texts.sizes
         self._kept.append(handful.first + kept)
-        self._texts += [texts.raw(row).copy() for row in kept.tolist()]
+        self._keep_texts(texts, kept)
         self._sizes.append(sizes[kept])
         self._languages += [_known_language(handful, row) for row in kept.tolist()]
         self._digests.update((handful.first + row, digest) for row, digest in digests.items())
@@ -50,6 +53,20 @@ class PartTables:
         self._report.facts[LANGUAGES] = dict(languages)
         ledger = pa.Table.from_batches(self._ledger, LEDGER).combine_chunks()
         return PartResult({"documents": self._kept_documents(), "ledger": ledger}, self._report)
+
+    def _keep_texts(self, texts: Texts, kept: np.ndarray) -> None:
+        """Copy texts behind the others, those that stand behind one another already in one go."""
+        begins, ends = texts.begins[kept], texts.ends[kept]
+        parted = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+        needed = self._text_size + int((ends - begins).sum())
+        if needed > len(self._text):
+            grown = np.empty(needed + needed // 2, np.uint8)
+            grown[: self._text_size] = self._text[: self._text_size]
+            self._text = grown
+        for first, end in itertools.pairwise((0, *parted.tolist(), len(kept))):
+            run = texts.data[begins[first] : ends[end - 1]] if end else texts.data[:0]
+            self._text[self._text_size : self._text_size + len(run)] = run
+            self._text_size += len(run)
 
     def _count(self, handful: Handful, verdicts: Verdicts, sizes: np.ndarray) -> None:
         sources = np.array(handful.sources)
@@ -117,8 +134,7 @@ class PartTables:
 
     def _text_column(self) -> pa.Array:
         bounds = np.concatenate(([0], *self._sizes)).cumsum().astype(np.int64)
-        data = np.concatenate([np.zeros(0, np.uint8), *self._texts])
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._text[: self._text_size])]
         texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
         return texts.cast(pa.large_string())
 

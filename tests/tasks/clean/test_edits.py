@@ -160,6 +160,9 @@ def test_c4_lines():
     assert remove_citations("As shown[12] before[edit].", TEXT) == "As shown before."
     assert remove_javascript_lines("one\nEnable JavaScript!\ntwo", TEXT) == "one\ntwo"
     assert remove_policy_lines("one\nour Privacy Policy\ntwo", TEXT) == "one\ntwo"
+    assert (
+        remove_policy_lines("“we USE cookies”\nthe policy of cookies\nUse of Cookies", TEXT) == "the policy of cookies"
+    )
     assert remove_unfinished_lines("Menu\nA sentence.\n\n他说。\n“So!”", TEXT) == "A sentence.\n\n他说。\n“So!”"
     assert remove_short_lines("Only four words here\nHere are five whole words\n这是一个很长的中文句子", TEXT) == (
         "Here are five whole words\n这是一个很长的中文句子"

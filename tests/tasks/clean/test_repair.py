@@ -40,6 +40,15 @@ def test_whatever_ftfy_finds_bad_reaches_ftfy(line):
         assert undo_mojibake(line, TEXT) == ftfy.fix_encoding(line)
 
 
+@given(
+    st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u200aабвРСЂ中¡«»¦¤×²√≈‚Ø\u0093"), max_size=12),
+    st.sampled_from(["a sound line ", "“так” — ", "他说：“好。”", "é "]),
+)
+def test_in_a_long_line_the_surroundings_of_signs_tell(piece, sound):
+    line = sound * 9 + piece + sound * 9
+    assert undo_mojibake(f"x\n{line}\nx", TEXT) == f"x\n{ftfy.fix_encoding(line)}\nx"
+
+
 def test_entities_are_undone_only_in_text_without_markup():
     assert undo_entities("caf&eacute; &amp; co", TEXT) == "café & co"
     assert undo_entities("a <b> &amp; c", TEXT) == "a <b> &amp; c"
