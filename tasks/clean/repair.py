@@ -18,7 +18,7 @@ from ftfy.badness import is_bad
 
 from tasks.clean.about import About
 from tasks.clean.characters import character_flags
-from tasks.clean.signs import mojibake_in_lines
+from tasks.clean.mojibake_lines import mojibake_in_lines
 from tasks.clean.texts import Texts
 from tasks.clean.unseen import write_seen
 

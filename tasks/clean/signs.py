@@ -4,9 +4,6 @@ An edit whose sign is absent would give the text back unchanged, so that sound t
 cleaning as fast as reading. A sign may be seen where the edit then changes nothing, never the other way round.
 """
 
-import functools
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +11,6 @@ from tasks.clean.characters import (
     BLANK,
     MAY_BE_EMOJI,
     MAY_COMPOSE,
-    MOJIBAKE_ALONE,
     SOUND,
     SPACELESS,
     UNSEEN,
@@ -22,6 +18,9 @@ from tasks.clean.characters import (
     decode,
     flags_of,
 )
+from tasks.clean.faces import IN_BRACKETS, Faces, faces_at, slot_of
+from tasks.clean.idle_characters import AFTER_A_BLANK, IDLE_BLANK, IDLE_SPACELESS, IDLE_TEXT, INSIDE
+from tasks.clean.mojibake_lines import is_mojibake_sign
 from tasks.kernels import kernel
 
 NON_ASCII = 1
@@ -53,16 +52,10 @@ LINE_SIGNS = ALWAYS | REPEATED_LINE | BLANK_TEXT
 """Those that a look at the lines alone finds."""
 ALL_SIGNS = (1 << 31) - 1
 
-STANDS_ALONE, ANYWHERE, IN_BRACKETS = 1, 2, 3
-_AFTER_A_SHORT_FACE = b"\x00 \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f.,!?\xc2\xe1\xe2\xe3"
-"""First bytes of all blanks among them."""
 _SHORT_DIGITS = 3
 _DOTS_OF_IPV4 = 3
 _DIGITS_OF_PHONES, _DIGITS_OF_CARDS = 8, 13
 _HEXADECIMAL_GROUP = 4
-_INSIDE, _AFTER_A_BLANK, _IDLE_BLANK, _IDLE_TEXT, _IDLE_SPACELESS = 1, 2, 4, 8, 16
-_ASKING = "\n&<[@:0123456789vVkKmM"
-"""ASCII characters at which a sign may be seen: the last six where a word is looked for by a rare letter in it."""
 _JAVASCRIPT = np.frombuffer(b"javascript", np.uint8).copy()
 _IMAGE_TAG = np.frombuffer(b"<img", np.uint8).copy()
 _COOKIE = np.frombuffer(b"cookie", np.uint8).copy()
@@ -70,56 +63,13 @@ _TERMS = np.frombuffer(b"terms of use", np.uint8).copy()
 _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
 
 
-@dataclass(frozen=True)
-class Faces:
-    """Emoticons and stickers. `beginnings`: slot of three bytes -> place in `entries` of those that may begin with
-    them, up to a -1 (0 for none); number i is `letters[bounds[i]:bounds[i + 1]]`, of one of the `kinds`. `idle`: code
-    point below 0x10000 -> where it can be passed over."""
-
-    beginnings: npt.NDArray[np.int16]
-    entries: npt.NDArray[np.int16]
-    bounds: npt.NDArray[np.int64]
-    letters: npt.NDArray[np.uint8]
-    kinds: npt.NDArray[np.uint8]
-    idle: npt.NDArray[np.uint8]
-
-
-@functools.cache
-def faces(standing_alone: tuple[str, ...], anywhere: tuple[str, ...], stickers: tuple[str, ...]) -> Faces:
-    """Tables for emoticons that count between blanks only, for those that count anywhere, and for stickers. One of two
-    bytes has a blank, a mark of the end of a sentence, or nothing as its third."""
-    words = [word.encode() for word in (*standing_alone, *anywhere, *stickers)]
-    of_slot: dict[int, list[int]] = {}
-    for number, raw in enumerate(words):
-        for third in raw[2:3] or _AFTER_A_SHORT_FACE:
-            of_slot.setdefault(int(_slot(raw[0], raw[1], third)), []).append(number)
-    table = np.zeros(1 << 16, np.int16)
-    entries = [-1]
-    for slot, numbers in of_slot.items():
-        table[slot] = len(entries)
-        entries += [*numbers, -1]
-    flags = character_flags()[: 1 << 16]
-    asking = UNSEEN | MAY_BE_EMOJI | MAY_COMPOSE | MOJIBAKE_ALONE
-    idle = np.where((flags & SOUND != 0) & (flags & asking == 0), _INSIDE | _AFTER_A_BLANK, 0).astype(np.uint8)
-    idle[[ord(character) for character in (*_ASKING, *(word[0] for word in anywhere))]] = 0
-    idle[[ord(word[0]) for word in standing_alone]] &= _INSIDE
-    for found, kind in (
-        (flags & BLANK != 0, _IDLE_BLANK),
-        (flags & BLANK == 0, _IDLE_TEXT),
-        (flags & SPACELESS != 0, _IDLE_SPACELESS),
-    ):
-        idle[(idle != 0) & found] |= kind
-    bounds = np.cumsum([0, *map(len, words)]).astype(np.int64)
-    kinds = np.repeat((STANDS_ALONE, ANYWHERE, IN_BRACKETS), (len(standing_alone), len(anywhere), len(stickers)))
-    letters = np.frombuffer(b"".join(words), np.uint8).copy()
-    return Faces(table, np.array(entries, np.int16), bounds, letters, kinds.astype(np.uint8), idle)
-
-
-def signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: Faces) -> np.ndarray:
-    """The signs (uint32) of each text data[begins[i]:ends[i]] (uint8, int64)."""
+def signs_of(
+    data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: Faces, idle: npt.NDArray[np.uint8]
+) -> np.ndarray:
+    """The signs (uint32) of each text data[begins[i]:ends[i]] (uint8, int64); `idle` from `idle_characters`."""
     found = np.zeros(len(begins), np.uint32)
     emoticons = known.beginnings, known.entries, known.bounds, known.letters, known.kinds
-    _signs(data, begins, ends, character_flags(), emoticons, known.idle, found)
+    _signs(data, begins, ends, character_flags(), emoticons, idle, found)
     return found
 
 
@@ -128,52 +78,6 @@ def line_signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.
     found = np.zeros(len(begins), np.uint32)
     _line_signs(data, begins, ends, character_flags(), found)
     return found
-
-
-def mojibake_in_lines(raw: np.ndarray) -> np.ndarray:
-    """For each line of a text (UTF-8 bytes) that has the sign of mojibake a row: its number, where it begins and ends,
-    and where its first and last signs end."""
-    found = np.zeros((int((raw == ord("\n")).sum()) + 1, 5), np.int64)
-    return found[: _mojibake_in_lines(raw, character_flags(), found)]
-
-
-@kernel
-def _is_mojibake_sign(before, before_flags, flags):
-    """Two neighbours outside ASCII of which one is not plain text of its script, or a sign by itself."""
-    return flags & MOJIBAKE_ALONE != 0 or (before >= 0x80 and (flags & SOUND == 0 or before_flags & SOUND == 0))
-
-
-@kernel
-def _mojibake_in_lines(raw, table, found):
-    line = count = begin = 0
-    first = last = 0
-    before = before_flags = np.int64(0)
-    position = 0
-    while position <= len(raw):
-        if position == len(raw) or raw[position] < 0x80:
-            if position == len(raw) or raw[position] == 10:
-                if first:
-                    found[count, 0], found[count, 1], found[count, 2] = line, begin, position
-                    found[count, 3], found[count, 4] = first, last
-                    count += 1
-                line += 1
-                begin = position + 1
-                first = 0
-            before = np.int64(0)
-            position += 1
-            continue
-        codepoint, position = decode(raw, position)
-        flags = flags_of(codepoint, table)
-        if _is_mojibake_sign(before, before_flags, flags):
-            first = first or position
-            last = position
-        before, before_flags = codepoint, flags
-    return count
-
-
-@kernel
-def _slot(first, second, third):
-    return ((first * 257 + second) * 263 + third * 7) & 0xFFFF
 
 
 @kernel
@@ -199,31 +103,6 @@ def _are_equal(data, first, second, size):
     while offset < size and data[first + offset] == data[second + offset]:
         offset += 1
     return offset == size
-
-
-@kernel
-def _faces_at(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds):
-    """The signs of the faces, from an entry on, that stand at a position; alone if they must."""
-    found = np.uint32(0)
-    while entries[entry] >= 0:
-        number = entries[entry]
-        after = position + bounds[number + 1] - bounds[number]
-        kind = kinds[number]
-        if after <= end and (is_after_blank or kind != STANDS_ALONE):
-            offset = 0
-            while position + offset < after and data[position + offset] == letters[bounds[number] + offset]:
-                offset += 1
-            if position + offset == after and (kind != STANDS_ALONE or after == end or _may_follow(data[after])):
-                found |= np.uint32(STICKER if kind == IN_BRACKETS else EMOTICON)
-        entry += 1
-    return found
-
-
-@kernel
-def _may_follow(byte):
-    """Whether a blank, or a mark of the end of a sentence, may begin with a byte."""
-    is_blank = byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31
-    return is_blank or byte == 46 or byte == 44 or byte == 33 or byte == 63 or byte >= 0x80
 
 
 @kernel
@@ -278,7 +157,7 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
             codepoint, following = decode(data, position)
             flags = flags_of(codepoint, table)
             signs |= np.uint32(NON_ASCII)
-            if _is_mojibake_sign(before, before_flags, flags):
+            if is_mojibake_sign(before, before_flags, flags):
                 signs |= np.uint32(MOJIBAKE)
             if flags & MAY_BE_EMOJI:
                 signs |= np.uint32(EMOJI)
@@ -372,10 +251,14 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
             colons = group = 0
         if position + 1 < end:
             third = data[position + 2] if position + 2 < end else np.uint8(0)
-            entry = beginnings[_slot(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
+            entry = beginnings[slot_of(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
             if entry:
                 is_after_blank = before_flags & BLANK != 0
-                signs |= _faces_at(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds)
+                met_faces = faces_at(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds)
+                if met_faces & IN_BRACKETS:
+                    signs |= np.uint32(STICKER)
+                if met_faces & ~IN_BRACKETS:
+                    signs |= np.uint32(EMOTICON)
         if byte != 10:
             line_has_text |= flags & BLANK == 0
         has_text |= flags & BLANK == 0
@@ -383,7 +266,7 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
         position = following
         if digits_together == 0 and shortcode < 0 and colons == 0 and before_flags & SOUND:
             # Most of a text is passed over here: characters at which no sign can be seen.
-            passable = _AFTER_A_BLANK if before_flags & BLANK else _INSIDE
+            passable = AFTER_A_BLANK if before_flags & BLANK else INSIDE
             met = 0
             highest = np.int64(0)
             while position < end:
@@ -396,7 +279,7 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
                 here = idle[codepoint]
                 if here & passable == 0:
                     break
-                passable = _AFTER_A_BLANK if here & _IDLE_BLANK else _INSIDE
+                passable = AFTER_A_BLANK if here & IDLE_BLANK else INSIDE
                 met |= here
                 highest |= codepoint
                 before = codepoint
@@ -406,9 +289,9 @@ def _signs_of_one(data, begin, end, table, emoticons, idle):
                 digit_groups = 0
                 if highest >= 0x80:
                     signs |= np.uint32(NON_ASCII)
-                if met & _IDLE_SPACELESS:
+                if met & IDLE_SPACELESS:
                     signs |= np.uint32(SPACELESS_SCRIPT)
-                if met & _IDLE_TEXT:
+                if met & IDLE_TEXT:
                     line_has_text = has_text = True
     if line_has_text and end - line == size_before and _are_equal(data, line, line_before, size_before):
         signs |= np.uint32(REPEATED_LINE)

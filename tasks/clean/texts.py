@@ -8,12 +8,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
-from tasks.clean.signs import ALL_SIGNS, LINE_SIGNS, faces, line_signs_of, signs_of
+from tasks.clean.faces import faces
+from tasks.clean.idle_characters import idle_characters
+from tasks.clean.signs import ALL_SIGNS, LINE_SIGNS, line_signs_of, signs_of
 from tasks.clean.stickers import STICKERS
 
 SAME, REWRITTEN, TOO_HARD = range(3)
 _ROOM = 1 << 12
 _FACES = faces(STANDING_ALONE, ANYWHERE, STICKERS)
+_IDLE = idle_characters(STANDING_ALONE, ANYWHERE)
 
 
 class Texts:
@@ -123,4 +126,4 @@ class Texts:
         if not self.looked_for & ~LINE_SIGNS:
             self._signs[rows] = line_signs_of(self.data, self.begins[rows], self.ends[rows])
         else:
-            self._signs[rows] = signs_of(self.data, self.begins[rows], self.ends[rows], _FACES)
+            self._signs[rows] = signs_of(self.data, self.begins[rows], self.ends[rows], _FACES, _IDLE)
