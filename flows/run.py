@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect.client.schemas.objects import State
 
+from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
 from flows.recipe import Recipe
 from flows.record import INTERRUPTED, ONLOOKER, RunRecord, check_writable, new_run_id, same_artifacts
@@ -74,6 +75,7 @@ class Run:
         """Run one stage's task on its inputs; ends the run after the last stage that was asked for."""
         if self._last is not None and self._stage == self._last:
             raise EndOfRoad
+        raise_if_interrupted()
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
         done = task(self.context, *inputs)
         # A task that names its own state ("Reused") hands that state back instead of its value.

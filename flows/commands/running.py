@@ -79,9 +79,10 @@ def _run(
 
     check_writable(root)
     _quieten_prefect(verbose)
+    from flows.interrupts import heard_interrupts
     from flows.private_server import prefect_server
 
-    with prefect_server(root):
+    with prefect_server(root), heard_interrupts():
         record = _run_flow(chosen, root, from_stage, only, force, as_json)
     finish(record, root, as_json)
 
