@@ -220,9 +220,8 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
             f"sample: source `{source.name}` reads threads, and {relative} is {format}; threads are read from jsonl."
             f' Add format = "jsonl" to the source, or remove its `thread`.'
         )
-    if isinstance(path, str):
-        path, size = Path(path), _size(path)
-    listing.files.append(InputFile(source.name, path, relative, format, compression, size))
+    where, bytes_stored = (path, size) if isinstance(path, RemoteFile) else (Path(path), _size(path))
+    listing.files.append(InputFile(source.name, where, relative, format, compression, bytes_stored))
 
 
 def guess_format(name: str) -> tuple[str | None, str | None]:
