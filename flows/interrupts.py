@@ -1,8 +1,8 @@
 """Ctrl-C is never lost.
 
 While a coroutine runs in the main thread, asyncio (3.11) takes the first SIGINT as a wish to cancel that coroutine, and
-one that swallows the cancellation swallows Ctrl-C with it: a run that was interrupted trained and evaluated to its end.
-asyncio leaves a handler alone that is not Python's own.
+one that takes the cancellation for one of its own swallows Ctrl-C with it: a run would go on to its end. asyncio leaves
+a handler alone that is not Python's own. Where SIGINT is ignored (`nohup bessemer run ... &`) it stays so.
 """
 
 import signal

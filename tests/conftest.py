@@ -1,6 +1,7 @@
 """The small corpus that the whole team speaks of, and the small recipe that takes it down the road in seconds."""
 
 import json
+import signal
 import sysconfig
 from pathlib import Path
 
@@ -8,6 +9,12 @@ import pytest
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 LEAKED_MODULE = "heapq"
+
+
+def pytest_configure() -> None:
+    """A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
