@@ -1,5 +1,7 @@
 """Denied documents are dropped by domain, id or hash, with a row each, and a new entry makes another identity."""
 
+import json
+
 import blake3
 import pytest
 
@@ -8,6 +10,8 @@ from tasks.build import RunContext
 from tasks.clean.config import CleanConfig, DenyConfig
 from tasks.clean.deny import read_deny_list
 from tasks.clean.stage import build_clean
+from tasks.sample.config import SampleConfig, Source
+from tasks.sample.stage import build_sample
 
 TEXTS = [("web", "The first page, and nothing else."), ("web", "The second\u200b page."), ("web", "The third page.")]
 
@@ -64,3 +68,19 @@ def test_what_the_recipe_names_must_make_sense_and_exist(tmp_path):
         read_deny_list(DenyConfig(domains=("http://a.org/x",)))
     with pytest.raises(InputError, match="cannot be read"):
         read_deny_list(DenyConfig(path=str(tmp_path / "none.txt")))
+
+
+def test_a_domain_is_denied_from_the_address_in_the_file_to_the_ledger(context, tmp_path):
+    pages = [
+        {"text": "A page that may be learned from.", "url": "https://good.example/a"},
+        {"text": "A page of a host that wants none of it.", "url": "http://deep.banned.example:8080/b?c=d"},
+        {"text": "A page without an address."},
+    ]
+    (tmp_path / "pages.jsonl").write_text("".join(json.dumps(page) + "\n" for page in pages))
+    source = Source(name="web", paths=(str(tmp_path / "pages.jsonl"),), weight=1, url_field="url")
+    sample = build_sample(context, SampleConfig(sources=(source,), budget_tokens=10**6))
+    config = CleanConfig(preset="minimal", deny=DenyConfig(domains=("banned.example",)))
+    cleaned = build_clean(context, sample, config)
+    assert cleaned.table("documents").column("text").to_pylist() == [pages[0]["text"], pages[2]["text"]]
+    (row,) = cleaned.table("ledger").to_pylist()
+    assert (row["action"], row["rule"], row["evidence"]) == ("drop", "deny_domain", "banned.example")
