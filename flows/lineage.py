@@ -4,7 +4,7 @@ Both read artifacts of one run only; nothing is recomputed.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,18 @@ def find_documents(artifacts: dict[str, Artifact], wanted: str) -> list[bytes]:
         paths = pc.struct_field(batch.column("origin"), "path")
         by_path += [ids[i] for i in pc.indices_nonzero(pc.match_substring(paths, wanted)).to_pylist()]
     return by_id or by_path
+
+
+def documents_by_file(artifacts: dict[str, Artifact], files: Collection[tuple[str, str]]) -> dict[Any, list[bytes]]:
+    """(source, path within it) -> ids of the sampled documents of that very file, for each of `files`."""
+    found: dict[Any, list[bytes]] = {file: [] for file in files}
+    for batch in _columns(_need(artifacts, "sample"), "documents", ["doc_id", "source", "origin"]):
+        paths = pc.struct_field(batch.column("origin"), "path")
+        here = pc.is_in(paths, value_set=pa.array({path for _, path in files}, paths.type))
+        for row in batch.filter(here).to_pylist():
+            if (row["source"], row["origin"]["path"]) in found:
+                found[row["source"], row["origin"]["path"]].append(row["doc_id"])
+    return found
 
 
 def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, Any]]:

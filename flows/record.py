@@ -13,6 +13,8 @@ from tasks.artifact import ACCEPTED, REUSED, Artifact
 from tasks.build import Watcher
 
 RECORD = "run.json"
+RECIPE = "recipe.json"
+"""The recipe as it was run, complete, beside the record."""
 INTERRUPTED = "interrupted"
 
 ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state

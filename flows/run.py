@@ -13,7 +13,7 @@ from prefect.client.schemas.objects import State
 from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
 from flows.recipe import Recipe
-from flows.record import INTERRUPTED, ONLOOKER, RunRecord, check_writable, new_run_id, same_artifacts
+from flows.record import INTERRUPTED, ONLOOKER, RECIPE, RunRecord, check_writable, new_run_id, same_artifacts
 from flows.road import STAGES, stretch
 from model.durable import write_atomically
 from tasks.artifact import Artifact
@@ -51,7 +51,7 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._last = only
         self._stage = ""
-        write_atomically(self.folder / "recipe.json", recipe.model_dump_json(indent=1).encode())
+        write_atomically(self.folder / RECIPE, recipe.model_dump_json(indent=1).encode())
         head = {
             "run_id": self.run_id,
             "recipe_name": recipe.name,

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from flows.recipe import Recipe
+from flows.record import RECIPE
 from model.errors import InputError, RecipeError
 from tasks.artifact import Artifact
 from tasks.sample.discovery import InputFile, find_files
 
-RECIPE = "recipe.json"
 MOST_FILES = 20
 
 

@@ -40,7 +40,7 @@ def why(
 ) -> None:
     """Tell a document's life: from file and record to the steps that trained on it, or to the rule that removed it."""
     with told_errors():
-        from flows.lineage import find_documents, life_of, open_run, rejects_of, run_artifacts
+        from flows.lineage import documents_by_file, find_documents, life_of, open_run, rejects_of, run_artifacts
         from flows.unsampled import listed_files, why_unsampled
         from model.errors import InputError
 
@@ -51,11 +51,11 @@ def why(
         others: list[str] = []
         if not found and not rejects:
             files = listed_files(root / "runs" / record["run_id"], document)
-            for file in files:
-                of_file = find_documents(artifacts, file.relative)
-                found += of_file
-                if not of_file:
-                    others.append(why_unsampled(file, artifacts["sample"]))
+            by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
+            found = [doc_id for of_file in by_file.values() for doc_id in of_file]
+            others = [
+                why_unsampled(file, artifacts["sample"]) for file in files if not by_file[file.source, file.relative]
+            ]
             if not files:
                 raise InputError(
                     f"why {document}: run {record['run_id']} sampled no document of this id or path and rejected no"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.lineage import open_run, run_artifacts
+from flows.lineage import documents_by_file, open_run, run_artifacts
 
 
 def bessemer(*words: object) -> str:
@@ -36,6 +36,15 @@ def test_a_file_that_was_not_selected_is_told(halved: tuple[Path, set[str]]) -> 
     assert told["documents"] == told["rejects"] == []
     (sentence,) = told["others"]
     assert sentence.startswith(f"notes: {away}: read and not selected; of the records of `notes` sampling kept 50.0%")
+
+
+def test_documents_of_a_file_are_those_of_that_very_file(halved: tuple[Path, set[str]]) -> None:
+    """A path that is part of another file's path, or stands in another source, has none of their documents."""
+    root, kept = halved
+    name = next(name for name in sorted(kept) if name.startswith("note-"))
+    files = [("notes", name), ("notes", name.removeprefix("note-")), ("code", name)]
+    found = documents_by_file(run_artifacts(open_run(root, None)), files)
+    assert [len(found[file]) for file in files] == [1, 0, 0]
 
 
 def test_what_is_kept_by_a_run_that_ended_is_not_in_progress(halved: tuple[Path, set[str]], foundry: Path) -> None:
