@@ -35,7 +35,8 @@ def tokens(
 def bases(
     text: Annotated[Path, typer.Argument(help="A file of plain text, such as the models will read.")],
     files: Annotated[
-        list[Path], typer.Argument(metavar="BASE...", help="SentencePiece files (.model), or folders that hold some.")
+        list[Path],
+        typer.Argument(metavar="BASE...", help="Vocabularies (.model, tokenizer.json), or folders with some."),
     ],
     as_json: Json = False,
 ) -> None:

@@ -118,7 +118,7 @@ class CleanConfig(StrictConfig):
 
     html_extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
     """What finds the main text of web pages: `trafilatura`, which keeps less that does not belong to it, or
-    `resiliparse`, about twenty times as fast."""
+    `resiliparse`, about fifteen times as fast."""
 
     emoji: Literal["keep", "name", "drop"] = "name"
     """What becomes of emoji, emoticons and codes for them: kept, replaced by their name in the document's language, or

@@ -1,5 +1,5 @@
 """The main text of a web page, without navigation and boilerplate: by trafilatura (Barbaresi 2021) for quality, or by
-resiliparse (Bevendorff et al. 2018), which is twenty times as fast.
+resiliparse (Bevendorff et al. 2018), which is fifteen times as fast.
 
 Both leave out what readers commented, and keep tables. trafilatura's own deduplication stays off: it remembers what
 earlier pages held, and a document's text must not depend on its neighbours.
