@@ -36,6 +36,6 @@ def why_unsampled(file: InputFile, sample: Artifact) -> str:
     if rate < 1:
         return (
             f"{where}: read and not selected; of the records of `{file.source}` sampling kept {rate:.1%}, chosen by the"
-            f" hash of their ids, since its share of the mixture needs no more"
+            f" hash of their ids, since its share of the mixture or the run's --limit asks for no more"
         )
     return f"{where}: read, and it holds no record with a text"
