@@ -46,6 +46,16 @@ class Tokenizer:
     bos: int
     eos: int
     pad: int
+    cls: int = -1
+    sep: int = -1
+    mask: int = -1
+    """Special ids of BERT's pairs and masks; -1 where the vocabulary has none."""
+    sentinels: tuple[int, ...] = ()
+    """Ids that stand for spans in T5's objective, number 0 first."""
+    special: tuple[int, ...]
+    """All ids that stand for no text, sorted."""
+    exact = True
+    """Whether the bytes of a text's tokens are the sum of their `piece_lengths`."""
     piece_bytes: tuple[bytes, ...]
 
     def __init__(self, model: bytes) -> None:
@@ -59,6 +69,7 @@ class Tokenizer:
         self.pad = self.pad if self.pad >= 0 else self.unk
         if self.pad < 0:
             raise InputError("tokenizer: the vocabulary has neither a padding nor an unknown token to fill rows with")
+        self.special = tuple(number for number, piece in enumerate(self.piece_bytes) if not piece)
         self.piece_lengths = np.array([len(piece) for piece in self.piece_bytes], dtype=np.int64)
         """UTF-8 bytes that each id stands for, shape [vocab_size]; 0 for special tokens."""
         blank_first = np.array([piece.startswith(b" ") for piece in self.piece_bytes], dtype=np.int64)

@@ -1,0 +1,62 @@
+"""What a trainer must know of the rows it reads: their objective, and the ids that stand for no text.
+
+It travels in the Arrow schema of SEQUENCES, so that the trainer needs no tokenizer, and rows of one tokenizer are never
+read for another.
+"""
+
+import json
+from typing import Any, Literal
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from model.config import Strict
+from model.errors import InputError
+
+Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
+"""What is predicted: each next token (GPT), masked tokens and whether two stretches follow each other (BERT), spans
+that were taken out (T5)."""
+KEY = b"row_format"
+"""Name of the entry in the schema's metadata."""
+
+
+class RowFormat(Strict):
+    """The objective that rows were laid out for, and the tokenizer's special ids; -1 where it has none."""
+
+    objective: Objective
+    tokenizer_digest: str
+    vocab_size: int
+    """Number of ids; every id is below it."""
+    eos: int
+    """Closes every document."""
+    pad: int
+    """Fills the end of rows."""
+    cls: int = -1
+    """Begins a pair of stretches."""
+    sep: int = -1
+    """Ends each stretch of a pair."""
+    mask: int = -1
+    """Stands in place of a masked token."""
+    sentinels: tuple[int, ...] = ()
+    """Stand in place of spans that were taken out, number 0 first."""
+    special: tuple[int, ...] = ()
+    """All ids that stand for no text, sorted: they are neither masked nor drawn as random tokens."""
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """Metadata for the schema of SEQUENCES."""
+        return {KEY: json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()}
+
+    @staticmethod
+    def of(schema: pa.Schema) -> "RowFormat | None":
+        """The format that a schema carries, None where it carries none; InputError where it is unreadable."""
+        written = (schema.metadata or {}).get(KEY)
+        if written is None:
+            return None
+        try:
+            content: Any = json.loads(written)
+            return RowFormat.model_validate(content)
+        except (ValueError, ValidationError) as error:
+            raise InputError(
+                f"the sequences say of their rows {written[:80]!r}, which this version does not understand. Build them"
+                f" anew from chunk."
+            ) from error
