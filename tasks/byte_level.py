@@ -57,6 +57,7 @@ class ByteLevelTokenizer(Tokenizer):
             for names in (UNKNOWN, BEGIN, END_OF_TEXT, PADDING)
         )
         self.piece_bytes = _bytes_of_pieces(parsed, self.vocab_size)
+        self._name_special({token["content"]: token["id"] for token in parsed["added_tokens"] if token["special"]})
 
     def encode(self, text: str) -> list[int]:
         return self._engine.encode(text, add_special_tokens=False).ids

@@ -13,7 +13,8 @@ of whole texts and know of that blank, so ids are those that a base model was tr
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,12 @@ DESCRIPTION_FILE = "tokenizer.json"
 BLANK = "\u2581"
 UNK, BOS, EOS, PAD = 0, 1, 2, 3
 """Ids of the special tokens in every vocabulary trained here."""
+CLS, SEP, MASK = ("[CLS]", "<cls>"), ("[SEP]", "<sep>"), ("[MASK]", "<mask>")
+"""Names of the special tokens of BERT's objective (Devlin et al., 2019)."""
+SENTINEL = re.compile(r"<extra_id_(\d+)>")
+"""Names of those of T5's (Raffel et al., 2020)."""
+BASE = "base"
+"""Entry of the description that only a vocabulary grown from another has: what it was grown from."""
 _SLICE_CHARS = 1 << 20
 
 
@@ -87,6 +94,9 @@ class Tokenizer:
         self.eos = int(self._processor.eos_id())
         self.pad = int(self._processor.pad_id())
         self.piece_bytes = tuple(self._bytes_of(piece) for piece in pieces)
+        self._name_special(
+            {self._processor.id_to_piece(piece): piece for piece in pieces if self._processor.is_control(piece)}
+        )
         self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
         if self.unk in self._blank_ids:
             raise InputError(
@@ -115,6 +125,7 @@ class Tokenizer:
         """The tokenizer in two files; IntegrityError where the description belongs to another model."""
         tokenizer = Tokenizer.of(model.read_bytes())
         expected, found = json.loads(description.read_text()), tokenizer.description()
+        expected.pop(BASE, None)
         if expected != found:
             wrong = next(key for key in {**expected, **found} if expected.get(key) != found.get(key))
             raise IntegrityError(
@@ -125,6 +136,8 @@ class Tokenizer:
 
     def description(self) -> dict[str, Any]:
         """The content of `tokenizer.json`: kind, number of pieces, special ids, digest of the model file."""
+        of_masks = {"cls": self.cls, "sep": self.sep, "mask": self.mask}
+        present = {name: number for name, number in of_masks.items() if number >= 0}
         return {
             "kind": self.kind,
             "vocab_size": self.vocab_size,
@@ -133,6 +146,8 @@ class Tokenizer:
             "eos": self.eos,
             "pad": self.pad,
             "digest": self.digest,
+            **present,
+            **({"sentinels": list(self.sentinels)} if self.sentinels else {}),
         }
 
     def encode(self, text: str) -> list[int]:
@@ -195,6 +210,14 @@ class Tokenizer:
         encoded = iter(self._processor.encode(plain, num_threads=1) if plain else ())
         for text in texts:
             yield np.array(self.encode(text) if BLANK in text else next(encoded), dtype=np.int32)
+
+    def _name_special(self, controls: Mapping[str, int]) -> None:
+        """Find the special ids of BERT and T5 among pieces that no text gives: name -> id."""
+        self.cls, self.sep, self.mask = (
+            next((controls[name] for name in names if name in controls), -1) for names in (CLS, SEP, MASK)
+        )
+        numbered = {int(match[1]): number for name, number in controls.items() if (match := SENTINEL.fullmatch(name))}
+        self.sentinels = tuple(numbered[number] for number in sorted(numbered))
 
     def _bytes_of(self, piece: int) -> bytes:
         if self._processor.is_control(piece) or self._processor.is_unknown(piece):

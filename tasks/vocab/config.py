@@ -41,7 +41,7 @@ class VocabConfig(StrictConfig):
     """Sentinels `<extra_id_N>` of a T5 base, which stand right behind its pieces, the last one first (flan-t5: 100)."""
     embedding_rows: int = Field(default=0, ge=0, le=2_000_000)
     """Rows of the base model's embedding where it has more than its vocabulary has pieces (flan-t5: 32128); new pieces
-    begin behind them. 0: as many as pieces."""
+    begin behind them. 0: as many as the base's file has pieces; what stands behind them is new to the model."""
     max_bytes: int = Field(default=200_000_000, ge=10_000, le=10_000_000_000)
     """Text to train on, UTF-8 bytes; more than that is sampled. It stands in memory several times over."""
     weights: dict[str, float] = Field(default_factory=dict)

@@ -24,7 +24,7 @@ from tasks.vocab.kinds import emitted, extended, kind_of, never_emitted, piece_c
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.training import bytes_per_token
-from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
+from tasks.vocab.writing import UNIT, Origin, count_documents, write_tokenizer
 from tasks.workspace import Workspace
 
 EXAMPLES = 20
@@ -58,7 +58,8 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
     assert config.base is not None, "only a vocabulary with a base is extended"
     released = config.base.read_bytes()
     with workspace.unit(UNIT) as unit:
-        write_tokenizer(unit, tokenizer)
+        rows_of_base = max(piece_count(released), config.embedding_rows)
+        write_tokenizer(unit, tokenizer, Origin(released, before, rows_of_base))
         unit.report = count_documents(documents)
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,

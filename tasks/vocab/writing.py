@@ -1,21 +1,38 @@
 """What every way to a vocabulary leaves: its two files, and the counts of the documents that it was made from."""
 
 import json
+from dataclasses import dataclass
 
 from tasks.artifact import Artifact
+from tasks.digests import digest_bytes
 from tasks.report import StageReport
-from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+from tasks.tokenizer import BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+from tasks.vocab.added_pieces import ADDED_PIECES, added_pieces
 from tasks.workspace import Unit
 
 UNIT = "tokenizer"
 
 
-def write_tokenizer(unit: Unit, tokenizer: Tokenizer) -> None:
-    """The vocabulary's own file and `tokenizer.json` into the unit."""
+@dataclass(frozen=True)
+class Origin:
+    """What a vocabulary was grown from: the `released` file, the same `prepared` to be extended, and the first `pieces`
+    ids, which have rows in the embedding of the base model."""
+
+    released: bytes
+    prepared: bytes
+    pieces: int
+
+
+def write_tokenizer(unit: Unit, tokenizer: Tokenizer, origin: Origin | None = None) -> None:
+    """The vocabulary's own file and `tokenizer.json` into the unit; where there is a base, `added_pieces`, too."""
     name = MODEL_FILES[tokenizer.kind]
     unit.path(name).write_bytes(tokenizer.model)
     unit.add_file(name)
-    unit.path(DESCRIPTION_FILE).write_text(json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n")
+    description = tokenizer.description()
+    if origin is not None:
+        description[BASE] = {"digest": digest_bytes(origin.released), "pieces": origin.pieces}
+        unit.write_table(ADDED_PIECES, added_pieces(origin.prepared, tokenizer.model, origin.pieces))
+    unit.path(DESCRIPTION_FILE).write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
     unit.add_file(DESCRIPTION_FILE)
 
 
