@@ -128,8 +128,9 @@ def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     if record["state"] != "running":
         return {}
     done = {entry["stage"] for entry in record["stages"]}
-    only = record.get("asked", {}).get("only")
-    left = [stage for stage in STAGES[: STAGES.index(only) + 1 if only else None] if stage not in done]
+    asked = record.get("asked", {})
+    last = asked.get("only") or asked.get("until") or STAGES[-1]
+    left = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in done]
     return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
 
 

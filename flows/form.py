@@ -103,17 +103,19 @@ class Changes(_Stages):
 
 RecipeOrName = Annotated[Recipe | str, WithJsonSchema({"type": "string"})]
 """A recipe from the command, or the name of one from a form."""
-WHOLE_ROAD = STAGES[0]
+WHOLE_ROAD, ROADS_END = STAGES[0], STAGES[-1]
 EVERY_STAGE = "every stage"
 # No null in these either: the form sends a default of null along, and the server refuses it as no choice.
 FromStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
+UntilStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": list(STAGES)})]
 OnlyStage = Annotated[str | None, WithJsonSchema({"type": "string", "enum": [EVERY_STAGE, *STAGES]})]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
-def chosen_stretch(from_stage: str | None, only: str | None) -> tuple[str | None, str | None]:
-    """`from_stage` and `only` as `flows.road.stretch` takes them: a form's words for everything become None."""
-    return None if from_stage == WHOLE_ROAD else from_stage, None if only == EVERY_STAGE else only
+def chosen_stretch(from_stage: str | None, until: str | None, only: str | None) -> dict[str, str | None]:
+    """The parameters of `flows.road.stretch`: a form's words for everything become None."""
+    given = {"from_stage": (from_stage, WHOLE_ROAD), "until": (until, ROADS_END), "only": (only, EVERY_STAGE)}
+    return {name: None if value == everything else value for name, (value, everything) in given.items()}
 
 
 def settings(changes: BaseModel) -> list[str]:

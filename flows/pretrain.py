@@ -1,7 +1,7 @@
 """The road as a Prefect flow.
 
 `flows.road.walk` is the road itself: each stage is one retryable Prefect task that leaves an Arrow artifact. Reuse
-lives in the artifact's identity, so rerunning is the same flow with `from_stage`, `only` or `force`.
+lives in the artifact's identity, so rerunning is the same flow with `from_stage`, `until`, `only` or `force`.
 """
 
 from pathlib import Path
@@ -14,12 +14,14 @@ from prefect.states import Completed, Failed
 from flows.dashboard.watching import dashboard
 from flows.form import (
     EVERY_STAGE,
+    ROADS_END,
     WHOLE_ROAD,
     Changes,
     FromStage,
     OnlyStage,
     RecipeOrName,
     Share,
+    UntilStage,
     chosen_stretch,
     settings,
 )
@@ -47,6 +49,7 @@ def pretrain(
     recipe: RecipeOrName,
     root: Path = Path("bessemer-data"),
     from_stage: FromStage = WHOLE_ROAD,
+    until: UntilStage = ROADS_END,
     only: OnlyStage = EVERY_STAGE,
     force: bool = False,
     limit: Share = 1.0,
@@ -61,6 +64,7 @@ def pretrain(
         recipe: A recipe file, or the name of one that ships: quickstart, multilingual.
         root: Folder of all artifacts and runs.
         from_stage: Go from this stage on; earlier ones must exist.
+        until: End with this stage.
         only: Build this stage alone; earlier ones must exist.
         force: Rebuild the selected stages and compare with what stands.
         limit: Share of every source to keep (0 to 1); 0.01 is a quick pass over everything.
@@ -69,11 +73,11 @@ def pretrain(
     """
     root = root.resolve()
     log = get_run_logger()
-    from_stage, only = chosen_stretch(from_stage, only)
+    asked = chosen_stretch(from_stage, until, only)
     try:
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
         with dashboard() as shown:
-            run = Run(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
+            run = Run(chosen, root, **asked, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
             shown.name_run(chosen.name, run.run_id)
             try:

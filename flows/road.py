@@ -14,16 +14,24 @@ if TYPE_CHECKING:
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 
 
-def stretch(from_stage: str | None, only: str | None) -> Sequence[str]:
-    """The stages that a run may build, in order; RecipeError for unknown names or for both words at once."""
-    for word, name in (("--from", from_stage), ("--only", only)):
-        if name is not None and name not in STAGES:
+def stretch(from_stage: str | None = None, until: str | None = None, only: str | None = None) -> Sequence[str]:
+    """The stages that a run may build, in order, both ends included; RecipeError for unknown names, for `only` beside
+    another word, or where the end lies before the beginning."""
+    words = {"--from": from_stage, "--until": until, "--only": only}
+    given = {word: name for word, name in words.items() if name is not None}
+    for word, name in given.items():
+        if name not in STAGES:
             raise RecipeError(f"{word} {name}: there is no such stage; the road is {' -> '.join(STAGES)}")
-    if from_stage is not None and only is not None:
-        raise RecipeError(f"--from {from_stage} and --only {only} exclude each other; give one of them")
     if only is not None:
+        if len(given) > 1:
+            both = " and ".join(f"{word} {name}" for word, name in given.items())
+            raise RecipeError(f"{both} exclude each other: --only builds one stage")
         return (only,)
-    return STAGES[STAGES.index(from_stage) :] if from_stage is not None else STAGES
+    first = STAGES.index(from_stage or STAGES[0])
+    last = STAGES.index(until or STAGES[-1])
+    if first > last:
+        raise RecipeError(f"--from {from_stage} --until {until}: {until} comes before {from_stage} on the road")
+    return STAGES[first : last + 1]
 
 
 def walk(recipe: Recipe, step: Callable[..., Artifact]) -> None:

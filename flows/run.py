@@ -40,16 +40,17 @@ class Run:
         root: Path,
         *,
         from_stage: str | None = None,
+        until: str | None = None,
         only: str | None = None,
         force: bool = False,
         run_id: str | None = None,
     ) -> None:
-        buildable = stretch(from_stage, only)
+        buildable = stretch(from_stage, until, only)
         check_writable(root)
         self.run_id = run_id or new_run_id()
         self.folder = root / "runs" / self.run_id
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._last = only
+        self._last = buildable[-1]
         self._stage = ""
         write_atomically(self.folder / RECIPE, recipe.model_dump_json(indent=1).encode())
         head = {
@@ -57,7 +58,7 @@ class Run:
             "recipe_name": recipe.name,
             "root": str(root),
             "started": time.time(),
-            "asked": {"from_stage": from_stage, "only": only, "force": force},
+            "asked": {"from_stage": from_stage, "until": until, "only": only, "force": force},
             "host": platform.node(),
             "versions": library_versions(VERSIONS_SHOWN),
             "git": git_state(PROJECT),
@@ -73,7 +74,7 @@ class Run:
 
     def step(self, task: Callable[..., Any], *inputs: Any) -> Artifact:
         """Run one stage's task on its inputs; ends the run after the last stage that was asked for."""
-        if self._last is not None and self._stage == self._last:
+        if self._stage == self._last:
             raise EndOfRoad
         raise_if_interrupted()
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task

@@ -24,7 +24,8 @@ def test_a_deployment_names_a_flow_and_parameters_that_it_takes(deployment: dict
     parameters = flow.validate_parameters(given)
     assert find_recipe(str(parameters["recipe"])).is_file()
     assert parameters["root"] == Path("/root")
-    assert stretch(*chosen_stretch(parameters["from_stage"], parameters["only"]))
+    asked = {name: parameters[name] for name in ("from_stage", "until", "only")}
+    assert stretch(**chosen_stretch(**asked))
     assert deployment["work_pool"]["name"] == "bessemer"
     assert deployment["concurrency_limit"] == {"limit": 1, "collision_strategy": "ENQUEUE"}
 

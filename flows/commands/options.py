@@ -23,6 +23,10 @@ FromStage = Annotated[
         help="Go from this stage on; earlier ones must exist. Add --force to rebuild what stands.",
     ),
 ]
+UntilStage = Annotated[
+    str | None,
+    typer.Option("--until", metavar="STAGE", help="End with this stage, e.g. `--until chunk` for the rows alone."),
+]
 OnlyStage = Annotated[
     str | None,
     typer.Option("--only", metavar="STAGE", help="Build this stage alone, unless it stands; earlier ones must exist."),

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import typer
 
@@ -15,10 +15,20 @@ from flows.commands.options import (
     OnlyStage,
     Root,
     Settings,
+    UntilStage,
     Verbose,
     share,
 )
 from flows.commands.output import console, print_json, told_errors
+
+
+class Asked(TypedDict, total=False):
+    """What a command asks of the flow besides a recipe and a root."""
+
+    from_stage: str | None
+    until: str | None
+    only: str | None
+    force: bool
 
 
 def run(
@@ -31,6 +41,7 @@ def run(
     root: Root = DEFAULT_ROOT,
     limit: Limit = "100%",
     from_stage: FromStage = None,
+    until: UntilStage = None,
     only: OnlyStage = None,
     force: Force = False,
     settings: Settings = None,
@@ -48,9 +59,10 @@ def run(
         from flows.shipped import open_recipe
 
         root = root.resolve()
-        stretch(from_stage, only)
+        stretch(from_stage, until, only)
         chosen = open_recipe(recipe, root, settings or (), share(limit))
-        _run(chosen, root, from_stage, only, force, as_json, verbose)
+        asked: Asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        _run(chosen, root, asked, as_json, verbose)
 
 
 def quickstart(
@@ -69,12 +81,10 @@ def quickstart(
 
         root = root.resolve()
         chosen = open_recipe("quickstart", root, settings or ())
-        _run(chosen, root, None, None, False, as_json, verbose)
+        _run(chosen, root, {}, as_json, verbose)
 
 
-def _run(
-    chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool, verbose: bool
-) -> None:
+def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
     from flows.record import check_writable
 
     check_writable(root)
@@ -83,13 +93,11 @@ def _run(
     from flows.private_server import prefect_server
 
     with prefect_server(root), heard_interrupts():
-        record = _run_flow(chosen, root, from_stage, only, force, as_json)
+        record = _run_flow(chosen, root, asked, as_json)
     finish(record, root, as_json)
 
 
-def _run_flow(
-    chosen: Any, root: Path, from_stage: str | None, only: str | None, force: bool, as_json: bool
-) -> dict[str, Any]:
+def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str, Any]:
     from flows.record import ONLOOKER, new_run_id
     from flows.terminal import ProgressBars
 
@@ -100,7 +108,7 @@ def _run_flow(
         try:
             from flows.pretrain import pretrain
 
-            return pretrain(chosen, root, from_stage=from_stage, only=only, force=force, run_id=run_id)
+            return pretrain(chosen, root, run_id=run_id, **asked)
         finally:
             ONLOOKER.reset(token)
 

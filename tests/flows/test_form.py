@@ -11,7 +11,7 @@ from prefect.utilities.schema_tools.validation import validate
 from flows.form import EVERY_STAGE, Changes, chosen_stretch, settings
 from flows.pretrain import pretrain
 from flows.recipe import load_recipe
-from flows.road import STAGES
+from flows.road import STAGES, stretch
 from tasks.dedup.config import DedupConfig
 
 SCHEMA = parameter_schema(pretrain).model_dump()
@@ -44,11 +44,12 @@ def test_every_parameter_and_field_is_explained():
 def test_stages_are_choices_and_recipe_is_a_text():
     properties = SCHEMA["properties"]
     assert properties["from_stage"]["enum"] == list(STAGES)
+    assert properties["until"]["enum"] == list(STAGES)
     assert properties["only"]["enum"] == [EVERY_STAGE, *STAGES]
     assert properties["recipe"]["type"] == "string"
-    assert chosen_stretch("sample", EVERY_STAGE) == (None, None)
-    assert chosen_stretch("dedup", EVERY_STAGE) == ("dedup", None)
-    assert chosen_stretch("sample", "evaluate") == (None, "evaluate")
+    assert stretch(**chosen_stretch("sample", "evaluate", EVERY_STAGE)) == STAGES
+    assert stretch(**chosen_stretch("dedup", "vocab", EVERY_STAGE)) == ("dedup", "decontaminate", "vocab")
+    assert stretch(**chosen_stretch("sample", "evaluate", "evaluate")) == ("evaluate",)
 
 
 def test_changes_reach_the_recipe_as_set_words_do(foundry: Path, tmp_path: Path):

@@ -129,6 +129,7 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
         "clean reused",
         "dedup reproduced",
     ]
+    assert outcomes(run(recipe, root, "--until", "clean")) == ["sample reused", "clean reused"]
     missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
     assert missing.returncode == 3
     assert "sample: this run may only build" in missing.stderr

@@ -109,9 +109,13 @@ def test_recipes_that_ship_are_valid(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_stretch_of_the_road() -> None:
-    assert stretch(None, None) == STAGES
-    assert stretch("train", None) == ("train", "evaluate")
-    assert stretch(None, "dedup") == ("dedup",)
-    for from_stage, only in (("trian", None), (None, "x"), ("train", "dedup")):
+    assert stretch() == STAGES
+    assert stretch("train") == ("train", "evaluate")
+    assert stretch(until="clean") == ("sample", "clean")
+    assert stretch("clean", "dedup") == ("clean", "dedup")
+    assert stretch("dedup", "dedup") == stretch(only="dedup") == ("dedup",)
+    for asked in (("trian",), (None, "x"), (None, None, "x"), ("train", None, "dedup"), (None, "dedup", "dedup")):
         with pytest.raises(BessemerError):
-            stretch(from_stage, only)
+            stretch(*asked)
+    with pytest.raises(BessemerError, match="clean comes before dedup"):
+        stretch("dedup", "clean")
