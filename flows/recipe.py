@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from flows.road import STAGES
+from model.config import GPTConfig
 from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
@@ -128,9 +129,9 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
-    model = dict(dict(values.get("train", {})).get("model", {}))
-    if "context" in model:
-        shared["row_length"] = int(model["context"]) + 1
+    model, chunk = dict(dict(values.get("train", {})).get("model", {})), dict(values.get("chunk", {}))
+    context = int(model.get("context", GPTConfig.model_fields["context"].default))
+    shared.update(_length_of_rows(context, str(chunk.get("objective", "causal_lm"))))
     for stage in STAGES:
         section = dict(values.get(stage, {}))
         config = _model_within(Recipe.model_fields[stage].annotation)
@@ -144,6 +145,13 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         raise RecipeError(_explain(error, origin)) from error
     _check_source_names(recipe, origin)
     return recipe
+
+
+def _length_of_rows(context: int, objective: str) -> dict[str, int]:
+    """What chunk is told of the model's context: inputs and targets of causal_lm are shifted by one."""
+    if objective == "span_corruption":
+        return {"input_length": context}
+    return {"row_length": context if objective == "masked_lm" else context + 1}
 
 
 def _as_read(source: Any, origin: str) -> Any:

@@ -6,23 +6,28 @@ hold clocks and stay outside every content digest.
 
 import pyarrow as pa
 
+from model.row_format import RowFormat
+
 U16_PIECES = 1 << 16
 
 
-def sequences_schema(row_length: int, vocab_size: int) -> pa.Schema:
+def sequences_schema(row_length: int, vocab_size: int, row_format: RowFormat | None = None) -> pa.Schema:
     """SEQUENCES: one row of `row_length` token ids (u16 where the vocabulary allows), all from one source.
 
-    `loss_start` is the first token position whose prediction counts in the loss.
+    `loss_start` is the first token position whose prediction counts in the loss. `row_format` travels in the schema.
+    Rows of masked_lm, [CLS] A [SEP] B [SEP], say besides where B begins (`second_start`; `row_length` without a B) and
+    whether it follows A in its document (`is_next`; null without a B).
     """
     token = pa.uint16() if vocab_size <= U16_PIECES else pa.uint32()
-    return pa.schema(
-        [
-            pa.field("row", pa.int64(), nullable=False),
-            pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
-            pa.field("tokens", pa.list_(pa.field("item", token, nullable=False), row_length), nullable=False),
-            pa.field("loss_start", pa.int32(), nullable=False),
-        ]
-    )
+    fields = [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("tokens", pa.list_(pa.field("item", token, nullable=False), row_length), nullable=False),
+        pa.field("loss_start", pa.int32(), nullable=False),
+    ]
+    if row_format is not None and row_format.objective == "masked_lm":
+        fields += [pa.field("second_start", pa.int32(), nullable=False), pa.field("is_next", pa.bool_())]
+    return pa.schema(fields, metadata=None if row_format is None else row_format.metadata())
 
 
 ORDER = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("epoch", pa.int16(), nullable=False)])

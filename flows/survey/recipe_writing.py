@@ -50,7 +50,17 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("evaluate", EvaluateConfig),
 )
 SAID_ONCE = frozenset(
-    {"sources", "seed", "budget_tokens", "limit", "weights", "priorities", "row_length", *MIXTURE_KEYS}
+    {
+        "sources",
+        "seed",
+        "budget_tokens",
+        "limit",
+        "weights",
+        "priorities",
+        "row_length",
+        "input_length",
+        *MIXTURE_KEYS,
+    }
 )
 """Keys that several stages need and that a recipe says at its top."""
 EXAMPLES: dict[tuple[str, str], str] = {

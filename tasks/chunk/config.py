@@ -1,24 +1,45 @@
 """What can be chosen about rows and the order in which they are read."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from model.row_format import Objective
+from model.span_lengths import corrupted_lengths, raw_length
 from tasks.config import RUNTIME, StrictConfig
 
 MOST_EPOCHS = 16.0
 """Here one more epoch adds exp(-15 / 15.39) of what new text would (Muennighoff et al. 2023, arXiv 2305.16264)."""
+SHORTEST_PAIR_ROW = 8
+"""[CLS], two times [SEP], and a few tokens for each of two stretches."""
 
 
 class ChunkConfig(StrictConfig):
     """Settings of packing and mixing."""
 
+    objective: Objective = "causal_lm"
+    """What rows are laid out for: `causal_lm` predicts each next token (GPT), `masked_lm` hidden tokens and whether two
+    stretches follow each other (BERT), `span_corruption` spans that were taken out (T5). Hiding and taking out happen
+    while training reads, anew in each epoch."""
+    packing: Literal["concat", "best_fit"] = "concat"
+    """How documents fill rows: `concat` lays them end to end and cuts at the row length; `best_fit` cuts only documents
+    that are longer than a row and lays the others whole where they leave least room. The second is for `causal_lm`;
+    `masked_lm` lays sentences in pairs instead."""
     row_length: int = Field(default=257, ge=2, le=2**20)
-    """Tokens in a row: the model's context and one more, since inputs and targets are shifted by one."""
-    packing: Literal["concat"] = "concat"
-    """How documents fill rows: `concat` lays them end to end and cuts at the row length."""
+    """Tokens in a row. `causal_lm`: the model's context and one more, since inputs and targets are shifted by one;
+    `masked_lm`: the context; `span_corruption`: follows from `input_length`."""
+    input_length: int | None = Field(default=None, ge=8, le=2**19)
+    """Tokens that the encoder reads in `span_corruption`; rows are longer by what corruption takes out (512: 568)."""
+    noise_density: float = Field(default=0.15, gt=0, le=0.5)
+    """Share of the tokens that `span_corruption` takes out."""
+    mean_noise_span: float = Field(default=3.0, ge=1, le=64)
+    """Mean length of the spans that `span_corruption` takes out, tokens."""
+    short_row_share: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the rows of `masked_lm` that aim at a random shorter length, so that the model meets short texts too
+    (BERT: 0.1)."""
     budget_tokens: int = Field(default=10_000_000, ge=1, le=10**15)
-    """Tokens that training predicts in all, repetitions included; a row counts `row_length` - 1."""
+    """Tokens that training reads in all, repetitions included and padding not: predicted ones in `causal_lm`, those of
+    the text in `masked_lm`, raw ones in `span_corruption`."""
     weights: dict[str, float] = Field(default_factory=dict)
     """Source -> its share of the tokens read; any positive numbers; empty: by the size of the sources."""
     temperature: float | None = Field(default=None, ge=1, le=100)
@@ -34,11 +55,58 @@ class ChunkConfig(StrictConfig):
     workers: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
     """Parts that are tokenized at the same time."""
 
+    @property
+    def noise_spans(self) -> int:
+        """Spans that leave a full row of `span_corruption`, which is how many sentinels it needs."""
+        return corrupted_lengths(self.row_length, self.noise_density, self.mean_noise_span).spans
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the budget that a full row takes."""
+        specials = {"causal_lm": 1, "masked_lm": 3, "span_corruption": 0}
+        return self.row_length - specials[self.objective]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _row_length_follows_from_the_input(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("objective") != "span_corruption":
+            return values
+        given = {
+            name: values.get(name, cls.model_fields[name].default) for name in ("noise_density", "mean_noise_span")
+        }
+        inputs = values.get("input_length")
+        if not isinstance(inputs, int) or not all(isinstance(value, int | float) for value in given.values()):
+            return values
+        if not (inputs >= 8 and 0 < given["noise_density"] <= 0.5 and given["mean_noise_span"] >= 1):
+            return values  # The fields say so themselves.
+        raw = raw_length(inputs, given["noise_density"], given["mean_noise_span"])
+        if values.get("row_length", raw) != raw:
+            raise ValueError(
+                f"an input of {inputs} tokens is what corruption leaves of {raw}, and row_length is"
+                f" {values['row_length']}; leave row_length out"
+            )
+        return {**values, "row_length": raw}
+
+    @model_validator(mode="after")
+    def _settings_belong_to_the_objective(self) -> "ChunkConfig":
+        if self.objective == "span_corruption" and self.input_length is None:
+            raise ValueError("span_corruption needs input_length, the tokens that the encoder reads (T5: 512)")
+        if self.objective != "span_corruption" and self.input_length is not None:
+            raise ValueError(f"input_length belongs to span_corruption, and the objective is {self.objective}")
+        if self.packing == "best_fit" and self.objective != "causal_lm":
+            raise ValueError(
+                f"packing = best_fit is for causal_lm, and the objective is {self.objective}; leave it out"
+            )
+        if self.objective == "masked_lm" and self.row_length < SHORTEST_PAIR_ROW:
+            raise ValueError(f"row_length {self.row_length} has no room for a pair; {SHORTEST_PAIR_ROW} is the least")
+        return self
+
     @model_validator(mode="after")
     def _budget_pays_for_a_row(self) -> "ChunkConfig":
-        if self.budget_tokens < self.row_length - 1:
+        if self.budget_tokens < self.most_tokens:
+            counted = "predicted " if self.objective == "causal_lm" else ""
             raise ValueError(
-                f"budget_tokens {self.budget_tokens} is less than one row of {self.row_length - 1} predicted tokens;"
+                f"budget_tokens {self.budget_tokens} is less than one row of {self.most_tokens} {counted}tokens;"
                 f" raise the budget or lower train.model.context"
             )
         return self

@@ -41,6 +41,14 @@ def test_values_that_several_stages_need_are_written_once(tmp_path: Path) -> Non
     assert {getattr(recipe, stage).seed for stage in STAGES if hasattr(getattr(recipe, stage), "seed")} == {7}
 
 
+def test_the_objective_decides_how_rows_follow_from_the_context(tmp_path: Path) -> None:
+    assert load(tmp_path, MINIMAL, "chunk.objective=masked_lm").chunk.row_length == 64
+    chunk = load(tmp_path, MINIMAL, "chunk.objective=span_corruption", "train.model.context=512").chunk
+    assert (chunk.input_length, chunk.row_length) == (512, 568)
+    with pytest.raises(RecipeError, match="an input of 64 tokens is what corruption leaves of 70"):
+        load(tmp_path, MINIMAL, "chunk.objective=span_corruption", "chunk.row_length=9")
+
+
 def test_placeholders_are_filled_in_paths(tmp_path: Path) -> None:
     books, web = load(tmp_path).sample.sources
     assert books.paths == (f"{tmp_path}/books/*.txt",)
