@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from model.objective import NO_LOSS, loss_targets
+from model.objective import loss_targets
 from model.ranks import Ranks
+from model.targets import NO_LOSS
 
 
 @dataclass(frozen=True)

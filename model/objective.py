@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.targets import NO_LOSS
 from model.transformer import GPT, largest_magnitude
 
-NO_LOSS = -100
-"""Stands in place of a target that is not predicted."""
 LOGIT_ROWS = 512
 """Predictions whose logits exist at once. With 4096 pieces that is 8 MiB, which stays in the cache of a core: a tenth
 of the step faster than all logits at once, and the memory does not grow with the batch."""

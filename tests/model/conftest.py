@@ -120,3 +120,26 @@ def launch() -> Callable[..., subprocess.Popen[str]]:
         )
 
     return start
+
+
+@pytest.fixture(scope="session")
+def p_value() -> Callable[[float, int], float]:
+    """The upper tail of the chi-square distribution, Q(degrees / 2, statistic / 2)."""
+
+    def tail(statistic: float, degrees: int) -> float:
+        halves = (torch.tensor(x / 2, dtype=torch.float64) for x in (degrees, statistic))
+        return float(torch.special.gammaincc(*halves))
+
+    return tail
+
+
+@pytest.fixture(scope="session")
+def p_of_counts(p_value) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Pearson's test: how likely counts deviate so much or more from the shares that a law gives them."""
+
+    def p(counts: np.ndarray, shares: np.ndarray) -> float:
+        expected = shares * counts.sum()
+        assert expected.min() > 5, "too few expected for the test to hold"
+        return p_value(float(((counts - expected) ** 2 / expected).sum()), len(counts) - 1)
+
+    return p

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.batch import share_of
-from model.objective import NO_LOSS
 from model.ranks import Ranks
+from model.targets import NO_LOSS
 
 PAD = 3
 LENGTH = 5

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from model.config import GPTConfig
-from model.objective import NO_LOSS, loss_targets, next_token_nats
+from model.objective import loss_targets, next_token_nats
+from model.targets import NO_LOSS
 from model.transformer import (
     GPT,
     KeyValueCache,

@@ -1,0 +1,141 @@
+"""BERT's masking: its statistics over a million tokens, its limits, and that it is a function of (seed, row, epoch)."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.errors import InputError
+from model.masking import MaskedRows, Masking
+from model.row_format import RowFormat
+from model.targets import NO_LOSS
+
+MASK, TEXT = 4, 50
+SPECIAL = (0, 1, 2, 3, 4, 109)
+FORMAT = RowFormat(
+    objective="masked_lm", tokenizer_digest="t", vocab_size=110, eos=1, pad=0, cls=2, sep=3, mask=4, special=SPECIAL
+)
+ORDINARY = [token for token in range(110) if token not in SPECIAL]
+ROWS, LENGTH, CANDIDATES, MASKED = 7_813, 128, 125, 19
+"""A million tokens as BERT reads them: [CLS], text, [SEP], text, [SEP]."""
+
+
+def one_word_rows(rows: int) -> np.ndarray:
+    tokens = np.full((rows, LENGTH), TEXT)
+    tokens[:, 0], tokens[:, [60, 127]] = 2, 3
+    return tokens
+
+
+@pytest.fixture(scope="module")
+def million() -> tuple[np.ndarray, MaskedRows]:
+    tokens = one_word_rows(ROWS)
+    return tokens, Masking(FORMAT, seed=5, max_predictions=20)(tokens, np.arange(ROWS), np.zeros(ROWS))
+
+
+def test_fifteen_per_cent_are_masked_and_none_of_them_is_special(million: tuple[np.ndarray, MaskedRows]) -> None:
+    _, masked = million
+    counts = (masked.targets_BM != NO_LOSS).sum(axis=1)
+    assert set(counts) == {MASKED} == {round(0.15 * CANDIDATES)}
+    assert set(masked.targets_BM[:, :MASKED].ravel()) == {TEXT}
+
+
+def test_of_the_masked_80_are_the_mask_10_another_token_10_themselves(
+    million: tuple[np.ndarray, MaskedRows], p_of_counts
+) -> None:
+    _, masked = million
+    became = np.take_along_axis(masked.inputs_BT, masked.positions_BM[:, :MASKED], axis=1)
+    counts = np.array([(became == MASK).sum(), (became == TEXT).sum(), ((became != MASK) & (became != TEXT)).sum()])
+    by_chance = 0.1 / len(ORDINARY)
+    assert 0.01 < p_of_counts(counts, np.array([0.8, 0.1 + by_chance, 0.1 - by_chance])) < 0.999
+
+
+def test_another_token_is_any_that_stands_for_text_equally_often(
+    million: tuple[np.ndarray, MaskedRows], p_of_counts
+) -> None:
+    _, masked = million
+    became = np.take_along_axis(masked.inputs_BT, masked.positions_BM[:, :MASKED], axis=1)
+    counts = np.bincount(became.ravel(), minlength=110)
+    others = [token for token in ORDINARY if token != TEXT]
+    assert counts[list(set(SPECIAL) - {MASK})].sum() == 0
+    assert 0.01 < p_of_counts(counts[others], np.full(len(others), 1 / len(others))) < 0.999
+
+
+def test_every_place_of_text_is_masked_equally_often(million, p_value) -> None:
+    _, masked = million
+    counts = np.bincount(masked.positions_BM[:, :MASKED].ravel(), minlength=LENGTH)
+    assert counts[[0, 60, 127]].sum() == 0
+    counts = np.delete(counts, [0, 60, 127])
+    share = MASKED / CANDIDATES
+    # Drawn without replacement, places of a row keep each other away, which makes the counts more even.
+    variance = ROWS * share * (1 - share) * CANDIDATES / (CANDIDATES - 1)
+    statistic = float(((counts - ROWS * share) ** 2 / variance).sum())
+    assert 0.01 < p_value(statistic, CANDIDATES - 1) < 0.999
+
+
+def test_each_epoch_masks_anew_and_independently() -> None:
+    tokens = one_word_rows(2000)
+    masking = Masking(FORMAT, seed=5, max_predictions=20)
+    hidden = np.zeros((2, *tokens.shape), dtype=bool)
+    for epoch in (0, 1):
+        positions = masking(tokens, np.arange(2000), np.full(2000, epoch)).positions_BM[:, :MASKED]
+        np.put_along_axis(hidden[epoch], positions, True, axis=1)
+    both = (hidden[0] & hidden[1]).sum(axis=1)
+    # Hypergeometric: 19 of 125 and 19 of 125 meet 2.888 times.
+    assert both.mean() == pytest.approx(MASKED * MASKED / CANDIDATES, abs=4 * both.std() / 2000**0.5)
+
+
+@given(
+    rows=st.integers(1, 9),
+    length=st.integers(1, 40),
+    most=st.integers(1, 8),
+    seed=st.integers(0, 2**63),
+    data=st.data(),
+)
+def test_what_was_hidden_put_back_gives_the_row(rows: int, length: int, most: int, seed: int, data) -> None:
+    tokens = np.array(data.draw(st.lists(st.integers(0, 109), min_size=rows * length, max_size=rows * length)))
+    tokens = tokens.reshape(rows, length)
+    before = tokens.copy()
+    masked = Masking(FORMAT, seed, most)(tokens, np.arange(rows), np.zeros(rows))
+    assert (tokens == before).all()
+    restored = masked.inputs_BT.copy()
+    for row in range(rows):
+        counted = masked.targets_BM[row] != NO_LOSS
+        places = masked.positions_BM[row][counted]
+        candidates = int((~np.isin(tokens[row], SPECIAL)).sum())
+        assert len(places) == min(candidates, most, max(1, round(0.15 * candidates)))
+        assert (np.diff(places) > 0).all()
+        assert counted[: len(places)].all()
+        restored[row, places] = masked.targets_BM[row][counted]
+    assert (restored == tokens).all()
+
+
+def test_a_row_is_masked_alike_in_every_batch_and_otherwise_under_another_name() -> None:
+    tokens = one_word_rows(12)
+    masking = Masking(FORMAT, 5, 20)
+    rows, epochs = np.arange(100, 112), np.arange(12) % 3
+    whole = masking(tokens, rows, epochs)
+    for begin, end in ((0, 1), (1, 5), (5, 12)):
+        part = masking(tokens[begin:end], rows[begin:end], epochs[begin:end])
+        assert (part.inputs_BT == whole.inputs_BT[begin:end]).all()
+        assert (part.positions_BM == whole.positions_BM[begin:end]).all()
+    drawn = {
+        masking(tokens[:1], np.array([row]), np.array([epoch])).positions_BM.tobytes()
+        for row in (0, 1, 2)
+        for epoch in (0, 1, 2)
+    }
+    drawn.add(Masking(FORMAT, 6, 20)(tokens[:1], np.array([0]), np.array([0])).positions_BM.tobytes())
+    assert len(drawn) == 10
+
+
+def test_long_rows_stop_at_the_most_predictions_and_rows_without_text_give_none() -> None:
+    tokens = np.array([[TEXT] * 128, [0] * 128])
+    masked = Masking(FORMAT, 5, max_predictions=7)(tokens, np.arange(2), np.zeros(2))
+    assert (masked.targets_BM != NO_LOSS).sum(axis=1).tolist() == [7, 0]
+    assert (masked.inputs_BT[1] == 0).all()
+
+
+def test_without_a_mask_token_nothing_can_be_hidden() -> None:
+    with pytest.raises(InputError, match="no mask token"):
+        Masking(FORMAT.model_copy(update={"mask": -1}), 5, 20)
+    with pytest.raises(InputError, match="all 110 ids of the vocabulary are special"):
+        Masking(FORMAT.model_copy(update={"special": tuple(range(110))}), 5, 20)
