@@ -61,6 +61,8 @@ class Tokenizer:
     """Ids that stand for spans in T5's objective, number 0 first."""
     special: tuple[int, ...]
     """All ids that stand for no text, sorted."""
+    special_names: dict[str, int]
+    """Names of those that have one."""
     exact = True
     """Whether the bytes of a text's tokens are the sum of their `piece_lengths`."""
     piece_bytes: tuple[bytes, ...]
@@ -95,7 +97,7 @@ class Tokenizer:
         self.pad = int(self._processor.pad_id())
         self.piece_bytes = tuple(self._bytes_of(piece) for piece in pieces)
         self._name_special(
-            {self._processor.id_to_piece(piece): piece for piece in pieces if self._processor.is_control(piece)}
+            {self._processor.id_to_piece(piece): piece for piece in pieces if not self.piece_bytes[piece]}
         )
         self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
         if self.unk in self._blank_ids:
@@ -211,12 +213,13 @@ class Tokenizer:
         for text in texts:
             yield np.array(self.encode(text) if BLANK in text else next(encoded), dtype=np.int32)
 
-    def _name_special(self, controls: Mapping[str, int]) -> None:
-        """Find the special ids of BERT and T5 among pieces that no text gives: name -> id."""
+    def _name_special(self, names: Mapping[str, int]) -> None:
+        """Find the special ids of BERT and T5 among the `names` of all that stand for no text."""
+        self.special_names = dict(names)
         self.cls, self.sep, self.mask = (
-            next((controls[name] for name in names if name in controls), -1) for names in (CLS, SEP, MASK)
+            next((names[name] for name in known if name in names), -1) for known in (CLS, SEP, MASK)
         )
-        numbered = {int(match[1]): number for name, number in controls.items() if (match := SENTINEL.fullmatch(name))}
+        numbered = {int(match[1]): number for name, number in names.items() if (match := SENTINEL.fullmatch(name))}
         self.sentinels = tuple(numbered[number] for number in sorted(numbered))
 
     def _bytes_of(self, piece: int) -> bytes:

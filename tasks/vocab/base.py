@@ -17,13 +17,14 @@ from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
 from tasks.tokenizer import is_json
-from tasks.vocab.config import VocabConfig
+from tasks.vocab.config import VocabConfig, sentinel_names
+from tasks.vocab.specials import add_controls
 
 UNIGRAM, BPE = 1, 2
 """SentencePiece's numbers of its kinds of model."""
 KINDS = {UNIGRAM: "unigram", BPE: "bpe"}
-NORMAL, CONTROL, BYTE = 1, 3, 6
-"""Types of pieces in SentencePiece's file; others are unknown, user-defined and unused."""
+NORMAL, BYTE = 1, 6
+"""Types of pieces in SentencePiece's file; others are unknown, control, user-defined and unused."""
 CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
 
 
@@ -46,7 +47,8 @@ def write_model(parsed: Any) -> bytes:
 
 def prepared_base(config: VocabConfig) -> bytes:
     """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
-    pieces T5's sentinels and the rows that its embedding has besides, and the 256 byte pieces where it lacks them.
+    pieces T5's sentinels and the rows that its embedding has besides, the 256 byte pieces where it lacks them, and
+    special tokens.
 
     Raises InputError for a file that is no SentencePiece model, or one that would lose text.
     """
@@ -56,9 +58,7 @@ def prepared_base(config: VocabConfig) -> bytes:
     if is_json(given):
         from tasks.vocab.merges import prepared_merges
 
-        if config.sentinels:
-            raise InputError(f"vocab.sentinels: T5's stand behind a SentencePiece vocabulary, and {path} is none")
-        return prepared_merges(given, config.normaliser, config.embedding_rows)
+        return prepared_merges(given, config)
     parsed = read_model(given)
     if parsed.trainer_spec.model_type not in KINDS:
         raise InputError(f"vocab.base: {path} is neither a BPE nor a Unigram model; only these can be extended")
@@ -68,6 +68,7 @@ def prepared_base(config: VocabConfig) -> bytes:
         _without_normaliser(parsed, path, config.normaliser),
         _with_reserved_rows(parsed, path, config.sentinels, config.embedding_rows),
         _with_byte_pieces(parsed),
+        add_controls(parsed, config.special_tokens),
     ]
     parsed.trainer_spec.vocab_size = len(parsed.pieces)
     return write_model(parsed) if any(changed) else given
@@ -88,16 +89,14 @@ def _without_normaliser(parsed: Any, path: Path, normaliser: str) -> bool:
 def _with_reserved_rows(parsed: Any, path: Path, sentinels: int, embedding_rows: int) -> bool:
     """Control pieces, with which no text is ever written: a page that shows `<extra_id_0>` must not give a sentinel."""
     before = len(parsed.pieces)
-    if embedding_rows and embedding_rows < before + sentinels:
+    changed = add_controls(parsed, sentinel_names(sentinels))
+    if embedding_rows and embedding_rows < len(parsed.pieces):
         raise InputError(
             f"vocab.embedding_rows: {path} has {before} pieces and {sentinels} sentinels, more than {embedding_rows}"
             f" rows. Set it to the rows of the base model's embedding, or leave it out."
         )
-    for number in reversed(range(sentinels)):
-        parsed.pieces.add(piece=f"<extra_id_{number}>", score=0.0, type=CONTROL)
-    while len(parsed.pieces) < embedding_rows:
-        parsed.pieces.add(piece=f"<reserved_{len(parsed.pieces)}>", score=0.0, type=CONTROL)
-    return len(parsed.pieces) > before
+    add_controls(parsed, [f"<reserved_{number}>" for number in range(len(parsed.pieces), embedding_rows)])
+    return changed or len(parsed.pieces) > before
 
 
 def _with_byte_pieces(parsed: Any) -> bool:

@@ -1,24 +1,34 @@
 """What can be chosen about the vocabulary."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.config import RUNTIME, StrictConfig
 
 COVERAGE = 0.9995
+FEWEST = 300
+"""Pieces: 256 bytes, the special tokens, and a few characters."""
+RESERVED = re.compile(r"<unk>|<s>|</s>|<pad>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
+"""Names of tokens that stand in vocabularies without being asked for, or through other settings."""
 TRAINED = ("vocab_size", "model_type", "split_digits")
 """What a base decides by itself."""
-OF_A_BASE = ("extend", "normaliser", "sentinels", "embedding_rows")
+OF_A_BASE = ("extend", "normaliser", "embedding_rows")
 """What says nothing without one."""
+
+
+def sentinel_names(count: int) -> tuple[str, ...]:
+    """Names of T5's sentinels in the order of their ids: number 0 has the highest."""
+    return tuple(f"<extra_id_{number}>" for number in reversed(range(count)))
 
 
 class VocabConfig(StrictConfig):
     """Settings of the vocabulary. Special tokens of one trained here are 0 unknown, 1 begin, 2 end of text, 3 padding;
-    a base keeps its own."""
+    a base keeps its own. Those of other objectives stand behind all pieces."""
 
-    vocab_size: int = Field(default=32_000, ge=300, le=1_048_576)
+    vocab_size: int = Field(default=32_000, ge=FEWEST, le=1_048_576)
     """Pieces in the vocabulary, special tokens and the 256 byte pieces included."""
     model_type: Literal["bpe", "unigram", "byte_level"] = "bpe"
     """How pieces are found: `bpe` merges the most frequent pair of characters, `unigram` prunes by likelihood (slower),
@@ -38,7 +48,10 @@ class VocabConfig(StrictConfig):
     """`none` takes away a base's normaliser that loses text (T5's maps signs to others, joins blanks and drops line
     ends); text that it would have left alone keeps its ids."""
     sentinels: int = Field(default=0, ge=0, le=1000)
-    """Sentinels `<extra_id_N>` of a T5 base, which stand right behind its pieces, the last one first (flan-t5: 100)."""
+    """Sentinels `<extra_id_N>` for T5's objective, the last one first (100 as a rule). A T5 base has them right behind
+    its pieces, and its embedding has rows for them: set `embedding_rows`, too."""
+    special_tokens: tuple[str, ...] = ()
+    """Special tokens besides, which no text gives; BERT's objective needs `["[CLS]", "[SEP]", "[MASK]"]`."""
     embedding_rows: int = Field(default=0, ge=0, le=2_000_000)
     """Rows of the base model's embedding where it has more than its vocabulary has pieces (flan-t5: 32128); new pieces
     begin behind them. 0: as many as the base's file has pieces; what stands behind them is new to the model."""
@@ -60,9 +73,36 @@ class VocabConfig(StrictConfig):
             return self.model_copy(update={"vocab_size": self.vocab_size // 2})
         return self.model_copy(update={"extend": {name: rows // 2 for name, rows in self.extend.items() if rows > 1}})
 
+    @property
+    def special_names(self) -> tuple[str, ...]:
+        """Special tokens behind all pieces of a vocabulary trained here, in the order of their ids."""
+        return self.special_tokens + sentinel_names(self.sentinels)
+
+    @property
+    def trained_pieces(self) -> int:
+        """Pieces that training gives, where the vocabulary has `special_names` besides."""
+        return self.vocab_size - len(self.special_names)
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _names_of_their_own(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for number, name in enumerate(names):
+            if len(name) < 2 or not name.isprintable() or any(sign.isspace() or sign == "\u2581" for sign in name):
+                raise ValueError(f"`{name}` cannot name a special token: take two visible characters or more")
+            if RESERVED.fullmatch(name):
+                raise ValueError(f"`{name}` is the name of a token that every vocabulary may have; take another")
+            if name in names[:number]:
+                raise ValueError(f"`{name}` stands there twice")
+        return names
+
     @model_validator(mode="after")
     def _a_base_or_training(self) -> "VocabConfig":
         if self.base is None:
+            if self.trained_pieces < FEWEST:
+                raise ValueError(
+                    f"`vocab_size` counts special tokens, too: {self.vocab_size} leave {self.trained_pieces} pieces for"
+                    f" text, and {FEWEST} are needed"
+                )
             for name in OF_A_BASE:
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                     raise ValueError(f"`{name}` speaks of a base; name one in `base`, or leave `{name}` out")

@@ -23,6 +23,7 @@ from tasks.vocab.growing import Growth
 from tasks.vocab.kinds import emitted, extended, kind_of, never_emitted, piece_count, pieces_of, stands
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
+from tasks.vocab.specials import check_special
 from tasks.vocab.training import bytes_per_token
 from tasks.vocab.writing import UNIT, Origin, count_documents, write_tokenizer
 from tasks.workspace import Workspace
@@ -55,6 +56,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
         model, added[name] = growth.model, growth
     check_extension(before, model)
     tokenizer = Tokenizer.of(model)
+    check_special(tokenizer, config.special_names)
     assert config.base is not None, "only a vocabulary with a base is extended"
     released = config.base.read_bytes()
     with workspace.unit(UNIT) as unit:

@@ -16,15 +16,17 @@ import tokenizers
 from model.errors import InputError
 from tasks.byte_level import PADDING, check_exact, piece_raw, piece_text
 from tasks.tokenizer import BLANK
+from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.growing import Growth
 from tasks.vocab.scripts import Script
+from tasks.vocab.specials import add_special_tokens
 
 Pair = tuple[str, str]
 
 
-def prepared_merges(given: bytes, normaliser: str, embedding_rows: int) -> bytes:
-    """A `tokenizer.json` ready to be extended: without its normaliser where `normaliser` is `none`, with spare rows of
-    the base model's embedding and a padding token where it has none.
+def prepared_merges(given: bytes, config: VocabConfig) -> bytes:
+    """A `tokenizer.json` ready to be extended: without its normaliser where `config` says so, with sentinels, spare
+    rows of the base model's embedding, a padding token where it has none, and special tokens.
 
     Raises InputError for a file of another kind, or one that would lose text.
     """
@@ -32,16 +34,18 @@ def prepared_merges(given: bytes, normaliser: str, embedding_rows: int) -> bytes
         parsed = json.loads(given)
     except json.JSONDecodeError as error:
         raise InputError(f"vocab.base: this file begins like a tokenizer.json and is no JSON: {error}") from error
-    if normaliser == "none":
+    if config.normaliser == "none":
         parsed["normalizer"] = None
     check_exact(parsed)
     vocabulary = parsed["model"]["vocab"]
     # Programs number added tokens from the end of the vocabulary unless they stand in it.
     vocabulary.update({token["content"]: token["id"] for token in parsed["added_tokens"]})
-    for number in range(max(vocabulary.values()) + 1, embedding_rows):
-        _add_special(parsed, f"<|reserved_{number}|>", number)
+    add_special_tokens(parsed, sentinel_names(config.sentinels))
+    spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
+    add_special_tokens(parsed, [f"<|reserved_{number}|>" for number in spare])
     if not any(name in vocabulary for name in PADDING):
-        _add_special(parsed, PADDING[0], max(vocabulary.values()) + 1)
+        add_special_tokens(parsed, PADDING[:1])
+    add_special_tokens(parsed, config.special_tokens)
     return written(parsed)
 
 
@@ -190,9 +194,3 @@ def _text(piece: str) -> str | None:
         return piece_raw(piece).decode()
     except (UnicodeDecodeError, KeyError):
         return None
-
-
-def _add_special(parsed: dict[str, Any], content: str, number: int) -> None:
-    parsed["model"]["vocab"][content] = number
-    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    parsed["added_tokens"].append({"id": number, "content": content, **flags})

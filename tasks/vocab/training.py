@@ -15,8 +15,10 @@ from model.errors import Bug, InputError
 from tasks.artifact import Artifact
 from tasks.report import StageReport
 from tasks.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tasks.vocab.base import read_model, write_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts, training_lines
+from tasks.vocab.specials import add_controls, check_special, cut_apart
 from tasks.vocab.training_bytes import train_merges
 from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
 from tasks.workspace import Workspace
@@ -56,6 +58,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
         tokenizer = Tokenizer.of(train_merges(sample(), config))
     else:
         tokenizer = Tokenizer(train_pieces(sample(), config))
+    check_special(tokenizer, config.special_names)
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
         unit.report = count_documents(documents)
@@ -75,10 +78,10 @@ def train_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=training_lines(texts),
+            sentence_iterator=training_lines(cut_apart(texts, config.special_names)),
             model_writer=model,
             model_type=config.model_type,
-            vocab_size=config.vocab_size,
+            vocab_size=config.trained_pieces,
             character_coverage=config.character_coverage,
             split_digits=config.split_digits,
             byte_fallback=True,
@@ -99,7 +102,12 @@ def train_pieces(texts: Iterable[str], config: VocabConfig) -> bytes:
         )
     except RuntimeError as error:
         raise _told_to_people(error, config) from error
-    return model.getvalue()
+    if not config.special_names:
+        return model.getvalue()
+    parsed = read_model(model.getvalue())
+    add_controls(parsed, config.special_names)
+    parsed.trainer_spec.vocab_size = len(parsed.pieces)
+    return write_model(parsed)
 
 
 def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
@@ -110,16 +118,19 @@ def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
 
 def _told_to_people(error: RuntimeError, config: VocabConfig) -> Exception:
     text = str(error)
+    special = len(config.special_names)
     if match := _CAN_GIVE.search(text):
+        most = int(match[1]) + special
         return InputError(
-            f"vocab: {config.vocab_size} pieces were asked for, and the sampled text gives {match[1]} at most. Set"
-            f" vocab.vocab_size = {match[1]} or less, or bring more text"
+            f"vocab: {config.vocab_size} pieces were asked for, and the sampled text gives {most} at most. Set"
+            f" vocab.vocab_size = {most} or less, or bring more text"
             f" (vocab.max_bytes is {config.max_bytes})."
         )
     if match := _NEEDS.search(text):
+        least = int(match[2]) + special
         return InputError(
             f"vocab: {config.vocab_size} pieces were asked for, and the characters of the sampled text with the special"
-            f" and byte pieces alone need {match[2]}. Set vocab.vocab_size above {match[2]}, or lower"
+            f" and byte pieces alone need {least}. Set vocab.vocab_size above {least}, or lower"
             f" vocab.character_coverage (now {config.character_coverage}) so that rare characters are spelled in bytes."
         )
     if "sentences_.empty()" in text:

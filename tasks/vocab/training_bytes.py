@@ -11,6 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from model.errors import InputError
 from tasks.vocab.config import VocabConfig
+from tasks.vocab.specials import cut_apart
 
 SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<pad>")
 """In the order of their ids, which are those of a vocabulary of SentencePiece trained here."""
@@ -28,13 +29,15 @@ def train_merges(texts: Iterable[str], config: VocabConfig) -> bytes:
     engine.pre_tokenizer = pre_tokenizers.Sequence([digits, words]) if config.split_digits else words
     engine.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=config.vocab_size,
+        vocab_size=config.trained_pieces,
         min_frequency=LEAST_COUNT,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    engine.train_from_iterator(_stretches(texts), trainer)
+    engine.train_from_iterator(_stretches(cut_apart(texts, config.special_names)), trainer)
+    if config.special_names:
+        engine.add_special_tokens(list(config.special_names))
     pieces = engine.get_vocab_size()
     if pieces < config.vocab_size:
         raise InputError(

@@ -128,7 +128,11 @@ def test_a_unigram_base_of_t5s_shape(data: Path, tmp_path: Path, measured: Measu
 def test_a_byte_level_base(name: str, data: Path, measured: Measured) -> None:
     """OLMo's and GPT-NeoX's vocabulary of 50,280 pieces; its normaliser (NFC) is taken away."""
     raw = gzip.decompress((data / "tokenizers" / "gpt_neox_olmo_50k.tokenizer.json.gz").read_bytes())
-    base, script, folder = prepared_merges(raw, "none", 0), SCRIPTS[name], TEXTS[name][0]
+    base, script, folder = (
+        prepared_merges(raw, VocabConfig(base=Path("neox.json"), normaliser="none")),
+        SCRIPTS[name],
+        TEXTS[name][0],
+    )
     runs = [run for text in documents(data, (folder,), kept_out=False) for run in script.runs(text)]
     grown = extended_by(base, train_donor(lambda: runs, 10_000, 0.9995), script, 8000, lambda: runs)
     dead = len(set(dead_pieces(grown.model)) - set(dead_pieces(base)))

@@ -222,7 +222,7 @@ def test_without_its_normaliser_a_base_gives_every_text_back_and_keeps_the_ids_o
     [
         ({"extend": {"zh": 10}}, "`extend` speaks of a base"),
         ({"normaliser": "none"}, "`normaliser` speaks of a base"),
-        ({"sentinels": 100}, "`sentinels` speaks of a base"),
+        ({"embedding_rows": 400}, "`embedding_rows` speaks of a base"),
         ({"model_type": "byte_level", "character_coverage": 0.99}, "no meaning for `byte_level`"),
         ({"base": Path("a.model"), "vocab_size": 400}, "`vocab_size` has no meaning beside `base`"),
         ({"base": Path("a.model"), "model_type": "unigram"}, "`model_type` has no meaning beside `base`"),

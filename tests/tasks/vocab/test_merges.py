@@ -18,6 +18,7 @@ from tasks.vocab.merges import dead_pieces, grow_merges, pairs_of, prepared_merg
 from tasks.vocab.scripts import CHINESE, RUSSIAN
 from tasks.vocab.stage import build_vocab
 
+ANY = Path("base.json")
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes — café, naïve." for number in range(80)]
 CHINESE_TEXT = [f"转炉炼钢的时候，空气吹过铁水{number}分钟，钢水就炼成了。中国的钢铁厂很多。" for number in range(40)]
 RUSSIAN_TEXT = [f"Конвертер продувает воздух через чугун {number} минут, и остаётся сталь." for number in range(40)]
@@ -42,7 +43,7 @@ def released() -> bytes:
 
 @pytest.fixture(scope="module")
 def base(released: bytes) -> bytes:
-    return prepared_merges(released, "keep", 0)
+    return prepared_merges(released, VocabConfig(base=ANY))
 
 
 def test_a_base_without_padding_gets_a_row_for_it(released: bytes, base: bytes) -> None:
@@ -56,7 +57,7 @@ def test_a_base_without_padding_gets_a_row_for_it(released: bytes, base: bytes) 
 
 
 def test_new_pieces_begin_behind_the_rows_of_the_embedding(released: bytes) -> None:
-    model = prepared_merges(gpt2_shaped(("<|endoftext|>", "<|padding|>")), "keep", 512)
+    model = prepared_merges(gpt2_shaped(("<|endoftext|>", "<|padding|>")), VocabConfig(base=ANY, embedding_rows=512))
     assert piece_count(model) == 512
     grown = grow_merges(model, ["钢"], CHINESE, 10)
     assert Tokenizer.of(grown.model).encode("钢") == [512 + len(grown.added) - 1]
@@ -136,7 +137,7 @@ def test_the_stage_extends_a_tokenizer_json(context, make_documents, released: b
 
 
 def released_with_padding(released: bytes) -> bytes:
-    return prepared_merges(released, "keep", 0)
+    return prepared_merges(released, VocabConfig(base=ANY))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,5 @@ def test_sentinels_and_normalisers(released: bytes, context, make_documents, tmp
     documents = make_documents([[("en", "text")]])
     with pytest.raises(InputError, match="the normaliser NFC"):
         build_vocab(context, documents, VocabConfig(base=path))
-    with pytest.raises(InputError, match=r"vocab\.sentinels: T5's"):
-        build_vocab(context, documents, VocabConfig(base=path, normaliser="none", sentinels=100))
     tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(base=path, normaliser="none")))
     assert tokenizer.decode(tokenizer.encode("e\u0301")) == "e\u0301"

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from model.errors import InputError
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import BYTE, CONTROL, NORMAL, prepared_base, read_model
+from tasks.vocab.base import BYTE, NORMAL, prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, train_donor
 from tasks.vocab.extending import check_extension
 from tasks.vocab.growing import isolated, unreachable
 from tasks.vocab.placing import MARGIN, best_rival, place
 from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
+from tasks.vocab.specials import CONTROL
 from tasks.vocab.stage import build_vocab
 
 SOURCE_LINES = Path(argparse.__file__).read_text(encoding="utf-8").split("\n")
