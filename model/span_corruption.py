@@ -15,31 +15,8 @@ import numpy as np
 from model.errors import InputError
 from model.philox import below, fill, philox_key
 from model.row_format import RowFormat
+from model.span_lengths import corrupted_lengths
 from model.targets import NO_LOSS
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """What a row of raw tokens becomes: noise tokens in spans, encoder inputs and decoder targets with their eos."""
-
-    noise: int
-    spans: int
-    inputs: int
-    targets: int
-
-
-def corrupted_lengths(raw: int, density: float = 0.15, mean_span: float = 3.0) -> Lengths:
-    """How many tokens of `raw` go, in how many spans, and what comes of it; halves are rounded to the even number."""
-    noise, spans = _noise(raw, density, mean_span)
-    return Lengths(noise, spans, raw - noise + spans + 1, noise + spans + 1)
-
-
-def raw_length(inputs: int, density: float = 0.15, mean_span: float = 3.0) -> int:
-    """The largest number of raw tokens whose encoder inputs fill no more than `inputs` (512: 568)."""
-    raw = inputs
-    while corrupted_lengths(raw + 1, density, mean_span).inputs <= inputs:
-        raw += 1
-    return raw
 
 
 @dataclass(frozen=True)
@@ -68,7 +45,9 @@ class SpanCorruption:
                 f" vocabulary with more sentinels."
             )
         self._key = philox_key(seed, "span corruption")
-        self._density, self._mean_span = density, mean_span
+        of_length = [corrupted_lengths(length, density, mean_span) for length in range(raw + 1)]
+        self._noise = np.array([lengths.noise for lengths in of_length])
+        self._spans = np.array([lengths.spans for lengths in of_length])
         self._pad, self._eos = rows.pad, rows.eos
         self._sentinels = np.array(rows.sentinels, dtype=np.int64)
 
@@ -89,21 +68,12 @@ class SpanCorruption:
             self._sentinels,
             self._pad,
             self._eos,
-            self._density,
-            self._mean_span,
+            self._noise,
+            self._spans,
         )
         decoder_inputs = np.full_like(targets, self._pad)
         decoder_inputs[:, 1:] = np.where(targets[:, :-1] == NO_LOSS, self._pad, targets[:, :-1])
         return CorruptedRows(inputs, input_lengths, decoder_inputs, targets)
-
-
-@numba.njit(nogil=True)
-def _noise(raw: int, density: float, mean_span: float) -> tuple[int, int]:
-    """Noise tokens and spans among `raw` tokens; at least one of each, and at least one token that stays."""
-    length = max(raw, 2)
-    noise = min(max(int(np.rint(density * length)), 1), length - 1)
-    spans = min(max(int(np.rint(noise / mean_span)), 1), noise, length - noise)
-    return noise, spans
 
 
 @numba.njit(nogil=True)
@@ -132,8 +102,8 @@ def _corrupt_rows(
     sentinels: np.ndarray,
     pad: int,
     eos: int,
-    density: float,
-    mean_span: float,
+    noise_of: np.ndarray,
+    spans_of: np.ndarray,
 ) -> None:
     longest = max(tokens.shape[1], 2)
     noise_begins = np.empty(longest, dtype=np.bool_)
@@ -143,7 +113,7 @@ def _corrupt_rows(
         length = tokens.shape[1]
         while length and tokens[b, length - 1] == pad:
             length -= 1
-        noise, spans = _noise(length, density, mean_span)
+        noise, spans = noise_of[length], spans_of[length]
         kept = max(length, 2) - noise
         fill(numbers[: 2 * (spans - 1)], key, row[b], epoch[b], 0)
         _compose(kept_begins, kept, spans, numbers)
