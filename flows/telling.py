@@ -51,15 +51,17 @@ def bases_table(found: list[dict[str, Any]]) -> Table:
     """Vocabularies by the tokens that a text takes; `not given back` are lines that decoding changes."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("vocabulary")
-    names = ("kind", "pieces", "tokens", "a character", "a word", "bytes", "unknown", "lines not given back")
-    for name in names:
+    names = ["kind", "pieces", "tokens", "a character", "a word", "bytes", "unknown", "lines not given back"]
+    scored = any(line["scored_bytes"] for line in found)
+    for name in [*names, *(["bits per byte"] if scored else [])]:
         table.add_column(name, justify="left" if name == "kind" else "right")
     for line in found:
         shares = (f"{line[name]:.1%}" for name in ("byte_share", "unknown_share"))
         lost = f"{line['lost_lines']:,} of {line['lines']:,}"
         each = (f"{line['tokens_per_character']:.3f}", f"{line['tokens_per_word'] or 0:.2f}")
         counts = (f"{line['pieces']:,}", f"{line['tokens']:,}")
-        table.add_row(escape(line["path"]), line["kind"], *counts, *each, *shares, lost)
+        bits = f"{line['bits_per_byte']:.3f}" if line["scored_bytes"] else ""
+        table.add_row(escape(line["path"]), line["kind"], *counts, *each, *shares, lost, *([bits] if scored else []))
     return table
 
 

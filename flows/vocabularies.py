@@ -1,14 +1,18 @@
 """Vocabularies on a text of one's own: a run's, before and after it was extended, and released ones side by side."""
 
+import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from flows.lineage import run_artifacts
 from flows.peek.difference import EVEN_PIECE, ODD_PIECE
+from flows.record import RECORD
+from flows.zero_step import weights_beside, zero_step
 from model.errors import InputError
 from tasks.artifact import Artifact
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 from tasks.vocab.comparison import Meter, ratio
 from tasks.vocab.kinds import first_pieces, json_model_type, kind_of
 
@@ -41,16 +45,18 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     }
 
 
-def compare_bases(text: Path, bases: Sequence[Path]) -> list[dict[str, Any]]:
-    """What each vocabulary needs for the lines of a text file, the fewest tokens first; folders are searched.
+def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> list[dict[str, Any]]:
+    """What each vocabulary needs for the lines of a text file, the fewest tokens first; folders are searched. Where
+    weights lie beside a vocabulary, their bits per byte on the first `most_bytes` of the text.
     Raises InputError where there is no text or no vocabulary.
     """
-    lines = [line for line in _read(text).split("\n") if line]
+    whole = _read(text)
+    lines = [line for line in whole.split("\n") if line]
     if not lines:
         raise InputError(f"{text} holds no text to compare vocabularies on")
     characters, words = sum(map(len, lines)), sum(len(line.split()) for line in lines)
     told = []
-    for path in _models(bases):
+    for name, path, weights in _models(bases):
         model = path.read_bytes()
         try:
             kind = kind_of(model)
@@ -60,7 +66,7 @@ def compare_bases(text: Path, bases: Sequence[Path]) -> list[dict[str, Any]]:
         meter.encode_back(lines)
         told.append(
             {
-                "path": str(path),
+                "path": name,
                 "kind": kind,
                 "pieces": meter.pieces,
                 "tokens": meter.tokens,
@@ -70,9 +76,16 @@ def compare_bases(text: Path, bases: Sequence[Path]) -> list[dict[str, Any]]:
                 "unknown_share": meter.share(meter.unknown),
                 "lines": meter.lines,
                 "lost_lines": meter.lost_lines,
+                **_zero_step(path, weights, whole, most_bytes),
             }
         )
     return sorted(told, key=lambda line: line["tokens"])
+
+
+def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> dict[str, Any]:
+    if weights is None or not most_bytes:
+        return {"bits_per_byte": None, "scored_bytes": 0, "note": ""}
+    return zero_step(weights, path, text, most_bytes)
 
 
 def _read(path: Path) -> str:
@@ -84,10 +97,19 @@ def _read(path: Path) -> str:
         raise InputError(f"{path} is no UTF-8 text (byte {error.start}). Name a file of plain text.") from error
 
 
-def _models(bases: Sequence[Path]) -> list[Path]:
+def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
+    """What to call each vocabulary, its file, and the folder of the weights that belong to it."""
+    runs: list[tuple[str, Path, Path | None]] = []
     found: list[Path] = []
     for base in bases:
-        if base.is_dir():
+        if (base / RECORD).is_file():
+            artifacts = run_artifacts(json.loads((base / RECORD).read_text()))
+            if "vocab" not in artifacts:
+                raise InputError(f"{base}: this run did not get to a vocabulary")
+            kind = json.loads(artifacts["vocab"].file(DESCRIPTION_FILE).read_text())["kind"]
+            weights = artifacts["train"].path if "train" in artifacts else None
+            runs.append((str(base), artifacts["vocab"].file(MODEL_FILES[kind]), weights))
+        elif base.is_dir():
             inside = sorted(path for pattern in FILES for path in base.rglob(pattern))
             # A run's artifacts describe their vocabulary in a file of the same name.
             found += [path for path in inside if path.suffix != ".json" or json_model_type(path.read_bytes())]
@@ -95,6 +117,6 @@ def _models(bases: Sequence[Path]) -> list[Path]:
             found.append(base)
         else:
             raise InputError(f"{base} does not exist. Name files of vocabularies ({KNOWN}) or a folder of them.")
-    if not found:
+    if not found and not runs:
         raise InputError(f"{', '.join(map(str, bases))}: no file there is named {KNOWN}")
-    return list(dict.fromkeys(found))
+    return [*runs, *((str(path), path, weights_beside(path)) for path in dict.fromkeys(found))]

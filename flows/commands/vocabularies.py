@@ -36,17 +36,30 @@ def bases(
     text: Annotated[Path, typer.Argument(help="A file of plain text, such as the models will read.")],
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="BASE...", help="Vocabularies (.model, tokenizer.json), or folders with some."),
+        typer.Argument(
+            metavar="BASE...", help="Vocabularies (.model, tokenizer.json), folders with some, or runs' folders."
+        ),
     ],
+    score_bytes: Annotated[
+        int,
+        typer.Option(min=0, help="Where weights lie beside a vocabulary: bytes of the text to score; 0 for none."),
+    ] = 50_000,
     as_json: Json = False,
 ) -> None:
-    """Compare released vocabularies on a text of yours, the fewest tokens first: a help to choose a base."""
+    """Compare released bases on a text of yours, the fewest tokens first: a help to choose one.
+
+    A folder with a model's weights (safetensors) beside its vocabulary is also scored: bits per byte of the text before
+    any training, which can be compared across vocabularies.
+    """
     with told_errors():
         from flows.telling import bases_table
         from flows.vocabularies import compare_bases
 
-        found = compare_bases(text, files)
+        found = compare_bases(text, files, score_bytes)
         if as_json:
             print_json(found)
         else:
             console().print(bases_table(found))
+            for line in found:
+                if line["note"]:
+                    console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)

@@ -136,6 +136,15 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
     assert "params.seed: 7 -> 8" in missing.stderr
 
 
+def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
+    folder = root / "runs" / first["run_id"]
+    told = bessemer("bases", recipe, folder, "--score-bytes", "500", "--json")
+    (line,) = json.loads(told.stdout)
+    assert line["path"] == str(folder)
+    assert line["scored_bytes"] in range(497, 501)
+    assert 0 < line["bits_per_byte"] < 16
+
+
 def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
