@@ -1,52 +1,83 @@
-"""SEQUENCES by memory map, read in ORDER: a batch is a pure function of its position."""
+"""SEQUENCES by memory map, read in ORDER: rows are a pure function of their position."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
-import torch
-from torch import Tensor
 
 from model.errors import InputError
+from model.row_format import RowFormat
+from model.targets import NO_LOSS
+
+
+@dataclass(frozen=True)
+class Rows:
+    """B rows of L tokens as chunk laid them out, all i64, and what names their draws: row and epoch."""
+
+    row_B: np.ndarray
+    epoch_B: np.ndarray
+    tokens_BL: np.ndarray
+    loss_start_B: np.ndarray
+    second_start_B: np.ndarray | None
+    """Where sentence B begins (masked_lm); L where there is none."""
+    is_next_B: np.ndarray | None
+    """1 where B follows A in its document, 0 where it does not, NO_LOSS where there is no B."""
 
 
 class SequenceReader:
     """Rows of all sequence files, addressed through ORDER; holds maps, not data.
 
-    Its whole state is the position in ORDER. Raises InputError for rows of unequal length or an order that names a row
-    which is not there.
+    Its whole state is the position in ORDER. Raises InputError for rows of unequal length or format, or an order that
+    names a row which is not there.
     """
 
     def __init__(self, sequences: Sequence[Path], order: Path) -> None:
-        self._parts = [part for path in sequences for part in _tokens(path)]
+        tables = [_open(path) for path in sequences]
+        self._parts = [part for table in tables for part in _tokens(table)]
         lengths = {part.shape[1] for part in self._parts if len(part)}
         if len(lengths) != 1:
             raise InputError(f"sequences have rows of {sorted(lengths) or 'no'} tokens; expected rows of one length")
         self.row_length = lengths.pop()
+        self.row_format = _common_format(sequences, tables)
+        """What the files say of their rows; None where they say nothing."""
         self._first_row = np.cumsum([0, *(len(part) for part in self._parts)])
-        self._order = _open(order).column("row").to_numpy()
+        reads = _open(order)
+        self._order, self._epoch = reads.column("row").to_numpy(), reads.column("epoch").to_numpy()
         rows = int(self._first_row[-1])
         if len(self._order) and not (self._order.min() >= 0 and self._order.max() < rows):
             raise InputError(
                 f"{order} names rows {self._order.min()} to {self._order.max()}, but the sequences hold {rows}"
             )
-        self._loss_start = np.concatenate([_open(path).column("loss_start").to_numpy() for path in sequences])
+        self._loss_start = _joined(tables, "loss_start")
+        pairs = "second_start" in tables[0].column_names
+        self._second_start = _joined(tables, "second_start") if pairs else None
+        self._is_next = _joined(tables, "is_next") if pairs else None
 
     @property
     def positions(self) -> int:
         """Reads that ORDER asks for."""
         return len(self._order)
 
-    def batch(self, begin: int, end: int) -> tuple[Tensor, Tensor]:
-        """Positions [begin, end) of ORDER: token ids i64[B, row_length] and loss_start i64[B]."""
+    def rows(self, begin: int, end: int) -> Rows:
+        """The rows at positions [begin, end) of ORDER."""
         rows = self._order[begin:end]
         tokens = np.empty((len(rows), self.row_length), dtype=np.int64)
-        for index, row in enumerate(rows):
-            part = int(np.searchsorted(self._first_row, row, side="right")) - 1
-            tokens[index] = self._parts[part][row - self._first_row[part]]
-        return torch.from_numpy(tokens), torch.from_numpy(self._loss_start[rows].astype(np.int64))
+        part_of = np.searchsorted(self._first_row, rows, side="right") - 1
+        for part in np.unique(part_of):
+            mine = part_of == part
+            tokens[mine] = self._parts[part][rows[mine] - self._first_row[part]]
+        return Rows(
+            row_B=rows.astype(np.int64),
+            epoch_B=self._epoch[begin:end].astype(np.int64),
+            tokens_BL=tokens,
+            loss_start_B=self._loss_start[rows],
+            second_start_B=None if self._second_start is None else self._second_start[rows],
+            is_next_B=None if self._is_next is None else self._is_next[rows],
+        )
 
 
 def _open(path: Path) -> pa.Table:
@@ -59,7 +90,24 @@ def _open(path: Path) -> pa.Table:
         raise InputError(f"{path} is no Arrow file: {error}. Build its artifact anew") from error
 
 
-def _tokens(path: Path) -> list[np.ndarray]:
+def _tokens(table: pa.Table) -> list[np.ndarray]:
     """Token ids of one file as views into the memory map, one [rows, row_length] array a record batch."""
-    column = _open(path).column("tokens")
+    column = table.column("tokens")
     return [chunk.flatten().to_numpy().reshape(-1, column.type.list_size) for chunk in column.chunks]
+
+
+def _joined(tables: list[pa.Table], name: str) -> np.ndarray:
+    """A column of all files, i64; NO_LOSS in place of null."""
+    columns = (table.column(name).cast(pa.int64()) for table in tables)
+    return np.concatenate([pc.fill_null(column, NO_LOSS).to_numpy() for column in columns])
+
+
+def _common_format(sequences: Sequence[Path], tables: list[pa.Table]) -> RowFormat | None:
+    formats = [RowFormat.of(table.schema) for table in tables]
+    for path, one in zip(sequences, formats, strict=True):
+        if one != formats[0]:
+            raise InputError(
+                f"{path} and {sequences[0]} say different things of their rows: {one} and {formats[0]}. They come from"
+                f" two builds of chunk; run again from chunk."
+            )
+    return formats[0] if formats else None

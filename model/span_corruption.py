@@ -37,25 +37,26 @@ class SpanCorruption:
     """
 
     def __init__(self, rows: RowFormat, seed: int, raw: int, density: float = 0.15, mean_span: float = 3.0) -> None:
-        self._lengths = corrupted_lengths(raw, density, mean_span)
-        if self._lengths.spans > len(rows.sentinels):
+        of_length = [corrupted_lengths(length, density, mean_span) for length in range(raw + 1)]
+        self._noise = np.array([lengths.noise for lengths in of_length])
+        self._spans = np.array([lengths.spans for lengths in of_length])
+        self._longest_input = max(lengths.inputs for lengths in of_length)
+        self._longest_target = max(lengths.targets for lengths in of_length)
+        if self._spans.max() > len(rows.sentinels):
             raise InputError(
-                f"span_corruption: rows of {raw} tokens lose {self._lengths.spans} spans, and the vocabulary has"
+                f"span_corruption: rows of {raw} tokens lose {self._spans.max()} spans, and the vocabulary has"
                 f" {len(rows.sentinels)} sentinels to stand in their places. Make chunk's rows shorter, or the"
                 f" vocabulary with more sentinels."
             )
         self._key = philox_key(seed, "span corruption")
-        of_length = [corrupted_lengths(length, density, mean_span) for length in range(raw + 1)]
-        self._noise = np.array([lengths.noise for lengths in of_length])
-        self._spans = np.array([lengths.spans for lengths in of_length])
         self._pad, self._eos = rows.pad, rows.eos
         self._sentinels = np.array(rows.sentinels, dtype=np.int64)
 
     def __call__(self, tokens_BR: np.ndarray, row_B: np.ndarray, epoch_B: np.ndarray) -> CorruptedRows:
         """Corrupt rows i64[B, R]; `row_B` and `epoch_B` name each row's draw."""
         rows = len(tokens_BR)
-        inputs = np.full((rows, self._lengths.inputs), self._pad, dtype=np.int64)
-        targets = np.full((rows, self._lengths.targets), NO_LOSS, dtype=np.int64)
+        inputs = np.full((rows, self._longest_input), self._pad, dtype=np.int64)
+        targets = np.full((rows, self._longest_target), NO_LOSS, dtype=np.int64)
         input_lengths = np.zeros(rows, dtype=np.int64)
         _corrupt_rows(
             tokens_BR,
@@ -113,7 +114,7 @@ def _corrupt_rows(
         length = tokens.shape[1]
         while length and tokens[b, length - 1] == pad:
             length -= 1
-        noise, spans = noise_of[length], spans_of[length]
+        noise, spans = int(noise_of[length]), int(spans_of[length])
         kept = max(length, 2) - noise
         fill(numbers[: 2 * (spans - 1)], key, row[b], epoch[b], 0)
         _compose(kept_begins, kept, spans, numbers)

@@ -23,6 +23,7 @@ from model.engines import make_engine
 from model.errors import Infra, InputError, Numerics, RecipeError
 from model.journal import Journal
 from model.link import Link
+from model.loader import CausalLoader
 from model.ranks import ALONE, Ranks
 from model.schedule import learning_rate
 from model.transformer import GPT, flops_per_token, parameter_count, thermometer_names
@@ -130,19 +131,21 @@ def _loop(
     expected: dict[str, Any],
 ) -> None:
     steps, rows = _steps(run, data), run.train.batch_rows
+    loader = CausalLoader(data)
     flops = flops_per_token(run.model)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
     while step < steps:
         began = time.monotonic()
         begin, end = step * rows, min((step + 1) * rows, data.positions)
         lr = learning_rate(end / data.positions, run.train.schedule)
-        tokens_BL, loss_start_B = data.batch(begin, end)
+        batch = loader.batch(begin, end)
+        tokens_BL = batch.tokens_BL
         if int(tokens_BL.max()) >= run.model.vocab_size:
             raise InputError(
                 f"positions {begin} to {end} of ORDER hold the token {int(tokens_BL.max())}, but the model has"
                 f" {run.model.vocab_size} pieces. The sequences were made with another tokenizer; run again from chunk."
             )
-        done = engine.step(tokens_BL, loss_start_B, lr)
+        done = engine.step(tokens_BL, batch.loss_start_B, lr)
         nonfinite = 0 if done.applied else nonfinite + 1
         tokens = end * run.model.context
         journal.add("steps", step=step, attempt=0, pos_start=begin, pos_end=end, applied=done.applied)

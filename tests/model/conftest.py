@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from model.config import GPTConfig, ScheduleConfig, TrainConfig, TrainerRun
+from model.row_format import RowFormat
 from model.schema import ORDER, sequences_schema
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -35,9 +36,16 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def write_sequences() -> Callable[..., Path]:
-    """Writes a SEQUENCES file of the given token rows."""
+    """Writes a SEQUENCES file of the given token rows; `pairs` are `second_start` and `is_next` of masked_lm."""
 
-    def write(path: Path, tokens: np.ndarray, loss_start: list[int] | None = None, first_row: int = 0) -> Path:
+    def write(
+        path: Path,
+        tokens: np.ndarray,
+        loss_start: list[int] | None = None,
+        first_row: int = 0,
+        row_format: RowFormat | None = None,
+        pairs: tuple[list[int], list[bool | None]] | None = None,
+    ) -> Path:
         rows, length = tokens.shape
         columns = {
             "row": pa.array(range(first_row, first_row + rows), pa.int64()),
@@ -45,17 +53,19 @@ def write_sequences() -> Callable[..., Path]:
             "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.astype(np.uint16).ravel()), length),
             "loss_start": pa.array(loss_start or [0] * rows, pa.int32()),
         }
-        return write_arrow(path, pa.table(columns).cast(sequences_schema(length, VOCABULARY)))
+        if pairs is not None:
+            columns |= {"second_start": pa.array(pairs[0], pa.int32()), "is_next": pa.array(pairs[1], pa.bool_())}
+        return write_arrow(path, pa.table(columns).cast(sequences_schema(length, VOCABULARY, row_format)))
 
     return write
 
 
 @pytest.fixture(scope="session")
-def write_order() -> Callable[[Path, list[int]], Path]:
-    """Writes an ORDER file that reads the given rows."""
+def write_order() -> Callable[..., Path]:
+    """Writes an ORDER file that reads the given rows, each in the given epoch (0 where left out)."""
 
-    def write(path: Path, rows: list[int]) -> Path:
-        columns = {"row": pa.array(rows, pa.int64()), "epoch": pa.array([0] * len(rows), pa.int16())}
+    def write(path: Path, rows: list[int], epochs: list[int] | None = None) -> Path:
+        columns = {"row": pa.array(rows, pa.int64()), "epoch": pa.array(epochs or [0] * len(rows), pa.int16())}
         return write_arrow(path, pa.table(columns).cast(ORDER))
 
     return write

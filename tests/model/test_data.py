@@ -7,6 +7,7 @@ import pytest
 
 from model.data import SequenceReader
 from model.errors import InputError
+from model.row_format import RowFormat
 from model.schema import sequences_schema
 
 TOKENS = np.arange(60).reshape(6, 10)
@@ -24,15 +25,33 @@ def reader(tmp_path: Path, write_sequences, write_order) -> SequenceReader:
 
 def test_rows_of_all_parts_come_in_order(reader: SequenceReader) -> None:
     assert (reader.positions, reader.row_length) == (5, 10)
-    tokens, loss_start = reader.batch(0, 5)
-    assert tokens.tolist() == TOKENS[[5, 0, 3, 4, 0]].tolist()
-    assert loss_start.tolist() == [5, 0, 3, 4, 0]
+    rows = reader.rows(0, 5)
+    assert rows.tokens_BL.tolist() == TOKENS[[5, 0, 3, 4, 0]].tolist()
+    assert rows.loss_start_B.tolist() == [5, 0, 3, 4, 0]
+    assert rows.row_B.tolist() == [5, 0, 3, 4, 0]
+    assert rows.second_start_B is rows.is_next_B is reader.row_format is None
 
 
-def test_a_batch_depends_on_its_position_alone(reader: SequenceReader) -> None:
-    alone = reader.batch(3, 4)[0]
-    reader.batch(0, 2)
-    assert reader.batch(3, 4)[0].tolist() == alone.tolist() == TOKENS[[4]].tolist()
+def test_rows_depend_on_their_position_alone(reader: SequenceReader) -> None:
+    alone = reader.rows(3, 4).tokens_BL
+    reader.rows(0, 2)
+    assert reader.rows(3, 4).tokens_BL.tolist() == alone.tolist() == TOKENS[[4]].tolist()
+
+
+def test_files_that_say_different_things_of_their_rows_are_refused(
+    tmp_path: Path, write_sequences, write_order
+) -> None:
+    one = RowFormat(objective="causal_lm", tokenizer_digest="one", vocab_size=48, eos=2, pad=3)
+    parts = [
+        write_sequences(
+            tmp_path / f"{name}.arrow", TOKENS, row_format=one.model_copy(update={"tokenizer_digest": name})
+        )
+        for name in ("one", "other")
+    ]
+    order = write_order(tmp_path / "order.arrow", [0])
+    assert SequenceReader(parts[:1], order).row_format == one
+    with pytest.raises(InputError, match=r"other\.arrow and .*one\.arrow say different things of their rows"):
+        SequenceReader(parts, order)
 
 
 def test_an_order_that_names_a_missing_row_is_refused(tmp_path: Path, write_sequences, write_order) -> None:

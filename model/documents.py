@@ -1,0 +1,25 @@
+"""Which document each token of a packed row belongs to, found from the end-of-text tokens that close them.
+
+As an input, the end-of-text token belongs to the document that it opens: it is what the first token of a document is
+predicted from, in a row as where a text is scored alone. Shapes: B rows, T inputs a row.
+"""
+
+import torch
+from torch import Tensor
+
+
+def documents_of(inputs_BT: Tensor, eos: int) -> Tensor:
+    """The number of each token's document within its row, i32[B, T], from 0."""
+    return (inputs_BT == eos).cumsum(1, dtype=torch.int32)
+
+
+def positions_in_documents(inputs_BT: Tensor, eos: int) -> Tensor:
+    """Tokens between each token and the beginning of its document, i32[B, T]; the row's first token counts as one."""
+    place = torch.arange(inputs_BT.shape[1], dtype=torch.int32).expand_as(inputs_BT)
+    return place - torch.where(inputs_BT == eos, place, 0).cummax(1).values
+
+
+def visible_within_documents(documents_BT: Tensor) -> Tensor:
+    """What each token may attend to, bool[B, 1, T, T]: itself and what stands before it in its document."""
+    same = documents_BT[:, :, None] == documents_BT[:, None, :]
+    return same.tril()[:, None]
