@@ -148,6 +148,8 @@ class TrainerRun(Strict):
     """Folder for checkpoints and results."""
     pad: int = Field(ge=0)
     """Token id of padding; its prediction carries no loss."""
+    eos: int | None = Field(default=None, ge=0)
+    """Token id that closes every document; needed where attention stays within documents."""
     tokenizer_digest: str
     """Digest of the tokenizer that made the sequences; travels into every checkpoint and export."""
     model: GPTConfig

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import torch
 
+from model.agreement import check_rows
 from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
 from model.config import TrainerRun
 from model.data import SequenceReader
@@ -58,13 +59,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     data = SequenceReader(run.sequences, run.order)
-    if data.row_length != run.model.context + 1:
-        raise InputError(
-            f"sequences have rows of {data.row_length} tokens, but a model of context {run.model.context} needs"
-            f" {run.model.context + 1}. Set chunk.row_length to the context + 1 and run again from chunk."
-        )
-    if data.positions == 0:
-        raise InputError(f"{run.order} asks for no row at all; there is nothing to train on. Look at chunk's report.")
+    check_rows(data, run)
     expected = _expected(run)
     damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
     ranks.barrier()
@@ -91,11 +86,12 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
 
 
 def _expected(run: TrainerRun) -> dict[str, Any]:
-    """What a checkpoint must agree with. Engine and ranks are part of the config too; here they are told in words."""
+    """What a checkpoint must agree with. What is part of the config too is told in words here."""
     zero = f", ZeRO stage {run.train.zero_stage}" if run.train.engine == "deepspeed" else ""
     return {
         "engine": f"{run.train.engine}{zero}",
         "ranks": run.train.ranks,
+        "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(_deciding(run).encode()),
         "order": digest_file(run.order),
     }
