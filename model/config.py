@@ -29,6 +29,9 @@ class GPTConfig(Strict):
     """Size of the hidden layer of each MLP; four times `width` by default."""
     embedding_norm: bool = True
     """LayerNorm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
+    attend_within_documents: bool = False
+    """Whether a token sees only its own document in a row that holds several, as where a text is read alone. Off, it
+    sees the documents before it too (GPT-3). On, attention takes more time and memory, for it reads a mask."""
     init_std: float = Field(default=0.02, gt=0, le=1)
     """Standard deviation of the Gaussian that matrices start from; output projections of the residual branches start
     from this over sqrt(2 * layers) (GPT-2, section 2.3)."""
@@ -158,3 +161,9 @@ class TrainerRun(Strict):
     """The training."""
     weights: Path | None = None
     """Folder of a trained model to start from; random weights by default."""
+
+    @model_validator(mode="after")
+    def _documents_have_borders(self) -> "TrainerRun":
+        if self.model.attend_within_documents and self.eos is None:
+            raise ValueError("model.attend_within_documents needs eos, the token that closes every document")
+        return self

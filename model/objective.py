@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.documents import documents_of, visible_within_documents
 from model.targets import NO_LOSS
 from model.transformer import GPT, largest_magnitude
 
@@ -23,13 +24,20 @@ def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
     return targets
 
 
-def next_token_nats(network: GPT, inputs_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+def next_token_nats(
+    network: GPT, inputs_BT: Tensor, targets_BT: Tensor, eos: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Sum of -ln p over the targets that count (f32[], differentiable), and the thermometers.
 
-    The thermometers are `transformer.thermometer_names` in order, f32[layers + 2].
+    `eos` closes documents; it decides only where the network attends within them. The thermometers are
+    `transformer.thermometer_names` in order, f32[layers + 2].
     """
     heat: list[Tensor] = []
-    hidden_ND = network.hidden(inputs_BT, heat=heat).flatten(0, 1)
+    visible = None
+    if network.config.attend_within_documents:
+        assert eos is not None, "borders of documents are found by the token that closes them"
+        visible = visible_within_documents(documents_of(inputs_BT, eos))
+    hidden_ND = network.hidden(inputs_BT, heat=heat, visible_B1TT=visible).flatten(0, 1)
     nats = hidden_ND.new_zeros(())
     logit_heat = hidden_ND.new_zeros(())
     for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_BT.flatten().split(LOGIT_ROWS), strict=True):

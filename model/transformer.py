@@ -74,18 +74,24 @@ class Block(nn.Module):
         self.mlp_in = nn.Linear(config.width, config.hidden)
         self.mlp_out = nn.Linear(config.hidden, config.width)
 
-    def forward(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, cache: KeyValueCache | None) -> Tensor:
-        x_BTD = x_BTD + self._attention(self.attention_norm(x_BTD), cos_TE, sin_TE, cache)
+    def forward(
+        self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, cache: KeyValueCache | None, visible_B1TT: Tensor | None
+    ) -> Tensor:
+        x_BTD = x_BTD + self._attention(self.attention_norm(x_BTD), cos_TE, sin_TE, cache, visible_B1TT)
         return x_BTD + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x_BTD))))
 
-    def _attention(self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, cache: KeyValueCache | None) -> Tensor:
+    def _attention(
+        self, x_BTD: Tensor, cos_TE: Tensor, sin_TE: Tensor, cache: KeyValueCache | None, visible_B1TT: Tensor | None
+    ) -> Tensor:
         batch, length, width = x_BTD.shape
         query, key, value = (
             part.view(batch, length, self.heads, -1).transpose(1, 2)
             for part in self.attention_in(x_BTD).split(width, dim=2)
         )
         query, key = rotate(query, cos_TE, sin_TE), rotate(key, cos_TE, sin_TE)
-        if cache is None:
+        if visible_B1TT is not None:
+            mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=visible_B1TT)
+        elif cache is None:
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             before = cache.length if self.layer == 0 else cache.keys[0].shape[2] - length
@@ -127,11 +133,20 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, std, generator=generator)
         return self
 
-    def hidden(self, tokens_BT: Tensor, cache: KeyValueCache | None = None, heat: list[Tensor] | None = None) -> Tensor:
+    def hidden(
+        self,
+        tokens_BT: Tensor,
+        cache: KeyValueCache | None = None,
+        heat: list[Tensor] | None = None,
+        visible_B1TT: Tensor | None = None,
+    ) -> Tensor:
         """Normalised residual stream f32[B, T, D] after the last block.
 
         `heat` collects the largest absolute value after the embedding and after each block, without leaving the device.
+        `visible_B1TT` says what each token attends to (`documents.visible_within_documents`), all before it by default;
+        with a cache, where tokens follow others, it has no meaning.
         """
+        assert cache is None or visible_B1TT is None, "a mask of whole rows and a cache exclude each other"
         begin = cache.length if cache is not None else 0
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
@@ -140,7 +155,7 @@ class GPT(nn.Module):
         if heat is not None:
             heat.append(largest_magnitude(x_BTD))
         for block in self.blocks:
-            x_BTD = block(x_BTD, cos_TE, sin_TE, cache)
+            x_BTD = block(x_BTD, cos_TE, sin_TE, cache, visible_B1TT)
             if heat is not None:
                 heat.append(largest_magnitude(x_BTD))
         return self.final_norm(x_BTD)

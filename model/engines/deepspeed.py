@@ -34,12 +34,13 @@ BUCKET_ELEMENTS = 5_000_000
 class _Objective(nn.Module):
     """The network with its loss as one module, since ZeRO-3 fetches weights where modules are called."""
 
-    def __init__(self, network: GPT) -> None:
+    def __init__(self, network: GPT, eos: int | None) -> None:
         super().__init__()
         self.network = network
+        self._eos = eos
 
     def forward(self, inputs_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
-        return next_token_nats(self.network, inputs_BT, targets_BT)
+        return next_token_nats(self.network, inputs_BT, targets_BT, self._eos)
 
 
 class DeepSpeedEngine:
@@ -59,7 +60,7 @@ class DeepSpeedEngine:
         # DeepSpeed learns its place from its launcher's environment, and refuses to start without.
         os.environ["LOCAL_RANK"] = str(ranks.rank)
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-        objective = _Objective(network)
+        objective = _Objective(network, run.eos)
         # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
         self._zero: Any
         self._engine, self._zero, _, _ = deepspeed.initialize(

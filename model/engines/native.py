@@ -28,7 +28,7 @@ class NativeEngine:
 
     def __init__(self, run: TrainerRun, network: GPT, ranks: Ranks) -> None:
         self._config = run.train
-        self._pad = run.pad
+        self._pad, self._eos = run.pad, run.eos
         self._ranks = ranks
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer)
@@ -39,7 +39,7 @@ class NativeEngine:
         loss_sum = 0.0
         heat: Tensor | None = None
         for inputs, targets in batch.micro_batches:
-            nats, segments = next_token_nats(self.network, inputs, targets)
+            nats, segments = next_token_nats(self.network, inputs, targets, self._eos)
             (nats / batch.counted).backward()
             loss_sum += float(nats.detach())
             heat = segments if heat is None else torch.maximum(heat, segments)

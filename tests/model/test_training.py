@@ -12,9 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
+from pydantic import ValidationError
 
 from model.config import ScheduleConfig, TrainerRun
 from model.schema import EVENTS, METRICS, PERF, STEPS
+from model.training import train
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""
@@ -132,6 +134,24 @@ def test_tables_keep_their_schemas_and_count_what_was_read(make_run, launch) -> 
     description = json.loads((folder / "model.json").read_text())
     assert description["tokenizer_digest"] == "tokenizer"
     assert len(description["thermometers"]) == len(metrics[0]["thermometers"]) == 4
+
+
+def test_attention_within_documents_learns_something_else_and_needs_their_borders(make_run) -> None:
+    run = make_run("across", positions=8)
+    within = run.model_copy(
+        update={
+            "out": run.out.with_name("within"),
+            "eos": 5,
+            "model": run.model.model_copy(update={"attend_within_documents": True}),
+        }
+    )
+    assert read_weights(train(within)) != read_weights(train(run))
+    with pytest.raises(ValidationError, match="needs eos"):
+        TrainerRun.model_validate(within.model_dump() | {"eos": None})
+
+
+def read_weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
 
 
 def test_numbers_that_are_no_numbers_are_not_applied_and_three_in_a_row_end_it(make_run, launch) -> None:

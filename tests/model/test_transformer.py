@@ -7,6 +7,7 @@ import torch
 
 from model.config import GPTConfig
 from model.objective import loss_targets, next_token_nats
+from model.scoring import text_nats
 from model.targets import NO_LOSS
 from model.transformer import (
     GPT,
@@ -117,3 +118,40 @@ def test_padding_and_what_stands_before_loss_start_are_not_predicted() -> None:
     targets = loss_targets(tokens, torch.tensor([0, 0, 2]), pad=0)
     none = NO_LOSS
     assert targets.tolist() == [[6, 7, 8], [6, none, none], [none, 7, 8]]
+
+
+EOS = 1
+TWO_DOCUMENTS = [7, 8, 9, EOS, 30, 31, 32, 33, 34, EOS, 20, 21]
+"""The end of a document, a whole one, and the beginning of a third."""
+
+
+@pytest.mark.parametrize(("begin", "end"), [(0, 3), (3, 9), (9, 11)])
+def test_within_documents_a_document_is_predicted_in_a_row_as_it_is_alone(begin: int, end: int) -> None:
+    config = CONFIG.model_copy(update={"init_std": 0.3, "attend_within_documents": True})
+    network = GPT(config).initialise(1)
+    row = torch.tensor([TWO_DOCUMENTS])
+    in_row = torch.full((1, 11), NO_LOSS)
+    in_row[:, begin:end] = row[:, begin + 1 : end + 1]
+    packed, _ = next_token_nats(network, row[:, :-1], in_row, EOS)
+    # Alone it stands behind one end-of-text token, as `scoring.text_nats` reads a text.
+    alone, _ = next_token_nats(network, row[:, begin:end], row[:, begin + 1 : end + 1], EOS)
+    torch.testing.assert_close(packed, alone, rtol=1e-5, atol=1e-5)
+    without = GPT(CONFIG.model_copy(update={"init_std": 0.3})).initialise(1)
+    mixed, _ = next_token_nats(without, row[:, :-1], in_row, EOS)
+    assert torch.isclose(mixed, packed, rtol=1e-5) == (begin == 0)
+
+
+def test_text_is_scored_alone_as_it_was_learnt_within_its_document() -> None:
+    network = GPT(CONFIG.model_copy(update={"init_std": 0.3, "attend_within_documents": True})).initialise(1)
+    row = torch.tensor([TWO_DOCUMENTS])
+    targets = torch.full((1, 11), NO_LOSS)
+    targets[:, 3:8] = row[:, 4:9]
+    packed, _ = next_token_nats(network, row[:, :-1], targets, EOS)
+    assert text_nats(network, [[30, 31, 32, 33, 34]], begin=EOS)[0] == pytest.approx(float(packed.detach()), rel=1e-5)
+
+
+def test_a_mask_that_shows_all_before_gives_the_logits_of_the_causal_pass(network: GPT, tokens: torch.Tensor) -> None:
+    visible = torch.ones(16, 16, dtype=torch.bool).tril().expand(3, 1, 16, 16)
+    torch.testing.assert_close(
+        network.hidden(tokens, visible_B1TT=visible), network.hidden(tokens), rtol=1e-4, atol=1e-4
+    )
