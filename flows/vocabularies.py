@@ -12,9 +12,9 @@ from flows.record import RECORD
 from flows.zero_step import weights_beside, zero_step
 from model.errors import InputError
 from tasks.artifact import Artifact
-from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, json_model_type
 from tasks.vocab.comparison import Meter, ratio
-from tasks.vocab.kinds import first_pieces, json_model_type, kind_of
+from tasks.vocab.kinds import first_pieces, kind_of
 
 FILES = ("*.model", "*tokenizer.json")
 """Names of vocabularies' files: SentencePiece's, and those of the library `tokenizers`."""

@@ -27,8 +27,8 @@ from tasks.artifact import Artifact
 from tasks.digests import digest_bytes
 
 MODEL_FILE = "tokenizer.model"
-MODEL_FILES = {"sentencepiece": MODEL_FILE, "byte-level": "byte_level.json"}
-"""Kind of vocabulary -> its file; the second is a `tokenizer.json` of the library `tokenizers`."""
+MODEL_FILES = {"sentencepiece": MODEL_FILE, "byte-level": "byte_level.json", "wordpiece": "word_piece.json"}
+"""Kind of vocabulary -> its file; all but the first are a `tokenizer.json` of the library `tokenizers`."""
 DESCRIPTION_FILE = "tokenizer.json"
 BLANK = "\u2581"
 UNK, BOS, EOS, PAD = 0, 1, 2, 3
@@ -39,7 +39,8 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 """Names of those of T5's (Raffel et al., 2020)."""
 BASE = "base"
 """Entry of the description that only a vocabulary grown from another has: what it was grown from."""
-_SLICE_CHARS = 1 << 20
+SLICE_CHARS = 1 << 20
+"""Text in work at a time where texts are encoded one after another."""
 
 
 class Tokenizer:
@@ -111,6 +112,10 @@ class Tokenizer:
         """The tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file never."""
         if not is_json(model):
             return Tokenizer(model)
+        if json_model_type(model) == "WordPiece":
+            from tasks.word_piece import WordPieceTokenizer
+
+            return WordPieceTokenizer(model)
         from tasks.byte_level import ByteLevelTokenizer
 
         return ByteLevelTokenizer(model)
@@ -167,10 +172,19 @@ class Tokenizer:
         for text in texts:
             waiting.append(text)
             size += len(text)
-            if size >= _SLICE_CHARS:
+            if size >= SLICE_CHARS:
                 yield from self._encode_slice(waiting)
                 waiting, size = [], 0
         yield from self._encode_slice(waiting)
+
+    def encode_batch_with_borders(self, texts: Iterable[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Of each text its ids int32 [tokens] and byte borders int64 [tokens + 1], as `encode_with_offsets` gives them.
+
+        The borders tile the text: where a vocabulary drops blanks, they belong to the token that follows, and what
+        stands behind the last token to that one.
+        """
+        for ids in self.encode_batch(texts):
+            yield ids, self.borders(ids)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids int32 [tokens] and byte borders int64 [tokens + 1]: token i covers UTF-8 bytes [b[i], b[i + 1])."""
@@ -234,6 +248,16 @@ class Tokenizer:
 def is_json(model: bytes) -> bool:
     """Whether a vocabulary's file is a `tokenizer.json`."""
     return model.lstrip()[:1] == b"{"
+
+
+def json_model_type(model: bytes) -> str | None:
+    """The type of model that a `tokenizer.json` holds; None for another file."""
+    try:
+        parsed = json.loads(model)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        return None
+    held = parsed.get("model") if isinstance(parsed, dict) else None
+    return held.get("type") if isinstance(held, dict) else None
 
 
 def _following(

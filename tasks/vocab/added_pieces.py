@@ -9,10 +9,11 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tasks.tokenizer import BLANK, Tokenizer, is_json
+from tasks.tokenizer import BLANK, Tokenizer, is_json, json_model_type
 from tasks.vocab.base import NORMAL, read_model
 from tasks.vocab.growing import isolated
 from tasks.vocab.merges import pairs_of, reduce_pairs
+from tasks.vocab.word_pieces import base_ids_of
 
 ADDED_PIECES = "added_pieces"
 SCHEMA = pa.schema([("id", pa.int32()), ("base_ids", pa.list_(pa.int32()))])
@@ -21,7 +22,10 @@ SCHEMA = pa.schema([("id", pa.int32()), ("base_ids", pa.list_(pa.int32()))])
 def added_pieces(base: bytes, model: bytes, first: int) -> pa.Table:
     """The pieces of `model` from the id `first` on, each with the ids below `first` with which `base` writes the same
     bytes within a text; an empty list where it has none (special tokens, byte pieces, characters it does not know)."""
-    written = dict(_merged(base, model, first) if is_json(base) else _encoded(base, model, first))
+    if json_model_type(base) == "WordPiece":
+        written = dict(base_ids_of(base, model, first))
+    else:
+        written = dict(_merged(base, model, first) if is_json(base) else _encoded(base, model, first))
     unusable = set(Tokenizer.of(base).special)
     numbers = range(first, Tokenizer.of(model).vocab_size)
     base_ids = [

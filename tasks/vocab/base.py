@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
-from tasks.tokenizer import is_json
+from tasks.tokenizer import is_json, json_model_type
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.specials import add_controls
 
@@ -45,6 +45,21 @@ def write_model(parsed: Any) -> bytes:
     return parsed.SerializeToString(deterministic=True)
 
 
+def read_base(path: Path) -> bytes:
+    """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same."""
+    given = path.read_bytes()
+    if is_json(given) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in given.split(b"\n")}:
+        return given
+    from tasks.word_piece import of_lines
+
+    try:
+        return of_lines(given.decode())
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"vocab.base: {path} looks like BERT's vocab.txt and is no UTF-8 (byte {error.start})"
+        ) from error
+
+
 def prepared_base(config: VocabConfig) -> bytes:
     """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
     pieces T5's sentinels and the rows that its embedding has besides, the 256 byte pieces where it lacks them, and
@@ -54,7 +69,11 @@ def prepared_base(config: VocabConfig) -> bytes:
     """
     path = config.base
     assert path is not None, "only a vocabulary with a base is prepared"
-    given = path.read_bytes()
+    given = read_base(path)
+    if json_model_type(given) == "WordPiece":
+        from tasks.vocab.word_pieces import prepared_word_pieces
+
+        return prepared_word_pieces(given, config)
     if is_json(given):
         from tasks.vocab.merges import prepared_merges
 

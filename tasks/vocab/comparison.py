@@ -14,7 +14,7 @@ from tasks.byte_level import UNKNOWN
 from tasks.scripts import is_unspaced
 from tasks.seed import seed64, unit_interval
 from tasks.tokenizer import is_json
-from tasks.vocab.merges import readable_pieces
+from tasks.vocab.kinds import piece_names
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
@@ -37,7 +37,7 @@ class Meter:
                 found.ids for found in engine.encode_batch_fast(lines, add_special_tokens=False)
             ]
             self._decode = lambda ids: engine.decode_batch(ids, skip_special_tokens=False)
-            pieces = readable_pieces(model)
+            pieces = piece_names(model)
             self._is_part = np.array(["\\x" in piece for piece in pieces], dtype=np.int64)
             self._is_unknown = np.array([piece in UNKNOWN for piece in pieces], dtype=np.int64)
         else:

@@ -11,12 +11,14 @@ from tasks.config import RUNTIME, StrictConfig
 COVERAGE = 0.9995
 FEWEST = 300
 """Pieces: 256 bytes, the special tokens, and a few characters."""
-RESERVED = re.compile(r"<unk>|<s>|</s>|<pad>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
+RESERVED = re.compile(r"\[PAD\]|\[UNK\]|<unk>|<s>|</s>|<pad>|<extra_id_\d+>|<0x[0-9A-F]{2}>")
 """Names of tokens that stand in vocabularies without being asked for, or through other settings."""
-TRAINED = ("vocab_size", "model_type", "split_digits")
+TRAINED = ("vocab_size", "model_type", "split_digits", "lowercase")
 """What a base decides by itself."""
 OF_A_BASE = ("extend", "normaliser", "embedding_rows")
 """What says nothing without one."""
+
+OF_BERT = ("[CLS]", "[SEP]", "[MASK]")
 
 
 def sentinel_names(count: int) -> tuple[str, ...]:
@@ -30,17 +32,20 @@ class VocabConfig(StrictConfig):
 
     vocab_size: int = Field(default=32_000, ge=FEWEST, le=1_048_576)
     """Pieces in the vocabulary, special tokens and the 256 byte pieces included."""
-    model_type: Literal["bpe", "unigram", "byte_level"] = "bpe"
+    model_type: Literal["bpe", "unigram", "byte_level", "wordpiece"] = "bpe"
     """How pieces are found: `bpe` merges the most frequent pair of characters, `unigram` prunes by likelihood (slower),
-    `byte_level` merges bytes as GPT-2 does."""
+    `byte_level` merges bytes as GPT-2 does, `wordpiece` cuts words as BERT does and loses blanks."""
     character_coverage: float = Field(default=COVERAGE, ge=0.9, le=1.0)
-    """Share of all characters in the sample that must get a piece of their own; the rest are spelled in bytes. Without
-    meaning for `byte_level`."""
+    """Share of all characters in the sample that must get a piece of their own; the rest are spelled in bytes
+    (`wordpiece`: words that hold them become [UNK]). Without meaning for `byte_level`."""
     split_digits: bool = True
     """Every digit is a piece of its own, so that numbers are spelled the same everywhere."""
+    lowercase: bool = False
+    """`wordpiece` alone: text is read in small letters and without accents, as by BERT's uncased vocabularies."""
     base: Annotated[Path | None, RUNTIME] = None
-    """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model, or the
-    `tokenizer.json` of a byte-level one. Its ids stay; its content, not its place, is part of the identity."""
+    """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model, the
+    `tokenizer.json` of a byte-level or WordPiece one, or BERT's `vocab.txt`. Its ids stay; its content, not its place,
+    is part of the identity."""
     extend: dict[Literal["zh", "ru"], Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
     """Language -> rows added to the base for its script, found in this run's text: `zh` Chinese characters and words,
     `ru` words in Cyrillic letters. Empty: the base as it is."""
@@ -75,8 +80,10 @@ class VocabConfig(StrictConfig):
 
     @property
     def special_names(self) -> tuple[str, ...]:
-        """Special tokens behind all pieces of a vocabulary trained here, in the order of their ids."""
-        return self.special_tokens + sentinel_names(self.sentinels)
+        """Special tokens behind all pieces of a vocabulary trained here, in the order of their ids. WordPiece has
+        BERT's at its beginning."""
+        known = OF_BERT if self.model_type == "wordpiece" else ()
+        return (*(name for name in self.special_tokens if name not in known), *sentinel_names(self.sentinels))
 
     @property
     def trained_pieces(self) -> int:
@@ -106,6 +113,10 @@ class VocabConfig(StrictConfig):
             for name in OF_A_BASE:
                 if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
                     raise ValueError(f"`{name}` speaks of a base; name one in `base`, or leave `{name}` out")
+            if self.lowercase and self.model_type != "wordpiece":
+                raise ValueError(
+                    "`lowercase` has a meaning for `wordpiece` alone; other vocabularies keep text as it is"
+                )
             if self.model_type == "byte_level" and self.character_coverage != COVERAGE:
                 raise ValueError("`character_coverage` has no meaning for `byte_level`, where bytes write all")
             return self

@@ -15,16 +15,16 @@ from model.errors import Bug, InputError
 from tasks.artifact import Artifact
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import prepared_base
+from tasks.vocab.base import prepared_base, read_base
 from tasks.vocab.comparison import compare, texts_by
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, train_donor
 from tasks.vocab.growing import Growth
-from tasks.vocab.kinds import emitted, extended, kind_of, never_emitted, piece_count, pieces_of, stands
+from tasks.vocab.kinds import emitted, extended, kind_of, never_emitted, piece_count, pieces_of, reader, stands
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.specials import check_special
-from tasks.vocab.training import bytes_per_token
+from tasks.vocab.training import bytes_per_token, unknown_shares
 from tasks.vocab.writing import UNIT, Origin, count_documents, write_tokenizer
 from tasks.workspace import Workspace
 
@@ -48,7 +48,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
     for name, rows in sorted(config.extend.items()):
         workspace.advance(len(runs), len(config.extend), "scripts")
         script = SCRIPTS[name]
-        runs[name] = functools.partial(_runs, documents, sizes, plan, config.seed, script)
+        runs[name] = functools.partial(_runs, documents, sizes, plan, config.seed, script, reader(before))
         donor = train_donor(runs[name], rows + len(pieces_of(before, script)), config.character_coverage)
         growth = extended(model, donor, script, rows, runs[name])
         _check_rows(name, rows, growth, donor)
@@ -58,7 +58,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
     tokenizer = Tokenizer.of(model)
     check_special(tokenizer, config.special_names)
     assert config.base is not None, "only a vocabulary with a base is extended"
-    released = config.base.read_bytes()
+    released = read_base(config.base)
     with workspace.unit(UNIT) as unit:
         rows_of_base = max(piece_count(released), config.embedding_rows)
         write_tokenizer(unit, tokenizer, Origin(released, before, rows_of_base))
@@ -75,6 +75,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
                 source: round(bytes_per_token(tokenizer, texts), 4)
                 for source, texts in sorted(texts_by("source", documents, config.seed).items())
             },
+            **unknown_shares(tokenizer, texts_by("source", documents, config.seed)),
             "added": {name: _told(growth, first[name], emitted(model, runs[name]())) for name, growth in added.items()},
             "languages": compare(
                 released, model, texts_by("lang", documents, config.seed), [SCRIPTS[name] for name in added]
@@ -93,10 +94,15 @@ def check_extension(before: bytes, after: bytes) -> None:
 
 
 def _runs(
-    documents: Artifact, sizes: Mapping[str, int], plan: Mapping[str, int], seed: int, script: Script
+    documents: Artifact,
+    sizes: Mapping[str, int],
+    plan: Mapping[str, int],
+    seed: int,
+    script: Script,
+    read: Callable[[str], str],
 ) -> Iterator[str]:
     for _, text in sampled_texts(documents, sizes, plan, seed):
-        yield from script.runs(text)
+        yield from script.runs(read(text))
 
 
 def _check_rows(name: str, asked: int, growth: Growth, donor: Donor) -> None:

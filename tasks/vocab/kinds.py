@@ -1,13 +1,13 @@
-"""The three kinds of vocabulary that can be extended, behind the same few questions."""
+"""The four kinds of vocabulary that can be extended, behind the same few questions."""
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from model.errors import InputError
-from tasks.tokenizer import Tokenizer, is_json
+from tasks.tokenizer import Tokenizer, is_json, json_model_type
 from tasks.vocab.base import BPE, KINDS, NORMAL, prepared_base, read_model, write_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import LINES_AT_ONCE, Donor, Runs, emissions
@@ -16,6 +16,8 @@ from tasks.vocab.merges import dead_pieces, first_merges, grow_merges, pairs_of,
 from tasks.vocab.placing import place
 from tasks.vocab.sampling import training_lines
 from tasks.vocab.scripts import Script
+from tasks.vocab.word_pieces import dead_word_pieces, first_word_pieces, grow_word_pieces, normaliser_of
+from tasks.word_piece import INSIDE, readable_word_pieces
 
 ROUNDS = 2
 """Times that unused rows are given to others; a third changes the tokens by 0.1%."""
@@ -31,23 +33,30 @@ def kind_of(model: bytes) -> str:
     return "byte-level" if kind == "BPE" else kind.lower()
 
 
-def json_model_type(text: bytes) -> str | None:
-    """The type of model that a `tokenizer.json` holds; None for another file."""
-    try:
-        parsed = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError):
-        return None
-    model = parsed.get("model") if isinstance(parsed, dict) else None
-    return model.get("type") if isinstance(model, dict) else None
+def is_word_pieces(model: bytes) -> bool:
+    """Whether a vocabulary's file is WordPiece's."""
+    return is_json(model) and json_model_type(model) == "WordPiece"
 
 
 def piece_count(model: bytes) -> int:
     """Rows of the vocabulary."""
-    return len(readable_pieces(model)) if is_json(model) else len(read_model(model).pieces)
+    return len(piece_names(model)) if is_json(model) else len(read_model(model).pieces)
+
+
+def piece_names(model: bytes) -> list[str]:
+    """All pieces of a `tokenizer.json` in the order of their ids, as people read them."""
+    return readable_word_pieces(json.loads(model)) if is_word_pieces(model) else readable_pieces(model)
+
+
+def reader(model: bytes) -> Callable[[str], str]:
+    """How the vocabulary reads a text before it cuts it: all but WordPiece as it is."""
+    return normaliser_of(model) if is_word_pieces(model) else str
 
 
 def first_pieces(model: bytes, count: int) -> bytes:
     """The same vocabulary with its first `count` pieces alone: an extended one as it was before."""
+    if is_word_pieces(model):
+        return first_word_pieces(model, count)
     if is_json(model):
         return first_merges(model, count)
     parsed = read_model(model)
@@ -66,7 +75,7 @@ def pieces_asked(config: VocabConfig) -> int:
 def pieces_of(model: bytes, script: Script) -> list[str]:
     """The pieces that are of one script."""
     if is_json(model):
-        return [piece for piece in readable_pieces(model) if script.admits(piece)]
+        return [piece for piece in piece_names(model) if script.admits(piece.removeprefix(INSIDE))]
     return [piece.piece for piece in read_model(model).pieces if piece.type == NORMAL and script.admits(piece.piece)]
 
 
@@ -92,6 +101,8 @@ def extended(model: bytes, donor: Donor, script: Script, rows: int, runs: Runs) 
 
 
 def _appended(model: bytes, donor: Donor, script: Script, rows: int) -> Growth:
+    if is_word_pieces(model):
+        return grow_word_pieces(model, donor.candidates(script), script, rows)
     if is_json(model):
         return grow_merges(model, donor.candidates(script), script, rows)
     if read_model(model).trainer_spec.model_type == BPE:
@@ -101,6 +112,8 @@ def _appended(model: bytes, donor: Donor, script: Script, rows: int) -> Growth:
 
 def never_emitted(model: bytes) -> list[str]:
     """The pieces that the library never emits for their own text."""
+    if is_word_pieces(model):
+        return dead_word_pieces(model)
     return dead_pieces(model) if is_json(model) else unreachable(model)
 
 
@@ -110,11 +123,11 @@ def stands(before: bytes, after: bytes) -> bool:
         old, new = read_model(before).pieces, read_model(after).pieces
         return list(new[: len(old)]) == list(old)
     old, new = json.loads(before), json.loads(after)
-    merges = pairs_of(old["model"]["merges"])
+    merges = pairs_of(old["model"].get("merges", ()))
     return (
         old["added_tokens"] == new["added_tokens"]
         and old["model"]["vocab"].items() <= new["model"]["vocab"].items()
-        and merges == pairs_of(new["model"]["merges"])[: len(merges)]
+        and merges == pairs_of(new["model"].get("merges", ()))[: len(merges)]
     )
 
 

@@ -7,8 +7,10 @@ is fixed here and is no setting.
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import sentencepiece
 
 from model.errors import Bug, InputError
@@ -20,6 +22,7 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts, training_lines
 from tasks.vocab.specials import add_controls, check_special, cut_apart
 from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.training_words import train_word_pieces
 from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
 from tasks.workspace import Workspace
 
@@ -56,6 +59,8 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
 
     if config.model_type == "byte_level":
         tokenizer = Tokenizer.of(train_merges(sample(), config))
+    elif config.model_type == "wordpiece":
+        tokenizer = Tokenizer.of(train_word_pieces(sample(), config))
     else:
         tokenizer = Tokenizer(train_pieces(sample(), config))
     check_special(tokenizer, config.special_names)
@@ -69,6 +74,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
             "bytes_per_token": {
                 source: round(bytes_per_token(tokenizer, texts), 4) for source, texts in sorted(measured.items())
             },
+            **unknown_shares(tokenizer, measured),
         }
     return unit.report
 
@@ -114,6 +120,17 @@ def bytes_per_token(tokenizer: Tokenizer, texts: list[str]) -> float:
     """UTF-8 bytes of `texts` by the tokens they take; 0 where there is no text."""
     tokens = sum(len(ids) for ids in tokenizer.encode_batch(texts))
     return sum(len(text.encode()) for text in texts) / tokens if tokens else 0.0
+
+
+def unknown_shares(tokenizer: Tokenizer, texts: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """`unknown_share`: source -> share of the tokens that lose what they stand for; nothing where none ever does."""
+    if tokenizer.exact:
+        return {}
+    shares = dict[str, float]()
+    for source, documents in sorted(texts.items()):
+        ids = np.concatenate([np.zeros(0, dtype=np.int32), *tokenizer.encode_batch(documents)])
+        shares[source] = round(float((ids == tokenizer.unk).mean()), 6) if len(ids) else 0.0
+    return {"unknown_share": shares}
 
 
 def _told_to_people(error: RuntimeError, config: VocabConfig) -> Exception:

@@ -35,7 +35,7 @@ def train_merges(texts: Iterable[str], config: VocabConfig) -> bytes:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    engine.train_from_iterator(_stretches(cut_apart(texts, config.special_names)), trainer)
+    engine.train_from_iterator(stretches(cut_apart(texts, config.special_names)), trainer)
     if config.special_names:
         engine.add_special_tokens(list(config.special_names))
     pieces = engine.get_vocab_size()
@@ -47,7 +47,8 @@ def train_merges(texts: Iterable[str], config: VocabConfig) -> bytes:
     return (engine.to_str() + "\n").encode()
 
 
-def _stretches(texts: Iterable[str]) -> Iterator[str]:
+def stretches(texts: Iterable[str]) -> Iterator[str]:
+    """The texts in stretches of at most LONGEST_STRETCH characters."""
     for text in texts:
         for start in range(0, len(text), LONGEST_STRETCH):
             yield text[start : start + LONGEST_STRETCH]
