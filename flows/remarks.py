@@ -8,6 +8,8 @@ from tasks.report import SourceCounts, StageReport
 WORTH_SAYING = 0.01
 """Difference between the weight of a source and its share of what training read (both 0 to 1) that is told."""
 MOST_RULES = 3
+MUCH_UNKNOWN = 0.01
+"""Share of a source's tokens that lose what they stand for, from which it is told."""
 
 
 def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> list[str]:
@@ -15,7 +17,7 @@ def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> 
 
     `reports` by stage in the order of the road; `settings` are the parameters of the run's sample.
     """
-    return [*_empty_sources(reports), *_shifted_mixture(reports, settings)]
+    return [*_empty_sources(reports), *_shifted_mixture(reports, settings), *_unknown_words(reports)]
 
 
 def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
@@ -79,3 +81,13 @@ def _why(line: Mapping[str, Any] | None, shift: float) -> str:
         return f"its {line['tokens']:,} tokens are read {line['epochs']:.2f} times, as often as is allowed"
     rounded = abs(line["realised_share"] - line["planned_share"]) > WORTH_SAYING
     return "rounded to whole rows" if rounded else "what others lack went to it" if shift > 0 else "others have more"
+
+
+def _unknown_words(reports: Mapping[str, StageReport]) -> list[str]:
+    vocabulary = reports["vocab"].facts.get("vocabulary", {}) if "vocab" in reports else {}
+    return [
+        f"{share:.1%} of the tokens of source `{source}` are unknown words, whose text the model never sees: raise"
+        f" vocab.character_coverage, extend the vocabulary by the source's script, or take another kind of vocabulary"
+        for source, share in sorted(vocabulary.get("unknown_share", {}).items())
+        if share > MUCH_UNKNOWN
+    ]

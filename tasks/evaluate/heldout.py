@@ -1,7 +1,9 @@
 """Held-out bits per byte: total nats / ln 2 / UTF-8 bytes of the text.
 
 Every document is scored alone, in windows that predict each token once; the end-of-text token is no text and is not
-counted. Byte counts are those of the original text, so models with other vocabularies can be compared.
+counted. Byte counts are those of the original text, so models with other vocabularies can be compared. Where a text
+has unknown words, which any other text would have given as well, a vocabulary's figures are null: it would look the
+better the more it loses.
 """
 
 import lzma
@@ -27,9 +29,9 @@ SMOOTHING = 1
 
 @dataclass(frozen=True)
 class Measured:
-    """A number with the documents it rests on."""
+    """A number with the documents it rests on; None where there can be none."""
 
-    value: float
+    value: float | None
     stderr: float | None
 
 
@@ -82,6 +84,7 @@ def heldout_scores(
         ids = list(tokenizer.encode_batch(documents))
         nats = text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens)
         draw = seed64(seed, "evaluate", "bootstrap", source)
+        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
         measured = {
             "bits_per_byte": bits_per_byte(np.array(nats) / math.log(2), sizes, rounds, draw),
             "unigram_bits_per_byte": bits_per_byte(
@@ -91,6 +94,9 @@ def heldout_scores(
         }
         for metric, result in measured.items():
             note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
+            if unknown and metric != "xz_bits_per_byte":
+                result = Measured(None, None)
+                note += f", {unknown} of them unknown: no figure, for what they stand for is lost"
             rows.append(_row(f"heldout/{source}", metric, result, len(documents), note))
             by_metric.setdefault(metric, []).append(result)
         advance(done)
@@ -128,8 +134,12 @@ def xz_bits_per_byte(data: bytes) -> float:
 
 
 def plain_mean(results: Sequence[Measured]) -> Measured:
-    """Mean over sources, each counting the same (Paloma), with the standard error of independent sources."""
-    value = sum(result.value for result in results) / len(results)
+    """Mean over sources, each counting the same (Paloma), with the standard error of independent sources; None where
+    one of them has no value."""
+    values = [result.value for result in results if result.value is not None]
+    if len(values) < len(results):
+        return Measured(None, None)
+    value = sum(values) / len(values)
     errors = [result.stderr for result in results if result.stderr is not None]
     if len(errors) < len(results):
         return Measured(value, None)

@@ -84,3 +84,10 @@ def test_with_a_temperature_the_weights_are_those_that_chunk_found():
     chunk = reported({"prose": counts(9, 9), "code": counts(9, 9)}, mixture=mixture)
     assert remarks({"sample": sample, "chunk": chunk}, {"temperature": 2.0}) == []
     assert len(remarks({"sample": sample, "chunk": chunk}, {})) == 1
+
+
+def test_a_vocabulary_that_loses_words_is_told_by_source():
+    shares = {"code": 0.0, "mixed": 0.01, "poems": 0.0312}
+    (told,) = remarks({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
+    assert told.startswith("3.1% of the tokens of source `poems` are unknown words")
+    assert remarks({"vocab": reported({}, vocabulary={"pieces": 300})}, {}) == []

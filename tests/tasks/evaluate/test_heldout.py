@@ -22,6 +22,7 @@ from tasks.evaluate.heldout import (
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
+from tasks.word_piece import of_lines
 
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
 
@@ -74,6 +75,30 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
     assert values["heldout/all", "bits_per_byte"]["n"] == 3
 
 
+def test_text_with_unknown_words_has_no_figure():
+    """A vocabulary that loses more would look the better: only xz, which loses nothing, is told."""
+    tokenizer = Tokenizer.of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
+    texts = {"known": ["the cat", "cat"], "lost": ["the cat", "the dog"]}
+    scores = heldout_scores(
+        indifferent_network(7),
+        tokenizer,
+        texts,
+        unigram({}),
+        stride=None,
+        batch_tokens=64,
+        rounds=50,
+        seed=1,
+        advance=lambda done: None,
+    )
+    found = {(row["task"].removeprefix("heldout/"), row["metric"]): row for row in scores}
+    assert found["known", "bits_per_byte"]["value"] == pytest.approx(3 * math.log2(7) / 10)
+    for source in ("lost", "all"):
+        for metric in ("bits_per_byte", "unigram_bits_per_byte"):
+            assert (found[source, metric]["value"], found[source, metric]["stderr"]) == (None, None)
+        assert found[source, "xz_bits_per_byte"]["value"] > 0
+    assert "4 tokens, 1 of them unknown" in found["lost", "bits_per_byte"]["note"]
+
+
 def test_one_bit_a_byte_is_one():
     measured = bits_per_byte(np.array([10.0, 20.0, 30.0]), np.array([10, 20, 30]), rounds=100, seed=1)
     assert measured == Measured(1.0, 0.0)
@@ -101,6 +126,7 @@ def test_repetitive_data_compresses_and_noise_does_not():
 def test_mean_over_sources_counts_each_source_once():
     assert plain_mean([Measured(1.0, 0.3), Measured(3.0, 0.4)]) == Measured(2.0, 0.25)
     assert plain_mean([Measured(1.0, 0.3), Measured(3.0, None)]).stderr is None
+    assert plain_mean([Measured(1.0, 0.3), Measured(None, None)]) == Measured(None, None)
 
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
