@@ -127,28 +127,27 @@ def _growth_of_work(stage: str, pilot: Pilot, sources: Mapping[str, SourceEstima
 
 def mixture_told(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[str, Any]:
     """What each source can give and what training reads of it, as the chunk stage will plan it."""
-    length = recipe.chunk.row_length
-    rows = {name: int(source.tokens.value / length) for name, source in sources.items()}
+    length, most = recipe.chunk.row_length, recipe.chunk.most_tokens
+    available = {name: int(source.tokens.value / length) * most for name, source in sources.items()}
     mixture = plan_mixture(
-        rows,
+        available,
         recipe.chunk.weights,
-        recipe.chunk.budget_tokens // (length - 1),
+        recipe.chunk.budget_tokens,
         recipe.chunk.max_epochs,
         recipe.chunk.temperature,
     )
     lines: list[dict[str, Any]] = []
     warnings: list[str] = []
     for name, source in sources.items():
-        available = rows[name] * (length - 1)
         wanted = mixture.weights[name] * recipe.chunk.budget_tokens
         line = {
             "source": name,
             "tokens": source.tokens.to_json(),
             "weight": mixture.weights[name],
             "wanted_tokens": wanted,
-            "read_tokens": mixture.reads[name] * (length - 1),
-            "wanted_epochs": wanted / available if available else None,
-            "epochs": mixture.reads[name] / rows[name] if rows[name] else 0.0,
+            "read_tokens": mixture.targets[name],
+            "wanted_epochs": wanted / available[name] if available[name] else None,
+            "epochs": mixture.targets[name] / available[name] if available[name] else 0.0,
             "removed_as_duplicates": source.removal.to_json(),
             "removed_in_pilot": source.removal_in_pilot,
             "held_out": source.held_out,
@@ -162,12 +161,12 @@ def mixture_told(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[
                 f"{name}: its weight asks for {line['wanted_epochs']:.1f} epochs; repetition is almost as good as new"
                 f" text up to 4, and chunk.max_epochs = {recipe.chunk.max_epochs:g} stops there"
             )
-    if mixture.total_reads < mixture.asked:
+    if mixture.total < mixture.budget:
         warnings.append(
-            f"all sources together give {mixture.total_reads * (length - 1):,} of the {recipe.chunk.budget_tokens:,}"
+            f"all sources together give {mixture.total:,} of the {recipe.chunk.budget_tokens:,}"
             f" tokens of the budget within chunk.max_epochs = {recipe.chunk.max_epochs:g}; training ends there"
         )
-    return {"sources": lines, "warnings": warnings, "read_tokens": mixture.total_reads * (length - 1)}
+    return {"sources": lines, "warnings": warnings, "read_tokens": mixture.total}
 
 
 def training_and_feeding(

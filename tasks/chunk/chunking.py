@@ -1,153 +1,150 @@
-"""The chunk stage from end to end: tokenize parts, pack rows source by source, plan the mixture, write the order."""
+"""The chunk stage from end to end: tokenize parts, lay out rows source by source, plan the mixture, write the order."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc
 
-from model.schema import sequences_schema
+from model.errors import InputError
+from model.schema import ORDER
 from tasks.artifact import Artifact, read_table
+from tasks.chunk.best_fit import best_fit_rows
+from tasks.chunk.blocks import TokenBytes, TokenFile, blocks_of, token_files, windows
+from tasks.chunk.concat import concat_rows
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.mixture import Mixture, plan_mixture
-from tasks.chunk.order import reading_order
-from tasks.chunk.packing import RowPacker, blocks_of
-from tasks.chunk.tokenizing import TABLE, token_dtype, tokenize_documents
-from tasks.parts import unit_name
+from tasks.chunk.order import SourceReads, order_batches, plan_reads
+from tasks.chunk.packing import Packed
+from tasks.chunk.pairs import PairFormat, PairPacker
+from tasks.chunk.row_formats import row_format
+from tasks.chunk.sequences import SequenceWriter
+from tasks.chunk.tokenizing import TABLE, tokenize_documents
 from tasks.report import StageReport
-from tasks.schema import SPANS
+from tasks.seed import seed64
 from tasks.tokenizer import Tokenizer
-from tasks.workspace import Workspace, table_file_name
+from tasks.workspace import Unit, Workspace, table_file_name
 
 ORDER_UNIT = "order"
+ROWS = "rows"
 UNIGRAM = pa.schema([pa.field("token", pa.uint32(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
 """How often each id occurs in what ORDER reads, repetitions counted, padding not; a row for every id."""
+
+
+@dataclass
+class SourceRows:
+    """What one source gave."""
+
+    rows: int = 0
+    real: int = 0
+    """Tokens that are no padding."""
+    counted: int = 0
+    """Tokens of the budget that one reading takes."""
+    labels: Counter[str] = field(default_factory=Counter)
+    """Rows of pairs by what their second stretch is."""
 
 
 def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, workspace: Workspace) -> StageReport:
     """Write SEQUENCES, SPANS, ORDER and the unigram counts.
 
-    Raises InputError when a source has no weight or nothing can be read, Bug when tokens do not cover a text.
+    Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
+    can be read; Bug when tokens do not cover a text.
     """
     tokenizer = Tokenizer.open(vocab)
+    layout = row_format(tokenizer, config)
     scratch = Workspace(workspace.scratch(TABLE), workspace.progress)
     report = tokenize_documents(documents, tokenizer, scratch, config.workers)
-    token_files = [scratch.file(record.name) for record in scratch.records()]
-    writer = SequenceWriter(workspace, config, tokenizer.vocab_size)
-    rows: dict[str, int] = {}
-    padding: dict[str, int] = {}
+    files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
+    writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
+    laid: dict[str, SourceRows] = {}
     for source in sorted(report.sources):
-        packer = RowPacker(
-            config.row_length, tokenizer.piece_lengths, tokenizer.pad, writer.rows, tokenizer.first_lengths
-        )
-        before = writer.rows
-        for path in token_files:
-            for block in blocks_of(read_table(path), source):
-                packed = packer.add(block)
-                writer.add(source, packed.rows, packed.spans)
-        writer.add(source, packer.finish(), SPANS.empty_table())
-        rows[source], padding[source] = writer.rows - before, packer.padding
-    writer.finish()
-    mixture = plan_mixture(
-        rows, config.weights, config.budget_tokens // (config.row_length - 1), config.max_epochs, config.temperature
-    )
-    order = reading_order(mixture, config.seed)
+        laid[source] = SourceRows()
+        for packed in rows_of(files, source, tokenizer, config, writer.rows, laid[source].labels):
+            writer.add(source, packed)
+            laid[source].rows += len(packed.rows)
+            laid[source].real += int(packed.real.sum())
+            laid[source].counted += int(packed.counted.sum())
+    counted = writer.finish()
+    _check_sources(laid, report, config)
+    available = {source: rows.counted for source, rows in laid.items()}
+    mixture = plan_mixture(available, config.weights, config.budget_tokens, config.max_epochs, config.temperature)
+    planned = plan_reads(mixture, {source: rows.rows for source, rows in laid.items()}, counted, config.seed)
     with workspace.unit(ORDER_UNIT) as unit:
-        unit.write_table("order", order)
+        _write_order(unit, planned)
         parts = [workspace.file(name) for name in writer.names]
-        unit.write_table("unigram", count_tokens(parts, order, tokenizer.vocab_size, tokenizer.pad))
-    total = sum(rows.values()) * config.row_length
-    report.facts["mixture"] = mixture_facts(mixture, padding, config.row_length, report)
-    report.facts["padding_share"] = sum(padding.values()) / total if total else 0.0
-    report.facts["order"] = {"reads": mixture.total_reads, "asked": mixture.asked, "row_tokens": config.row_length - 1}
+        unit.write_table("unigram", count_tokens(parts, planned, tokenizer.vocab_size, tokenizer.pad))
+    report.facts |= _facts(config, mixture, planned, laid, report)
     report.facts["spans"] = {"segments": writer.spans}
     return report
 
 
-class SequenceWriter:
-    """Gathers rows and their spans into parts of a fixed number of rows, so that layout is a function of the data."""
-
-    def __init__(self, workspace: Workspace, config: ChunkConfig, vocab_size: int) -> None:
-        self._workspace = workspace
-        self._schema = sequences_schema(config.row_length, vocab_size)
-        self._dtype = token_dtype(vocab_size)
-        self._length = config.row_length
-        self._part_rows = max(1, config.part_bytes // (config.row_length * np.dtype(self._dtype).itemsize))
-        self._waiting: list[tuple[str, np.ndarray]] = []
-        self._waiting_rows = 0
-        self._spans: list[pa.Table] = []
-        self.names: list[str] = []
-        """Files of SEQUENCES written so far."""
-        self.rows = 0
-        """Rows taken so far, which is the id of the next one."""
-        self.spans = 0
-        """Segments taken so far."""
-
-    def add(self, source: str, rows: np.ndarray, spans: pa.Table) -> None:
-        """Take rows [R, L] of one source, and spans in order (of these rows or later ones)."""
-        if spans.num_rows:
-            self._spans.append(spans)
-            self.spans += spans.num_rows
-        self.rows += len(rows)
-        while len(rows):
-            taken = rows[: self._part_rows - self._waiting_rows]
-            self._waiting.append((source, taken))
-            self._waiting_rows += len(taken)
-            rows = rows[len(taken) :]
-            if self._waiting_rows == self._part_rows:
-                self._write()
-
-    def finish(self) -> None:
-        """Write what is left as the last part; without any row, one empty part, so that the table exists."""
-        if self._waiting_rows or not self.names:
-            self._write()
-
-    def _write(self) -> None:
-        index = len(self.names)
-        first = index * self._part_rows
-        name = table_file_name("sequences", unit_name(index))
-        spans = pa.concat_tables([SPANS.empty_table(), *self._spans]).combine_chunks()
-        mine = int(np.searchsorted(spans.column("row").to_numpy(), first + self._waiting_rows))
-        self._spans = [spans.slice(mine)] if mine < spans.num_rows else []
-        if self._workspace.finished(unit_name(index)) is None:
-            with self._workspace.unit(unit_name(index)) as unit:
-                unit.write_table("sequences", self._table(first), name)
-                unit.write_table("spans", spans.slice(0, mine), table_file_name("spans", unit_name(index)))
-        self.names.append(name)
-        self._waiting, self._waiting_rows = [], 0
-
-    def _table(self, first: int) -> pa.Table:
-        count = self._waiting_rows
-        flat = [rows.reshape(-1).astype(self._dtype, copy=False) for _, rows in self._waiting]
-        values = pa.array(np.concatenate([np.zeros(0, self._dtype), *flat]))
-        sources = [source for source, rows in self._waiting for _ in range(len(rows))]
-        return pa.table(
-            {
-                "row": np.arange(first, first + count, dtype=np.int64),
-                "source": pa.array(sources, pa.string()).dictionary_encode(),
-                "tokens": pa.FixedSizeListArray.from_arrays(values, type=self._schema.field("tokens").type),
-                "loss_start": np.zeros(count, dtype=np.int32),
-            },
-            schema=self._schema,
-        )
+def rows_of(
+    files: Sequence[TokenFile],
+    source: str,
+    tokenizer: Tokenizer,
+    config: ChunkConfig,
+    first_row: int,
+    labels: Counter[str],
+) -> Iterator[Packed]:
+    """All rows of one source in order, as the configuration asks; `labels` counts those of pairs."""
+    token_bytes = TokenBytes.of(tokenizer)
+    if config.objective == "masked_lm":
+        layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
+        packer = PairPacker(layout, token_bytes, first_row, seed64(config.seed, "chunk", "pairs", source))
+        yield from packer.rows(windows(blocks_of(files, source, with_texts=True)))
+        labels.update(packer.labels)
+    elif config.packing == "best_fit":
+        blocks = windows(blocks_of(files, source))
+        yield from best_fit_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row)
+    else:
+        uncounted = config.row_length - config.most_tokens
+        blocks = blocks_of(files, source)
+        yield from concat_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row, uncounted)
 
 
-def count_tokens(parts: list[Path], order: pa.Table, vocab_size: int, pad: int) -> pa.Table:
-    """The unigram table of what `order` reads from the SEQUENCES files `parts`."""
-    reads = np.bincount(order.column("row").to_numpy())
+def _check_sources(laid: dict[str, SourceRows], report: StageReport, config: ChunkConfig) -> None:
+    for source, rows in laid.items():
+        if not rows.counted and config.weights.get(source, 0) > 0:
+            raise InputError(
+                f"chunk: source `{source}` has a weight of {config.weights[source]:g} and"
+                f" {report.source(source).documents_out:,} documents, and they give no row with a token to predict:"
+                f" their texts are empty. Give it the weight 0, or look at what the stages before this one left of it"
+                f" (`bessemer peek`)."
+            )
+
+
+def _write_order(unit: Unit, planned: Sequence[SourceReads]) -> None:
+    name = table_file_name("order")
+    rows = 0
+    with pa.OSFile(str(unit.path(name)), "wb") as sink, pa.ipc.new_file(sink, ORDER) as writer:
+        for batch in order_batches(planned):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    unit.add_file(name, table="order", rows=rows)
+
+
+def count_tokens(parts: Sequence[Path], planned: Sequence[SourceReads], vocab_size: int, pad: int) -> pa.Table:
+    """The unigram table of what is read of the SEQUENCES files `parts`."""
     counts = np.zeros(vocab_size, dtype=np.int64)
-    for row, tokens in _rows_of(parts):
-        mine = np.zeros(len(tokens), dtype=np.int64)
-        known = reads[row : row + len(tokens)]
-        mine[: len(known)] = known
-        for times in np.unique(mine[mine > 0]):
-            counts += times * np.bincount(tokens[mine == times].reshape(-1), minlength=vocab_size)
+    for first, tokens in _rows_of(parts):
+        for source in planned:
+            begin = max(first, source.first_row)
+            end = min(first + len(tokens), source.first_row + source.rows)
+            if begin >= end:
+                continue
+            mine = tokens[begin - first : end - first]
+            times = source.times_read(begin - source.first_row, end - source.first_row)
+            for often in np.unique(times[times > 0]):
+                counts += often * np.bincount(mine[times == often].reshape(-1), minlength=vocab_size)
     counts[pad] = 0
     return pa.table({"token": np.arange(vocab_size, dtype=np.uint32), "count": counts}, schema=UNIGRAM)
 
 
-def _rows_of(parts: list[Path]) -> Iterator[tuple[int, np.ndarray]]:
+def _rows_of(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
     """(id of the first row, tokens [R, L]) of every record batch."""
     for path in parts:
         for batch in read_table(path).to_batches():
@@ -155,20 +152,57 @@ def _rows_of(parts: list[Path]) -> Iterator[tuple[int, np.ndarray]]:
             yield batch.column("row")[0].as_py(), tokens.flatten().to_numpy().reshape(len(tokens), -1)
 
 
-def mixture_facts(
-    mixture: Mixture, padding: dict[str, int], row_length: int, report: StageReport
-) -> dict[str, dict[str, Any]]:
-    """The table of GPT-3's section 2.2 for this run: source, documents, tokens, weight, epochs."""
+def _facts(
+    config: ChunkConfig,
+    mixture: Mixture,
+    planned: Sequence[SourceReads],
+    laid: dict[str, SourceRows],
+    report: StageReport,
+) -> dict[str, Any]:
+    rows = sum(source.rows for source in laid.values())
+    real = sum(source.real for source in laid.values())
+    read = sum(source.tokens for source in planned)
+    labels = sum((source.labels for source in laid.values()), Counter[str]())
     return {
-        source: {
-            "documents": report.source(source).documents_out,
-            "tokens": rows * row_length - padding[source],
+        "mixture": mixture_facts(mixture, planned, laid, read, config.row_length, report),
+        "padding_share": _padding_share(rows, real, config.row_length),
+        "order": {"reads": sum(source.reads for source in planned), "tokens": read, "asked_tokens": mixture.budget},
+        "rows": {
+            "objective": config.objective,
+            "packing": "pairs" if config.objective == "masked_lm" else config.packing,
+            "row_length": config.row_length,
             "rows": rows,
-            "weight": mixture.weights[source],
-            "planned_share": mixture.planned[source],
-            "realised_share": mixture.reads[source] / mixture.total_reads,
-            "reads": mixture.reads[source],
-            "epochs": mixture.reads[source] / rows if rows else 0.0,
-        }
-        for source, rows in mixture.rows.items()
+            **({"labels": dict(sorted(labels.items()))} if labels else {}),
+        },
     }
+
+
+def mixture_facts(
+    mixture: Mixture,
+    planned: Sequence[SourceReads],
+    laid: dict[str, SourceRows],
+    read: int,
+    row_length: int,
+    report: StageReport,
+) -> dict[str, dict[str, Any]]:
+    """The table of GPT-3's section 2.2 for this run: source, documents, tokens, weight, epochs planned and realised."""
+    table: dict[str, dict[str, Any]] = {}
+    for source in planned:
+        name, rows = source.source, laid[source.source]
+        table[name] = {
+            "documents": report.source(name).documents_out,
+            "tokens": rows.real,
+            "rows": rows.rows,
+            "padding_share": _padding_share(rows.rows, rows.real, row_length),
+            "weight": mixture.weights[name],
+            "planned_share": mixture.planned[name],
+            "realised_share": source.tokens / read,
+            "reads": source.reads,
+            "planned_epochs": mixture.targets[name] / rows.counted if rows.counted else 0.0,
+            "epochs": source.tokens / rows.counted if rows.counted else 0.0,
+        }
+    return table
+
+
+def _padding_share(rows: int, real: int, row_length: int) -> float:
+    return (rows * row_length - real) / (rows * row_length) if rows else 0.0

@@ -1,48 +1,148 @@
-"""The exact sequence in which training reads rows: a function of the plan and the seed.
+"""The exact sequence in which training reads rows: a function of the plan and the seed, made without holding it.
 
-Each source is read pass after pass, every pass in its own random order, the last one perhaps only in part. Which
-source comes at a position is a random arrangement of the sources' reads. So the mixture is even everywhere, and no row
-is read again before its source has been read through.
+Each source is read pass after pass, every pass in a random order of its own, the last one perhaps only in part: as many
+rows as its tokens allow. Which source comes at a position is decided by who lags most behind its share, so that every
+stretch of the order holds the mixture to a few rows, a batch as well as a year. Nothing of the size of the order or of
+a source stands in memory: a row's place is computed (`permutation`).
 """
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
+from model.errors import InputError
 from model.schema import ORDER
 from tasks.chunk.mixture import Mixture
+from tasks.chunk.permutation import permuted, places
+from tasks.kernels import kernel
 from tasks.seed import seed64
 
+BATCH = 1 << 16
+"""Positions, or rows of a pass, that are worked on at a time."""
 
-def permutation(count: int, seed: int) -> np.ndarray:
-    """A random order of 0..count-1, int64: sorted by the raw stream of Philox (Salmon et al., 2011).
 
-    The raw stream of a counter-based generator is the same in every version of NumPy; its `permutation` need not be.
+@dataclass(frozen=True)
+class SourceReads:
+    """What is read of one source: `passes` times all `rows` from `first_row` on, and `partial` rows once more."""
+
+    source: str
+    first_row: int
+    rows: int
+    passes: int
+    partial: int
+    tokens: int
+    """Tokens that this takes of the budget."""
+    run_seed: int
+
+    @property
+    def reads(self) -> int:
+        """Rows read, repetitions counted."""
+        return self.passes * self.rows + self.partial
+
+    def positions(self, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """(row, epoch) of reads [begin, end) of this source, i64 both."""
+        row = np.empty(end - begin, dtype=np.int64)
+        epoch = np.empty(end - begin, dtype=np.int64)
+        at = begin
+        while at < end:
+            nth, place = divmod(at, self.rows)
+            stop = min(end, (nth + 1) * self.rows)
+            mine = slice(at - begin, stop - begin)
+            row[mine] = self.first_row + permuted(place, place + stop - at, self.rows, self._seed(nth))
+            epoch[mine] = nth
+            at = stop
+        return row, epoch
+
+    def times_read(self, begin: int, end: int) -> np.ndarray:
+        """How often rows [begin, end) of this source, counted from its first, are read, i64."""
+        times = np.full(end - begin, self.passes, dtype=np.int64)
+        if self.partial:
+            times += places(np.arange(begin, end), self.rows, self._seed(self.passes)) < self.partial
+        return times
+
+    def _seed(self, nth: int) -> int:
+        return pass_seed(self.run_seed, self.source, nth)
+
+
+def pass_seed(run_seed: int, source: str, nth: int) -> int:
+    """What names the order of the source's `nth` pass."""
+    return seed64(run_seed, "chunk", "pass", f"{source}/{nth}")
+
+
+def plan_reads(mixture: Mixture, rows: Mapping[str, int], counted: np.ndarray, run_seed: int) -> list[SourceReads]:
+    """The rows that come nearest below the mixture's tokens, by source.
+
+    `counted` are the tokens that each row takes (of all sources, in the order of their names), which may be a memory
+    map. What a source leaves of its share, less than a row, goes to the next. InputError where no row is read.
     """
-    return np.argsort(np.random.Philox(key=seed).random_raw(count), kind="stable")
-
-
-def reading_order(mixture: Mixture, run_seed: int) -> pa.Table:
-    """ORDER: which row is read at each position, and for which time (epoch, from 0)."""
-    sources = list(mixture.rows)
-    first_row = 0
-    row = np.empty(mixture.total_reads, dtype=np.int64)
-    epoch = np.empty(mixture.total_reads, dtype=np.int16)
-    arranged = np.repeat(np.arange(len(sources)), [mixture.reads[source] for source in sources])
-    arranged = arranged[permutation(len(arranged), seed64(run_seed, "chunk", "interleave"))]
-    by_source = np.argsort(arranged, kind="stable")  # positions of the first source, then of the second, ...
-    begin = 0
-    for source in sources:
-        count, reads = mixture.rows[source], mixture.reads[source]
-        places = by_source[begin : begin + reads]
-        row[places], epoch[places] = _passes(first_row, count, reads, run_seed, source)
-        begin += reads
+    planned: list[SourceReads] = []
+    first_row = carried = 0
+    for source, count in sorted(rows.items()):
+        target = mixture.targets.get(source, 0)
+        if target:
+            target = min(target + carried, mixture.limits[source])
+        available = mixture.available[source]
+        passes = target // available if available else 0
+        seed = pass_seed(run_seed, source, passes)
+        own = counted[first_row : first_row + count]
+        partial, tokens = _rows_within(own, target - passes * available, seed) if available else (0, 0)
+        tokens += passes * available
+        if target:
+            carried = max(0, mixture.targets[source] + carried - tokens)
+        planned.append(SourceReads(source, first_row, count, passes, partial, tokens, run_seed))
         first_row += count
-    return pa.table({"row": row, "epoch": epoch}, schema=ORDER)
+    if not any(source.reads for source in planned):
+        raise InputError(
+            f"chunk: of {mixture.budget:,} tokens not one whole row can be read under the cap on repetition; raise"
+            f" budget_tokens or max_epochs"
+        )
+    return planned
 
 
-def _passes(first_row: int, count: int, reads: int, run_seed: int, source: str) -> tuple[np.ndarray, np.ndarray]:
-    rows: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    for nth in range(-(-reads // count) if reads else 0):
-        shuffled = permutation(count, seed64(run_seed, "chunk", "pass", f"{source}/{nth}"))
-        rows.append(first_row + shuffled[: reads - nth * count])
-    return np.concatenate(rows), np.arange(reads) // max(count, 1)
+def order_batches(planned: Sequence[SourceReads]) -> Iterator[pa.RecordBatch]:
+    """ORDER: which row is read at each position, and for which time (epoch, from 0)."""
+    reads = np.array([source.reads for source in planned], dtype=np.int64)
+    total = int(reads.sum())
+    lag = np.zeros(len(planned), dtype=np.int64)
+    done = np.zeros(len(planned), dtype=np.int64)
+    for begin in range(0, total, BATCH):
+        which = np.empty(min(BATCH, total - begin), dtype=np.int64)
+        _take_turns(reads, total, lag, which)
+        row = np.empty(len(which), dtype=np.int64)
+        epoch = np.empty(len(which), dtype=np.int16)
+        for number, source in enumerate(planned):
+            mine = np.flatnonzero(which == number)
+            row[mine], epoch[mine] = source.positions(int(done[number]), int(done[number]) + len(mine))
+            done[number] += len(mine)
+        yield pa.record_batch({"row": row, "epoch": epoch}, schema=ORDER)
+
+
+def _rows_within(counted: np.ndarray, tokens: int, seed: int) -> tuple[int, int]:
+    """(rows, their tokens): the first rows of a pass whose tokens together are no more than `tokens`."""
+    taken = read = 0
+    for begin in range(0, len(counted), BATCH):
+        if not tokens:
+            break
+        order = permuted(begin, min(begin + BATCH, len(counted)), len(counted), seed)
+        sums = taken + np.cumsum(counted[order], dtype=np.int64)
+        fitting = int(np.searchsorted(sums, tokens, side="right"))
+        if fitting:
+            read, taken = read + fitting, int(sums[fitting - 1])
+        if fitting < len(order):
+            break
+    return read, taken
+
+
+@kernel
+def _take_turns(reads: np.ndarray, total: int, lag: np.ndarray, which: np.ndarray) -> None:
+    """Who comes at each position: the source that lags most behind its share; `lag` [sources] goes on where it was."""
+    for position in range(len(which)):
+        most = -1
+        for source in range(len(reads)):
+            lag[source] += reads[source]
+            if reads[source] and (most < 0 or lag[source] > lag[most]):
+                most = source
+        lag[most] -= total
+        which[position] = most

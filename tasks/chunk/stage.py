@@ -6,7 +6,11 @@ from tasks.chunk.config import ChunkConfig
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
-CHUNK = Stage("chunk", roots=("tasks.chunk.stage",), libraries=("numpy", "pyarrow", "sentencepiece", "tokenizers"))
+CHUNK = Stage(
+    "chunk",
+    roots=("tasks.chunk.stage",),
+    libraries=("llvmlite", "numba", "numpy", "pyarrow", "sentencepiece", "tokenizers"),
+)
 
 
 def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, config: ChunkConfig) -> Artifact:

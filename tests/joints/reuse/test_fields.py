@@ -38,10 +38,10 @@ OTHERS: dict[str, list[Any]] = {
 }
 """Values that must name something that exists, which no type can tell."""
 ONE_VALUE = {
-    "chunk.packing": "`concat` is the only packing",
+    "chunk.input_length": "it belongs to span_corruption, where row_length, which counts, follows from it",
     "train.dtype": "`float32` is the only type of arithmetic",
 }
-"""Fields that can have no other value yet."""
+"""Fields that can have no other value yet, or none while all else stays."""
 
 
 RUNTIME_FIELDS = {

@@ -16,9 +16,10 @@ from pydantic import ValidationError
 from model.errors import Bug
 from tasks.artifact import Artifact
 from tasks.build import RunContext
+from tasks.chunk.blocks import Block, TokenBytes
 from tasks.chunk.chunking import chunk_documents
+from tasks.chunk.concat import RowPacker
 from tasks.chunk.config import ChunkConfig
-from tasks.chunk.packing import Block, RowPacker
 from tasks.chunk.stage import build_chunk
 from tasks.tokenizer import EOS, PAD, Tokenizer
 from tasks.vocab.config import VocabConfig
@@ -112,11 +113,16 @@ def test_facts_agree_with_the_tables(context, documents, vocab):
     sequences, order = chunk.table("sequences"), chunk.table("order")
     sources = np.array(sequences.column("source").to_pylist())
     mixture = chunk.report.facts["mixture"]
-    read_sources = sources[order.column("row").to_numpy()]
+    predicted = (np.array(sequences.column("tokens").to_pylist()) != PAD).sum(axis=1) - 1
+    read = order.column("row").to_numpy()
+    total = predicted[read].sum()
+    assert chunk.report.facts["order"] == {"reads": len(read), "tokens": total, "asked_tokens": 32_000}
     for source, facts in mixture.items():
         assert facts["rows"] == (sources == source).sum()
         assert facts["documents"] == sum(name == source for part in PARTS for name, _ in part)
-        assert facts["realised_share"] == pytest.approx((read_sources == source).mean())
+        mine = predicted[read[sources[read] == source]].sum()
+        assert facts["realised_share"] == pytest.approx(mine / total)
+        assert facts["epochs"] == pytest.approx(mine / predicted[sources == source].sum())
     assert mixture["prose"]["epochs"] == 4.0
     assert mixture["odd"]["epochs"] == 0.0
     counts = chunk.report.source("odd")
@@ -180,7 +186,8 @@ def test_a_budget_below_one_row_is_refused_before_work():
 
 
 def test_tokens_that_do_not_cover_the_text_are_a_bug():
-    packer = RowPacker(4, np.array([0, 0, 0, 0, 1, 2]), PAD, first_row=0)
+    lengths = np.array([0, 0, 0, 0, 1, 2])
+    packer = RowPacker(4, TokenBytes(lengths, lengths), PAD, first_row=0)
     block = Block(np.array([4, 5, EOS]), np.array([2]), np.array([4]), pa.array([b"x" * 16]), pa.array([0], pa.int16()))
     with pytest.raises(Bug, match="stand for 3 bytes and its text has 4"):
         packer.add(block)
@@ -192,7 +199,7 @@ TOKENIZER = Tokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, ch
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(texts=st.lists(st.text(max_size=30), max_size=8), length=st.integers(2, 9), cut=st.integers(0, 8))
 def test_any_texts_in_any_blocks_are_rebuilt(texts: list[str], length: int, cut: int):
-    packer = RowPacker(length, TOKENIZER.piece_lengths, PAD, first_row=100)
+    packer = RowPacker(length, TokenBytes.of(TOKENIZER), PAD, first_row=100)
     rows, spans = [], []
     for group in (range(min(cut, len(texts))), range(min(cut, len(texts)), len(texts))):
         ids = [[*TOKENIZER.encode(texts[place]), EOS] for place in group]
@@ -207,7 +214,7 @@ def test_any_texts_in_any_blocks_are_rebuilt(texts: list[str], length: int, cut:
         )
         rows.append(packed.rows)
         spans += packed.spans.to_pylist()
-    rows.append(packer.finish())
+    rows.append(packer.finish().rows)
     tokens = np.concatenate(rows)
     found = dict.fromkeys(range(len(texts)), b"")
     for span in spans:

@@ -1,8 +1,10 @@
-"""How often rows are read, and in which order."""
+"""How much of each source is read, and in which order."""
 
-from itertools import pairwise
+from collections import Counter
+from itertools import pairwise, permutations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,98 +13,182 @@ from pydantic import ValidationError
 from model.errors import InputError
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.mixture import plan_mixture
-from tasks.chunk.order import permutation, reading_order
+from tasks.chunk.order import SourceReads, order_batches, plan_reads
+from tasks.chunk.permutation import permuted, places
 
 
-def test_reads_follow_weights_and_epochs_follow_from_sizes():
-    mixture = plan_mixture({"web": 1000, "books": 100}, {"web": 3, "books": 1}, asked=400, max_epochs=4)
-    assert mixture.reads == {"books": 100, "web": 300}
+def reads_of(rows: dict[str, int], weights: dict[str, float], budget: int, max_epochs: float, tokens: int = 10):
+    """What is read of sources whose rows all hold as many tokens."""
+    available = {source: count * tokens for source, count in rows.items()}
+    mixture = plan_mixture(available, weights, budget, max_epochs)
+    return plan_reads(mixture, rows, np.full(sum(rows.values()), tokens, dtype=np.uint32), run_seed=1)
+
+
+def order_of(planned: list[SourceReads]) -> tuple[np.ndarray, np.ndarray]:
+    table = pa.Table.from_batches(order_batches(planned))
+    return table.column("row").to_numpy(), table.column("epoch").to_numpy()
+
+
+def test_tokens_follow_weights_and_epochs_follow_from_sizes():
+    mixture = plan_mixture({"web": 1000, "books": 100}, {"web": 3, "books": 1}, budget=400, max_epochs=4)
+    assert mixture.targets == {"books": 100, "web": 300}
     assert mixture.weights == {"books": 0.25, "web": 0.75}
     assert mixture.planned == {"books": 0.25, "web": 0.75}
 
 
 def test_the_cap_stops_repetition_and_the_others_take_the_surplus_by_weight():
-    mixture = plan_mixture({"a": 10, "b": 1000, "c": 1000}, {"a": 2, "b": 1, "c": 1}, asked=400, max_epochs=4)
-    assert mixture.reads == {"a": 40, "b": 180, "c": 180}
+    mixture = plan_mixture({"a": 10, "b": 1000, "c": 1000}, {"a": 2, "b": 1, "c": 1}, budget=400, max_epochs=4)
+    assert mixture.targets == {"a": 40, "b": 180, "c": 180}
     assert mixture.planned == {"a": 0.1, "b": 0.45, "c": 0.45}
 
 
 def test_gpt3_weights_keep_their_epochs_under_a_cap_of_four():
-    # Research, table of GPT-3 (300 B tokens, one row = 1 M tokens): no source passes four epochs.
-    rows = {"cc": 410_000, "webtext": 19_000, "books1": 12_000, "books2": 55_000, "wikipedia": 3_000}
+    # Brown et al. 2020, table 2.2 in millions of tokens: no source passes four epochs.
+    tokens = {"cc": 410_000, "webtext": 19_000, "books1": 12_000, "books2": 55_000, "wikipedia": 3_000}
     weights = {"cc": 60, "webtext": 22, "books1": 8, "books2": 8, "wikipedia": 3}
-    mixture = plan_mixture(rows, weights, asked=300_000, max_epochs=4)
-    epochs = {source: round(mixture.reads[source] / rows[source], 2) for source in rows}
+    mixture = plan_mixture(tokens, weights, budget=300_000, max_epochs=4)
+    epochs = {source: round(mixture.targets[source] / tokens[source], 2) for source in tokens}
     assert epochs == {"cc": 0.43, "webtext": 3.44, "books1": 1.98, "books2": 0.43, "wikipedia": 2.97}
 
 
 def test_when_every_source_is_at_its_cap_less_is_read_than_asked():
-    mixture = plan_mixture({"a": 3, "b": 5}, {"a": 1, "b": 1}, asked=100, max_epochs=2)
-    assert mixture.reads == {"a": 6, "b": 10}
-    assert (mixture.total_reads, mixture.asked) == (16, 100)
+    mixture = plan_mixture({"a": 3, "b": 5}, {"a": 1, "b": 1}, budget=100, max_epochs=2)
+    assert mixture.targets == {"a": 6, "b": 10}
+    assert (mixture.total, mixture.budget) == (16, 100)
 
 
 def test_without_weights_sizes_decide():
-    assert plan_mixture({"a": 30, "b": 10}, {}, asked=20, max_epochs=1).reads == {"a": 15, "b": 5}
+    assert plan_mixture({"a": 30, "b": 10}, {}, budget=20, max_epochs=1).targets == {"a": 15, "b": 5}
 
 
 def test_a_source_without_a_weight_is_named():
     with pytest.raises(InputError, match=r"`b`, and chunk.weights names only a"):
-        plan_mixture({"a": 1, "b": 1}, {"a": 1.0}, asked=1, max_epochs=1)
+        plan_mixture({"a": 1, "b": 1}, {"a": 1.0}, budget=1, max_epochs=1)
 
 
 def test_nothing_to_read_is_an_error():
     with pytest.raises(InputError, match="nothing to read"):
-        plan_mixture({}, {"a": 1.0}, asked=1, max_epochs=1)
+        plan_mixture({}, {"a": 1.0}, budget=1, max_epochs=1)
+    with pytest.raises(InputError, match="of 9 tokens not one whole row"):
+        reads_of({"a": 5}, {}, budget=9, max_epochs=4)
+
+
+def test_rows_of_all_lengths_keep_to_the_tokens_of_the_budget():
+    counted = np.array([3, 5, 4, 10, 10], dtype=np.uint32)  # a: 12 tokens in three rows, b: 20 in two
+    mixture = plan_mixture({"a": 12, "b": 20}, {"a": 1, "b": 1}, budget=60, max_epochs=4)
+    a, b = plan_reads(mixture, {"a": 3, "b": 2}, counted, run_seed=1)
+    assert (a.passes, b.passes) == (2, 1)  # 24 and 20 tokens of 30 each; what is left holds one row of either
+    assert 24 < a.tokens <= 30
+    assert b.tokens == 30
+    row, _ = order_of([a, b])
+    assert counted[row].sum() == a.tokens + b.tokens
+
+
+def test_what_is_less_than_a_row_goes_to_the_next_source():
+    planned = reads_of({"a": 9, "b": 9, "c": 9}, {"a": 1, "b": 1, "c": 1}, budget=10, max_epochs=4)
+    assert [source.reads for source in planned] == [0, 0, 1]  # 3, 3 and 4 tokens, and a row has 10
 
 
 @settings(deadline=None)
 @given(
     rows=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 60), min_size=1),
-    asked=st.integers(1, 400),
+    budget=st.integers(10, 4000),
     max_epochs=st.sampled_from([1.0, 1.5, 4.0]),
-    seed=st.integers(0, 2**63 - 1),
 )
-def test_order_reads_each_source_in_whole_passes_and_no_row_ahead_of_its_turn(rows, asked, max_epochs, seed):
-    mixture = plan_mixture(rows, {}, asked, max_epochs)
-    order = reading_order(mixture, seed)
-    row, epoch = order.column("row").to_numpy(), order.column("epoch").to_numpy()
-    first = 0
-    for source, count in mixture.rows.items():
-        mine = (row >= first) & (row < first + count)
-        assert mine.sum() == mixture.reads[source]
+def test_order_reads_each_source_in_whole_passes_and_no_row_ahead_of_its_turn(rows, budget, max_epochs):
+    planned = reads_of(rows, {}, budget, max_epochs)
+    row, epoch = order_of(planned)
+    assert len(row) == sum(source.reads for source in planned)
+    assert len(row) * 10 <= budget
+    assert len(row) * 10 > budget - 10 or len(row) >= sum(int(max_epochs * count) for count in rows.values())
+    for source in planned:
+        mine = (row >= source.first_row) & (row < source.first_row + source.rows)
+        assert mine.sum() == source.reads
         assert all(earlier <= later for earlier, later in pairwise(epoch[mine].tolist()))
-        for nth in range(mixture.reads[source] // count):
-            assert sorted(row[mine][epoch[mine] == nth]) == list(range(first, first + count))
-        first += count
+        for nth in range(source.passes):
+            whole = range(source.first_row, source.first_row + source.rows)
+            assert sorted(row[mine][epoch[mine] == nth]) == list(whole)
+        times = Counter((row[mine] - source.first_row).tolist())
+        assert source.times_read(0, source.rows).tolist() == [times[number] for number in range(source.rows)]
 
 
-def test_shares_are_realised_within_a_tenth_of_a_percent_in_every_tenth_of_the_order():
+@settings(deadline=None)
+@given(shares=st.lists(st.integers(1, 1000), min_size=1, max_size=8), total=st.integers(100, 2000))
+def test_every_beginning_of_the_order_holds_the_mixture_to_three_rows(shares, total):
+    weights = {f"s{number}": float(share) for number, share in enumerate(shares)}
+    rows = {source: total for source, _ in weights.items()}
+    planned = reads_of(rows, weights, total * 10, max_epochs=4)
+    row, _ = order_of(planned)
+    sources = row // total
+    for number, source in enumerate(planned):
+        counts = np.cumsum(sources == number)
+        expected = np.arange(1, len(row) + 1) * source.reads / len(row)
+        assert np.abs(counts - expected).max() <= 3
+
+
+def test_shares_are_realised_within_a_tenth_of_a_percent():
     weights = {"a": 0.6, "b": 0.3, "c": 0.1}
-    mixture = plan_mixture(dict.fromkeys("abc", 20_000), weights, asked=50_000, max_epochs=4)
-    for source, share in weights.items():
-        assert abs(mixture.reads[source] / mixture.total_reads - share) < 0.001
-    row = reading_order(mixture, 1).column("row").to_numpy()
-    for stretch in np.split(row, 10):
-        assert abs((stretch < 20_000).mean() - 0.6) < 0.03
+    rows = dict.fromkeys("abc", 20_000)
+    counted = np.random.default_rng(1).integers(1, 256, 60_000).astype(np.uint32)
+    available = {
+        source: int(counted[20_000 * place : 20_000 * (place + 1)].sum()) for place, source in enumerate("abc")
+    }
+    mixture = plan_mixture(available, weights, budget=5_000_000, max_epochs=4)
+    planned = plan_reads(mixture, rows, counted, run_seed=1)
+    read, _ = order_of(planned)
+    total = counted[read].sum()
+    assert 5_000_000 - 256 < total <= 5_000_000
+    for place, source in enumerate("abc"):
+        mine = counted[read[read // 20_000 == place]].sum()
+        assert mine == planned[place].tokens
+        assert abs(mine / total - weights[source]) < 0.0001
 
 
 def test_another_seed_reads_the_same_rows_in_another_order():
-    mixture = plan_mixture({"a": 50, "b": 50}, {}, asked=100, max_epochs=1)
-    one, two = (reading_order(mixture, seed).column("row").to_numpy() for seed in (1, 2))
+    mixture = plan_mixture({"a": 50, "b": 50}, {}, budget=100, max_epochs=1)
+    one, two, again = (
+        order_of(plan_reads(mixture, {"a": 50, "b": 50}, np.ones(100, dtype=np.uint32), seed))[0] for seed in (1, 2, 1)
+    )
     assert sorted(one) == sorted(two) == list(range(100))
     assert one.tolist() != two.tolist()
-    assert one.tolist() == reading_order(mixture, 1).column("row").to_pylist()
+    assert one.tolist() == again.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 8, 9, 255, 256, 257, 1000, 4097])
+def test_permutations_are_bijections_that_can_be_turned_around(count: int):
+    for seed in (0, 1, 2**64 - 1):
+        order = permuted(0, count, count, seed)
+        assert sorted(order.tolist()) == list(range(count))
+        assert places(order, count, seed).tolist() == list(range(count))
+        middle = count // 2
+        assert permuted(middle, count, count, seed).tolist() == order[middle:].tolist()
+
+
+def test_all_orders_of_five_things_are_equally_likely():
+    times = 100
+    found = Counter(tuple(permuted(0, 5, 5, seed * 7919).tolist()) for seed in range(120 * times))
+    square = sum((found[order] - times) ** 2 / times for order in permutations(range(5)))
+    assert square < 173.6  # the 99.9% point at 119 degrees of freedom
+
+
+def test_a_row_comes_anywhere_and_neighbours_part():
+    count, seeds = 1000, 2000
+    where = np.array([permuted(0, count, count, seed) for seed in range(seeds)])
+    firsts = np.bincount(where[:, 0] // 50, minlength=20)
+    assert ((firsts - seeds / 20) ** 2 / (seeds / 20)).sum() < 43.8  # the 99.9% point at 19 degrees of freedom
+    steps = np.bincount((where[:, 1] - where[:, 0]) % count // 50, minlength=20)
+    assert ((steps - seeds / 20) ** 2 / (seeds / 20)).sum() < 43.8  # the 99.9% point at 19 degrees of freedom
 
 
 def test_permutation_is_pinned():
     # A golden value: another order here would silently change every run.
-    assert permutation(8, 42).tolist() == [7, 1, 6, 4, 3, 5, 0, 2]
+    assert permuted(0, 8, 8, 42).tolist() == [5, 4, 0, 7, 6, 3, 2, 1]
 
 
 def test_temperature_decides_where_no_weights_do():
-    assert plan_mixture({"a": 400, "b": 100}, {}, asked=300, max_epochs=4, temperature=2).reads == {"a": 200, "b": 100}
-    assert plan_mixture({"a": 400, "b": 100}, {}, asked=300, max_epochs=4, temperature=1).reads == {"a": 240, "b": 60}
+    sizes = {"a": 400, "b": 100}
+    assert plan_mixture(sizes, {}, budget=300, max_epochs=4, temperature=2).targets == {"a": 200, "b": 100}
+    assert plan_mixture(sizes, {}, budget=300, max_epochs=4, temperature=1).targets == {"a": 240, "b": 60}
 
 
 def test_many_epochs_need_a_word():

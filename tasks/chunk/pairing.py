@@ -1,0 +1,238 @@
+"""Which stretches of text make a pair: consecutive sentences, and such as were exchanged or joined.
+
+Plain arrays of places in a block's tokens; what rows of pairs are is told in `pairs`.
+
+Shapes: D documents, P pairs, S stretches.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tasks.kernels import kernel
+
+_NEAREST = 64
+"""Pairs of like length that are tried for an exchange, and stretches of one document that are passed over."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Both stretches of P pairs as tokens [begin, end) of a block; an empty second one stands for none. Arrays [P]."""
+
+    a_document: np.ndarray
+    a_begin: np.ndarray
+    a_end: np.ndarray
+    b_document: np.ndarray
+    b_begin: np.ndarray
+    b_end: np.ndarray
+    is_next: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.a_begin)
+
+    @property
+    def a_length(self) -> np.ndarray:
+        """Tokens of the first stretches."""
+        return self.a_end - self.a_begin
+
+    @property
+    def b_length(self) -> np.ndarray:
+        """Tokens of the second stretches, 0 where there is none."""
+        return self.b_end - self.b_begin
+
+    def take(self, which: np.ndarray) -> "Pairs":
+        """Some of them."""
+        return Pairs(**{name: column[which] for name, column in vars(self).items()})
+
+
+def gather(
+    begins: np.ndarray,
+    ends: np.ndarray,
+    counts: np.ndarray,
+    capacity: int,
+    short_row_share: float,
+    key: np.uint64,
+    drawn: int,
+) -> Pairs:
+    """Pairs of consecutive sentences of each document, all that follow each other.
+
+    `ends` are the sentences' ends, `counts` [D] how many each document has; `drawn` is how many pairs of the source
+    came before, so that each has random numbers of its own.
+    """
+    document = np.repeat(np.arange(len(counts)), counts)
+    starts = np.empty_like(ends)
+    starts[1:] = ends[:-1]
+    opening = np.cumsum(counts) - counts
+    starts[opening[counts > 0]] = begins[counts > 0]
+    lengths = ends - starts
+    parts = np.where(lengths > capacity, -(-lengths // (capacity // 2)), 1)
+    sentence = np.repeat(np.arange(len(ends)), parts)
+    nth = np.arange(len(sentence)) - np.repeat(np.cumsum(parts) - parts, parts) + 1
+    ends, document = starts[sentence] + lengths[sentence] * nth // parts[sentence], document[sentence]
+    first, middle, last, owner = _gather(begins, ends, document, capacity, short_row_share, key, drawn)
+    return Pairs(owner, first, middle, owner, middle, last, np.ones(len(first), dtype=bool))
+
+
+def join_singles(pairs: Pairs, documents: np.ndarray, capacity: int) -> Pairs:
+    """The pairs in their order, where two without a second stretch become one: the longest first, each with the longest
+    that fits and is of another document. The earlier of two is the first stretch."""
+    singles = np.flatnonzero(pairs.b_length == 0)
+    partner = _partners(pairs.a_length[singles], documents[pairs.a_document[singles]], capacity, _NEAREST)
+    found = np.flatnonzero(partner > np.arange(len(singles)))
+    first, second = singles[found], singles[partner[found]]
+    changed = {name: column.copy() for name, column in vars(pairs).items()}
+    for side in ("document", "begin", "end"):
+        changed[f"b_{side}"][first] = changed[f"a_{side}"][second]
+    changed["is_next"][first] = False
+    kept = np.ones(len(pairs), dtype=bool)
+    kept[second] = False
+    return Pairs(**changed).take(np.flatnonzero(kept))
+
+
+def exchange(pairs: Pairs, documents: np.ndarray, capacity: int, key: np.uint64) -> Pairs:
+    """The pairs with as many second stretches exchanged as make half of the labels false.
+
+    Two exchange when both rows hold what they get and neither gets a stretch of its own document. Where so many do not
+    exist, fewer labels are false.
+    """
+    following = np.flatnonzero((pairs.b_length > 0) & pairs.is_next)
+    a, b = pairs.a_length[following], pairs.b_length[following]
+    draws = _mixed(pairs.a_begin[following].astype(np.uint64) ^ _mixed_one(key))
+    by_length = np.lexsort((draws, b))
+    document = documents[pairs.a_document[following]]
+    left, right = _couples(a[by_length], b[by_length], document[by_length], capacity, _NEAREST)
+    false_already = int(((pairs.b_length > 0) & ~pairs.is_next).sum())
+    wanted = max(0, ((len(following) + false_already) // 2 - false_already + 1) // 2)
+    chosen = np.argsort(_mixed(draws[by_length[left]]), kind="stable")[:wanted]
+    one, other = following[by_length[left[chosen]]], following[by_length[right[chosen]]]
+    changed: dict[str, np.ndarray] = {}
+    for side in ("b_document", "b_begin", "b_end"):
+        column = getattr(pairs, side).copy()
+        column[one], column[other] = column[other], column[one]
+        changed[side] = column
+    is_next = pairs.is_next.copy()
+    is_next[one] = is_next[other] = False
+    return replace(pairs, **changed, is_next=is_next)
+
+
+def _mixed_one(number: np.uint64) -> np.uint64:
+    return _mixed(np.array([number], dtype=np.uint64))[0]
+
+
+@kernel
+def _mix(number: np.uint64) -> np.uint64:
+    """The finaliser of SplitMix64 (Steele et al. 2014)."""
+    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return number ^ (number >> np.uint64(31))
+
+
+@kernel
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    mixed = np.empty_like(numbers)
+    for place in range(len(numbers)):
+        mixed[place] = _mix(numbers[place] + np.uint64(0x9E3779B97F4A7C15))
+    return mixed
+
+
+@kernel
+def _drawn(key: np.uint64, counter: int, bound: int) -> int:
+    """A random number in [0, bound) for bounds below 2^32."""
+    number = _mix(key + np.uint64(counter) * np.uint64(0x9E3779B97F4A7C15))
+    return int(((number >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
+
+
+@kernel
+def _gather(
+    begins: np.ndarray,
+    ends: np.ndarray,
+    document: np.ndarray,
+    capacity: int,
+    short_row_share: float,
+    key: np.uint64,
+    drawn: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(begin, end of the first stretch, end of the second, document) of each pair, from the ends of sentences."""
+    first = np.empty(len(ends), dtype=np.int64)
+    middle = np.empty(len(ends), dtype=np.int64)
+    last = np.empty(len(ends), dtype=np.int64)
+    owner = np.empty(len(ends), dtype=np.int64)
+    found = 0
+    sentence = 0
+    short = int(short_row_share * (1 << 31))
+    while sentence < len(ends):
+        mine = document[sentence]
+        begin = begins[mine] if sentence == 0 or document[sentence - 1] != mine else ends[sentence - 1]
+        target = capacity
+        if _drawn(key, 3 * (drawn + found), 1 << 31) < short:
+            target = 2 + _drawn(key, 3 * (drawn + found) + 1, capacity - 1)
+        stop = sentence + 1
+        while stop < len(ends) and document[stop] == mine and ends[stop] - begin <= target:
+            stop += 1
+        split = stop - 1
+        if stop - sentence > 1:
+            split = sentence + _drawn(key, 3 * (drawn + found) + 2, stop - sentence - 1)
+        first[found], middle[found], last[found] = begin, ends[split], ends[stop - 1]
+        owner[found] = mine
+        found += 1
+        sentence = stop
+    return first[:found].copy(), middle[:found].copy(), last[:found].copy(), owner[:found].copy()
+
+
+@kernel
+def _partners(lengths: np.ndarray, documents: np.ndarray, capacity: int, most_passed: int) -> np.ndarray:
+    """The partner of each stretch [S], -1 without one: the longest stretch first, with the longest that fits.
+
+    A stretch passes over `most_passed` of its own document at most, lest a long document takes the square of the time.
+    """
+    partner = np.full(len(lengths), -1, dtype=np.int64)
+    newest = np.full(capacity + 2, -1, dtype=np.int64)  # length -> a waiting stretch of that length
+    older = np.full(len(lengths), -1, dtype=np.int64)
+    for stretch in range(len(lengths) - 1, -1, -1):
+        older[stretch] = newest[lengths[stretch]]
+        newest[lengths[stretch]] = stretch
+    longest = capacity
+    while longest > 0:
+        stretch = newest[longest]
+        if stretch < 0:
+            longest -= 1
+            continue
+        newest[longest] = older[stretch]
+        passed = 0
+        for length in range(min(longest, capacity - longest), 0, -1):
+            before, other = -1, newest[length]
+            while other >= 0 and documents[other] == documents[stretch] and passed < most_passed:
+                before, other = other, older[other]
+                passed += 1
+            if passed == most_passed:
+                break
+            if other >= 0:
+                if before < 0:
+                    newest[length] = older[other]
+                else:
+                    older[before] = older[other]
+                partner[stretch], partner[other] = other, stretch
+                break
+    return partner
+
+
+@kernel
+def _couples(
+    a: np.ndarray, b: np.ndarray, document: np.ndarray, capacity: int, nearest: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Disjoint couples of pairs that may exchange their second stretches; the pairs come sorted by these' length."""
+    taken = np.zeros(len(a), dtype=np.bool_)
+    left = np.empty(len(a) // 2, dtype=np.int64)
+    right = np.empty(len(a) // 2, dtype=np.int64)
+    found = 0
+    for one in range(len(a)):
+        if taken[one]:
+            continue
+        for other in range(one + 1, min(one + 1 + nearest, len(a))):
+            fits = a[one] + b[other] <= capacity and a[other] + b[one] <= capacity
+            if not taken[other] and fits and document[one] != document[other]:
+                left[found], right[found] = one, other
+                taken[one] = taken[other] = True
+                found += 1
+                break
+    return left[:found].copy(), right[:found].copy()

@@ -1,0 +1,67 @@
+"""The format of rows from a vocabulary, and whether the vocabulary has what the objective needs."""
+
+from model.errors import InputError
+from model.row_format import RowFormat
+from model.span_lengths import corrupted_lengths, raw_length
+from tasks.chunk.config import ChunkConfig
+from tasks.tokenizer import Tokenizer
+
+
+def row_format(tokenizer: Tokenizer, config: ChunkConfig) -> RowFormat:
+    """What a trainer must know of rows in this vocabulary.
+
+    Raises InputError where it lacks BERT's special tokens or has fewer sentinels than a row has spans.
+    """
+    if config.objective == "masked_lm":
+        _check_pairs(tokenizer)
+    elif config.objective == "span_corruption":
+        _check_sentinels(len(tokenizer.sentinels), config)
+    return RowFormat(
+        objective=config.objective,
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        eos=tokenizer.eos,
+        pad=tokenizer.pad,
+        cls=tokenizer.cls,
+        sep=tokenizer.sep,
+        mask=tokenizer.mask,
+        sentinels=tokenizer.sentinels,
+        special=tokenizer.special,
+    )
+
+
+def _check_pairs(tokenizer: Tokenizer) -> None:
+    ids = {"[CLS]": tokenizer.cls, "[SEP]": tokenizer.sep, "[MASK]": tokenizer.mask}
+    missing = [name for name, number in ids.items() if number < 0]
+    if missing:
+        raise InputError(
+            f"chunk: objective = masked_lm lays rows out as [CLS] A [SEP] B [SEP] and hides tokens behind [MASK], and"
+            f" the vocabulary has no {', '.join(missing)}. Add them with vocab.special_tokens ="
+            f' ["[CLS]", "[SEP]", "[MASK]"], or take a vocabulary that has them.'
+        )
+
+
+def _check_sentinels(sentinels: int, config: ChunkConfig) -> None:
+    needed = config.noise_spans
+    if needed <= sentinels:
+        return
+    longest = _longest_input(sentinels, config)
+    shorter = f"train.model.context = {longest} or less" if longest >= 8 else "other rows will not do"
+    raise InputError(
+        f"chunk: objective = span_corruption takes {needed} spans out of a row of {config.row_length} tokens (an input"
+        f" of {config.input_length}), each leaves a sentinel of its own, and the vocabulary has {sentinels} sentinels."
+        f" Set vocab.sentinels = {needed} or more, or shorten the rows ({shorter})."
+    )
+
+
+def _longest_input(sentinels: int, config: ChunkConfig) -> int:
+    """The longest input whose spans the sentinels can stand for, 0 where there is none."""
+    inputs, most = 0, config.input_length or 0
+    while inputs < most:
+        middle = (inputs + most + 1) // 2
+        raw = raw_length(middle, config.noise_density, config.mean_noise_span)
+        if corrupted_lengths(raw, config.noise_density, config.mean_noise_span).spans <= sentinels:
+            inputs = middle
+        else:
+            most = middle - 1
+    return inputs

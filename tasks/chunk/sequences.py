@@ -1,0 +1,96 @@
+"""SEQUENCES and SPANS as files of a fixed number of rows, so that their layout is a function of the data."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from model.row_format import RowFormat
+from model.schema import sequences_schema
+from tasks.chunk.packing import Packed
+from tasks.chunk.tokenizing import token_dtype
+from tasks.parts import unit_name
+from tasks.schema import SPANS
+from tasks.workspace import Workspace, table_file_name
+
+
+class SequenceWriter:
+    """Gathers rows and their spans into parts. What each row takes of the budget goes to a file of `scratch`."""
+
+    def __init__(
+        self, workspace: Workspace, scratch: Path, row_length: int, part_bytes: int, row_format: RowFormat
+    ) -> None:
+        self._workspace = workspace
+        self._schema = sequences_schema(row_length, row_format.vocab_size, row_format)
+        self._dtype = token_dtype(row_format.vocab_size)
+        self._part_rows = max(1, part_bytes // (row_length * np.dtype(self._dtype).itemsize))
+        self._waiting: list[tuple[str, Packed]] = []
+        self._waiting_rows = 0
+        self._spans: list[pa.Table] = []
+        self._counted = (scratch / "counted.u32").open("wb")
+        self.names: list[str] = []
+        """Files of SEQUENCES written so far."""
+        self.rows = 0
+        """Rows taken so far, which is the id of the next one."""
+        self.spans = 0
+        """Segments taken so far."""
+
+    def add(self, source: str, packed: Packed) -> None:
+        """Take rows of one source, and spans in order (of these rows or later ones)."""
+        if packed.spans.num_rows:
+            self._spans.append(packed.spans)
+            self.spans += packed.spans.num_rows
+        self._counted.write(packed.counted.astype("<u4").tobytes())
+        self.rows += len(packed.rows)
+        begin = 0
+        while begin < len(packed.rows):
+            taken = packed.slice(begin, begin + self._part_rows - self._waiting_rows)
+            self._waiting.append((source, taken))
+            self._waiting_rows += len(taken.rows)
+            begin += len(taken.rows)
+            if self._waiting_rows == self._part_rows:
+                self._write()
+
+    def finish(self) -> np.ndarray:
+        """Write what is left as the last part; without any row, one empty part, so that the table exists.
+
+        Returns the tokens of the budget that each row takes, u32[rows] as a memory map.
+        """
+        if self._waiting_rows or not self.names:
+            self._write()
+        self._counted.close()
+        if not self.rows:
+            return np.zeros(0, dtype=np.uint32)
+        return np.memmap(self._counted.name, dtype="<u4", mode="r")
+
+    def _write(self) -> None:
+        index = len(self.names)
+        first = index * self._part_rows
+        name = table_file_name("sequences", unit_name(index))
+        spans = pa.concat_tables([SPANS.empty_table(), *self._spans]).combine_chunks()
+        mine = int(np.searchsorted(spans.column("row").to_numpy(), first + self._waiting_rows))
+        self._spans = [spans.slice(mine)] if mine < spans.num_rows else []
+        if self._workspace.finished(unit_name(index)) is None:
+            with self._workspace.unit(unit_name(index)) as unit:
+                unit.write_table("sequences", self._table(first), name)
+                unit.write_table("spans", spans.slice(0, mine), table_file_name("spans", unit_name(index)))
+        self.names.append(name)
+        self._waiting, self._waiting_rows = [], 0
+
+    def _table(self, first: int) -> pa.Table:
+        count = self._waiting_rows
+        flat = [packed.rows.reshape(-1).astype(self._dtype, copy=False) for _, packed in self._waiting]
+        values = pa.array(np.concatenate([np.zeros(0, self._dtype), *flat]))
+        sources = [source for source, packed in self._waiting for _ in range(len(packed.rows))]
+        columns = {
+            "row": np.arange(first, first + count, dtype=np.int64),
+            "source": pa.array(sources, pa.string()).dictionary_encode(),
+            "tokens": pa.FixedSizeListArray.from_arrays(values, type=self._schema.field("tokens").type),
+            "loss_start": np.zeros(count, dtype=np.int32),
+        }
+        if "second_start" in self._schema.names:
+            starts = [packed.second_start for _, packed in self._waiting if packed.second_start is not None]
+            labels = [packed.is_next for _, packed in self._waiting if packed.is_next is not None]
+            columns["second_start"] = np.concatenate([np.zeros(0, dtype=np.int32), *starts])
+            columns["is_next"] = pa.chunked_array(labels, pa.bool_())
+        return pa.table(columns, schema=self._schema)
