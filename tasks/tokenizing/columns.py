@@ -1,0 +1,213 @@
+"""Rows of text at once: cut into stretches, looked up in the cache, and what is not there merged or segmented.
+
+The stretches of a row go in blocks through these steps. A step is one loop over a block, since a call that takes arrays
+costs numba more than the whole work on a stretch (measured: 250 ns a stretch with calls, 60 without). What was missing
+enters the cache behind its block, so that no line changes between being found and being read.
+"""
+
+import numpy as np
+
+from tasks.kernels import kernel
+from tasks.tokenizing.borders import MARK, character, cut, joined
+from tasks.tokenizing.merging import SHORT, merge_long, merge_short
+from tasks.tokenizing.merging import spell as spell_symbol
+from tasks.tokenizing.stretch_cache import BITS_ID, IDS, MASK_ID, MOST_BYTES, MOST_IDS, ids_in, keep, look_up, own_of
+from tasks.tokenizing.viterbi import RESET, is_safe, margin_of, safe_exponent, segment, spell, write_path
+
+BLOCK = 512
+WRITTEN_AT_ONCE = 3
+"""Ids that a word of a cache line holds; so many are written, and those too many are overwritten."""
+_BLANK = np.uint8(0x20)
+_ZERO = np.float32(0.0)
+
+
+@kernel
+def merge_rows(merges, bits, cache, data, words, offsets, leading_blank, closing, target, ends):
+    """Ids of rows of text under BPE into `target`, the end of each row's into `ends`; returns how many there are.
+
+    `closing` is an id behind each row, -1 for none. `target` has room for an id a byte (three, where a blank is spelled
+    in bytes), two a row, and `WRITTEN_AT_ONCE` more.
+    """
+    borders, alone = np.empty(BLOCK + 1, np.int64), np.empty(BLOCK, np.int32)
+    lines = np.empty(BLOCK, np.int64)
+    scratch = np.empty((4, SHORT), np.int32)
+    missing = np.empty((BLOCK, 3), np.int64)
+    filled = np.int64(0)
+    for row in range(offsets.size - 1):
+        position, end = offsets[row], offsets[row + 1]
+        if leading_blank and position < end and character(data, position)[0] != MARK:
+            opening = _opening(data, position, end, bits, borders, alone)
+            filled = _merge(merges, opening, 0, opening.size, scratch, target, filled)
+            position += opening.size - 1
+        while position < end:
+            count, position = cut(data, position, end, bits, borders, alone)
+            look_up(cache, data, words, borders, alone, count, lines)
+            filled = _merge_block(merges, cache, data, borders, alone, lines, count, scratch, missing, target, filled)
+        if closing >= 0:
+            target[filled] = closing
+            filled += 1
+        ends[row] = filled
+    return filled
+
+
+@kernel
+def _merge_block(merges, cache, data, borders, alone, lines, count, scratch, missing, target, filled):
+    missed = 0
+    symbols, byte_ids = merges.symbols, merges.byte_ids
+    for stretch in range(count):
+        line = lines[stretch]
+        if line >= 0:
+            number = ids_in(cache[line])
+            for word in range(IDS, IDS + (number + 2) // 3):
+                packed = cache[line + word]
+                target[filled] = packed & MASK_ID
+                target[filled + 1] = (packed >> BITS_ID) & MASK_ID
+                target[filled + 2] = packed >> (BITS_ID + BITS_ID)
+                filled += 3
+            filled += number - (number + 2) // 3 * 3
+        elif alone[stretch] >= 0:
+            symbol = symbols[alone[stretch]]
+            if 0 <= symbol < merges.vocab_size:
+                target[filled] = symbol
+                filled += 1
+            elif alone[stretch] == _BLANK:
+                filled = spell_symbol(merges, data, borders[stretch], target, filled)
+            else:
+                for position in range(borders[stretch], borders[stretch + 1]):
+                    target[filled] = byte_ids[data[position]]
+                    filled += 1
+        else:
+            begin = filled
+            filled = _merge(merges, data, borders[stretch], borders[stretch + 1], scratch, target, filled)
+            if borders[stretch + 1] - borders[stretch] <= MOST_BYTES and filled - begin <= MOST_IDS:
+                missing[missed, 0], missing[missed, 1], missing[missed, 2] = stretch, begin, filled
+                missed += 1
+    for index in range(missed):
+        start = borders[missing[index, 0]]
+        size = borders[missing[index, 0] + 1] - start
+        keep(cache, data, start, size, target, missing[index, 1], missing[index, 2], 0)
+    return filled
+
+
+@kernel
+def _merge(merges, data, start, end, scratch, target, filled):
+    if end - start <= SHORT:
+        return merge_short(merges, data, start, end, scratch, target, filled)
+    return merge_long(merges, data, start, end, target, filled)
+
+
+@kernel
+def segment_rows(lattice, bits, cache, data, words, offsets, leading_blank, closing, target, ends):
+    """The same under Unigram."""
+    borders, alone = np.empty(BLOCK + 1, np.int64), np.empty(BLOCK, np.int32)
+    lines = np.empty(BLOCK, np.int64)
+    missing = np.empty((BLOCK, 4), np.int64)
+    sums = np.empty((2, MOST_BYTES + 1))
+    filled = np.int64(0)
+    for row in range(offsets.size - 1):
+        position, end = offsets[row], offsets[row + 1]
+        total = _ZERO
+        if leading_blank and position < end and character(data, position)[0] != MARK:
+            opening = _opening(data, position, end, bits, borders, alone)
+            total, filled = _segment(lattice, opening, 0, opening.size, total, target, filled)
+            position += opening.size - 1
+        while position < end:
+            count, position = cut(data, position, end, bits, borders, alone)
+            look_up(cache, data, words, borders, alone, count, lines)
+            total, filled = _segment_block(
+                lattice, cache, data, borders, alone, lines, count, sums, missing, total, target, filled
+            )
+        if closing >= 0:
+            target[filled] = closing
+            filled += 1
+        ends[row] = filled
+    return filled
+
+
+@kernel
+def _segment_block(lattice, cache, data, borders, alone, lines, count, sums, missing, total, target, filled):
+    """(sum at the block's end, how far `target` is filled)."""
+    missed = 0
+    singles, scores, byte_ids = lattice.singles, lattice.scores, lattice.byte_ids
+    for stretch in range(count):
+        line = lines[stretch]
+        size = borders[stretch + 1] - borders[stretch]
+        if line >= 0 and is_safe(lattice.largest, own_of(cache[line]), total, size):
+            number = ids_in(cache[line])
+            for index in range(number):
+                piece = (cache[line + IDS + index // 3] >> (BITS_ID * np.uint64(index % 3))) & MASK_ID
+                target[filled + index] = piece
+                total = np.float32(scores[piece] + total)
+            filled += number
+        elif alone[stretch] == MARK:
+            total = _ZERO
+            filled = spell(lattice, data, borders[stretch], target, filled)
+        elif alone[stretch] >= 0:
+            piece = singles[alone[stretch]]
+            if total < -RESET or total > RESET:
+                total = _ZERO
+            if piece >= 0:
+                total = np.float32(scores[piece] + total)
+                target[filled] = piece
+                filled += 1
+            else:
+                total = np.float32(lattice.unknown_score + total)
+                if alone[stretch] == _BLANK:
+                    filled = spell(lattice, data, borders[stretch], target, filled)
+                else:
+                    for position in range(borders[stretch], borders[stretch + 1]):
+                        target[filled] = byte_ids[data[position]]
+                        filled += 1
+        else:
+            before, begin = total, filled
+            total, filled = _segment(lattice, data, borders[stretch], borders[stretch + 1], total, target, filled)
+            if line < 0 and size <= MOST_BYTES and filled - begin <= MOST_IDS:
+                margin = margin_of(lattice, data, borders[stretch], borders[stretch + 1], sums[0], sums[1])
+                exponent = safe_exponent(margin, size)
+                again = before
+                for index in range(begin, filled):
+                    again = np.float32(scores[target[index]] + again)
+                # Not so where a character is spelled in bytes, whose scores are no numbers.
+                if again == total and is_safe(lattice.largest, exponent, before, size):
+                    missing[missed, 0], missing[missed, 1], missing[missed, 2] = stretch, begin, filled
+                    missing[missed, 3] = exponent
+                    missed += 1
+    for index in range(missed):
+        start = borders[missing[index, 0]]
+        size = borders[missing[index, 0] + 1] - start
+        keep(cache, data, start, size, target, missing[index, 1], missing[index, 2], missing[index, 3])
+    return total, filled
+
+
+@kernel
+def _segment(lattice, data, start, end, total, target, filled):
+    size = end - start
+    best, starts, ids = np.empty(size + 1, np.float32), np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
+    total = segment(lattice, data, start, end, total, best, starts, ids)
+    return total, write_path(lattice, data, start, end, starts, ids, target, filled)
+
+
+@kernel
+def _opening(data, start, end, bits, borders, alone):
+    """The bytes of a text's first stretch behind the blank that is put before it."""
+    stop = start
+    if joined(bits, _BLANK, character(data, start)[0]):
+        stop = _first_end(data, start, end, bits, borders, alone)
+    opening = np.empty(stop - start + 1, np.uint8)
+    opening[0] = _BLANK
+    opening[1:] = data[start:stop]
+    return opening
+
+
+@kernel
+def _first_end(data, start, end, bits, borders, alone):
+    reach = start
+    while reach < end:
+        # A stretch of any length is one stretch; the first 64 bytes are enough for nearly all.
+        reach = min(end, max(reach + 64, start + 2 * (reach - start)))
+        while reach < end and data[reach] & 0xC0 == 0x80:
+            reach += 1
+        count, _ = cut(data, start, reach, bits, borders[:3], alone)
+        if count > 1:
+            return borders[1]
+    return end

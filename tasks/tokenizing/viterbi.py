@@ -1,0 +1,207 @@
+"""The best segmentation under a Unigram model, with SentencePiece's rounding (`unigram_model.cc`, `EncodeOptimized`).
+
+It sums scores in single precision from the beginning of a text, so that near-ties fall differently a million characters
+on: 2^16 has a spacing of 1/128. Every path passes a border of stretches, so the sum at the border is all that a stretch
+must know of what stood before it, and the same programme, run on the stretch from that sum, makes the same choices.
+
+A kept segmentation may stand in for the programme where rounding cannot turn its choice. A path of k tokens whose sums
+stay below 2^e is off by k 2^(e-25) at most, so the best path, m ahead of the second in exact arithmetic, is chosen
+where m > 2 k 2^(e-25); k is at most the stretch's number of bytes. A factor of two is on top of that.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.kernels import kernel
+from tasks.tokenizing.borders import character
+from tasks.tokenizing.pieces import BLANK, CODE_POINTS, Pieces
+from tasks.tokenizing.trie import build_trie, id_at, step
+
+F32 = npt.NDArray[np.float32]
+I32 = npt.NDArray[np.int32]
+
+RESET = np.float32(100_000.0)
+"""A sum beyond this is set back to 0 (`kScoreResetThreshold`)."""
+_LARGEST_EXPONENT = 17
+"""2^17 is above RESET, so no larger sum occurs."""
+SHORT = 32
+"""Bytes of a stretch up to which its margin is measured."""
+_BLANK = 0x20
+_FAR = -1e300
+
+
+class Lattice(NamedTuple):
+    """A Unigram vocabulary in arrays."""
+
+    units: I32
+    """The trie of `trie.py`."""
+    singles: I32
+    """Code point -> id of the piece of this character alone, -1 where there is none; int32 [0x110000]."""
+    scores: F32
+    """By id; not a number for bytes, which spell characters of the unknown score."""
+    unknown_score: np.float32
+    largest: np.float64
+    """The largest absolute score of one token."""
+    byte_ids: I32
+    blank_bytes: I32
+
+
+def lattice_of(pieces: Pieces) -> Lattice:
+    """The arrays of a Unigram vocabulary."""
+    singles = np.full(CODE_POINTS, -1, np.int32)
+    for letter, number in pieces.characters():
+        singles[ord(letter)] = number
+    largest = max(abs(float(pieces.unknown_score)), float(np.abs(pieces.scores[list(pieces.ids.values())]).max()))
+    scores = pieces.scores.copy()
+    scores[pieces.byte_ids] = np.nan
+    return Lattice(
+        build_trie({piece.encode(): number for piece, number in pieces.ids.items()}),
+        singles,
+        scores,
+        pieces.unknown_score,
+        np.float64(largest),
+        pieces.byte_ids,
+        pieces.byte_ids[list(BLANK.encode())],
+    )
+
+
+@kernel
+def safe_exponent(margin, size):
+    """The largest e, at most 17, for which a margin rules out another choice below 2^e; 0 where none is."""
+    power = 2.0**_LARGEST_EXPONENT
+    exponent = _LARGEST_EXPONENT
+    while exponent > 0 and margin <= 4.0 * size * power / 33554432.0:
+        power *= 0.5
+        exponent -= 1
+    return exponent
+
+
+@kernel
+def is_safe(largest, exponent, total, size):
+    """Whether sums of a stretch of `size` bytes from `total` stay below 2^exponent, and are not reset within it."""
+    reach = abs(np.float64(total)) + size * largest
+    return reach < np.float64(np.int64(1) << exponent) and reach < 100_000.0 and exponent > 0
+
+
+@kernel
+def segment(lattice, data, start, end, total, best, starts, ids):
+    """The best path through data[start:end] from the sum `total`; returns the sum at its end.
+
+    `best` float32, `starts` and `ids` int32 have end - start + 1 values: for each border the best sum, where the token
+    that ends there begins, and its id (-1: a character without a piece).
+    """
+    size = end - start
+    for index in range(size + 1):
+        starts[index] = -1
+    best[0] = total
+    frontier = 0
+    place = 0
+    while place < size:
+        here = best[place]
+        if here < -RESET or here > RESET:
+            for index in range(place, frontier + 1):
+                if index == place or starts[index] != -1:
+                    best[index] -= here
+            here = np.float32(0.0)
+        letter = place + character(data, start + place)[1]
+        alone = False
+        node = np.int64(0)
+        reach = place
+        while reach < size:
+            node = step(lattice.units, node, data[start + reach])
+            if node < 0:
+                break
+            reach += 1
+            number = id_at(lattice.units, node)
+            if number >= 0:
+                frontier = max(frontier, reach)
+                candidate = np.float32(lattice.scores[number] + here)
+                if starts[reach] == -1 or candidate > best[reach]:
+                    best[reach], starts[reach], ids[reach] = candidate, place, number
+                alone = alone or reach == letter
+        if not alone:
+            frontier = max(frontier, letter)
+            candidate = np.float32(lattice.unknown_score + here)
+            if starts[letter] == -1 or candidate > best[letter]:
+                best[letter], starts[letter], ids[letter] = candidate, place, -1
+        place = letter
+    return best[size]
+
+
+@kernel
+def margin_of(lattice, data, start, end, first, second):
+    """How far the best path is ahead of the second best in exact arithmetic (double precision).
+
+    `first` and `second` are float64 buffers of end - start + 1 values.
+    """
+    size = end - start
+    for index in range(size + 1):
+        first[index] = _FAR
+        second[index] = _FAR
+    first[0] = 0.0
+    place = 0
+    while place < size:
+        letter = place + character(data, start + place)[1]
+        alone = False
+        node = np.int64(0)
+        reach = place
+        while reach < size:
+            node = step(lattice.units, node, data[start + reach])
+            if node < 0:
+                break
+            reach += 1
+            number = id_at(lattice.units, node)
+            if number >= 0:
+                _offer(first, second, place, reach, np.float64(lattice.scores[number]))
+                alone = alone or reach == letter
+        if not alone:
+            _offer(first, second, place, letter, np.float64(lattice.unknown_score))
+        place = letter
+    return first[size] - second[size]
+
+
+@kernel
+def _offer(first, second, place, reach, score):
+    candidate = first[place] + score
+    if candidate > first[reach]:
+        second[reach] = max(first[reach], second[place] + score)
+        first[reach] = candidate
+    elif candidate > second[reach]:
+        second[reach] = candidate
+
+
+@kernel
+def write_path(lattice, data, start, end, starts, ids, target, filled):
+    """The path that `segment` found, as ids in target[filled:]; returns how far it is filled then."""
+    # Walked from its end, the path's tokens are linked forwards in place.
+    place = np.int64(end - start)
+    following = place
+    while place > 0:
+        begin = np.int64(starts[place])
+        starts[place] = following
+        following, place = place, begin
+    begin = np.int64(0)
+    place = following
+    while begin < end - start:
+        if ids[place] >= 0:
+            target[filled] = ids[place]
+            filled += 1
+        else:
+            filled = spell(lattice, data, start + begin, target, filled)
+        begin, place = place, np.int64(starts[place])
+    return filled
+
+
+@kernel
+def spell(lattice, data, position, target, filled):
+    """The bytes of one character, as ids."""
+    if data[position] == _BLANK:
+        for index in range(3):
+            target[filled + index] = lattice.blank_bytes[index]
+        return filled + 3
+    size = character(data, position)[1]
+    for index in range(size):
+        target[filled + index] = lattice.byte_ids[data[position + index]]
+    return filled + size

@@ -1,0 +1,144 @@
+"""The kernels' parts against plain Python: merges, the trie, borders, the margin that rules rounding out."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.tokenizing.borders import border_bits, cut, joined
+from tasks.tokenizing.merging import SHORT, Merges, merge_long, merge_short, merges_of, score_ranks
+from tasks.tokenizing.pieces import Pieces, read_pieces
+from tasks.tokenizing.trie import build_trie, id_at, step
+from tasks.tokenizing.viterbi import is_safe, lattice_of, margin_of, safe_exponent, segment, write_path
+
+BYTES = np.arange(3, 259, dtype=np.int32)
+
+
+def merged_plainly(pieces: Pieces, text: str) -> list[int]:
+    """BPE as its definition says: the best pair of all, the leftmost of the best, again and again."""
+    symbols = list(text)
+    while True:
+        pairs = ["".join(pair) for pair in itertools.pairwise(symbols)]
+        known = [(-pieces.scores[pieces.ids[pair]], at) for at, pair in enumerate(pairs) if pair in pieces.ids]
+        if not known:
+            break
+        at = min(known)[1]
+        symbols[at : at + 2] = [pairs[at]]
+    ids: list[int] = []
+    for symbol in symbols:
+        spelled = symbol.replace(" ", "\u2581").encode()
+        ids += [pieces.ids[symbol]] if symbol in pieces.ids else [int(pieces.byte_ids[byte]) for byte in spelled]
+    return ids
+
+
+def merged(merges: Merges, text: str, long: bool) -> list[int]:
+    data = np.frombuffer(text.encode() or b"\0", np.uint8)
+    target = np.zeros(3 * data.size + 3, np.uint32)
+    if long:
+        filled = merge_long(merges, data, 0, data.size, target, 0)
+    else:
+        filled = merge_short(merges, data, 0, data.size, np.empty((4, SHORT), np.int32), target, 0)
+    return target[:filled].tolist()
+
+
+@st.composite
+def vocabularies(draw: st.DrawFn) -> Pieces:
+    """Pieces over few letters with few scores, so that ties are many."""
+    texts = draw(st.lists(st.text("ab é日", min_size=1, max_size=5), unique=True, min_size=1, max_size=25))
+    scores = draw(st.lists(st.sampled_from([0.0, -1.0, -2.0, -3.5]), min_size=len(texts), max_size=len(texts)))
+    all_scores = np.array([0.0] * 259 + scores, np.float32)
+    return Pieces("bpe", {text: 259 + number for number, text in enumerate(texts)}, all_scores, BYTES, False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(pieces=vocabularies(), text=st.text("ab é日x", min_size=1, max_size=12))
+def test_merges_are_those_of_the_definition(pieces: Pieces, text: str) -> None:
+    merges = merges_of(pieces)
+    expected = merged_plainly(pieces, text)
+    assert merged(merges, text, long=False) == expected
+    assert merged(merges, text, long=True) == expected
+
+
+def test_the_best_score_has_rank_0_and_minus_nothing_stands_below_nothing() -> None:
+    scores = np.array([-2.0, 0.0, -0.0, 3.0, -2.0, -1e9], np.float32)
+    assert score_ranks(scores).tolist() == [3, 1, 2, 0, 3, 4]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    keys=st.dictionaries(st.binary(min_size=1, max_size=6), st.integers(0, 1000), min_size=1, max_size=60),
+    others=st.lists(st.binary(min_size=1, max_size=7), max_size=20),
+)
+def test_the_trie_holds_its_keys_and_no_others(keys: dict[bytes, int], others: list[bytes]) -> None:
+    units = build_trie(keys)
+    for key in [*keys, *others]:
+        node = 0
+        for byte in key:
+            node = step(units, node, byte) if node >= 0 else -1
+        assert (id_at(units, node) if node >= 0 else -1) == keys.get(key, -1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    pairs=st.sets(st.tuples(st.characters(exclude_categories=["Cs"]), st.characters(exclude_categories=["Cs"]))),
+    text=st.text(min_size=1, max_size=60),
+    room=st.integers(1, 70),
+)
+def test_stretches_tile_a_text_and_keep_neighbours_together(pairs: set[tuple[str, str]], text: str, room: int) -> None:
+    pairs |= set(itertools.islice(itertools.pairwise(text.replace("\u2581", "x")), 0, 30, 2))
+    bits = border_bits(pairs)
+    data = np.frombuffer(text.encode(), np.uint8)
+    position, found = 0, []
+    while position < data.size:
+        borders, alone = np.zeros(room + 1, np.int64), np.zeros(room, np.int32)
+        count, position = cut(data, position, data.size, bits, borders, alone)
+        assert 1 <= count <= room
+        stretches = [bytes(data[start:end]).decode() for start, end in itertools.pairwise(borders[: count + 1])]
+        assert [ord(some) if len(some) == 1 else -1 for some in stretches] == alone[:count].tolist()
+        found += stretches
+    assert "".join(found) == text
+    inside = [pair for some in found for pair in itertools.pairwise(some)]
+    assert all(joined(bits, ord(left), ord(right)) for left, right in inside)
+    torn = [(left[-1], right[0]) for left, right in itertools.pairwise(found)]
+    # A full block ends a call, not a stretch, so only pairs that stand in no piece, or hold the mark, are torn.
+    assert not [pair for pair in torn if pair in pairs and "\u2581" not in pair]
+
+
+def test_ascii_pairs_share_no_bit() -> None:
+    bits = border_bits({("a", "b")})
+    held = [(left, right) for left in range(128) for right in range(128) if joined(bits, left, right)]
+    assert held == [(ord("a"), ord("b"))]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    scores=st.lists(st.floats(-8.0, -4.0, width=32), min_size=5, max_size=5),
+    total=st.floats(-99_000.0, 0.0, width=32),
+    text=st.text("ab", min_size=1, max_size=10),
+)
+def test_a_margin_that_is_safe_holds_at_any_sum(
+    assembled: Callable[..., bytes], scores: list[float], total: float, text: str
+) -> None:
+    pieces = read_pieces(assembled(1, dict(zip(["a", "b", "ab", "ba", "aba"], scores, strict=True))))
+    lattice = lattice_of(pieces)
+    data = np.frombuffer(text.encode(), np.uint8)
+
+    def path(start: float) -> list[int]:
+        buffers = (np.empty(33, kind) for kind in (np.float32, np.int32, np.int32))
+        best, starts, ids = buffers
+        segment(lattice, data, 0, data.size, np.float32(start), best, starts, ids)
+        target = np.zeros(64, np.uint32)
+        return target[: write_path(lattice, data, 0, data.size, starts, ids, target, 0)].tolist()
+
+    margin = margin_of(lattice, data, 0, data.size, np.empty(33), np.empty(33))
+    if is_safe(lattice.largest, safe_exponent(margin, data.size), np.float32(total), data.size):
+        assert path(total) == path(0.0)
+
+
+@pytest.mark.parametrize(("margin", "exponent"), [(0.0, 0), (1.0, 17), (0.25, 17), (0.03, 17), (4.0 / 2**10, 14)])
+def test_a_smaller_margin_is_safe_for_smaller_sums(margin: float, exponent: int) -> None:
+    """One byte: an error of 4 * 2^e / 2^25 at most, 1/64 at 2^17."""
+    assert safe_exponent(margin, 1) == exponent
