@@ -40,11 +40,13 @@ from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
 from tasks.sample.config import SampleConfig
 from tasks.train.config import TrainStageConfig
-from tasks.vocab.config import VocabConfig
+from tasks.vocab.config import OF_BERT, VocabConfig
 
 RECIPES = Path(__file__).parent / "recipes"
 MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
+SENTINELS_OF_T5 = 100
+"""Enough for inputs of up to 1,809 tokens; for longer ones the recipe says how many."""
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
@@ -131,7 +133,9 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
     model, chunk = dict(dict(values.get("train", {})).get("model", {})), dict(values.get("chunk", {}))
     context = int(model.get("context", GPTConfig.model_fields["context"].default))
-    shared.update(_length_of_rows(context, str(chunk.get("objective", "causal_lm"))))
+    objective = str(chunk.get("objective", "causal_lm"))
+    shared.update(_length_of_rows(context, objective))
+    values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     for stage in STAGES:
         section = dict(values.get(stage, {}))
         config = _model_within(Recipe.model_fields[stage].annotation)
@@ -152,6 +156,18 @@ def _length_of_rows(context: int, objective: str) -> dict[str, int]:
     if objective == "span_corruption":
         return {"input_length": context}
     return {"row_length": context if objective == "masked_lm" else context + 1}
+
+
+def _with_special_tokens(vocab: dict[str, Any], objective: str) -> dict[str, Any]:
+    """The vocabulary's settings with the special tokens that the objective needs, where one is trained and nothing is
+    said of them; a base has its own."""
+    if vocab.get("base") is not None:
+        return vocab
+    if objective == "masked_lm" and vocab.get("model_type") != "wordpiece":
+        return {"special_tokens": OF_BERT, **vocab}
+    if objective == "span_corruption":
+        return {"sentinels": SENTINELS_OF_T5, **vocab}
+    return vocab
 
 
 def _as_read(source: Any, origin: str) -> Any:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from flows.recipe import RECIPES, Recipe, find_recipe, load_recipe
-from flows.road import STAGES, stretch
+from flows.road import STAGES, check_objective, stretch
 from model.errors import BessemerError, RecipeError
+from tasks.vocab.config import VocabConfig
 
 MINIMAL = """
 name = "small"
@@ -47,6 +48,27 @@ def test_the_objective_decides_how_rows_follow_from_the_context(tmp_path: Path) 
     assert (chunk.input_length, chunk.row_length) == (512, 568)
     with pytest.raises(RecipeError, match="an input of 64 tokens is what corruption leaves of 70"):
         load(tmp_path, MINIMAL, "chunk.objective=span_corruption", "chunk.row_length=9")
+
+
+def test_the_objective_decides_which_special_tokens_a_vocabulary_gets_unless_the_recipe_says(tmp_path: Path) -> None:
+    def vocab(*settings: str) -> VocabConfig:
+        return load(tmp_path, MINIMAL, *settings).vocab
+
+    assert (vocab().special_tokens, vocab().sentinels) == ((), 0)
+    assert vocab("chunk.objective=masked_lm").special_tokens == ("[CLS]", "[SEP]", "[MASK]")
+    assert vocab("chunk.objective=masked_lm", "vocab.model_type=wordpiece").special_tokens == ()
+    assert vocab("chunk.objective=span_corruption").sentinels == 100
+    assert vocab("chunk.objective=span_corruption", "vocab.sentinels=200").sentinels == 200
+    assert vocab("chunk.objective=span_corruption", "vocab.base=t5.model").sentinels == 0
+
+
+def test_rows_that_nothing_here_trains_on_yet_are_refused_before_work_begins(tmp_path: Path) -> None:
+    for objective in ("masked_lm", "span_corruption"):
+        recipe = load(tmp_path, MINIMAL, f"chunk.objective={objective}")
+        check_objective(recipe, stretch(until="chunk"))
+        with pytest.raises(RecipeError, match="--until chunk"):
+            check_objective(recipe, STAGES)
+    check_objective(load(tmp_path), STAGES)
 
 
 def test_placeholders_are_filled_in_paths(tmp_path: Path) -> None:
