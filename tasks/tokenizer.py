@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
 from tasks.digests import digest_bytes
+from tasks.tokenizing.encoded import Encoded, gather, text_by_text, token_dtype
 
 MODEL_FILE = "tokenizer.model"
 MODEL_FILES = {"sentencepiece": MODEL_FILE, "byte-level": "byte_level.json", "wordpiece": "word_piece.json"}
@@ -185,6 +187,16 @@ class Tokenizer:
         """
         for ids in self.encode_batch(texts):
             yield ids, self.borders(ids)
+
+    def encode_column(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
+        """Ids of each text of a column of strings as `encode` gives them, the id `closing` behind each."""
+        if self.kind == Tokenizer.kind:
+            from tasks.tokenizing.encoder import compiled
+
+            encoder = compiled(self.model)
+            if encoder is not None:
+                return encoder.encode(texts, closing)
+        return gather(self.encode_batch(text_by_text(texts)), token_dtype(self.vocab_size), closing)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids int32 [tokens] and byte borders int64 [tokens + 1]: token i covers UTF-8 bytes [b[i], b[i + 1])."""

@@ -8,9 +8,9 @@ import pyarrow as pa
 from model.row_format import RowFormat
 from model.schema import sequences_schema
 from tasks.chunk.packing import Packed
-from tasks.chunk.tokenizing import token_dtype
 from tasks.parts import unit_name
 from tasks.schema import SPANS
+from tasks.tokenizing.encoded import token_dtype
 from tasks.workspace import Workspace, table_file_name
 
 

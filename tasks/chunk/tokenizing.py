@@ -1,6 +1,6 @@
 """Documents of one part as token ids, each closed by the end-of-text token: work that any number of threads may share.
 
-SentencePiece releases the interpreter's lock while it encodes, so threads are enough.
+The kernels and the libraries release the interpreter's lock while they encode, so threads are enough.
 """
 
 import functools
@@ -13,6 +13,7 @@ from tasks.artifact import Artifact
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
+from tasks.tokenizing.encoded import gather, text_by_text, token_dtype
 from tasks.workspace import Workspace
 
 TABLE = "tokens"
@@ -21,7 +22,8 @@ TABLE = "tokens"
 def tokenize_documents(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, workers: int) -> StageReport:
     """Write one file of tokens a part into `workspace`, a scratch one; the report counts documents, bytes, pieces.
 
-    Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token.
+    Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where a
+    vocabulary's pieces don't tell it, token_bytes large_list<u32>, too: the text that each token covers.
     """
     return map_parts(
         workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), workers, in_threads=True
@@ -31,29 +33,31 @@ def tokenize_documents(documents: Artifact, tokenizer: Tokenizer, workspace: Wor
 def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:
     """The tokens of one part's documents in their order. Pieces of one document stand side by side and count once."""
     del index
-    dtype = token_dtype(tokenizer.vocab_size)
-    texts = (text for batch in documents.to_batches() for text in batch.column("text").to_pylist())
-    arrays: list[np.ndarray] = []
-    offsets = np.zeros(documents.num_rows + 1, dtype=np.int64)
-    eos = np.array([tokenizer.eos], dtype=dtype)
-    for number, ids in enumerate(tokenizer.encode_batch(texts)):
-        arrays += [ids.astype(dtype), eos]
-        offsets[number + 1] = offsets[number] + len(ids) + 1
-    values = np.concatenate(arrays) if arrays else np.zeros(0, dtype=dtype)
+    texts = documents.column("text")
     columns = {
         "source": documents.column("source").cast(pa.string()),
         "doc_id": documents.column("doc_id"),
         "piece": documents.column("piece"),
-        "text_bytes": pc.binary_length(documents.column("text")).cast(pa.int64()),
-        "tokens": pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values)),
+        "text_bytes": pc.binary_length(texts).cast(pa.int64()),
+        **(_tokens(texts, tokenizer) if tokenizer.exact else _tokens_and_bytes(texts, tokenizer)),
     }
     table = pa.table(columns)
     return PartResult({TABLE: table}, _count(table))
 
 
-def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
-    """u16 where every id fits, else u32."""
-    return np.uint16 if vocab_size <= 1 << 16 else np.uint32
+def _tokens(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
+    encoded = tokenizer.encode_column(texts, closing=tokenizer.eos)
+    return {"tokens": pa.LargeListArray.from_arrays(pa.array(encoded.offsets), pa.array(encoded.ids))}
+
+
+def _tokens_and_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
+    found = list(tokenizer.encode_batch_with_borders(text_by_text(texts)))
+    ids = gather((ids for ids, _ in found), token_dtype(tokenizer.vocab_size), tokenizer.eos)
+    covered = gather((np.diff(borders) for _, borders in found), np.uint32, 0)
+    return {
+        "tokens": pa.LargeListArray.from_arrays(pa.array(ids.offsets), pa.array(ids.ids)),
+        "token_bytes": pa.LargeListArray.from_arrays(pa.array(covered.offsets), pa.array(covered.ids)),
+    }
 
 
 def _count(table: pa.Table) -> StageReport:

@@ -19,6 +19,8 @@ from tasks.tokenizing import encoder as encoding
 from tasks.tokenizing.encoded import Encoded
 from tasks.tokenizing.encoder import Encoder, compiled
 from tasks.tokenizing.pieces import DeclinedError
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training_bytes import train_merges
 
 UNIGRAM, BPE = 1, 2
 FIRST = 259
@@ -192,3 +194,13 @@ def test_a_piece_with_a_score_that_is_no_number_is_left_to_sentencepiece(assembl
     parsed.ParseFromString(assembled(BPE, {"a": float("nan")}))
     with pytest.raises(DeclinedError, match="not a number"):
         Encoder(parsed.SerializeToString())
+
+
+def test_a_byte_level_vocabulary_answers_in_the_same_form(text: str) -> None:
+    tokenizer = Tokenizer.of(train_merges([text], VocabConfig(vocab_size=400, model_type="byte_level")))
+    texts = ["json decoder", "", "日本語 \u2581"]
+    column = pa.chunked_array([texts[:2], texts[2:]])
+    encoded = tokenizer.encode_column(column, closing=tokenizer.eos)
+    assert encoded.ids.dtype == np.uint16
+    assert ids_of(encoded) == [[*tokenizer.encode(some), tokenizer.eos] for some in texts]
+    assert ids_of(tokenizer.encode_column(column)) == [tokenizer.encode(some) for some in texts]
