@@ -79,6 +79,10 @@ class ScheduleConfig(Strict):
     """Share of all tokens over which the rate rises."""
 
 
+NewRows = Literal["mean", "mean_noise", "random"]
+"""How the rows of pieces start that a base model does not have."""
+
+
 class TrainConfig(Strict):
     """How a model is trained, given its sequences in their order."""
 
@@ -101,6 +105,13 @@ class TrainConfig(Strict):
     """Optimizer settings."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
+    new_rows: NewRows = "mean"
+    """How the rows of an extended vocabulary start in a trained model: `mean` of the rows with which the model's own
+    vocabulary wrote the same bytes, `mean_noise` with Gaussian noise besides, `random` as in a fresh network. `mean`
+    leaves what the model knows nearly untouched, `random` takes probability from all old pieces."""
+    trainable: Literal["all", "new_rows"] = "all"
+    """What learns: `all` weights, or only the `new_rows` of an extended vocabulary while the rest stays bit for bit as
+    it was (BELLE's first phase). A second run from the result then trains all."""
     dtype: Literal["float32"] = "float32"
     """Type of weights and arithmetic."""
     threads: int = Field(default=2, ge=1, le=1024)
@@ -140,6 +151,18 @@ class TrainConfig(Strict):
         return self
 
 
+class StartingModel(Strict):
+    """A trained model to start from, and what its vocabulary has become."""
+
+    folder: Path
+    """Folder with its `model.safetensors` and `model.json`."""
+    tokenizer_digest: str
+    """Digest of the tokenizer that it was trained with: the run's own, or the one that the run's was grown from."""
+    added_pieces: Path | None = None
+    """Arrow file that names, for each piece beyond the model's rows (`id`), the ids with which the model's own
+    tokenizer wrote the same bytes (`base_ids`); none where the tokenizer is the same."""
+
+
 class TrainerRun(Strict):
     """The contents of `run.json`: what to train on, where to write, and how."""
 
@@ -159,11 +182,17 @@ class TrainerRun(Strict):
     """The network."""
     train: TrainConfig
     """The training."""
-    weights: Path | None = None
-    """Folder of a trained model to start from; random weights by default."""
+    base: StartingModel | None = None
+    """A trained model to start from; random weights by default. The optimizer starts afresh."""
 
     @model_validator(mode="after")
     def _documents_have_borders(self) -> "TrainerRun":
         if self.model.attend_within_documents and self.eos is None:
             raise ValueError("model.attend_within_documents needs eos, the token that closes every document")
+        return self
+
+    @model_validator(mode="after")
+    def _new_rows_have_a_base(self) -> "TrainerRun":
+        if self.train.trainable == "new_rows" and self.base is None:
+            raise ValueError("train.trainable = new_rows needs a trained model whose vocabulary was extended")
         return self

@@ -36,7 +36,7 @@ class SequenceReader:
     """
 
     def __init__(self, sequences: Sequence[Path], order: Path) -> None:
-        tables = [_open(path) for path in sequences]
+        tables = [open_table(path) for path in sequences]
         self._parts = [part for table in tables for part in _tokens(table)]
         lengths = {part.shape[1] for part in self._parts if len(part)}
         if len(lengths) != 1:
@@ -45,7 +45,7 @@ class SequenceReader:
         self.row_format = _common_format(sequences, tables)
         """What the files say of their rows; None where they say nothing."""
         self._first_row = np.cumsum([0, *(len(part) for part in self._parts)])
-        reads = _open(order)
+        reads = open_table(order)
         self._order, self._epoch = reads.column("row").to_numpy(), reads.column("epoch").to_numpy()
         rows = int(self._first_row[-1])
         if len(self._order) and not (self._order.min() >= 0 and self._order.max() < rows):
@@ -80,7 +80,8 @@ class SequenceReader:
         )
 
 
-def _open(path: Path) -> pa.Table:
+def open_table(path: Path) -> pa.Table:
+    """An Arrow file by memory map; InputError where it is missing or broken."""
     try:
         with pa.memory_map(str(path)) as source:
             return pa.ipc.open_file(source).read_all()

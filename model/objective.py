@@ -41,7 +41,7 @@ def next_token_nats(
     nats = hidden_ND.new_zeros(())
     logit_heat = hidden_ND.new_zeros(())
     for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_BT.flatten().split(LOGIT_ROWS), strict=True):
-        logits = F.linear(hidden, network.embedding.weight)
+        logits = network.logits(hidden)
         logit_heat = torch.maximum(logit_heat, largest_magnitude(logits))
         nats = nats + F.cross_entropy(logits, targets, ignore_index=NO_LOSS, reduction="sum")
     return nats, torch.stack([*heat, logit_heat])

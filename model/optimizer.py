@@ -9,12 +9,14 @@ from model.transformer import GPT
 def make_optimizer(network: GPT, config: OptimizerConfig) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter 2019), fused into one kernel per step.
 
-    Norms, biases and the embedding (which is the output head too) are not decayed.
+    Norms, biases and the embedding (which is the output head too) are not decayed. What does not learn is not there.
     """
-    decayed = [p for name, p in network.named_parameters() if p.dim() >= 2 and not name.startswith("embedding")]
-    kept = [p for name, p in network.named_parameters() if p.dim() < 2 or name.startswith("embedding")]
+    learning = {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
+    matrices = {name for name, p in learning.items() if p.dim() >= 2 and not name.startswith(("embedding", "new_rows"))}
     groups = [
-        {"params": decayed, "weight_decay": config.weight_decay},
-        {"params": kept, "weight_decay": 0.0},
+        {"params": [p for name, p in learning.items() if name in matrices], "weight_decay": config.weight_decay},
+        {"params": [p for name, p in learning.items() if name not in matrices], "weight_decay": 0.0},
     ]
+    # A group without parameters stops DeepSpeed.
+    groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=0.0, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)

@@ -67,7 +67,7 @@ def choice_log_probabilities(
         cache.values = [value.expand(len(continuations), -1, -1, -1) for value in cache.values]
         states = torch.cat((states, network.hidden(batch[:, :-1], cache=cache)), dim=1)
     counted = torch.tensor([[place < len(one) for place in range(longest)] for one in continuations])
-    logits = F.linear(states[counted], network.embedding.weight)
+    logits = network.logits(states[counted])
     nats = F.cross_entropy(logits, batch[counted], reduction="none").double()
     return [-float(part.sum()) for part in nats.split([len(one) for one in continuations])]
 
@@ -116,7 +116,7 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
         for place, window in enumerate(chosen):
             counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
         # Most of a benchmark's tokens are context: the head is only run where a token counts.
-        logits = F.linear(network.hidden(batch[:, :-1])[counted], network.embedding.weight)
+        logits = network.logits(network.hidden(batch[:, :-1])[counted])
         nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
         sizes = [len(window.tokens) - window.score_from for window in chosen]
         for window, part in zip(chosen, nats.split(sizes), strict=True):

@@ -21,14 +21,15 @@ from model.data import SequenceReader
 from model.durable import digest_bytes, digest_file
 from model.engine import Engine
 from model.engines import make_engine
-from model.errors import Infra, InputError, Numerics, RecipeError
+from model.errors import Infra, InputError, Numerics
 from model.journal import Journal
 from model.link import Link
 from model.loader import CausalLoader
 from model.ranks import ALONE, Ranks
 from model.schedule import learning_rate
-from model.transformer import GPT, flops_per_token, parameter_count, thermometer_names
-from model.weights import DESCRIPTION, load_model, save_model
+from model.start import starting_network, whole_table
+from model.transformer import flops_per_token, parameter_count, thermometer_names
+from model.weights import DESCRIPTION, description_digest, save_model
 
 HEARTBEAT = "heartbeat"
 CHECKPOINTS = "checkpoints"
@@ -64,12 +65,10 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
     ranks.barrier()
     checkpoint = newest_checkpoint(run.out / CHECKPOINTS, expected)
-    network = GPT(run.model).initialise(run.train.seed)
+    start = starting_network(run, resumes=checkpoint is not None)
     if checkpoint is not None:
-        network.load_state_dict(checkpoint.weights())
-    elif run.weights is not None:
-        _start_from(network, run.weights, run)
-    engine = make_engine(run, network, ranks)
+        start.network.load_state_dict(checkpoint.weights())
+    engine = make_engine(run, start.network, ranks)
     if checkpoint is not None:
         engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, engine.optimizer_shards))
     journal = checkpoint.journal() if checkpoint else Journal()
@@ -77,6 +76,9 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     journal.event(
         step, "resume" if checkpoint else "start", pid=os.getpid(), threads=run.train.threads, ranks=ranks.size
     )
+    if start.facts:
+        journal.event(step, "base_model", **start.facts)
+        link.tell("event", event="base_model", **start.facts)
     for damage in damaged:
         journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
         link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
@@ -94,21 +96,15 @@ def _expected(run: TrainerRun) -> dict[str, Any]:
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(_deciding(run).encode()),
         "order": digest_file(run.order),
+        "base": None if run.base is None else description_digest(run.base.folder),
     }
 
 
 def _deciding(run: TrainerRun) -> str:
-    """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it."""
-    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True}
+    """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it, and a model to
+    start from by its description, which names the digest of its weights."""
+    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "base": {"folder", "added_pieces"}}
     return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
-
-
-def _start_from(network: GPT, folder: Path, run: TrainerRun) -> None:
-    """Take the weights of a trained model instead of random ones; the optimizer starts afresh."""
-    base = load_model(folder, run.tokenizer_digest)
-    if base.config != run.model:
-        raise RecipeError(f"the model in {folder} is {base.config}, but this run asks for {run.model}; they must agree")
-    network.load_state_dict(base.state_dict())
 
 
 def _steps(run: TrainerRun, data: SequenceReader) -> int:
@@ -194,7 +190,7 @@ def _resident_bytes() -> int:
 
 def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, journal: Journal) -> None:
     """Everything beside the description first, the description last: its existence means trained to the end."""
-    weights = engine.weights()
+    weights = whole_table(engine.weights())
     if not ranks.is_first:
         return
     # A trainer that was paused here and passed over may still hold these files open: fresh ones are out of its reach.

@@ -102,15 +102,21 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids in, logits out; the head is the transposed embedding."""
+    """Token ids in, logits out; the head is the transposed embedding.
+
+    The last `new_rows` of the embedding may be a parameter of their own, so that they can learn while the others stay:
+    a masked gradient would not hold those, which weight decay moves all the same, and ZeRO-3 cuts a table anywhere.
+    """
 
     cos_TE: Tensor
     sin_TE: Tensor
 
-    def __init__(self, config: GPTConfig) -> None:
+    def __init__(self, config: GPTConfig, new_rows: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.old_rows = config.vocab_size - new_rows
+        self.embedding = nn.Embedding(self.old_rows, config.width)
+        self.new_rows = nn.Parameter(torch.empty(new_rows, config.width)) if new_rows else None
         self.embedding_norm = nn.LayerNorm(config.width) if config.embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.final_norm = nn.LayerNorm(config.width)
@@ -133,6 +139,27 @@ class GPT(nn.Module):
                 parameter.normal_(0.0, std, generator=generator)
         return self
 
+    def train_new_rows_alone(self) -> None:
+        """Let nothing learn but the new rows."""
+        assert self.new_rows is not None, "there are no new rows"
+        self.requires_grad_(False)
+        self.new_rows.requires_grad_(True)
+
+    def embed(self, tokens_BT: Tensor) -> Tensor:
+        """The rows of tokens, f32[B, T, D]."""
+        if self.new_rows is None:
+            return self.embedding(tokens_BT)
+        old_BTD = self.embedding(tokens_BT.clamp(max=self.old_rows - 1))
+        new_BTD = F.embedding((tokens_BT - self.old_rows).clamp(min=0), self.new_rows)
+        return torch.where((tokens_BT >= self.old_rows)[..., None], new_BTD, old_BTD)
+
+    def logits(self, hidden_XD: Tensor) -> Tensor:
+        """Logits f32[..., V] of the next token, given the residual stream f32[..., D] behind the last block."""
+        logits_XV = F.linear(hidden_XD, self.embedding.weight)
+        if self.new_rows is None:
+            return logits_XV
+        return torch.cat((logits_XV, F.linear(hidden_XD, self.new_rows)), dim=-1)
+
     def hidden(
         self,
         tokens_BT: Tensor,
@@ -151,7 +178,7 @@ class GPT(nn.Module):
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
         cos_TE, sin_TE = self.cos_TE[begin:end], self.sin_TE[begin:end]
-        x_BTD = self.embedding_norm(self.embedding(tokens_BT))
+        x_BTD = self.embedding_norm(self.embed(tokens_BT))
         if heat is not None:
             heat.append(largest_magnitude(x_BTD))
         for block in self.blocks:
@@ -164,7 +191,7 @@ class GPT(nn.Module):
         self, tokens_BT: Tensor, cache: KeyValueCache | None = None, heat: list[Tensor] | None = None
     ) -> Tensor:
         """Logits f32[B, T, V] of the token after each position."""
-        return F.linear(self.hidden(tokens_BT, cache, heat), self.embedding.weight)
+        return self.logits(self.hidden(tokens_BT, cache, heat))
 
 
 def thermometer_names(config: GPTConfig) -> list[str]:

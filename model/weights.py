@@ -40,6 +40,15 @@ def describe_model(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+def description_digest(folder: Path) -> str:
+    """Digest that stands for the whole model in `folder`: its description names the digest of its weights.
+
+    Raises InputError where the folder holds no model.
+    """
+    describe_model(folder)
+    return digest_file(folder / DESCRIPTION)
+
+
 def load_model(folder: Path, tokenizer_digest: str | None = None) -> GPT:
     """The network in `folder`, in evaluation mode.
 

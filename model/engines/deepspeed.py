@@ -73,6 +73,8 @@ class DeepSpeedEngine:
         if self._partitioned:
             # The head is the embedding, so its weights are needed outside the module that owns them.
             deepspeed.zero.register_external_parameter(objective, network.embedding.weight)
+            if network.new_rows is not None:
+                deepspeed.zero.register_external_parameter(objective, network.new_rows)
 
     def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
         """As the native engine's, with ZeRO's exchanges."""

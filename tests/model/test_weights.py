@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from model.config import GPTConfig
-from model.errors import InputError, IntegrityError, RecipeError
-from model.training import train
+from model.errors import InputError, IntegrityError
 from model.transformer import GPT
 from model.weights import describe_model, load_model, save_model
 
@@ -54,19 +53,3 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
     torch.save(GPT(CONFIG).state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(InputError, match="pickles"):
         load_model(tmp_path)
-
-
-def test_training_starts_from_given_weights_and_refuses_those_of_another_shape(make_run, tmp_path: Path) -> None:
-    base = train(make_run("base"))
-    grown = make_run("grown", positions=2).model_copy(update={"weights": base})
-    ended = load_model(train(grown))
-    scratch = load_model(train(make_run("scratch", positions=2)))
-    trained = load_model(base)
-    distance = [
-        sum(float((a - b).detach().pow(2).sum()) for a, b in zip(one.parameters(), trained.parameters(), strict=True))
-        for one in (ended, scratch)
-    ]
-    assert distance[0] < distance[1] / 10
-    shape = grown.model.model_copy(update={"layers": 1})
-    with pytest.raises(RecipeError, match="they must agree"):
-        train(grown.model_copy(update={"model": shape, "out": tmp_path / "other"}))

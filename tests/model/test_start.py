@@ -1,0 +1,248 @@
+"""Training that goes on from a trained model, with new rows for an extended vocabulary, alone or with all weights."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+
+from model.config import OptimizerConfig, StartingModel, TrainerRun
+from model.errors import InputError, IntegrityError, RecipeError
+from model.optimizer import make_optimizer
+from model.start import starting_network
+from model.training import train
+from model.weights import load_model
+
+OLD, NEW = 40, 8
+"""The tiny run's 48 pieces: those of the base, and those that extend it."""
+ALONE = {"trainable": "new_rows", "optimizer": OptimizerConfig(weight_decay=0.5)}
+EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, build_run, write_sequences) -> Path:
+    """The folder of a model of 40 pieces, trained for a few steps."""
+    home = tmp_path_factory.mktemp("base")
+    run = build_run(home, positions=8)
+    tokens = torch.randint(4, OLD, (10, 17), generator=torch.Generator().manual_seed(5)).numpy()
+    small = run.model_copy(
+        update={
+            "sequences": (write_sequences(home / "small.arrow", tokens),),
+            "model": run.model.model_copy(update={"vocab_size": OLD}),
+            "tokenizer_digest": "of the base",
+        }
+    )
+    return train(small)
+
+
+@pytest.fixture
+def added_pieces(tmp_path: Path) -> Path:
+    """Piece 40 wrote as 10 and 20, 41 as 11 and 21, ...; 47 could not be written."""
+    ids = list(range(OLD, OLD + NEW))
+    base_ids = [[number - 30, number - 20] for number in ids[:-1]] + [[]]
+    table = pa.table({"id": pa.array(ids, pa.int32()), "base_ids": pa.array(base_ids, pa.list_(pa.int32()))})
+    path = tmp_path / "added_pieces.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+@pytest.fixture
+def extend(make_run, base: Path, added_pieces: Path) -> Callable[..., TrainerRun]:
+    """A run over 48 pieces that starts from the base of 40."""
+
+    def run(name: str = "out", **settings: object) -> TrainerRun:
+        starting = StartingModel(folder=base, tokenizer_digest="of the base", added_pieces=added_pieces)
+        trainable = settings.pop("trainable", "all")
+        made = make_run(name, **settings)
+        return TrainerRun.model_validate(
+            made.model_dump() | {"base": starting, "train": made.train.model_dump() | {"trainable": trainable}}
+        )
+
+    return run
+
+
+def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
+    out, err = trainer.communicate(timeout=120)
+    return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_training_goes_on_from_the_weights_of_a_trained_model(make_run) -> None:
+    first = train(make_run("first"))
+    on = make_run("on", positions=2).model_copy(
+        update={"base": StartingModel(folder=first, tokenizer_digest="tokenizer")}
+    )
+    trained = weights(first)
+    distance = [
+        sum(float((ended[name] - trained[name]).pow(2).sum()) for name in trained)
+        for ended in (weights(train(on)), weights(train(make_run("scratch", positions=2))))
+    ]
+    assert distance[0] < distance[1] / 10
+
+
+def test_at_the_start_old_pieces_have_their_logits_and_new_rows_are_means(extend, base: Path) -> None:
+    start = starting_network(extend(), resumes=False)
+    trained = load_model(base)
+    tokens = torch.randint(4, OLD, (3, 16), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(start.network(tokens)[..., :OLD], trained(tokens), rtol=0, atol=1e-6)
+    table = start.network.embedding.weight.detach()
+    torch.testing.assert_close(table[41], (table[11] + table[21]) / 2)
+    assert start.facts["new_rows"] == NEW
+    assert start.facts["without_meaning"] == 1
+
+
+def test_rows_of_their_own_give_the_logits_of_one_table(extend) -> None:
+    one = starting_network(extend(), resumes=False).network
+    split = starting_network(extend(trainable="new_rows"), resumes=False).network
+    tokens = torch.randint(4, OLD + NEW, (3, 16), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(split(tokens), one(tokens), rtol=0, atol=1e-6)
+
+
+ENGINES = [
+    pytest.param({}, id="native"),
+    pytest.param({"ranks": 2}, id="native-2"),
+    pytest.param({"engine": "deepspeed", "zero_stage": 1, "ranks": 2}, id="zero-1", marks=pytest.mark.prove),
+    pytest.param({"engine": "deepspeed", "zero_stage": 2, "ranks": 2}, id="zero-2", marks=pytest.mark.prove),
+    pytest.param({"engine": "deepspeed", "zero_stage": 3, "ranks": 2}, id="zero-3"),
+]
+
+
+@pytest.fixture(scope="module")
+def reference_loss() -> dict[str, list[float]]:
+    return {}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_old_weights_do_not_move_by_a_bit_and_new_rows_learn(
+    extend, base: Path, launch, reference_loss: dict[str, list[float]], engine: dict
+) -> None:
+    run = extend(**ALONE, batch_rows=8, micro_batch_rows=2, positions=8 * 10, **engine)
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    assert any(message.get("event") == "base_model" and message["new_rows"] == NEW for message in messages)
+    before, after = weights(base), weights(run.out / "result")
+    assert set(after) == set(before)
+    assert after["embedding.weight"].shape == (OLD + NEW, 16)
+    assert torch.equal(after["embedding.weight"][:OLD], before["embedding.weight"])
+    assert all(torch.equal(after[name], before[name]) for name in before if name != "embedding.weight")
+    started = starting_network(extend("again"), resumes=False).network.embedding.weight.detach()
+    moved = (after["embedding.weight"] - started)[OLD:].abs().max(dim=1).values
+    assert (moved > 1e-3).all()
+    with pa.OSFile(str(run.out / "result" / "metrics.arrow"), "rb") as source:
+        losses = pa.ipc.open_file(source).read_all()["loss"].to_pylist()
+    # Random text, so only what pieces are frequent can be learnt.
+    assert losses[-1] < losses[0]
+    assert losses == pytest.approx(reference_loss.setdefault("native", losses), rel=1e-5)
+    assert load_model(run.out / "result").config.vocab_size == OLD + NEW
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(*one.values, id=one.id, marks=() if one.id in ("native", "zero-3") else pytest.mark.prove)
+        for one in ENGINES
+    ],
+)
+def test_killed_with_rows_of_their_own_it_ends_with_the_bytes_of_an_undisturbed_run(
+    extend, launch, engine: dict
+) -> None:
+    settings = {**ALONE, "batch_rows": 4, "positions": 4 * 60, "checkpoint_steps": 10, **engine}
+    undisturbed, run = extend("undisturbed", **settings), extend("disturbed", **settings)
+    code, _, err = finish(launch(undisturbed))
+    assert code == 0, err
+    trainer = launch(run)
+    deadline = time.monotonic() + 60
+    while not list((run.out / "checkpoints").glob("step-*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    trainer.send_signal(signal.SIGKILL)
+    finish(trainer)
+    code, messages, err = finish(launch(run))
+    assert code == 0, err
+    assert next(message["step"] for message in messages if message["kind"] == "start") > 0
+    for name in EXACT_FILES:
+        assert (run.out / "result" / name).read_bytes() == (undisturbed.out / "result" / name).read_bytes(), name
+
+
+def test_new_rows_are_not_decayed_and_nothing_else_is_in_the_optimizer(extend) -> None:
+    network = starting_network(extend(**ALONE), resumes=False).network
+    (group,) = make_optimizer(network, OptimizerConfig(weight_decay=0.5)).param_groups
+    assert [id(parameter) for parameter in group["params"]] == [id(network.new_rows)]
+    assert group["weight_decay"] == 0
+
+
+def test_where_all_weights_learn_the_old_ones_move_too(extend, base: Path) -> None:
+    after = weights(train(extend()))
+    assert after["embedding.weight"][:OLD].ne(weights(base)["embedding.weight"]).any()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"model": {"layers": 1}}, RecipeError, "has layers = 2, and this run asks for 1. Set train.model.layers = 2"),
+        ({"base": {"tokenizer_digest": "another"}}, InputError, "trained with the tokenizer of the base, not with"),
+        ({"base": {"added_pieces": None}}, InputError, "has 40 rows, and this run's vocabulary 48 pieces"),
+        ({"model": {"vocab_size": OLD}}, InputError, r"only 40 pieces\. Set vocab\.embedding_rows to 40"),
+        ({"model": {"vocab_size": 50}}, InputError, r"speaks of the pieces 40 to 47 .* has 40 to 49"),
+        ({"base": {"folder": "/nowhere"}}, InputError, "/nowhere holds no model"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_run_is_refused(extend, change: dict, error: type, words: str) -> None:
+    run = extend().model_dump()
+    for key, fields in change.items():
+        run[key] |= fields
+    with pytest.raises(error, match=rf"(?s){words}"):
+        train(TrainerRun.model_validate(run))
+
+
+def test_new_rows_alone_need_new_rows(make_run, base: Path) -> None:
+    made = make_run()
+    same = StartingModel(folder=train(make_run("same")), tokenizer_digest="tokenizer")
+    alone = made.train.model_dump() | {"trainable": "new_rows"}
+    with pytest.raises(RecipeError, match="there are no new rows"):
+        train(TrainerRun.model_validate(made.model_dump() | {"train": alone, "base": same}))
+    with pytest.raises(ValidationError, match="needs a trained model"):
+        TrainerRun.model_validate(made.model_dump() | {"train": alone})
+
+
+def test_a_base_whose_bytes_changed_is_not_trained_on(extend, base: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("model.json", "model.safetensors"):
+        (copy / name).write_bytes((base / name).read_bytes())
+    run = extend()
+    moved = run.model_copy(update={"base": run.base.model_copy(update={"folder": copy})})
+    assert train(moved.model_copy(update={"out": tmp_path / "moved"})).exists()
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(data)
+    with pytest.raises(IntegrityError, match="bytes changed after training"):
+        train(moved.model_copy(update={"out": tmp_path / "flipped"}))
+
+
+def test_a_checkpoint_goes_on_from_a_moved_base_and_not_from_another(extend, base: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("model.json", "model.safetensors"):
+        (copy / name).write_bytes((base / name).read_bytes())
+    run = extend()
+    result = train(run)
+    (result / "model.json").unlink()
+    moved = run.model_copy(update={"base": run.base.model_copy(update={"folder": copy})})
+    assert train(moved) == result
+    (result / "model.json").unlink()
+    (copy / "model.json").write_text((copy / "model.json").read_text() + "\n")
+    with pytest.raises(InputError, match="its `base` is"):
+        train(moved)
