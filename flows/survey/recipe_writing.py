@@ -71,6 +71,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("clean", "quality"): '{ good = ["SOURCE"] }',
     ("dedup", "repeated_bytes"): "200",
     ("vocab", "base"): '"{recipe}/spiece.model", instead of vocab_size',
+    ("train", "base_model"): '"{recipe}/model"',
     ("train", "max_seconds"): "3600.0",
     ("train.model", "ffn_width"): "256",
     ("evaluate", "stride"): "64",

@@ -1,8 +1,9 @@
 """What can be chosen about training: the trainer's own settings, the network, and the patience of the launcher."""
 
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from model.config import GPTConfig, TrainConfig
 from tasks.config import RUNTIME, StrictConfig
@@ -13,6 +14,10 @@ class TrainStageConfig(StrictConfig, TrainConfig):
 
     model: GPTConfig = GPTConfig()
     """The network; its `vocab_size` is taken from the vocabulary when left out."""
+    base_model: Annotated[Path | None, RUNTIME] = None
+    """Folder of a trained model to start from: the train artifact of an earlier run, or a copy of its `model.json` and
+    `model.safetensors`. Its vocabulary must be this run's, or the one that `vocab.base` extends; `train.model` must be
+    as it was trained. Its content, not its place, is part of the identity."""
     checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
     """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result."""
     keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
@@ -27,3 +32,10 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     def trainer_config(self) -> TrainConfig:
         """The trainer's part of these settings."""
         return TrainConfig.model_validate({name: getattr(self, name) for name in TrainConfig.model_fields})
+
+    @model_validator(mode="after")
+    def _new_rows_have_a_base(self) -> "TrainStageConfig":
+        for name in ("new_rows", "trainable"):
+            if self.base_model is None and getattr(self, name) != TrainConfig.model_fields[name].default:
+                raise ValueError(f"`{name}` speaks of a trained model; name one in `base_model`, or leave `{name}` out")
+        return self

@@ -9,6 +9,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.identity import INSTRUCTION_SET
 from tasks.report import StageReport
+from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
 from tasks.workspace import Workspace
 
@@ -37,7 +38,7 @@ def build_train(
 ) -> Artifact:
     """MODEL trained on `sequences` (a chunk artifact) in their ORDER; `on_log` hears each message of the trainer.
 
-    The trainer's own log is appended to `runs/RUN_ID/train.log`.
+    A base model is a parent by its content. The trainer's own log is appended to `runs/RUN_ID/train.log`.
     """
 
     def run(workspace: Workspace) -> StageReport:
@@ -46,4 +47,6 @@ def build_train(
         log_path = context.root / "runs" / context.run_id / LOG_FILE
         return train_model(sequences, vocab, config, workspace, on_log=on_log, log_path=log_path)
 
-    return build_artifact(context, train_stage(config), config, {"sequences": sequences, "vocab": vocab}, run)
+    external = base_model_digest(context.root, config.base_model)
+    parents = {"sequences": sequences, "vocab": vocab}
+    return build_artifact(context, train_stage(config), config, parents, run, external)

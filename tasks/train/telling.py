@@ -25,6 +25,18 @@ class MessageTeller:
                     f"step {message['step']} of {message['steps']}: loss {message['loss']:.4f},"
                     f" {message['tokens_s']:,} tokens/s, learning rate {message['lr']:.2e}"
                 )
+        elif message.get("event") == "base_model":
+            yield _beginning(message)
         elif kind in ("event", "done"):
             rest = ", ".join(f"{key} {value}" for key, value in message.items() if key not in ("kind", "event"))
             yield f"{message.get('event', kind)}: {rest}"
+
+
+def _beginning(message: dict[str, Any]) -> str:
+    told = f"starting from the trained weights {message['weights']}"
+    rows = message.get("new_rows")
+    if rows is None:
+        return told
+    lost = message["without_meaning"]
+    besides = f"; for {lost:,} the base's ids say nothing, so that they start near the mean of all" if lost else ""
+    return f"{told}, with {rows:,} new rows that start as {message['start']}{besides}"

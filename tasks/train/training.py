@@ -1,5 +1,6 @@
 """The train stage: writes `run.json`, has the trainer run, and takes its result into the artifact."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from model.errors import RecipeError
 from tasks.artifact import Artifact, read_table
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
+from tasks.train.base_model import starting_model
 from tasks.train.config import TrainStageConfig
 from tasks.train.launching import OnLog, run_trainer
 from tasks.workspace import Workspace
@@ -71,6 +73,7 @@ def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, 
         tokenizer_digest=tokenizer.digest,
         model=_fitted(config.model, tokenizer.vocab_size),
         train=config.trainer_config(),
+        base=starting_model(config.base_model, vocab, tokenizer),
     )
 
 
@@ -98,11 +101,14 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
 
 
 def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
-    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data."""
+    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, `base_model`
+    tells how new rows began."""
     steps, metrics, perf = tables["steps"], tables["metrics"], tables["perf"]
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
     losses = metrics.column("loss").to_pylist()
+    beginnings = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))
     return {
+        **({"base_model": json.loads(beginnings.column("detail")[0].as_py())} if beginnings.num_rows else {}),
         "training": {
             "steps": steps.num_rows,
             "skipped_steps": steps.num_rows - applied,
