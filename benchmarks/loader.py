@@ -1,0 +1,155 @@
+"""The loader beside the model that it feeds: tokens a second of each objective, on one core.
+
+    python benchmarks/loader.py [--rows N] [--batch-rows N]
+
+Rows of random tokens are written to a temporary folder and read in random order, twice over, as training reads them.
+Beside them stands the demo's network (3.3M parameters) in training on the same core; the last column is how many times
+faster the loader is. Rates are raw tokens per second of processor time, the best of three turns; the first batch, which
+compiles the kernels, is not timed but told.
+"""
+
+import tempfile
+import time
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import torch
+
+from model.config import GPTConfig, TrainConfig, TrainerRun
+from model.data import SequenceReader
+from model.engines.native import NativeEngine
+from model.loader import CausalLoader, MaskedLoader, SpanLoader
+from model.ranks import ALONE
+from model.row_format import Objective, RowFormat
+from model.schema import ORDER, sequences_schema
+from model.span_lengths import raw_length
+from model.transformer import GPT
+
+PIECES = 4096
+EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
+SENTINELS = tuple(range(PIECES - 1, PIECES - 101, -1))
+DEMO = GPTConfig(vocab_size=PIECES, context=256, layers=4, heads=4, width=224)
+DEMO_ROWS = 8
+TURNS = 3
+STEPS = 6
+
+
+class Loader(Protocol):
+    """What all loaders are."""
+
+    def batch(self, begin: int, end: int) -> object:
+        """The batch of positions [begin, end)."""
+        ...
+
+
+LOADERS: dict[str, tuple[Objective, int, Callable[[SequenceReader], Loader]]] = {
+    "causal_lm, 256": ("causal_lm", 257, CausalLoader),
+    "causal_lm, 1024": ("causal_lm", 1025, CausalLoader),
+    "masked_lm, 128": ("masked_lm", 128, lambda reader: MaskedLoader(reader, 1, 20)),
+    "masked_lm, 512": ("masked_lm", 512, lambda reader: MaskedLoader(reader, 1, 77)),
+    "span_corruption, 512": ("span_corruption", raw_length(512), lambda reader: SpanLoader(reader, 1)),
+}
+"""Name -> objective, tokens of a row, and the loader of its batches."""
+
+
+def write(path: Path, table: pa.Table) -> Path:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+def write_rows(folder: Path, objective: Objective, length: int, rows: int) -> SequenceReader:
+    """Random rows of an objective, and an order that reads each of them twice."""
+    random = np.random.default_rng(1)
+    tokens = random.integers(5, PIECES - 100, (rows, length)).astype(np.uint16)
+    columns = {
+        "row": pa.array(range(rows), pa.int64()),
+        "source": pa.array(["text"] * rows).dictionary_encode(),
+        "loss_start": pa.array([0] * rows, pa.int32()),
+    }
+    if objective == "masked_lm":
+        half = length // 2
+        tokens[:, 0], tokens[:, [half - 1, length - 1]] = CLS, SEP
+        columns |= {"second_start": pa.array([half] * rows, pa.int32()), "is_next": pa.array([True] * rows)}
+    columns["tokens"] = pa.FixedSizeListArray.from_arrays(pa.array(tokens.ravel()), length)
+    row_format = RowFormat(
+        objective=objective,
+        tokenizer_digest="random",
+        vocab_size=PIECES,
+        eos=EOS,
+        pad=PAD,
+        cls=CLS,
+        sep=SEP,
+        mask=MASK,
+        sentinels=SENTINELS,
+        special=tuple(sorted((EOS, PAD, CLS, SEP, MASK, *SENTINELS))),
+    )
+    schema = sequences_schema(length, PIECES, row_format)
+    sequences = write(folder / f"{objective}-{length}.arrow", pa.table(columns).select(schema.names).cast(schema))
+    order = {"row": np.concatenate([random.permutation(rows)] * 2), "epoch": np.repeat([0, 1], rows).astype(np.int16)}
+    return SequenceReader([sequences], write(folder / f"order-{rows}.arrow", pa.table(order).cast(ORDER)))
+
+
+def loading(loader: Loader, positions: int, batch_rows: int) -> float:
+    """Processor seconds to make all batches once."""
+    began = time.process_time()
+    for begin in range(0, positions, batch_rows):
+        loader.batch(begin, min(begin + batch_rows, positions))
+    return time.process_time() - began
+
+
+def training(attend_within_documents: bool) -> float:
+    """Tokens a second of one core that the demo's network trains on."""
+    network = GPT(DEMO.model_copy(update={"attend_within_documents": attend_within_documents})).initialise(1)
+    run = TrainerRun(
+        sequences=(),
+        order=Path(),
+        out=Path(),
+        pad=PAD,
+        eos=EOS,
+        tokenizer_digest="random",
+        model=network.config,
+        train=TrainConfig(batch_rows=DEMO_ROWS, micro_batch_rows=DEMO_ROWS, threads=1),
+    )
+    engine = NativeEngine(run, network, ALONE)
+    tokens = torch.randint(5, PIECES, (DEMO_ROWS, DEMO.context + 1), generator=torch.Generator().manual_seed(1))
+    # A document every hundred tokens.
+    tokens[:, ::100] = EOS
+    starts = torch.zeros(DEMO_ROWS, dtype=torch.int64)
+    engine.step(tokens, starts, 1e-3)
+    seconds = []
+    for _ in range(STEPS):
+        began = time.process_time()
+        engine.step(tokens, starts, 1e-3)
+        seconds.append(time.process_time() - began)
+    return DEMO_ROWS * DEMO.context / min(seconds)
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=8192, help="rows of each objective, read twice")
+    parser.add_argument("--batch-rows", type=int, default=64, help="rows of a batch")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    across, within = training(False), training(True)
+    print(f"{'demo model, training':24}{across:>14,.0f} tokens/s")
+    print(f"{'... within documents':24}{within:>14,.0f} tokens/s   x {within / across:.2f}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (objective, length, make) in LOADERS.items():
+            reader = write_rows(Path(folder), objective, length, asked.rows)
+            loader = make(reader)
+            began = time.perf_counter()
+            loader.batch(0, 1)
+            first = time.perf_counter() - began
+            seconds = min(loading(loader, reader.positions, asked.batch_rows) for _ in range(TURNS))
+            rate = reader.positions * length / seconds
+            print(f"{name:24}{rate:>14,.0f} tokens/s   x {rate / across:,.0f}   first batch {first:.2f} s")
+
+
+if __name__ == "__main__":
+    main()
