@@ -12,9 +12,11 @@ from tasks.tokenizing.borders import MARK, character, cut, joined
 from tasks.tokenizing.merging import SHORT, merge_long, merge_short
 from tasks.tokenizing.merging import spell as spell_symbol
 from tasks.tokenizing.stretch_cache import BITS_ID, IDS, MASK_ID, MOST_BYTES, MOST_IDS, ids_in, keep, look_up, own_of
-from tasks.tokenizing.viterbi import RESET, is_safe, margin_of, safe_exponent, segment, spell, write_path
+from tasks.tokenizing.viterbi import RESET, is_safe, paths_over, safe_exponent, segment, spell, write_path
 
 BLOCK = 512
+ROOM = 256
+"""Bytes of a stretch for whose paths there is always room."""
 WRITTEN_AT_ONCE = 3
 """Ids that a word of a cache line holds; so many are written, and those too many are overwritten."""
 _BLANK = np.uint8(0x20)
@@ -31,18 +33,23 @@ def merge_rows(merges, bits, cache, data, words, offsets, leading_blank, closing
     borders, alone = np.empty(BLOCK + 1, np.int64), np.empty(BLOCK, np.int32)
     lines = np.empty(BLOCK, np.int64)
     scratch = np.empty((4, SHORT), np.int32)
-    missing = np.empty((BLOCK, 3), np.int64)
+    missing = np.zeros((BLOCK, 4), np.int64)
     filled = np.int64(0)
     for row in range(offsets.size - 1):
         position, end = offsets[row], offsets[row + 1]
         if leading_blank and position < end and character(data, position)[0] != MARK:
             opening = _opening(data, position, end, bits, borders, alone)
-            filled = _merge(merges, opening, 0, opening.size, scratch, target, filled)
+            if opening.size <= SHORT:
+                filled = merge_short(merges, opening, 0, opening.size, scratch, target, filled)
+            else:
+                filled = merge_long(merges, opening, 0, opening.size, target, filled)
             position += opening.size - 1
         while position < end:
             count, position = cut(data, position, end, bits, borders, alone)
             look_up(cache, data, words, borders, alone, count, lines)
-            filled = _merge_block(merges, cache, data, borders, alone, lines, count, scratch, missing, target, filled)
+            filled = _merge_block(
+                merges, cache, data, words, borders, alone, lines, count, scratch, missing, target, filled
+            )
         if closing >= 0:
             target[filled] = closing
             filled += 1
@@ -51,7 +58,7 @@ def merge_rows(merges, bits, cache, data, words, offsets, leading_blank, closing
 
 
 @kernel
-def _merge_block(merges, cache, data, borders, alone, lines, count, scratch, missing, target, filled):
+def _merge_block(merges, cache, data, words, borders, alone, lines, count, scratch, missing, target, filled):
     missed = 0
     symbols, byte_ids = merges.symbols, merges.byte_ids
     for stretch in range(count):
@@ -77,23 +84,16 @@ def _merge_block(merges, cache, data, borders, alone, lines, count, scratch, mis
                     target[filled] = byte_ids[data[position]]
                     filled += 1
         else:
-            begin = filled
-            filled = _merge(merges, data, borders[stretch], borders[stretch + 1], scratch, target, filled)
-            if borders[stretch + 1] - borders[stretch] <= MOST_BYTES and filled - begin <= MOST_IDS:
+            begin, start, end = filled, borders[stretch], borders[stretch + 1]
+            if end - start <= SHORT:
+                filled = merge_short(merges, data, start, end, scratch, target, filled)
+            else:
+                filled = merge_long(merges, data, start, end, target, filled)
+            if end - start <= MOST_BYTES and filled - begin <= MOST_IDS:
                 missing[missed, 0], missing[missed, 1], missing[missed, 2] = stretch, begin, filled
                 missed += 1
-    for index in range(missed):
-        start = borders[missing[index, 0]]
-        size = borders[missing[index, 0] + 1] - start
-        keep(cache, data, start, size, target, missing[index, 1], missing[index, 2], 0)
+    keep(cache, data, words, borders, missing[:missed], target)
     return filled
-
-
-@kernel
-def _merge(merges, data, start, end, scratch, target, filled):
-    if end - start <= SHORT:
-        return merge_short(merges, data, start, end, scratch, target, filled)
-    return merge_long(merges, data, start, end, target, filled)
 
 
 @kernel
@@ -102,20 +102,28 @@ def segment_rows(lattice, bits, cache, data, words, offsets, leading_blank, clos
     borders, alone = np.empty(BLOCK + 1, np.int64), np.empty(BLOCK, np.int32)
     lines = np.empty(BLOCK, np.int64)
     missing = np.empty((BLOCK, 4), np.int64)
-    sums = np.empty((2, MOST_BYTES + 1))
+    paths = paths_over(ROOM)
     filled = np.int64(0)
     for row in range(offsets.size - 1):
         position, end = offsets[row], offsets[row + 1]
         total = _ZERO
         if leading_blank and position < end and character(data, position)[0] != MARK:
             opening = _opening(data, position, end, bits, borders, alone)
-            total, filled = _segment(lattice, opening, 0, opening.size, total, target, filled)
+            if opening.size >= paths.sums.size:
+                paths = paths_over(opening.size)
+            total, _ = segment(lattice, opening, 0, opening.size, total, paths)
+            filled = write_path(lattice, opening, 0, opening.size, paths, target, filled)
             position += opening.size - 1
         while position < end:
             count, position = cut(data, position, end, bits, borders, alone)
             look_up(cache, data, words, borders, alone, count, lines)
+            longest = np.int64(0)
+            for stretch in range(count):
+                longest = max(longest, borders[stretch + 1] - borders[stretch])
+            if longest >= paths.sums.size:
+                paths = paths_over(longest)
             total, filled = _segment_block(
-                lattice, cache, data, borders, alone, lines, count, sums, missing, total, target, filled
+                lattice, cache, data, words, borders, alone, lines, count, paths, missing, total, target, filled
             )
         if closing >= 0:
             target[filled] = closing
@@ -125,7 +133,7 @@ def segment_rows(lattice, bits, cache, data, words, offsets, leading_blank, clos
 
 
 @kernel
-def _segment_block(lattice, cache, data, borders, alone, lines, count, sums, missing, total, target, filled):
+def _segment_block(lattice, cache, data, words, borders, alone, lines, count, paths, missing, total, target, filled):
     """(sum at the block's end, how far `target` is filled)."""
     missed = 0
     singles, scores, byte_ids = lattice.singles, lattice.scores, lattice.byte_ids
@@ -160,9 +168,9 @@ def _segment_block(lattice, cache, data, borders, alone, lines, count, sums, mis
                         filled += 1
         else:
             before, begin = total, filled
-            total, filled = _segment(lattice, data, borders[stretch], borders[stretch + 1], total, target, filled)
+            total, margin = segment(lattice, data, borders[stretch], borders[stretch + 1], total, paths)
+            filled = write_path(lattice, data, borders[stretch], borders[stretch + 1], paths, target, filled)
             if line < 0 and size <= MOST_BYTES and filled - begin <= MOST_IDS:
-                margin = margin_of(lattice, data, borders[stretch], borders[stretch + 1], sums[0], sums[1])
                 exponent = safe_exponent(margin, size)
                 again = before
                 for index in range(begin, filled):
@@ -172,19 +180,8 @@ def _segment_block(lattice, cache, data, borders, alone, lines, count, sums, mis
                     missing[missed, 0], missing[missed, 1], missing[missed, 2] = stretch, begin, filled
                     missing[missed, 3] = exponent
                     missed += 1
-    for index in range(missed):
-        start = borders[missing[index, 0]]
-        size = borders[missing[index, 0] + 1] - start
-        keep(cache, data, start, size, target, missing[index, 1], missing[index, 2], missing[index, 3])
+    keep(cache, data, words, borders, missing[:missed], target)
     return total, filled
-
-
-@kernel
-def _segment(lattice, data, start, end, total, target, filled):
-    size = end - start
-    best, starts, ids = np.empty(size + 1, np.float32), np.empty(size + 1, np.int32), np.empty(size + 1, np.int32)
-    total = segment(lattice, data, start, end, total, best, starts, ids)
-    return total, write_path(lattice, data, start, end, starts, ids, target, filled)
 
 
 @kernel

@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 I64 = npt.NDArray[np.int64]
 
-CACHE_LINES = 1 << 16
-"""Lines of 64 bytes in the cache of each thread: 4 MiB."""
+CACHE_LINES = 1 << 17
+"""Lines of 64 bytes in the cache of each thread: 8 MiB."""
 _SLICE_BYTES = 4 << 20
 """Text in work at a time, and a single row where that is larger; bounds the memory that ids take before they are
 gathered."""

@@ -63,9 +63,8 @@ def merges_of(pieces: Pieces) -> Merges:
             if left is not None and right is not None:
                 triples.append((left, right, number))
     table = np.full(1 << max(4, (4 * len(triples) - 1).bit_length()), _EMPTY, np.uint64)
-    left, right, joined = np.array(triples or [(0, 0, 0)], np.uint64).T.copy()
-    if triples:
-        _fill(table, left, right, joined)
+    left, right, joined = np.array(triples, np.uint64).reshape(-1, 3).T.copy()
+    _fill(table, left, right, joined)
     return Merges(
         symbols,
         score_ranks(pieces.scores),
@@ -88,15 +87,15 @@ def score_ranks(scores: npt.NDArray[np.float32]) -> I32:
 
 
 @kernel
-def _home(pairs, left, right):
+def _home(left, right, last_place):
     mixed = ((left << _SYMBOL_BITS) | right) * _PRIME
-    return np.int64((mixed >> _SHIFT) & np.uint64(pairs.size - 1))
+    return np.int64(mixed >> _SHIFT) & last_place
 
 
 @kernel
 def _fill(pairs, left, right, joined):
     for index in range(left.size):
-        place = _home(pairs, left[index], right[index])
+        place = _home(left[index], right[index], pairs.size - 1)
         while pairs[place] != _EMPTY:
             place = (place + 1) & (pairs.size - 1)
         pairs[place] = (left[index] << _TWO) | (right[index] << _SYMBOL_BITS) | joined[index]
@@ -109,7 +108,7 @@ def join(merges, left, right):
         return np.int32(-1)
     first, second = np.uint64(left), np.uint64(right)
     wanted = (first << _SYMBOL_BITS) | second
-    place = _home(merges.pairs, first, second)
+    place = _home(first, second, merges.pairs.size - 1)
     while True:
         entry = merges.pairs[place]
         if entry >> _SYMBOL_BITS == wanted:
@@ -136,22 +135,42 @@ def spell(merges, data, position, target, filled):
 def merge_short(merges, data, start, end, scratch, target, filled):
     """Ids of a stretch of at most `SHORT` bytes into target[filled:]; returns how far it is filled then.
 
-    `scratch` is int32 [4, SHORT], so that nothing is allocated for a stretch.
+    `scratch` is int32 [4, SHORT], so that nothing is allocated for a stretch. Joining stands within the one loop over
+    pairs that are new, for the same reason as in `cut`.
     """
     symbols, joined, ranks, places = scratch[0], scratch[1], scratch[2], scratch[3]
+    symbol_of, rank_of, pairs = merges.symbols, merges.ranks, merges.pairs
+    last_place = pairs.size - 1
     count = 0
     position = start
     while position < end:
-        code_point, size = character(data, position)
-        symbols[count] = merges.symbols[code_point]
-        places[count] = position - start
+        code_point = np.int64(data[position])
+        size = 1
+        if code_point >= 0x80:
+            size = 2 + (code_point >= 0xE0) + (code_point >= 0xF0)
+            code_point &= 0x7F >> size
+            for index in range(1, size):
+                code_point = (code_point << 6) | (np.int64(data[position + index]) & 0x3F)
+        symbols[count] = symbol_of[code_point]
+        places[count] = position
         position += size
         count += 1
-    for index in range(count - 1):
-        symbol = join(merges, symbols[index], symbols[index + 1])
-        joined[index] = symbol
-        ranks[index] = merges.ranks[symbol] if symbol >= 0 else _NEVER
-    while count > 1:
+    first, last = 0, count - 1
+    while True:
+        for index in range(first, last):
+            ranks[index] = _NEVER
+            if symbols[index] < 0 or symbols[index + 1] < 0:
+                continue
+            left, right = np.uint64(symbols[index]), np.uint64(symbols[index + 1])
+            wanted = (left << _SYMBOL_BITS) | right
+            place = _home(left, right, last_place)
+            entry = pairs[place]
+            while entry >> _SYMBOL_BITS != wanted and entry != _EMPTY:
+                place = (place + 1) & last_place
+                entry = pairs[place]
+            if entry != _EMPTY:
+                joined[index] = np.int32(entry & _SYMBOL)
+                ranks[index] = rank_of[joined[index]]
         best, at = _NEVER, 0
         for index in range(count - 1):
             if ranks[index] < best:
@@ -159,27 +178,19 @@ def merge_short(merges, data, start, end, scratch, target, filled):
         if best == _NEVER:
             break
         symbols[at] = joined[at]
-        for index in range(at + 1, count - 1):
+        count -= 1
+        for index in range(at + 1, count):
             symbols[index] = symbols[index + 1]
             places[index] = places[index + 1]
-        for index in range(at + 1, count - 2):
-            joined[index] = joined[index + 1]
-            ranks[index] = ranks[index + 1]
-        count -= 1
-        if at + 1 < count:
-            symbol = join(merges, symbols[at], symbols[at + 1])
-            joined[at] = symbol
-            ranks[at] = merges.ranks[symbol] if symbol >= 0 else _NEVER
-        if at > 0:
-            symbol = join(merges, symbols[at - 1], symbols[at])
-            joined[at - 1] = symbol
-            ranks[at - 1] = merges.ranks[symbol] if symbol >= 0 else _NEVER
+            joined[index - 1] = joined[index]
+            ranks[index - 1] = ranks[index]
+        first, last = max(at - 1, 0), min(at + 1, count - 1)
     for index in range(count):
         if 0 <= symbols[index] < merges.vocab_size:
             target[filled] = symbols[index]
             filled += 1
         else:
-            filled = spell(merges, data, start + places[index], target, filled)
+            filled = spell(merges, data, places[index], target, filled)
     return filled
 
 

@@ -115,36 +115,48 @@ def look_up(cache, data, words, borders, alone, count, lines):
 
 
 @kernel
-def keep(cache, data, start, size, ids, begin, end, own):
-    """Put a stretch of 2 to 32 bytes with ids[begin:end] (1 to 9) and the algorithm's `own` byte into the cache."""
-    first = _word(data, start, size)
-    second = _word(data, start + 8, size - 8)
-    third = _word(data, start + 16, size - 16)
-    fourth = _word(data, start + 24, size - 24)
-    mixed = _mix(first, second, third, fourth, size)
-    home = np.int64(mixed & np.uint64(cache.size // LINE - 1))
-    head = (mixed & _HASH) | np.uint64(size)
-    at = (home ^ np.int64((mixed >> _29) & np.uint64(_WAYS - 1))) * LINE
-    for way in range(_WAYS):
-        line = (home ^ way) * LINE
-        if cache[line] == 0:
-            at = line
-            break
-        if cache[line] & (_HASH | _BYTE) == head and cache[line + 1] == first and cache[line + 2] == second:
-            # Two of one kind were missing together.
-            at = line
-            break
-    cache[at] = head | (np.uint64(end - begin) << _8) | (np.uint64(own) << _16)
-    cache[at + 1] = first
-    cache[at + 2] = second
-    cache[at + 3] = third
-    cache[at + 4] = fourth
-    for word in range(3):
-        packed = np.uint64(0)
-        for index in range(3):
-            if begin + word * 3 + index < end:
-                packed |= np.uint64(ids[begin + word * 3 + index]) << np.uint64(21 * index)
-        cache[at + IDS + word] = packed
+def keep(cache, data, words, borders, missing, ids):
+    """Put stretches of 2 to 32 bytes into the cache.
+
+    Of each, `missing` int64 [stretches, 4] has its number, where its 1 to 9 ids begin and end in `ids`, and the
+    algorithm's own byte.
+    """
+    sets = np.uint64(cache.size // LINE - 1)
+    for index in range(len(missing)):
+        stretch, begin, end, own = missing[index, 0], missing[index, 1], missing[index, 2], missing[index, 3]
+        start = borders[stretch]
+        size = borders[stretch + 1] - start
+        if start + 24 < words.size:
+            first = words[start] & _MASKS[size, 0]
+            second = words[start + 8] & _MASKS[size, 1]
+            third = words[start + 16] & _MASKS[size, 2]
+            fourth = words[start + 24] & _MASKS[size, 3]
+        else:
+            first = _word(data, start, size)
+            second = _word(data, start + 8, size - 8)
+            third = _word(data, start + 16, size - 16)
+            fourth = _word(data, start + 24, size - 24)
+        mixed = _mix(first, second, third, fourth, size)
+        home = np.int64(mixed & sets)
+        head = (mixed & _HASH) | np.uint64(size)
+        at = (home ^ np.int64((mixed >> _29) & np.uint64(_WAYS - 1))) * LINE
+        for way in range(_WAYS):
+            line = (home ^ way) * LINE
+            # Free, or the same stretch, which was missing twice in this block.
+            if cache[line] == 0 or (cache[line] & (_HASH | _BYTE) == head and cache[line + 1] == first):
+                at = line
+                break
+        cache[at] = head | (np.uint64(end - begin) << _8) | (np.uint64(own) << _16)
+        cache[at + 1] = first
+        cache[at + 2] = second
+        cache[at + 3] = third
+        cache[at + 4] = fourth
+        for word in range(3):
+            packed = np.uint64(0)
+            for place in range(3):
+                if begin + word * 3 + place < end:
+                    packed |= np.uint64(ids[begin + word * 3 + place]) << np.uint64(21 * place)
+            cache[at + IDS + word] = packed
 
 
 @kernel

@@ -86,21 +86,3 @@ def _build(units, data, offsets, values):
             waiting += 1
         used = max(used, base + 1)
     return used
-
-
-@kernel
-def step(units, node, byte):
-    """The node that `byte` leads to from `node`; -1 where none does."""
-    base = np.int64(units[node * UNIT + _BASE])
-    if base < 0:
-        return np.int64(-1)
-    child = base + np.int64(byte)
-    if units[child * UNIT + _PARENT] != node:
-        return np.int64(-1)
-    return child
-
-
-@kernel
-def id_at(units, node):
-    """The id of the piece that ends at a node; -1 where none does."""
-    return units[node * UNIT + _ID]

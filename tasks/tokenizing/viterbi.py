@@ -17,17 +17,16 @@ import numpy.typing as npt
 from tasks.kernels import kernel
 from tasks.tokenizing.borders import character
 from tasks.tokenizing.pieces import BLANK, CODE_POINTS, Pieces
-from tasks.tokenizing.trie import build_trie, id_at, step
+from tasks.tokenizing.trie import UNIT, build_trie
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 I32 = npt.NDArray[np.int32]
 
 RESET = np.float32(100_000.0)
 """A sum beyond this is set back to 0 (`kScoreResetThreshold`)."""
 _LARGEST_EXPONENT = 17
 """2^17 is above RESET, so no larger sum occurs."""
-SHORT = 32
-"""Bytes of a stretch up to which its margin is measured."""
 _BLANK = 0x20
 _FAR = -1e300
 
@@ -85,96 +84,100 @@ def is_safe(largest, exponent, total, size):
     return reach < np.float64(np.int64(1) << exponent) and reach < 100_000.0 and exponent > 0
 
 
-@kernel
-def segment(lattice, data, start, end, total, best, starts, ids):
-    """The best path through data[start:end] from the sum `total`; returns the sum at its end.
+class Paths(NamedTuple):
+    """Of each border within a stretch what the best path there is; arrays as long as stretches may be, and one more."""
 
-    `best` float32, `starts` and `ids` int32 have end - start + 1 values: for each border the best sum, where the token
-    that ends there begins, and its id (-1: a character without a piece).
+    sums: F32
+    """Its sum, rounded as SentencePiece rounds."""
+    starts: I32
+    """Where its last token begins, -1 where no path arrives."""
+    ids: I32
+    """The id of that token, -1 for a character without a piece."""
+    exact: F64
+    """The best sum from the stretch's beginning, in double precision."""
+    second: F64
+    """The second best."""
+
+
+@kernel
+def segment(lattice, data, start, end, total, paths):
+    """The best path through data[start:end] from the sum `total`, into `paths`.
+
+    Returns (the sum at its end, how far it is ahead of the second best path in exact arithmetic).
     """
+    units, scores, unknown_score = lattice.units, lattice.scores, lattice.unknown_score
+    sums, begins, ids, exact, second = paths.sums, paths.starts, paths.ids, paths.exact, paths.second
     size = end - start
     for index in range(size + 1):
-        starts[index] = -1
-    best[0] = total
+        begins[index] = -1
+        exact[index] = _FAR
+        second[index] = _FAR
+    sums[0] = total
+    exact[0] = 0.0
     frontier = 0
     place = 0
     while place < size:
-        here = best[place]
+        here = sums[place]
         if here < -RESET or here > RESET:
             for index in range(place, frontier + 1):
-                if index == place or starts[index] != -1:
-                    best[index] -= here
+                if index == place or begins[index] != -1:
+                    sums[index] -= here
             here = np.float32(0.0)
-        letter = place + character(data, start + place)[1]
+        lead = data[start + place]
+        letter = place + 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
         alone = False
         node = np.int64(0)
         reach = place
-        while reach < size:
-            node = step(lattice.units, node, data[start + reach])
-            if node < 0:
-                break
-            reach += 1
-            number = id_at(lattice.units, node)
-            if number >= 0:
-                frontier = max(frontier, reach)
-                candidate = np.float32(lattice.scores[number] + here)
-                if starts[reach] == -1 or candidate > best[reach]:
-                    best[reach], starts[reach], ids[reach] = candidate, place, number
+        while True:
+            # A step of the trie, and behind its last one a character without a piece of its own.
+            if reach < size and node >= 0:
+                base = np.int64(units[node * UNIT])
+                child = base + np.int64(data[start + reach])
+                node = child if base >= 0 and units[child * UNIT + 1] == node else -1
+            else:
+                node = -1
+            if node >= 0:
+                reach += 1
+                number = units[node * UNIT + 2]
+                if number < 0:
+                    continue
                 alone = alone or reach == letter
-        if not alone:
-            frontier = max(frontier, letter)
-            candidate = np.float32(lattice.unknown_score + here)
-            if starts[letter] == -1 or candidate > best[letter]:
-                best[letter], starts[letter], ids[letter] = candidate, place, -1
-        place = letter
-    return best[size]
-
-
-@kernel
-def margin_of(lattice, data, start, end, first, second):
-    """How far the best path is ahead of the second best in exact arithmetic (double precision).
-
-    `first` and `second` are float64 buffers of end - start + 1 values.
-    """
-    size = end - start
-    for index in range(size + 1):
-        first[index] = _FAR
-        second[index] = _FAR
-    first[0] = 0.0
-    place = 0
-    while place < size:
-        letter = place + character(data, start + place)[1]
-        alone = False
-        node = np.int64(0)
-        reach = place
-        while reach < size:
-            node = step(lattice.units, node, data[start + reach])
-            if node < 0:
+                score = scores[number]
+            elif alone:
                 break
-            reach += 1
-            number = id_at(lattice.units, node)
-            if number >= 0:
-                _offer(first, second, place, reach, np.float64(lattice.scores[number]))
-                alone = alone or reach == letter
-        if not alone:
-            _offer(first, second, place, letter, np.float64(lattice.unknown_score))
+            else:
+                reach, number, score, alone = letter, np.int32(-1), unknown_score, True
+            frontier = max(frontier, reach)
+            candidate = np.float32(score + here)
+            if begins[reach] == -1 or candidate > sums[reach]:
+                sums[reach], begins[reach], ids[reach] = candidate, place, number
+            measured = exact[place] + np.float64(score)
+            if measured > exact[reach]:
+                second[reach] = max(exact[reach], second[place] + np.float64(score))
+                exact[reach] = measured
+            elif measured > second[reach]:
+                second[reach] = measured
         place = letter
-    return first[size] - second[size]
+    return sums[size], exact[size] - second[size]
 
 
 @kernel
-def _offer(first, second, place, reach, score):
-    candidate = first[place] + score
-    if candidate > first[reach]:
-        second[reach] = max(first[reach], second[place] + score)
-        first[reach] = candidate
-    elif candidate > second[reach]:
-        second[reach] = candidate
+def paths_over(size):
+    """Room for the paths of a stretch of `size` bytes."""
+    room = size + 1
+    return Paths(
+        np.empty(room, np.float32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.float64),
+        np.empty(room, np.float64),
+    )
 
 
 @kernel
-def write_path(lattice, data, start, end, starts, ids, target, filled):
+def write_path(lattice, data, start, end, paths, target, filled):
     """The path that `segment` found, as ids in target[filled:]; returns how far it is filled then."""
+    starts, ids = paths.starts, paths.ids
     # Walked from its end, the path's tokens are linked forwards in place.
     place = np.int64(end - start)
     following = place

@@ -47,7 +47,7 @@ def _double(value):
     return 2 * value
 
 
-@pytest.mark.parametrize("room", ["dedup", "decontaminate"])
+@pytest.mark.parametrize("room", ["dedup", "decontaminate", "tokenizing"])
 def test_kernel_modules_take_compiled_code_from_their_own_room_only(room: str) -> None:
     """A kernel that called another room's kernel would keep stale code after an edit there."""
     for path in (PROJECT / "tasks" / room).glob("*.py"):

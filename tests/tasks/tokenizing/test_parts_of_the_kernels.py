@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tasks.tokenizing.borders import border_bits, cut, joined
 from tasks.tokenizing.merging import SHORT, Merges, merge_long, merge_short, merges_of, score_ranks
 from tasks.tokenizing.pieces import Pieces, read_pieces
-from tasks.tokenizing.trie import build_trie, id_at, step
-from tasks.tokenizing.viterbi import is_safe, lattice_of, margin_of, safe_exponent, segment, write_path
+from tasks.tokenizing.trie import UNIT, build_trie
+from tasks.tokenizing.viterbi import is_safe, lattice_of, paths_over, safe_exponent, segment, write_path
 
 BYTES = np.arange(3, 259, dtype=np.int32)
 
@@ -73,12 +73,14 @@ def test_the_best_score_has_rank_0_and_minus_nothing_stands_below_nothing() -> N
     others=st.lists(st.binary(min_size=1, max_size=7), max_size=20),
 )
 def test_the_trie_holds_its_keys_and_no_others(keys: dict[bytes, int], others: list[bytes]) -> None:
-    units = build_trie(keys)
+    units = build_trie(keys).reshape(-1, UNIT)
     for key in [*keys, *others]:
-        node = 0
+        node, found = 0, True
         for byte in key:
-            node = step(units, node, byte) if node >= 0 else -1
-        assert (id_at(units, node) if node >= 0 else -1) == keys.get(key, -1)
+            child = units[node, 0] + byte
+            found = found and units[node, 0] >= 0 and units[child, 1] == node
+            node = child if found else node
+        assert (units[node, 2] if found else -1) == keys.get(key, -1)
 
 
 @settings(max_examples=200, deadline=None)
@@ -126,16 +128,22 @@ def test_a_margin_that_is_safe_holds_at_any_sum(
     lattice = lattice_of(pieces)
     data = np.frombuffer(text.encode(), np.uint8)
 
-    def path(start: float) -> list[int]:
-        buffers = (np.empty(33, kind) for kind in (np.float32, np.int32, np.int32))
-        best, starts, ids = buffers
-        segment(lattice, data, 0, data.size, np.float32(start), best, starts, ids)
-        target = np.zeros(64, np.uint32)
-        return target[: write_path(lattice, data, 0, data.size, starts, ids, target, 0)].tolist()
+    def path(start: float) -> tuple[list[int], float]:
+        paths, target = paths_over(data.size), np.zeros(64, np.uint32)
+        _, margin = segment(lattice, data, 0, data.size, np.float32(start), paths)
+        return target[: write_path(lattice, data, 0, data.size, paths, target, 0)].tolist(), margin
 
-    margin = margin_of(lattice, data, 0, data.size, np.empty(33), np.empty(33))
+    ids, margin = path(0.0)
     if is_safe(lattice.largest, safe_exponent(margin, data.size), np.float32(total), data.size):
-        assert path(total) == path(0.0)
+        assert path(total) == (ids, margin)
+
+
+def test_the_margin_is_the_distance_to_the_second_best_path(assembled: Callable[..., bytes]) -> None:
+    """`ab` + `a` -3, `a` + `ba` -4.5, `a` + `b` + `a` -6."""
+    lattice = lattice_of(read_pieces(assembled(1, {"a": -2.0, "b": -2.0, "ab": -1.0, "ba": -2.5})))
+    data = np.frombuffer(b"aba", np.uint8)
+    assert segment(lattice, data, 0, 3, np.float32(0), paths_over(3)) == (-3.0, 1.5)
+    assert segment(lattice, data, 0, 3, np.float32(-100), paths_over(3)) == (-103.0, 1.5)
 
 
 @pytest.mark.parametrize(("margin", "exponent"), [(0.0, 0), (1.0, 17), (0.25, 17), (0.03, 17), (4.0 / 2**10, 14)])
