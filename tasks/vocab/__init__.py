@@ -9,6 +9,9 @@ base's ids and the ids of text without those scripts stay, and every added row c
 
 Both kinds may be byte-level instead (Radford et al., 2019), in the format of the library `tokenizers`.
 
-Out: `tokenizer.model` (SentencePiece's own file) or `byte_level.json`, and `tokenizer.json` (kind, size, special ids,
-digest of the model).
+Or WordPiece, as BERT's: cut into words, without blanks.
+
+Out: `tokenizer.model` (SentencePiece's own file), `byte_level.json` or `word_piece.json`; `tokenizer.json` (kind, size,
+special ids, digest of the model, and of the base if there is one); `fast_tokenizer.json` (SentencePiece's vocabulary as
+other programs read it); `added_pieces` (what new rows stand for in ids of the base).
 """

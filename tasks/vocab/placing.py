@@ -20,7 +20,12 @@ from tasks.vocab.growing import Growth
 from tasks.vocab.scripts import Script
 
 MARGIN = 1e-3
-"""How far a piece stands above its best rival: float32 tells apart scores of -100 that differ by 1e-5."""
+"""How far a piece stands above its best rival at least: float32 tells apart scores of -100 that differ by 1e-5."""
+SPREAD = 30
+"""How many MARGINs more at most, each piece another share of them. With equal ones `ab` + `c` and `a` + `bc` tie, and
+rounding decided: programs that add in float64 cut 310 of 204,705 lines of Chinese otherwise than SentencePiece."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+"""Multiples of it, without their whole parts, lie far apart (Weyl, 1916)."""
 UNKNOWN_PENALTY = 10.0
 """SentencePiece's own: a character without a piece costs so much more than the worst piece."""
 UNSEEN = 0.5
@@ -57,10 +62,11 @@ def _placed(added: Iterable[str], donor: Donor, base: Mapping[str, float], scrip
     unknown = min(base.values()) - UNKNOWN_PENALTY
     total = donor.characters.total()
     scores, placed = dict(base), {}
-    for piece in sorted(added, key=len):
+    for number, piece in enumerate(sorted(added, key=len)):
+        margin = MARGIN * (1 + SPREAD * (number * GOLDEN % 1))
         counted = math.log((donor.characters[piece] + donor.words[piece] + UNSEEN) / total)
         rival = best_rival(piece, scores, unknown)
-        placed[piece] = scores[piece] = float(np.float32(max(min(counted, ceiling), rival + MARGIN)))
+        placed[piece] = scores[piece] = float(np.float32(max(min(counted, ceiling), rival + margin)))
     return placed
 
 

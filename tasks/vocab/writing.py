@@ -8,6 +8,7 @@ from tasks.digests import digest_bytes
 from tasks.report import StageReport
 from tasks.tokenizer import BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 from tasks.vocab.added_pieces import ADDED_PIECES, added_pieces
+from tasks.vocab.fast import FAST_FILE, fast_tokenizer
 from tasks.workspace import Unit
 
 UNIT = "tokenizer"
@@ -24,10 +25,14 @@ class Origin:
 
 
 def write_tokenizer(unit: Unit, tokenizer: Tokenizer, origin: Origin | None = None) -> None:
-    """The vocabulary's own file and `tokenizer.json` into the unit; where there is a base, `added_pieces`, too."""
+    """The vocabulary's own file and `tokenizer.json` into the unit; for other programs SentencePiece's as
+    `fast_tokenizer.json`, too; where there is a base, `added_pieces`."""
     name = MODEL_FILES[tokenizer.kind]
     unit.path(name).write_bytes(tokenizer.model)
     unit.add_file(name)
+    if tokenizer.kind == Tokenizer.kind:
+        unit.path(FAST_FILE).write_bytes(fast_tokenizer(tokenizer.model))
+        unit.add_file(FAST_FILE)
     description = tokenizer.description()
     if origin is not None:
         description[BASE] = {"digest": digest_bytes(origin.released), "pieces": origin.pieces}

@@ -7,13 +7,16 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import sentencepiece
+import tokenizers
 
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer import BLANK, Tokenizer
 from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import train_donor
+from tasks.vocab.fast import fast_tokenizer
 from tasks.vocab.growing import isolated, unreachable
 from tasks.vocab.kinds import extended as extended_by
 from tasks.vocab.merges import dead_pieces, prepared_merges
@@ -119,6 +122,8 @@ def test_a_unigram_base_of_t5s_shape(data: Path, tmp_path: Path, measured: Measu
     moved = sum(ours.encode(line) != ids for line, ids in zip(normal, theirs.encode(normal), strict=True))
     note = f"of {len(normal):,} lines that its normaliser leaves alone"
     measured("vocab", "T5-shaped: lines of old text with other ids", moved, at_most=0, note=note)
+    count_other_ids("Unigram base", base, english, measured)
+    count_other_ids("Unigram extended", grown.model, [*english, *lines(data, ("zh_techdocs", "wiki_zh_ru"))], measured)
     chinese = list(documents(data, ("zh_techdocs",), kept_out=True))
     lost = sum(ours.decode(ours.encode(text)) != text for text in chinese)
     measured("vocab", "T5-shaped: Chinese documents that did not come back", lost, at_most=0, note=f"of {len(chinese)}")
@@ -211,6 +216,35 @@ def test_the_converted_fast_tokenizer_gives_the_same_ids(
         both = zip(converted(model, tmp_path / name, plain), encoded(model, plain), strict=True)
         other = sum(fast != slow for fast, slow in both)
         measured("vocab", f"lines with other ids when converted, {name}", other, at_most=0, note=f"of {len(plain):,}")
+
+
+def test_our_own_fast_tokenizer_gives_the_same_ids_on_every_line(
+    data: Path, base: bytes, extended: bytes, measured: Measured
+) -> None:
+    texts = lines(data, (*TEXTS["zh"], *TEXTS["ru"], *UNTOUCHED, "social_emoji", "wiki_zh_ru"))
+    for name, model in (("base", base), ("extended", extended)):
+        count_other_ids(f"BPE {name}", model, texts, measured)
+
+
+def count_other_ids(name: str, model: bytes, texts: list[str], measured: Measured) -> None:
+    """Lines that hold a U+2581 are left out, and told: it is spelled in bytes here, and a blank there. Lines whose best
+    cuts tie are told apart: a Unigram base writes 000 as 00 and 0 or as 0 and 00, and rounding decides."""
+    fast = tokenizers.Tokenizer.from_buffer(fast_tokenizer(model))
+    fast.encode_special_tokens = True
+    plain = [line for line in texts if BLANK not in line]
+    both = zip(
+        map(np.ndarray.tolist, Tokenizer(model).encode_batch(plain)),
+        (found.ids for found in fast.encode_batch_fast(plain, add_special_tokens=False)),
+        strict=True,
+    )
+    differing = [(ours, theirs) for ours, theirs in both if ours != theirs]
+    other = sum(sorted(ours) != sorted(theirs) for ours, theirs in differing)
+    ties = f", {len(differing) - other} with the same pieces in another order" if len(differing) > other else ""
+    runs = sum("  " in line or line.startswith(" ") for line in plain)
+    note = (
+        f"of {len(plain):,} lines, {runs:,} with runs of blanks; {len(texts) - len(plain)} with U+2581 left out{ties}"
+    )
+    measured("vocab", f"fast_tokenizer.json, {name}: lines with other ids", other, at_most=0, note=note)
 
 
 def converted(model: bytes, folder: Path, texts: list[str]) -> list[list[int]]:
