@@ -1,7 +1,7 @@
 """Everything that decides a training run, as frozen models; `run.json` holds one `TrainerRun`."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -67,8 +67,12 @@ class OptimizerConfig(Strict):
 
 
 class ScheduleConfig(Strict):
-    """Linear warm-up, then a half cosine, as functions of the share of tokens read."""
+    """Linear warm-up, then the way back down, as functions of the share of tokens read."""
 
+    kind: Literal["cosine", "linear", "constant", "step", "warmup_stable_decay"] = "cosine"
+    """What follows warm-up: half a `cosine` to the end (GPT-3, OPT), a `linear` fall (BERT), a `constant` rate, `step`s
+    down at `steps`, or a constant rate that falls linearly over the last `decay_share` (`warmup_stable_decay`), which a
+    run can leave without having known its length."""
     start_lr: float = Field(default=0.0, ge=0)
     """Learning rate before the first token."""
     peak_lr: float = Field(default=2e-3, gt=0)
@@ -77,6 +81,22 @@ class ScheduleConfig(Strict):
     """Learning rate after the last token."""
     warmup_share: float = Field(default=0.05, ge=0, lt=1)
     """Share of all tokens over which the rate rises."""
+    steps: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(0.5, 0.75), min_length=1)
+    """`step`: shares of all tokens at which the rate is multiplied by `step_factor`."""
+    step_factor: float = Field(default=0.1, gt=0, lt=1)
+    """`step`: what is left of the rate after each step; never less than `end_lr`."""
+    decay_share: float = Field(default=0.2, gt=0, le=1)
+    """`warmup_stable_decay`: share of all tokens, at the end, over which the rate falls."""
+
+    @model_validator(mode="after")
+    def _phases_follow_each_other(self) -> "ScheduleConfig":
+        if self.kind == "step" and (list(self.steps) != sorted(set(self.steps)) or self.steps[0] <= self.warmup_share):
+            raise ValueError(f"steps {self.steps} must rise, and begin after warmup_share {self.warmup_share}")
+        if self.kind == "warmup_stable_decay" and self.warmup_share + self.decay_share > 1:
+            raise ValueError(
+                f"warmup_share {self.warmup_share} and decay_share {self.decay_share} are more than the whole run"
+            )
+        return self
 
 
 NewRows = Literal["mean", "mean_noise", "random"]
