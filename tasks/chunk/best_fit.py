@@ -2,24 +2,30 @@
 Modeling", arXiv 2404.10830).
 
 A document that is longer than a row with its end-of-text token is cut into full rows and a rest. Rests and short
-documents, longest first, each go to the row with the least room that still holds them, or begin a new row. Documents
-are packed in windows (`blocks.WINDOW_TOKENS`), so that the memory does not grow with the source.
+documents go into rows as `bins` tells. Where that leaves more than `MOST_PADDING`, rests of long documents, which are
+cut anyway, are cut again and fill the room that others left. Documents are packed in windows (`blocks.WINDOW_TOKENS`),
+so that the memory does not grow with the source.
 
-Rows stand in the order of the documents that come first in them; within a row documents stand in their order. Every
-stretch either fills a row or ends with an end-of-text token, so documents' borders are the begin of the row and the
-places behind each end-of-text token.
+Rows stand in the order of the documents that come first in them; within a row documents stand in their order, and a
+stretch whose document goes on elsewhere comes last and ends with the row. So every document's stretch begins a row or
+stands behind an end-of-text token: these are the borders for attention within documents.
 
 Shapes: D documents of a window, S stretches of them, R rows of L tokens.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from tasks.chunk.bins import fewest_bins, refilled
 from tasks.chunk.blocks import Block, TokenBytes
 from tasks.chunk.packing import BATCH_ROWS, Packed, Segments
 from tasks.kernels import kernel
+
+MOST_PADDING = 0.003
+"""Share of the tokens above which long documents are cut once more."""
 
 
 @dataclass(frozen=True)
@@ -36,23 +42,33 @@ class Layout:
     """Rows in all."""
 
 
-def best_fit_layout(lengths: np.ndarray, row_length: int) -> Layout:
+def best_fit_layout(lengths: np.ndarray, row_length: int, most_padding: float = MOST_PADDING) -> Layout:
     """The rows of documents whose `lengths` [D], end-of-text token included, are at least 1."""
+    lengths = lengths.astype(np.int64)
     full, rest = lengths // row_length, lengths % row_length
     packed = np.flatnonzero(rest)  # in the order of documents
-    bins, first = _best_fit_decreasing(rest[packed].astype(np.int64), row_length)
-    # A document's rows: its full ones, then the one that its rest begins.
+    bins = fewest_bins(rest[packed], row_length)
+    rows = int(full.sum()) + int(bins.max(initial=-1)) + 1
+    padding = rows - int(lengths.sum()) / row_length  # in rows
+    fewer = min(math.ceil((padding - most_padding * rows) / (1 - most_padding)), int(padding))
+    item, offset, length, bins = refilled(rest[packed], full[packed] > 0, bins, row_length, fewer)
+    document = packed[item]
+    closing = offset + length == rest[document]
+    # A document's rows: its full ones, then the one that its last stretch begins.
+    first = np.full(int(bins.max(initial=-1)) + 1, len(lengths), dtype=np.int64)
+    np.minimum.at(first, bins[closing], document[closing])
     begun = full.copy()
-    begun[packed[first]] += 1
+    begun[first] += 1
     begins = np.cumsum(begun) - begun
-    row_of_bin = begins[packed[first]] + full[packed[first]]
+    row_of_bin = begins[first] + full[first]
     whole = np.repeat(np.arange(len(lengths)), full)
     nth = np.arange(len(whole)) - np.repeat(np.cumsum(full) - full, full)
     row = np.concatenate([begins[whole] + nth, row_of_bin[bins]])
-    document = np.concatenate([whole, packed])
-    offset = np.concatenate([nth * row_length, full[packed] * row_length])
-    length = np.concatenate([np.full(len(whole), row_length, dtype=np.int64), rest[packed]])
-    order = np.argsort(row, kind="stable")  # whole rows hold one stretch; the others come in the order of documents
+    goes_on = np.concatenate([np.zeros(len(whole), dtype=bool), ~closing])
+    document = np.concatenate([whole, document])
+    offset = np.concatenate([nth * row_length, full[packed[item]] * row_length + offset])
+    length = np.concatenate([np.full(len(whole), row_length, dtype=np.int64), length])
+    order = np.lexsort((document, goes_on, row))
     return Layout(row[order], document[order], offset[order], length[order], int(begun.sum()))
 
 
@@ -83,70 +99,6 @@ def best_fit_rows(
             )
             yield Packed(rows, real, np.maximum(real - 1, 0), segments.spans(window, borders))
         first_row += layout.rows
-
-
-@kernel
-def _best_fit_decreasing(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray]:
-    """(bin of each item [items], the first item in each bin [bins]), items of length 1 .. capacity.
-
-    Items are sorted by counting; of bins with the same room the newest is taken. A tree over the rooms 0 .. capacity
-    tells which of them some bin has, so that an item costs the logarithm of the capacity.
-    """
-    counts = np.zeros(capacity + 2, dtype=np.int64)
-    for length in lengths:
-        counts[capacity - length + 1] += 1
-    places = np.cumsum(counts)
-    order = np.empty(len(lengths), dtype=np.int64)
-    for item in range(len(lengths)):
-        key = capacity - lengths[item]
-        order[places[key]] = item
-        places[key] += 1
-    leaves = 1
-    while leaves < capacity + 1:
-        leaves *= 2
-    present = np.zeros(2 * leaves, dtype=np.bool_)
-    newest = np.full(capacity + 1, -1, dtype=np.int64)  # room -> a bin with that room
-    older = np.empty(len(lengths), dtype=np.int64)  # bin -> the next one with the same room
-    first = np.empty(len(lengths), dtype=np.int64)
-    bins = np.empty(len(lengths), dtype=np.int64)
-    count = 0
-    for item in order:
-        length = lengths[item]
-        node = leaves + length
-        if not present[node]:
-            # Up to the first right sibling that holds anything, then down to its leftmost leaf.
-            while node > 1 and (node % 2 == 1 or not present[node + 1]):
-                node //= 2
-            if node > 1:
-                node += 1
-                while node < leaves:
-                    node *= 2
-                    if not present[node]:
-                        node += 1
-        if node > 1:
-            room = node - leaves
-            chosen = newest[room]
-            newest[room] = older[chosen]
-            if newest[room] < 0:
-                present[node] = False
-                while node > 1 and not present[node ^ 1]:
-                    node //= 2
-                    present[node] = False
-            first[chosen] = min(first[chosen], item)
-        else:
-            room = capacity
-            chosen = count
-            first[chosen] = item
-            count += 1
-        bins[item] = chosen
-        left = room - length
-        older[chosen] = newest[left]
-        newest[left] = chosen
-        node = leaves + left
-        while node >= 1 and not present[node]:
-            present[node] = True
-            node //= 2
-    return bins, first[:count].copy()
 
 
 @kernel

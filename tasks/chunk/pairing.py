@@ -11,6 +11,8 @@ import numpy as np
 
 from tasks.kernels import kernel
 
+_MOST_EMPTY = 16
+"""Tokens of a row that may stay empty rather than that a sentence is cut."""
 _NEAREST = 64
 """Pairs of like length that are tried for an exchange, and stretches of one document that are passed over."""
 
@@ -57,18 +59,10 @@ def gather(
     """Pairs of consecutive sentences of each document, all that follow each other.
 
     `ends` are the sentences' ends, `counts` [D] how many each document has; `drawn` is how many pairs of the source
-    came before, so that each has random numbers of its own.
+    came before, so that each has random numbers of its own. A sentence that does not fit is cut where more than
+    `_MOST_EMPTY` tokens would stay empty, and goes on in the next pair; else it begins that.
     """
     document = np.repeat(np.arange(len(counts)), counts)
-    starts = np.empty_like(ends)
-    starts[1:] = ends[:-1]
-    opening = np.cumsum(counts) - counts
-    starts[opening[counts > 0]] = begins[counts > 0]
-    lengths = ends - starts
-    parts = np.where(lengths > capacity, -(-lengths // (capacity // 2)), 1)
-    sentence = np.repeat(np.arange(len(ends)), parts)
-    nth = np.arange(len(sentence)) - np.repeat(np.cumsum(parts) - parts, parts) + 1
-    ends, document = starts[sentence] + lengths[sentence] * nth // parts[sentence], document[sentence]
     first, middle, last, owner = _gather(begins, ends, document, capacity, short_row_share, key, drawn)
     return Pairs(owner, first, middle, owner, middle, last, np.ones(len(first), dtype=bool))
 
@@ -153,29 +147,40 @@ def _gather(
     drawn: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(begin, end of the first stretch, end of the second, document) of each pair, from the ends of sentences."""
-    first = np.empty(len(ends), dtype=np.int64)
-    middle = np.empty(len(ends), dtype=np.int64)
-    last = np.empty(len(ends), dtype=np.int64)
-    owner = np.empty(len(ends), dtype=np.int64)
-    found = 0
-    sentence = 0
+    tokens = ends[-1] - begins[document[0]] if len(ends) else 0
+    most = len(ends) + tokens // capacity + 1
+    first = np.empty(most, dtype=np.int64)
+    middle = np.empty(most, dtype=np.int64)
+    last = np.empty(most, dtype=np.int64)
+    owner = np.empty(most, dtype=np.int64)
+    found = sentence = 0
+    begin = -1
     short = int(short_row_share * (1 << 31))
     while sentence < len(ends):
         mine = document[sentence]
-        begin = begins[mine] if sentence == 0 or document[sentence - 1] != mine else ends[sentence - 1]
+        if begin < 0:
+            begin = begins[mine]
         target = capacity
         if _drawn(key, 3 * (drawn + found), 1 << 31) < short:
             target = 2 + _drawn(key, 3 * (drawn + found) + 1, capacity - 1)
-        stop = sentence + 1
+        if ends[sentence] - begin > target:  # short rows hold one whole sentence at least, as BERT's do
+            target = min(capacity, target + ends[sentence] - begin)
+        stop = sentence
         while stop < len(ends) and document[stop] == mine and ends[stop] - begin <= target:
             stop += 1
-        split = stop - 1
-        if stop - sentence > 1:
-            split = sentence + _drawn(key, 3 * (drawn + found) + 2, stop - sentence - 1)
-        first[found], middle[found], last[found] = begin, ends[split], ends[stop - 1]
-        owner[found] = mine
+        end = ends[stop - 1] if stop > sentence else begin
+        splits = stop - sentence - 1
+        if stop < len(ends) and document[stop] == mine and (stop == sentence or end - begin + _MOST_EMPTY < target):
+            end = begin + target
+            splits += 1
+        if splits:
+            split = ends[sentence + _drawn(key, 3 * (drawn + found) + 2, splits)]
+        else:
+            split = end if stop > sentence else begin + (target + 1) // 2
+        first[found], middle[found], last[found], owner[found] = begin, split, end, mine
         found += 1
         sentence = stop
+        begin = end if stop < len(ends) and document[stop] == mine else -1
     return first[:found].copy(), middle[:found].copy(), last[:found].copy(), owner[:found].copy()
 
 

@@ -1,12 +1,12 @@
 """Rows of two stretches for BERT: [CLS] A [SEP] B [SEP], and whether B follows A in its document (next sentence
 prediction, Devlin et al. 2019, appendix A.2 and the function `create_instances_from_document` of their program).
 
-As there, whole sentences are gathered up to the length of a row, a tenth of the rows aims at a random shorter length,
-and A ends behind a random sentence. Two things differ. Nothing is truncated: a sentence that does not fit begins the
-next pair, and one that is longer than a row is cut into parts of half a row. And nothing is copied or left over: BERT's
-second stretch from another document is drawn from all text, here pairs exchange theirs, two of the same length or of
-lengths that both fit, so that each stretch is read exactly once and lengths do not give the label away. A stretch of
-one sentence has no B; two such of different documents make a pair, which counts as one that does not follow.
+As there, sentences are gathered up to the length of a row, a tenth of the rows aims at a random shorter length, and A
+ends behind a random sentence. Two things differ. Nothing is truncated: what does not fit begins the next pair. And
+nothing is copied or left over: BERT's second stretch from another document is drawn from all text; here pairs exchange
+theirs, two of the same length or of lengths that both fit, so that each stretch is read exactly once and lengths do not
+give the label away. The last sentence of a document may be alone, without a B; two such of different documents make a
+pair, which counts as one that does not follow.
 
 Pairs are made in windows of documents (`blocks.WINDOW_TOKENS`). Rows stand in the order of their A.
 

@@ -12,9 +12,9 @@ import numpy as np
 from tasks.kernels import kernel
 
 _ABBREVIATIONS = (
-    "mr mrs ms dr prof st jr sr vs etc cf eg ie fig no vol pp al inc ltd co corp gen col lt sgt capt rev hon"
-    " bzw usw nr bd hrsg str sog ca evtl ggf sig sigg dott prof ing avv mme mlle"
-    " гг им ул руб тыс млн млрд см др пр напр св акад проф"
+    "mr mrs ms dr prof st jr sr vs etc cf eg ie fig vol pp al inc ltd corp gen col lt sgt capt rev hon"
+    " bzw usw nr bd hrsg str sog ca evtl ggf sig sigg dott ing avv mme mlle"
+    " гг ул руб тыс млн млрд см др пр напр св акад проф"
 )
 _LONGEST_WORD = 16
 """Bytes of the longest word that is looked for among the abbreviations."""
@@ -99,9 +99,7 @@ def _end_at(text: np.ndarray, begin: int, stop: int, place: int, abbreviations: 
         after = place + 1
         while after < stop and (text[after] == 32 or text[after] == 9 or text[after] == 13):
             after += 1
-        if after < stop and _is_small_letter(text, after, stop):
-            return 0
-        return place
+        return 0 if _goes_on(text, after, stop) else place
     if sign == 46 or sign == 33 or sign == 63:  # . ! ?
         after = place + 1
         while after < stop and (text[after] == 46 or text[after] == 33 or text[after] == 63):
@@ -116,7 +114,7 @@ def _end_at(text: np.ndarray, begin: int, stop: int, place: int, abbreviations: 
         follows = after
         while follows < stop and text[follows] == 32:
             follows += 1
-        return 0 if sign == 46 and follows < stop and _is_small_letter(text, follows, stop) else after
+        return 0 if sign == 46 and _goes_on(text, follows, stop) else after
     if sign < 0xC3:
         return 0
     size = _unspaced_terminal(text, place, stop)
@@ -131,7 +129,10 @@ def _end_at(text: np.ndarray, begin: int, stop: int, place: int, abbreviations: 
     size = _spaced_terminal(text, place, stop)
     if size:
         after = _behind_closers(text, place + size, stop)
-        if after == stop or _is_blank(text, after, stop):
+        follows = after
+        while follows < stop and text[follows] == 32:
+            follows += 1
+        if after == stop or (_is_blank(text, after, stop) and not _goes_on(text, follows, stop)):
             return after
     return 0
 
@@ -198,8 +199,10 @@ def _is_blank(text: np.ndarray, place: int, stop: int) -> bool:
 
 
 @kernel
-def _is_small_letter(text: np.ndarray, place: int, stop: int) -> bool:
-    """a to z, the Latin-1 small letters, а to я and ё, α to ω."""
+def _goes_on(text: np.ndarray, place: int, stop: int) -> bool:
+    """Whether a small letter follows: a to z, those of Latin-1, а to я and ё, α to ω."""
+    if place >= stop:
+        return False
     a = text[place]
     b = text[place + 1] if place + 1 < stop else 0
     if 97 <= a <= 122:
