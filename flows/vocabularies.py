@@ -14,6 +14,7 @@ from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, json_model_type
 from tasks.vocab.comparison import Meter, ratio
+from tasks.vocab.fast import FAST_FILE
 from tasks.vocab.kinds import first_pieces, kind_of
 
 FILES = ("*.model", "*tokenizer.json")
@@ -110,7 +111,7 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
             weights = artifacts["train"].path if "train" in artifacts else None
             runs.append((str(base), artifacts["vocab"].file(MODEL_FILES[kind]), weights))
         elif base.is_dir():
-            inside = sorted(path for pattern in FILES for path in base.rglob(pattern))
+            inside = sorted(path for pattern in FILES for path in base.rglob(pattern) if path.name != FAST_FILE)
             # A run's artifacts describe their vocabulary in a file of the same name.
             found += [path for path in inside if path.suffix != ".json" or json_model_type(path.read_bytes())]
         elif base.is_file():

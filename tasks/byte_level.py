@@ -4,7 +4,6 @@ The file is a `tokenizer.json` of the library `tokenizers`, as GPT-2, GPT-NeoX, 
 writes each byte as a printable character: printable Latin-1 as itself, the others from U+0100 on in their order.
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +12,7 @@ import tokenizers
 
 from model.errors import InputError
 from tasks.tokenizer import Tokenizer
+from tasks.tokenizer_json import read_tokenizer_json
 
 PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 CHARACTER_OF_BYTE = {byte: chr(byte) for byte in PRINTABLE} | {
@@ -42,7 +42,7 @@ class ByteLevelTokenizer(Tokenizer):
     kind = "byte-level"
 
     def _open(self, model: bytes) -> None:
-        parsed = json.loads(model)
+        parsed = read_tokenizer_json(model)
         check_exact(parsed)
         self._engine = tokenizers.Tokenizer.from_buffer(model)
         # A page that shows `<|endoftext|>` is text; only chunk puts the token itself between documents.
@@ -84,6 +84,8 @@ def check_exact(parsed: dict[str, Any]) -> None:
     losses += ["a blank put before texts" for step in splitters if step.get("add_prefix_space")]
     losses += ["a splitter that drops what it finds" for step in splitters if step.get("behavior") == "Removed"]
     losses += [f"the option {name}" for name in options if model.get(name)]
+    absent = sorted(BYTE_OF_CHARACTER[character] for character in BYTE_OF_CHARACTER.keys() - model["vocab"].keys())
+    losses += [f"{len(absent)} bytes without a piece, the byte {absent[0]} among them,"] if absent else []
     losses += [
         f"the added token {token['content']!r}, which swallows blanks"
         for token in parsed["added_tokens"]

@@ -90,7 +90,7 @@ class Tokenizer:
         U+2581 gets no blank, and its first id is a byte."""
 
     def _open(self, model: bytes) -> None:
-        self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        self._processor = _processor(model)
         self.leading_blank, self._following = _following(model, self._processor)
         pieces = range(self._processor.get_piece_size())
         self.vocab_size = len(pieces)
@@ -270,6 +270,16 @@ def json_model_type(model: bytes) -> str | None:
         return None
     held = parsed.get("model") if isinstance(parsed, dict) else None
     return held.get("type") if isinstance(held, dict) else None
+
+
+def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except (RuntimeError, OSError) as error:
+        raise InputError(
+            f"tokenizer: SentencePiece cannot read this vocabulary ({error}). The file may be damaged or cut off: take"
+            f" it from where it came from again."
+        ) from error
 
 
 def _following(

@@ -8,7 +8,6 @@ which tells of each token where in the text it stood.
 The file is a `tokenizer.json` of the library `tokenizers`, or BERT's `vocab.txt`, a piece a line.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import tokenizers
 
 from model.errors import Bug, InputError
 from tasks.tokenizer import CLS, MASK, SEP, SLICE_CHARS, Tokenizer
+from tasks.tokenizer_json import read_tokenizer_json
 
 INSIDE = "##"
 """Begins the pieces that stand inside a word."""
@@ -35,7 +35,7 @@ class WordPieceTokenizer(Tokenizer):
     exact = False
 
     def _open(self, model: bytes) -> None:
-        parsed = json.loads(model)
+        parsed = read_tokenizer_json(model)
         check_word_pieces(parsed)
         self._engine = tokenizers.Tokenizer.from_buffer(model)
         # A page that shows `[MASK]` is text; only rows put the token itself anywhere.

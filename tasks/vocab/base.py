@@ -37,6 +37,11 @@ def read_model(model: bytes) -> Any:
         raise InputError(f"vocab.base: this file is no SentencePiece model ({error})") from error
     if not parsed.pieces:
         raise InputError("vocab.base: this file is no SentencePiece model: it holds no pieces")
+    if not parsed.HasField("trainer_spec") or not parsed.HasField("normalizer_spec"):
+        raise InputError(
+            "vocab.base: this SentencePiece model ends before it says what kind it is. The file is cut off: take it"
+            " from where it came from again."
+        )
     return parsed
 
 
@@ -119,12 +124,21 @@ def _with_reserved_rows(parsed: Any, path: Path, sentinels: int, embedding_rows:
 
 
 def _with_byte_pieces(parsed: Any) -> bool:
-    if parsed.trainer_spec.byte_fallback:
-        return False
-    for byte in range(256):
-        parsed.pieces.add(piece=f"<0x{byte:02X}>", score=0.0, type=BYTE)
+    """Characters outside the vocabulary are spelled in bytes, so each byte needs a piece that stands for it alone."""
+    names = [f"<0x{byte:02X}>" for byte in range(256)]
+    present = {piece.piece: piece.type for piece in parsed.pieces}
+    wrong = [name for name in names if present.get(name, BYTE) != BYTE]
+    if wrong:
+        raise InputError(
+            f"vocab.base: `{wrong[0]}` is an ordinary piece of this model, so bytes cannot be spelled and text outside"
+            f" its vocabulary would be lost. Take another base."
+        )
+    missing = [name for name in names if name not in present]
+    for name in missing:
+        parsed.pieces.add(piece=name, score=0.0, type=BYTE)
+    changed = bool(missing) or not parsed.trainer_spec.byte_fallback
     parsed.trainer_spec.byte_fallback = True
-    return True
+    return changed
 
 
 def _losses(parsed: Any) -> list[str]:

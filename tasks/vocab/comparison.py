@@ -1,5 +1,6 @@
 """A vocabulary beside the base it came from, on this run's text, language by language."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000
 """UTF-8 bytes of each language on which vocabularies are compared, documents drawn by seed."""
+BYTE_PIECE = re.compile(r"<0x[0-9A-F]{2}>")
 UNTOLD = "unknown"
 """The language of documents that do not name one."""
 
@@ -38,7 +40,9 @@ class Meter:
             ]
             self._decode = lambda ids: engine.decode_batch(ids, skip_special_tokens=False)
             pieces = piece_names(model)
-            self._is_part = np.array(["\\x" in piece for piece in pieces], dtype=np.int64)
+            self._is_part = np.array(
+                ["\\x" in piece or BYTE_PIECE.fullmatch(piece) is not None for piece in pieces], dtype=np.int64
+            )
             self._is_unknown = np.array([piece in UNKNOWN for piece in pieces], dtype=np.int64)
         else:
             processor = sentencepiece.SentencePieceProcessor(model_proto=model)

@@ -30,7 +30,7 @@ def kind_of(model: bytes) -> str:
     kind = json_model_type(model)
     if kind is None:
         raise InputError("this JSON file is no tokenizer.json: it describes no model")
-    return "byte-level" if kind == "BPE" else kind.lower()
+    return "byte-level" if kind == "BPE" and b'"ByteLevel"' in model else kind.lower()
 
 
 def is_word_pieces(model: bytes) -> bool:

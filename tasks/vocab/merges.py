@@ -13,9 +13,9 @@ from typing import Any
 
 import tokenizers
 
-from model.errors import InputError
-from tasks.byte_level import PADDING, check_exact, piece_raw, piece_text
+from tasks.byte_level import BYTE_OF_CHARACTER, PADDING, check_exact, piece_raw, piece_text
 from tasks.tokenizer import BLANK
+from tasks.tokenizer_json import read_tokenizer_json
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.growing import Growth
 from tasks.vocab.scripts import Script
@@ -30,10 +30,7 @@ def prepared_merges(given: bytes, config: VocabConfig) -> bytes:
 
     Raises InputError for a file of another kind, or one that would lose text.
     """
-    try:
-        parsed = json.loads(given)
-    except json.JSONDecodeError as error:
-        raise InputError(f"vocab.base: this file begins like a tokenizer.json and is no JSON: {error}") from error
+    parsed = read_tokenizer_json(given)
     if config.normaliser == "none":
         parsed["normalizer"] = None
     check_exact(parsed)
@@ -130,7 +127,11 @@ def readable_pieces(model: bytes) -> list[str]:
     """All pieces in the order of their ids, as `readable` writes them; special tokens by their names."""
     parsed = json.loads(model)
     named = {token["id"]: token["content"] for token in parsed["added_tokens"]}
-    pieces = {number: piece for piece, number in parsed["model"]["vocab"].items() if number not in named}
+    vocabulary = parsed["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        # Unigram's is a list of pieces with their scores.
+        vocabulary = {piece: number for number, (piece, _) in enumerate(vocabulary)}
+    pieces = {number: piece for piece, number in vocabulary.items() if number not in named}
     size = max([*named, *pieces]) + 1
     return [named.get(number) or readable(pieces.get(number, "")) for number in range(size)]
 
@@ -153,7 +154,10 @@ def first_merges(model: bytes, count: int) -> bytes:
 
 
 def readable(piece: str) -> str:
-    """A piece as text, a blank as U+2581; bytes that are no whole character as `\\xe9`."""
+    """A piece as text, a blank as U+2581; bytes that are no whole character as `\\xe9`. Pieces of a vocabulary of
+    characters stand as they are."""
+    if not BYTE_OF_CHARACTER.keys() >= set(piece):
+        return piece
     return piece_raw(piece).decode(errors="backslashreplace").replace(" ", BLANK)
 
 

@@ -15,6 +15,7 @@ import tokenizers
 
 from model.errors import InputError
 from tasks.tokenizer import BLANK
+from tasks.tokenizer_json import read_tokenizer_json
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.growing import Growth
 from tasks.vocab.merges import written
@@ -34,7 +35,7 @@ def prepared_word_pieces(given: bytes, config: VocabConfig) -> bytes:
             "vocab.normaliser: a WordPiece vocabulary needs its own, for its pieces are written as that leaves them."
             ' Set it to "keep".'
         )
-    parsed = json.loads(given)
+    parsed = read_tokenizer_json(given)
     check_word_pieces(parsed)
     vocabulary = parsed["model"]["vocab"]
     vocabulary.update({token["content"]: token["id"] for token in parsed["added_tokens"]})

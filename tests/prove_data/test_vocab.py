@@ -244,7 +244,7 @@ def count_other_ids(name: str, model: bytes, texts: list[str], measured: Measure
     note = (
         f"of {len(plain):,} lines, {runs:,} with runs of blanks; {len(texts) - len(plain)} with U+2581 left out{ties}"
     )
-    measured("vocab", f"fast_tokenizer.json, {name}: lines with other ids", other, at_most=0, note=note)
+    measured("vocab", f"fast_tokenizer.json, {name}: lines with other ids", other, at_most=0, note=note + ties)
 
 
 def converted(model: bytes, folder: Path, texts: list[str]) -> list[list[int]]:

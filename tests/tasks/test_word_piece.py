@@ -133,9 +133,9 @@ def test_the_artifact_loads_it_again(context, make_documents):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"vocab": {}}, "holds no WordPiece vocabulary"),
+        ({"vocab": {}}, "no tokenizer.json with pieces"),
         ({"continuing_subword_prefix": "@@"}, "begin with other signs"),
-        ({"vocab": {"[UNK]": 0, "the": 1}}, r"has no \[SEP\]"),
+        ({"vocab": {"[UNK]": 1, "the": 0}}, r"has no \[SEP\]"),
     ],
 )
 def test_one_that_cannot_serve_is_refused(small: Tokenizer, change: dict[str, object], message: str):

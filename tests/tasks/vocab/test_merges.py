@@ -144,7 +144,7 @@ def released_with_padding(released: bytes) -> bytes:
     ("text", "message"),
     [
         ('{"model": ', "begins like a tokenizer.json and is no JSON"),
-        ('{"model": {}, "added_tokens": []}', "no byte-level"),
+        ('{"model": {}, "added_tokens": []}', "no tokenizer.json with pieces"),
     ],
 )
 def test_a_file_that_is_none_is_refused(context, make_documents, tmp_path: Path, text: str, message: str) -> None:
