@@ -12,6 +12,7 @@ import json
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numba
@@ -43,8 +44,8 @@ LENGTHS = (257, 1025, 2049)
 PAIR_LENGTHS = (128, 512)
 MOST_PADDING = 0.003
 ROUNDS = 3
-CLS, SEP = 4, 5
-"""Ids that stand for BERT's tokens here; nothing is trained on these rows."""
+PAD, CLS, SEP = 3, 4, 5
+"""Ids that stand for special tokens here; nothing is trained on these rows."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +69,14 @@ def measure(data: Path, tokenizer: Tokenizer) -> Iterator[Filled]:
     for corpus in CORPORA:
         block = _block(tokenizer, [record["text"] for record in records(data, [corpus])])
         for length in LENGTHS:
-            yield _told(corpus, length, "concat", block, lambda: concat_rows([block], length, token_bytes, 3, 0))
+            yield _told(corpus, length, "concat", block, partial(concat_rows, [block], length, token_bytes, PAD, 0))
             rows, padding = _first_fit(block.lengths + 1, length)
             yield Filled(corpus, length, "first_fit", rows, padding, 0.0)
-            yield _told(corpus, length, "best_fit", block, lambda: best_fit_rows([block], length, token_bytes, 3, 0))
+            yield _told(corpus, length, "best_fit", block, partial(best_fit_rows, [block], length, token_bytes, PAD, 0))
         for length in PAIR_LENGTHS:
-            layout = PairFormat(length, CLS, SEP, 3, 0.1)
+            layout = PairFormat(length, CLS, SEP, PAD, 0.1)
             packer = PairPacker(layout, token_bytes, 0, 1)
-            yield _told(corpus, length, "pairs", block, lambda: packer.rows([block]), packer)
+            yield _told(corpus, length, "pairs", block, partial(packer.rows, [block]), packer)
 
 
 def _told(
