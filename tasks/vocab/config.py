@@ -18,6 +18,8 @@ TRAINED = ("vocab_size", "model_type", "split_digits", "lowercase")
 OF_A_BASE = ("extend", "normaliser", "embedding_rows")
 """What says nothing without one."""
 
+Language = Literal["ar", "el", "fa", "he", "hi", "ja", "ko", "ru", "th", "uk", "zh"]
+"""Languages with a script of their own, apart from Latin letters (`scripts.py`)."""
 OF_BERT = ("[CLS]", "[SEP]", "[MASK]")
 
 
@@ -46,9 +48,9 @@ class VocabConfig(StrictConfig):
     """A vocabulary to start from instead of training one: SentencePiece's `.model` file of a released model, the
     `tokenizer.json` of a byte-level or WordPiece one, or BERT's `vocab.txt`. Its ids stay; its content, not its place,
     is part of the identity."""
-    extend: dict[Literal["zh", "ru"], Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
-    """Language -> rows added to the base for its script, found in this run's text: `zh` Chinese characters and words,
-    `ru` words in Cyrillic letters. Empty: the base as it is."""
+    extend: dict[Language, Annotated[int, Field(ge=1, le=1_000_000)]] = Field(default_factory=dict)
+    """Language -> rows added to the base for its script, found in this run's text: Arabic, Greek, Persian, Hebrew,
+    Hindi, Japanese, Korean, Russian, Thai, Ukrainian, Chinese. Empty: the base as it is."""
     normaliser: Literal["keep", "none"] = "keep"
     """`none` takes away a base's normaliser that loses text (T5's maps signs to others, joins blanks and drops line
     ends); text that it would have left alone keeps its ids."""

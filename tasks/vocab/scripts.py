@@ -5,14 +5,23 @@ so old text keeps its ids by construction.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tasks.tokenizer import BLANK
 
+# Blocks of the Unicode standard; the byte order mark at the end of Arabic's last one is left out.
 _CJK = ((0x3000, 0x303F), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0xFF00, 0xFFEF), (0x20000, 0x2FA1F))
+_KANA = ((0x3040, 0x30FF), (0x31F0, 0x31FF))
+_HANGUL = ((0x1100, 0x11FF), (0x3130, 0x318F), (0xAC00, 0xD7AF))
 _CYRILLIC = ((0x0400, 0x052F),)
-_GB2312_ROWS, _GB2312_CELLS = range(0xB0, 0xF8), range(0xA1, 0xFF)
+_GREEK = ((0x0370, 0x03FF), (0x1F00, 0x1FFF))
+_HEBREW = ((0x0590, 0x05FF), (0xFB1D, 0xFB4F))
+_ARABIC = ((0x0600, 0x06FF), (0x0750, 0x077F), (0x08A0, 0x08FF), (0xFB50, 0xFDFF), (0xFE70, 0xFEFC))
+_DEVANAGARI = ((0x0900, 0x097F), (0xA8E0, 0xA8FF))
+_THAI = ((0x0E00, 0x0E7F),)
+_CELLS = range(0xA1, 0xFF)
+"""Second bytes in the national standards of East Asia, whose first bytes are rows."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +58,27 @@ class Script:
 
 
 def gb2312_ideographs() -> tuple[str, ...]:
-    """The 6,763 ideographs of GB 2312-80 in its own order, frequent ones first; read from Python's codec."""
-    found: list[str] = []
-    for row in _GB2312_ROWS:
-        for cell in _GB2312_CELLS:
-            # The last five cells of row 0xD7 are empty, and so stay what the codec refuses.
-            found += bytes([row, cell]).decode("gb2312", errors="ignore")
-    return tuple(found)
+    """The 6,763 ideographs of GB 2312-80 in its own order, frequent ones first."""
+    return _of_rows("gb2312", range(0xB0, 0xF8))
+
+
+def ks_x_1001_syllables() -> tuple[str, ...]:
+    """The 2,350 syllables of KS X 1001, nearly all that modern Korean writes."""
+    return _of_rows("euc_kr", range(0xB0, 0xC9))
+
+
+def jis_x_0208_characters() -> tuple[str, ...]:
+    """Hiragana, Katakana and the 2,965 kanji of the first level of JIS X 0208, which newspapers keep to."""
+    return _of_rows("euc_jp", (0xA4, 0xA5, *range(0xB0, 0xD0)))
+
+
+def _of_rows(codec: str, rows: Iterable[int]) -> tuple[str, ...]:
+    """Characters of a standard, read from Python's codec; places that the standard leaves empty are left out."""
+    return tuple("".join(bytes([row, cell]).decode(codec, errors="ignore") for row in rows for cell in _CELLS))
+
+
+def _letters(*ranges: tuple[int, int], besides: str = "") -> tuple[str, ...]:
+    return (*(chr(point) for low, high in ranges for point in range(low, high + 1)), *besides)
 
 
 CHINESE = Script("zh", _CJK, gb2312_ideographs(), spaced=False)
@@ -65,4 +88,34 @@ RUSSIAN = Script(
     tuple("абвгдеёжзийклмнопрстуфхцчшщъыьэюяАБВГДЕЁЖЗИЙКЛМНОПРСТУФХЦЧШЩЪЫЬЭЮЯ"),
     spaced=True,
 )
-SCRIPTS = {script.name: script for script in (CHINESE, RUSSIAN)}
+UKRAINIAN = Script(
+    "uk", _CYRILLIC, tuple("абвгґдеєжзиіїйклмнопрстуфхцчшщьюяАБВГҐДЕЄЖЗИІЇЙКЛМНОПРСТУФХЦЧШЩЬЮЯ"), spaced=True
+)
+JAPANESE = Script("ja", (*_KANA, *_CJK), jis_x_0208_characters(), spaced=False)
+KOREAN = Script("ko", _HANGUL, ks_x_1001_syllables(), spaced=True)
+THAI = Script("th", _THAI, _letters((0x0E01, 0x0E3A), (0x0E40, 0x0E4E), (0x0E50, 0x0E59)), spaced=False)
+GREEK = Script(
+    "el", _GREEK, _letters((0x03AC, 0x03CE), (0x0391, 0x03A1), (0x03A3, 0x03A9), besides="ΆΈΉΊΌΎΏΐ"), spaced=True
+)
+HEBREW = Script("he", _HEBREW, _letters((0x05D0, 0x05EA)), spaced=True)
+ARABIC = Script("ar", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0652), besides="،؛؟"), spaced=True)
+PERSIAN = Script("fa", _ARABIC, _letters((0x0621, 0x063A), (0x0641, 0x0648), besides="یپچژگک،؛؟"), spaced=True)
+HINDI = Script(
+    "hi", _DEVANAGARI, _letters((0x0901, 0x0903), (0x0905, 0x0939), (0x093C, 0x094D), (0x0964, 0x096F)), spaced=True
+)
+SCRIPTS = {
+    script.name: script
+    for script in (
+        ARABIC,
+        GREEK,
+        PERSIAN,
+        HEBREW,
+        HINDI,
+        JAPANESE,
+        KOREAN,
+        RUSSIAN,
+        THAI,
+        UKRAINIAN,
+        CHINESE,
+    )
+}
