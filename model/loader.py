@@ -118,12 +118,12 @@ class MaskedLoader:
 class SpanLoader:
     """Batches for span corruption. Raises InputError for rows of another objective or too few sentinels."""
 
-    def __init__(self, reader: SequenceReader, seed: int, density: float = 0.15, mean_span: float = 3.0) -> None:
+    def __init__(self, reader: SequenceReader, seed: int) -> None:
         from model.span_corruption import SpanCorruption
 
         self._reader = reader
         row_format = _format_for("span_corruption", reader)
-        self._corrupt = SpanCorruption(row_format, seed, reader.row_length, density, mean_span)
+        self._corrupt = SpanCorruption(row_format, seed, reader.row_length)
 
     def batch(self, begin: int, end: int) -> SpanBatch:
         """The batch of positions [begin, end) of ORDER."""

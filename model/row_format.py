@@ -42,6 +42,11 @@ class RowFormat(Strict):
     special: tuple[int, ...] = ()
     """All ids that stand for no text, sorted: they are neither masked nor drawn as random tokens."""
 
+    noise_density: float = 0.15
+    """Share of a row's tokens that span_corruption takes out; the length of rows follows from it."""
+    mean_noise_span: float = 3.0
+    """Mean length of the spans that span_corruption takes out, tokens."""
+
     def metadata(self) -> dict[bytes, bytes]:
         """Metadata for the schema of SEQUENCES."""
         return {KEY: json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()}

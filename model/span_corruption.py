@@ -36,8 +36,8 @@ class SpanCorruption:
     Raises InputError where the vocabulary has fewer sentinels than a full row has spans.
     """
 
-    def __init__(self, rows: RowFormat, seed: int, raw: int, density: float = 0.15, mean_span: float = 3.0) -> None:
-        of_length = [corrupted_lengths(length, density, mean_span) for length in range(raw + 1)]
+    def __init__(self, rows: RowFormat, seed: int, raw: int) -> None:
+        of_length = [corrupted_lengths(length, rows.noise_density, rows.mean_noise_span) for length in range(raw + 1)]
         self._noise = np.array([lengths.noise for lengths in of_length])
         self._spans = np.array([lengths.spans for lengths in of_length])
         self._longest_input = max(lengths.inputs for lengths in of_length)

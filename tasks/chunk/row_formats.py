@@ -27,6 +27,8 @@ def row_format(tokenizer: Tokenizer, config: ChunkConfig) -> RowFormat:
         mask=tokenizer.mask,
         sentinels=tokenizer.sentinels,
         special=tokenizer.special,
+        noise_density=config.noise_density,
+        mean_noise_span=config.mean_noise_span,
     )
 
 

@@ -142,3 +142,19 @@ def test_a_row_is_corrupted_alike_in_every_batch_and_otherwise_under_another_nam
         for epoch in (0, 1)
     }
     assert len(drawn) == 8
+
+
+@pytest.mark.parametrize(("density", "mean_span"), [(0.5, 1.0), (0.3, 10.0), (0.05, 3.0)])
+def test_other_densities_and_spans_come_with_the_rows(density: float, mean_span: float) -> None:
+    rows = FORMAT.model_copy(update={"noise_density": density, "mean_noise_span": mean_span})
+    tokens = np.tile(np.arange(2, 100), (50, 1))
+    # Rows of many lengths: shorter ones must fit, too.
+    for row in range(50):
+        tokens[row, 2 * row + 2 :] = PAD
+    corrupted = SpanCorruption(rows, 1, 98)(tokens, np.arange(50), np.zeros(50))
+    for row in range(50):
+        real = min(2 * row + 2, 98)
+        lengths = corrupted_lengths(real, density, mean_span)
+        assert corrupted.input_lengths_B[row] == lengths.inputs
+        assert (corrupted.targets_BU[row] != NO_LOSS).sum() == lengths.targets
+        assert restored(corrupted, row) == tokens[row, :real].tolist()
