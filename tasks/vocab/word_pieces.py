@@ -70,9 +70,8 @@ def grow_word_pieces(base: bytes, candidates: Iterable[str], script: Script, lim
         missing = [piece for piece in _forms(candidate, script, engine) if piece not in vocabulary]
         if not missing:
             growth.known.append(candidate)
-        if not missing or len(growth.added) + len(missing) > limit:
-            continue
-        for piece in missing:
+        # The two places do not need each other, so the last row may be given to one of them.
+        for piece in missing[: limit - len(growth.added)]:
             vocabulary[piece] = next_id
             next_id += 1
             growth.added.append(as_candidate(piece))

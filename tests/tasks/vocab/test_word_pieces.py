@@ -111,7 +111,7 @@ def test_what_the_normaliser_changes_stays_out():
 
 
 def test_limits_and_known_pieces(base: bytes):
-    assert grow_word_pieces(base, ["с"], RUSSIAN, 1).added == []
+    assert grow_word_pieces(base, ["с"], RUSSIAN, 1).added == ["▁с"]
     once = grow_word_pieces(base, ["с"], RUSSIAN, 2)
     again = grow_word_pieces(once.model, ["с", "т"], RUSSIAN, 2)
     assert (again.known, again.added) == (["с"], ["▁т", "т"])
