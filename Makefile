@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data bench-data bench-memory lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -49,6 +49,9 @@ prove-data: $(READY) ## the data stages on real text: recall, precision, conserv
 bench-data: $(READY) ## the data stages beside datatrove, datasketch, rensa, ftfy: rates of one core, in one table
 	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS)
 	$(BIN)/python benchmarks/data_stages.py --data $(DATA) --peers $(PEERS) --json $(PEERS)/data_stages.json
+
+bench-tokens: $(READY) ## tokenizing beside sentencepiece and tokenizers, with one thread and two
+	$(BIN)/python benchmarks/tokenizing.py --data $(DATA) --models $(PEERS)/vocabularies --json $(PEERS)/tokenizing.json
 
 bench-memory: $(READY) ## peak memory of the data stages over 0.5, 1 and 2 GB of text
 	$(BIN)/python benchmarks/data_memory.py --data $(DATA)
