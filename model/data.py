@@ -45,38 +45,36 @@ class SequenceReader:
         self.row_format = _common_format(sequences, tables)
         """What the files say of their rows; None where they say nothing."""
         self._first_row = np.cumsum([0, *(len(part) for part in self._parts)])
-        reads = open_table(order)
-        self._order, self._epoch = reads.column("row").to_numpy(), reads.column("epoch").to_numpy()
-        rows = int(self._first_row[-1])
-        if len(self._order) and not (self._order.min() >= 0 and self._order.max() < rows):
-            raise InputError(
-                f"{order} names rows {self._order.min()} to {self._order.max()}, but the sequences hold {rows}"
-            )
-        self._loss_start = _joined(tables, "loss_start")
+        self._reads = open_table(order)
+        rows, named = int(self._first_row[-1]), pc.min_max(self._reads.column("row")).as_py()
+        if self.positions and not (named["min"] >= 0 and named["max"] < rows):
+            raise InputError(f"{order} names rows {named['min']} to {named['max']}, but the sequences hold {rows}")
+        self._loss_start = _joined(tables, "loss_start", pa.int32())
         pairs = "second_start" in tables[0].column_names
-        self._second_start = _joined(tables, "second_start") if pairs else None
-        self._is_next = _joined(tables, "is_next") if pairs else None
+        self._second_start = _joined(tables, "second_start", pa.int32()) if pairs else None
+        self._is_next = _joined(tables, "is_next", pa.int8()) if pairs else None
 
     @property
     def positions(self) -> int:
         """Reads that ORDER asks for."""
-        return len(self._order)
+        return self._reads.num_rows
 
     def rows(self, begin: int, end: int) -> Rows:
         """The rows at positions [begin, end) of ORDER."""
-        rows = self._order[begin:end]
+        reads = self._reads.slice(begin, end - begin)
+        rows = reads.column("row").to_numpy()
         tokens = np.empty((len(rows), self.row_length), dtype=np.int64)
         part_of = np.searchsorted(self._first_row, rows, side="right") - 1
         for part in np.unique(part_of):
             mine = part_of == part
             tokens[mine] = self._parts[part][rows[mine] - self._first_row[part]]
         return Rows(
-            row_B=rows.astype(np.int64),
-            epoch_B=self._epoch[begin:end].astype(np.int64),
+            row_B=rows,
+            epoch_B=reads.column("epoch").to_numpy().astype(np.int64),
             tokens_BL=tokens,
-            loss_start_B=self._loss_start[rows],
-            second_start_B=None if self._second_start is None else self._second_start[rows],
-            is_next_B=None if self._is_next is None else self._is_next[rows],
+            loss_start_B=self._loss_start[rows].astype(np.int64),
+            second_start_B=None if self._second_start is None else self._second_start[rows].astype(np.int64),
+            is_next_B=None if self._is_next is None else self._is_next[rows].astype(np.int64),
         )
 
 
@@ -97,9 +95,9 @@ def _tokens(table: pa.Table) -> list[np.ndarray]:
     return [chunk.flatten().to_numpy().reshape(-1, column.type.list_size) for chunk in column.chunks]
 
 
-def _joined(tables: list[pa.Table], name: str) -> np.ndarray:
-    """A column of all files, i64; NO_LOSS in place of null."""
-    columns = (table.column(name).cast(pa.int64()) for table in tables)
+def _joined(tables: list[pa.Table], name: str, kind: pa.DataType) -> np.ndarray:
+    """A column of all files; NO_LOSS in place of null."""
+    columns = (table.column(name).cast(kind) for table in tables)
     return np.concatenate([pc.fill_null(column, NO_LOSS).to_numpy() for column in columns])
 
 

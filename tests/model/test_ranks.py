@@ -105,6 +105,25 @@ def test_two_ranks_compute_what_one_does(alone: TrainerRun, make_run, launch, se
         np.testing.assert_allclose(weights[name], expected[name], atol=2e-4, err_msg=name)
 
 
+@pytest.mark.parametrize(
+    "settings", [pytest.param(NATIVE, id="native"), pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove)]
+)
+def test_two_ranks_attend_within_documents_as_one_does(make_run, launch, settings: dict) -> None:
+    def within(name: str, **settings: object) -> TrainerRun:
+        run = make_run(name, batch_rows=4, positions=40, **settings)
+        return run.model_copy(
+            update={"eos": 5, "model": run.model.model_copy(update={"attend_within_documents": True})}
+        )
+
+    alone, run, across = within("alone"), within("ranks", **settings), make_run("across", batch_rows=4, positions=40)
+    train(alone)
+    train(across)
+    code, _, err = finish(launch(run))
+    assert code == 0, err
+    np.testing.assert_allclose(metrics(run)["loss"], metrics(alone)["loss"], rtol=1e-5)
+    assert not np.allclose(metrics(across)["loss"][-1], metrics(alone)["loss"][-1], rtol=1e-4)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 @pytest.mark.parametrize(
     "settings",
