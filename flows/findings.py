@@ -79,6 +79,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
         "mixture": lambda: mixture(reports),
+        "rows": lambda: rows(reports),
         "leaks": lambda: leaks(reports),
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
@@ -90,7 +91,9 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     }
 
 
-DICTIONARIES = frozenset({"files", "sampling", "training", "duplicates", "leak_search", "vocabulary", "conservation"})
+DICTIONARIES = frozenset(
+    {"files", "sampling", "rows", "training", "duplicates", "leak_search", "vocabulary", "conservation"}
+)
 """Findings that are dictionaries; all others are lists."""
 
 
@@ -209,6 +212,12 @@ def mixture(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
     """GPT-3's table 2.2 for this run: source, documents, tokens, rows, weight, planned and realised share, epochs."""
     table = _facts(reports, "chunk", "mixture").get("mixture", {})
     return sorted(({"source": source, **line} for source, line in table.items()), key=lambda line: -line["weight"])
+
+
+def rows(reports: dict[str, StageReport]) -> dict[str, Any]:
+    """What rows are: objective, packing, length, number, share of padding, and labels where they are pairs."""
+    facts = _facts(reports, "chunk", "rows", "padding_share")
+    return {**facts["rows"], "padding_share": facts["padding_share"]} if "rows" in facts else {}
 
 
 def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:

@@ -148,6 +148,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     except ValidationError as error:
         raise RecipeError(_explain(error, origin)) from error
     _check_source_names(recipe, origin)
+    _check_sentinels(recipe, origin)
     return recipe
 
 
@@ -319,3 +320,15 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
                 raise RecipeError(
                     f"{origin}: {place} names the source `{name}`, but the sources are {', '.join(sorted(names))}"
                 )
+
+
+def _check_sentinels(recipe: Recipe, origin: str) -> None:
+    """A vocabulary that is trained here has the sentinels that were asked for; a base's are counted by chunk."""
+    if recipe.chunk.objective != "span_corruption" or recipe.vocab.base is not None:
+        return
+    if recipe.vocab.sentinels < recipe.chunk.noise_spans:
+        raise RecipeError(
+            f"{origin}: span_corruption with a context of {recipe.chunk.input_length} takes {recipe.chunk.noise_spans}"
+            f" spans out of each row, and vocab.sentinels = {recipe.vocab.sentinels}; each span needs one. Set"
+            f" vocab.sentinels = {recipe.chunk.noise_spans} or more, or lower train.model.context."
+        )

@@ -93,13 +93,14 @@ def _sources(findings: dict[str, Any]) -> Table | None:
     if not mixed:
         return None
     held_out = ("bits/B", "unigram", "xz", "gain") if bits else ()
-    table = _table("mixture and held-out text", "source", "planned", "realised", "tokens", "epochs", *held_out)
+    table = _table("mixture and held-out text", "source", "planned", "realised", "tokens", "epochs (plan)", *held_out)
     for source in [*mixed, *(source for source in bits if source not in mixed)]:
         cells = ["", "", "", ""]
         if source in mixed:
             line = mixed[source]
             cells = [f"{100 * line[key]:.2f}%" for key in ("planned_share", "realised_share")]
-            cells += [compact(line["tokens"]), f"{line['epochs']:.2f}"]
+            planned = line.get("planned_epochs", line["epochs"])
+            cells += [compact(line["tokens"]), f"{line['epochs']:.2f} ({planned:.2f})"]
         style = "bold" if source == "all" else ""
         if source == "all":
             table.caption, table.caption_justify = "all: the plain mean of the sources, whatever their sizes", "left"

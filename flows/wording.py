@@ -54,6 +54,22 @@ def tally(stages: Iterable[Mapping[str, Any]]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
+def rows_told(found: Mapping[str, Any]) -> str:
+    """What chunk's rows are: `causal_lm in 12,300 rows of 257 tokens, best_fit, 0.12% padding`."""
+    told = (
+        f"{found['objective']} in {found['rows']:,} rows of {found['row_length']:,} tokens, {found['packing']},"
+        f" {found['padding_share']:.2%} padding"
+    )
+    labels = found.get("labels", {})
+    if not labels:
+        return told
+    shares = {name: labels.get(name, 0) / max(1, found["rows"]) for name in ("next", "not_next", "single")}
+    return (
+        f"{told}; the second stretch follows the first in {shares['next']:.1%}, is of another document in"
+        f" {shares['not_next']:.1%}, is missing in {shares['single']:.1%}"
+    )
+
+
 def evidence_told(evidence: str | None) -> str:
     """A ledger row's evidence in words: `in favour of 3f0c81d2a9b4 · similarity 0.912`; other texts as they are."""
     try:

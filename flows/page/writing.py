@@ -17,7 +17,7 @@ from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open
 from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure, training_figure
 from flows.page.examples import leaked_passages, rejected, removals
 from flows.record import RECORD
-from flows.wording import clock, compact, duration, shots_word, size
+from flows.wording import clock, compact, duration, rows_told, shots_word, size
 from model.durable import write_atomically
 from model.errors import BessemerError
 from tasks.artifact import Artifact
@@ -221,7 +221,13 @@ def _environment() -> jinja2.Environment:
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(
-        duration=duration, compact=compact, size=size, clock=clock, shots=shots_word, inline_script=inline_script
+        duration=duration,
+        compact=compact,
+        size=size,
+        clock=clock,
+        shots=shots_word,
+        rows_told=rows_told,
+        inline_script=inline_script,
     )
     return environment
 

@@ -135,6 +135,7 @@ def _vocab(artifacts: Artifacts, chooser: Chooser) -> list[View]:
 
 def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     chunk, tokenizer = need(artifacts, "chunk"), Tokenizer.open(need(artifacts, "vocab"))
+    layout = chunk.report.facts.get("rows", {})
     columns = ["row", "source"]
     numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())
     chosen = chooser.choose(
@@ -156,14 +157,27 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
         documents_in = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
         views.append(
             {
-                "title": f"row {number}: {len(row['tokens'])} tokens, {len(mine)} segments, loss from token"
-                f" {row['loss_start']}",
+                "title": f"row {number}: {len(row['tokens'])} tokens, {_told_of_row(row, len(mine), layout)}",
                 "source": row["source"],
-                "segments": segments,
+                "segments": _between_specials(segments) if "is_next" in row else segments,
                 "spans": documents_in,
             }
         )
     return views
+
+
+def _told_of_row(row: Row, segments: int, layout: dict[str, Any]) -> str:
+    if "is_next" in row:
+        labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
+        return labels[row["is_next"]]
+    if layout.get("objective") == "span_corruption":
+        return f"{segments} segments, raw: spans are taken out while training reads"
+    return f"{segments} segments, loss from token {row['loss_start']}"
+
+
+def _between_specials(stretches: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """[CLS] A [SEP] B [SEP], as BERT reads the stretches."""
+    return [(SAME, "[CLS] "), *(part for stretch in stretches for part in (stretch, (SAME, " [SEP] ")))]
 
 
 def _where(artifact: Artifact, table: str, wanted: pa.Array) -> list[Row]:

@@ -71,6 +71,13 @@ def test_rows_that_nothing_here_trains_on_yet_are_refused_before_work_begins(tmp
     check_objective(load(tmp_path), STAGES)
 
 
+def test_a_row_with_more_spans_than_sentinels_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    t5 = ("chunk.objective=span_corruption", "train.model.context=2048")
+    with pytest.raises(RecipeError, match=r"of 2048 takes 114 spans .* vocab.sentinels = 100; .* = 114 or more"):
+        load(tmp_path, MINIMAL, *t5, "vocab.sentinels=100")
+    assert load(tmp_path, MINIMAL, *t5, "vocab.sentinels=114").chunk.row_length == 2274
+
+
 def test_placeholders_are_filled_in_paths(tmp_path: Path) -> None:
     books, web = load(tmp_path).sample.sources
     assert books.paths == (f"{tmp_path}/books/*.txt",)

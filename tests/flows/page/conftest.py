@@ -195,8 +195,10 @@ def write_chunk(unit: Unit) -> None:
     unit.report.facts = {
         "mixture": {
             "books": {**line, "documents": 9, "tokens": 480, "rows": 30, "epochs": 20 / 30},
-            "web": {**line, "documents": 8, "tokens": 160, "rows": 10, "epochs": 2.0},
-        }
+            "web": {**line, "documents": 8, "tokens": 160, "rows": 10, "epochs": 2.0, "planned_epochs": 2.25},
+        },
+        "rows": {"objective": "causal_lm", "packing": "best_fit", "row_length": 17, "rows": 40},
+        "padding_share": 0.0025,
     }
 
 

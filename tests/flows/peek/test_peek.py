@@ -18,6 +18,8 @@ from flows.recipe import load_recipe
 from model.errors import InputError, RecipeError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
+from tasks.chunk.config import ChunkConfig
+from tasks.vocab.config import OF_BERT, VocabConfig
 
 ALL = Chooser(count=10_000, seed=1)
 
@@ -76,6 +78,22 @@ def test_pieces_join_to_the_text_and_rows_to_their_documents(artifacts: dict[str
     (row,) = peek(artifacts, "chunk", Chooser(1, 1))
     assert sum(span["tok_len"] for span in row["spans"]) <= 65
     assert len(row["segments"]) == len(row["spans"])
+
+
+def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: dict[str, Artifact], tmp_path: Path):
+    context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
+    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=OF_BERT))
+    found: set[str] = set()
+    config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000)
+    chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
+    of_pairs = {**artifacts, "vocab": vocab, "chunk": chunk}
+    for row in peek(of_pairs, "chunk", Chooser(20, 1)):
+        label = row["title"].partition(": 64 tokens, ")[2]
+        special = [text for kind, text in row["segments"] if kind == SAME]
+        assert special == ["[CLS] ", *[" [SEP] "] * (1 if label == "A alone" else 2)]
+        assert len(row["spans"]) == len(special) - 1
+        found.add(label)
+    assert {"B follows A in its document", "B comes from another document"} <= found
 
 
 def test_the_same_seed_shows_the_same_and_more_only_adds(artifacts: dict[str, Artifact]):
