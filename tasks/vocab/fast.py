@@ -10,8 +10,9 @@ For Unigram, the library would find the names of special tokens and bytes in a t
 those of any other way to write their names, and text is cut around signs of such names that no piece holds (T5 has no
 `<`), since it would rather take any piece than an unknown sign.
 
-What differs: a U+2581 of the text itself, which here is spelled in bytes and there is a blank; and the library takes
-special tokens out of text unless it is told not to (`encode_special_tokens`, `split_special_tokens`).
+What differs: a U+2581 of the text itself, spelled in bytes here and a blank there. The library takes special
+tokens out of text unless it is told not to (`encode_special_tokens`, `split_special_tokens`). And where a vocabulary
+has pieces of the user's and a blank before whole texts, the library puts that blank behind each such piece, too.
 """
 
 import json
@@ -57,9 +58,16 @@ def fast_tokenizer(model: bytes) -> bytes:
 
 
 def _added_tokens(parsed: Any) -> list[dict[str, Any]]:
-    kinds = {CONTROL: True, UNKNOWN_TYPE: True, USER_DEFINED: False}
+    # What is looked for in the normalised text is not normalised around itself; but the library would put the blank of
+    # a whole text before its name, too.
+    normalised = not parsed.normalizer_spec.add_dummy_prefix
+    kinds = {
+        CONTROL: FLAGS,
+        UNKNOWN_TYPE: FLAGS,
+        USER_DEFINED: {**FLAGS, "special": False, "normalized": normalised},
+    }
     return [
-        {"id": number, "content": piece.piece.replace(BLANK, " "), **FLAGS, "special": kinds[piece.type]}
+        {"id": number, "content": piece.piece, **kinds[piece.type]}
         for number, piece in enumerate(parsed.pieces)
         if piece.type in kinds
     ]

@@ -16,6 +16,7 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.fast import FAST_FILE, fast_tokenizer
 from tasks.vocab.growing import grow
 from tasks.vocab.scripts import CHINESE
+from tasks.vocab.specials import USER_DEFINED
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.training import train_pieces
 
@@ -44,7 +45,16 @@ def with_tied_blanks(model: bytes) -> bytes:
     return write_model(parsed)
 
 
+def with_users_pieces(model: bytes) -> bytes:
+    """As Gemma's: signs of a dialogue and runs of blanks, which SentencePiece cuts out of any text."""
+    parsed = read_model(model)
+    for piece in ("<|turn|>", BLANK * 20):
+        parsed.pieces.add(piece=piece, score=0.0, type=USER_DEFINED)
+    return write_model(parsed)
+
+
 MODELS = {
+    "pieces of the user's": lambda: with_users_pieces(MODELS["trained bpe"]()),
     "trained bpe": lambda: train_pieces(TEXTS, VocabConfig(vocab_size=500, character_coverage=0.99)),
     "trained unigram": lambda: train_pieces(
         TEXTS, VocabConfig(vocab_size=500, model_type="unigram", character_coverage=0.99, sentinels=9)
@@ -71,6 +81,7 @@ ANYTHING = st.one_of(st.text(), st.text(st.sampled_from("  \n\tabe=日本語中�
 @example(text=" " * 40 + "def  f(x):" + " " * 17 + "pass ")
 @example(text="<s></s><unk><pad><0x41><extra_id_0>")
 @example(text=CODE)
+@example(text="a<|turn|>b <|turn|> c")
 def test_ids_and_text_are_the_same(both, text: str):
     ours, fast = both
     text = text.replace(BLANK, "_")
