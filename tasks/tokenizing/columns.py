@@ -111,8 +111,8 @@ def segment_rows(lattice, bits, cache, data, words, offsets, leading_blank, clos
             opening = _opening(data, position, end, bits, borders, alone)
             if opening.size >= paths.sums.size:
                 paths = paths_over(opening.size)
-            total, _ = segment(lattice, opening, 0, opening.size, total, paths)
-            filled = write_path(lattice, opening, 0, opening.size, paths, target, filled)
+            characters, total, _ = segment(lattice, opening, 0, opening.size, total, paths)
+            filled = write_path(lattice, opening, 0, characters, paths, target, filled)
             position += opening.size - 1
         while position < end:
             count, position = cut(data, position, end, bits, borders, alone)
@@ -168,8 +168,8 @@ def _segment_block(lattice, cache, data, words, borders, alone, lines, count, pa
                         filled += 1
         else:
             before, begin = total, filled
-            total, margin = segment(lattice, data, borders[stretch], borders[stretch + 1], total, paths)
-            filled = write_path(lattice, data, borders[stretch], borders[stretch + 1], paths, target, filled)
+            characters, total, margin = segment(lattice, data, borders[stretch], borders[stretch + 1], total, paths)
+            filled = write_path(lattice, data, borders[stretch], characters, paths, target, filled)
             if line < 0 and size <= MOST_BYTES and filled - begin <= MOST_IDS:
                 exponent = safe_exponent(margin, size)
                 again = before

@@ -29,6 +29,7 @@ _LARGEST_EXPONENT = 17
 """2^17 is above RESET, so no larger sum occurs."""
 _BLANK = 0x20
 _FAR = -1e300
+_NO_PATH = np.float32(-np.inf)
 
 
 class Lattice(NamedTuple):
@@ -36,6 +37,8 @@ class Lattice(NamedTuple):
 
     units: I32
     """The trie of `trie.py`."""
+    numbers: I32
+    """Code point -> the trie's number of the character."""
     singles: I32
     """Code point -> id of the piece of this character alone, -1 where there is none; int32 [0x110000]."""
     scores: F32
@@ -56,7 +59,7 @@ def lattice_of(pieces: Pieces) -> Lattice:
     scores = pieces.scores.copy()
     scores[pieces.byte_ids] = np.nan
     return Lattice(
-        build_trie({piece.encode(): number for piece, number in pieces.ids.items()}),
+        *build_trie(pieces.ids),
         singles,
         scores,
         pieces.unknown_score,
@@ -85,7 +88,7 @@ def is_safe(largest, exponent, total, size):
 
 
 class Paths(NamedTuple):
-    """Of each border within a stretch what the best path there is; arrays as long as stretches may be, and one more."""
+    """Of each border between characters of a stretch what the best path there is; arrays of characters + 1."""
 
     sums: F32
     """Its sum, rounded as SentencePiece rounds."""
@@ -97,42 +100,58 @@ class Paths(NamedTuple):
     """The best sum from the stretch's beginning, in double precision."""
     second: F64
     """The second best."""
+    places: I32
+    """Where the character behind the border begins, in bytes from the stretch's beginning."""
+    letters: I32
+    """The trie's number of that character."""
 
 
 @kernel
 def segment(lattice, data, start, end, total, paths):
     """The best path through data[start:end] from the sum `total`, into `paths`.
 
-    Returns (the sum at its end, how far it is ahead of the second best path in exact arithmetic).
+    Returns (characters, the sum at the path's end, how far it is ahead of the second best path in exact arithmetic).
     """
     units, scores, unknown_score = lattice.units, lattice.scores, lattice.unknown_score
     sums, begins, ids, exact, second = paths.sums, paths.starts, paths.ids, paths.exact, paths.second
-    size = end - start
-    for index in range(size + 1):
-        begins[index] = -1
-        exact[index] = _FAR
-        second[index] = _FAR
+    places, letters, numbers = paths.places, paths.letters, lattice.numbers
+    size = 0
+    position = start
+    while position < end:
+        code_point = np.int64(data[position])
+        width = 1
+        if code_point >= 0x80:
+            width = 2 + (code_point >= 0xE0) + (code_point >= 0xF0)
+            code_point &= 0x7F >> width
+            for index in range(1, width):
+                code_point = (code_point << 6) | (np.int64(data[position + index]) & 0x3F)
+        places[size] = position - start
+        letters[size] = numbers[code_point]
+        position += width
+        size += 1
+    for place in range(size + 1):
+        sums[place] = _NO_PATH
+        begins[place] = -1
+        exact[place] = _FAR
+        second[place] = _FAR
     sums[0] = total
     exact[0] = 0.0
     frontier = 0
-    place = 0
-    while place < size:
+    for place in range(size):
         here = sums[place]
         if here < -RESET or here > RESET:
             for index in range(place, frontier + 1):
                 if index == place or begins[index] != -1:
                     sums[index] -= here
             here = np.float32(0.0)
-        lead = data[start + place]
-        letter = place + 1 + (lead >= 0xC0) + (lead >= 0xE0) + (lead >= 0xF0)
-        alone = False
         node = np.int64(0)
         reach = place
+        alone = False
         while True:
             # A step of the trie, and behind its last one a character without a piece of its own.
             if reach < size and node >= 0:
                 base = np.int64(units[node * UNIT])
-                child = base + np.int64(data[start + reach])
+                child = base + letters[reach]
                 node = child if base >= 0 and units[child * UNIT + 1] == node else -1
             else:
                 node = -1
@@ -141,29 +160,28 @@ def segment(lattice, data, start, end, total, paths):
                 number = units[node * UNIT + 2]
                 if number < 0:
                     continue
-                alone = alone or reach == letter
+                alone = alone or reach == place + 1
                 score = scores[number]
             elif alone:
                 break
             else:
-                reach, number, score, alone = letter, np.int32(-1), unknown_score, True
+                reach, number, score, alone = place + 1, np.int32(-1), unknown_score, True
             frontier = max(frontier, reach)
             candidate = np.float32(score + here)
-            if begins[reach] == -1 or candidate > sums[reach]:
-                sums[reach], begins[reach], ids[reach] = candidate, place, number
-            measured = exact[place] + np.float64(score)
-            if measured > exact[reach]:
-                second[reach] = max(exact[reach], second[place] + np.float64(score))
-                exact[reach] = measured
-            elif measured > second[reach]:
-                second[reach] = measured
-        place = letter
-    return sums[size], exact[size] - second[size]
+            # Choices without branches, since nobody can foresee which of two paths is the better.
+            better = candidate > sums[reach]
+            sums[reach] = candidate if better else sums[reach]
+            begins[reach] = place if better else begins[reach]
+            ids[reach] = number if better else ids[reach]
+            measured, rival = exact[place] + np.float64(score), second[place] + np.float64(score)
+            second[reach] = max(min(exact[reach], measured), max(second[reach], rival))
+            exact[reach] = max(exact[reach], measured)
+    return size, sums[size], exact[size] - second[size]
 
 
 @kernel
 def paths_over(size):
-    """Room for the paths of a stretch of `size` bytes."""
+    """Room for the paths of a stretch of up to `size` characters."""
     room = size + 1
     return Paths(
         np.empty(room, np.float32),
@@ -171,15 +189,17 @@ def paths_over(size):
         np.empty(room, np.int32),
         np.empty(room, np.float64),
         np.empty(room, np.float64),
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
     )
 
 
 @kernel
-def write_path(lattice, data, start, end, paths, target, filled):
+def write_path(lattice, data, start, characters, paths, target, filled):
     """The path that `segment` found, as ids in target[filled:]; returns how far it is filled then."""
     starts, ids = paths.starts, paths.ids
     # Walked from its end, the path's tokens are linked forwards in place.
-    place = np.int64(end - start)
+    place = np.int64(characters)
     following = place
     while place > 0:
         begin = np.int64(starts[place])
@@ -187,12 +207,12 @@ def write_path(lattice, data, start, end, paths, target, filled):
         following, place = place, begin
     begin = np.int64(0)
     place = following
-    while begin < end - start:
+    while begin < characters:
         if ids[place] >= 0:
             target[filled] = ids[place]
             filled += 1
         else:
-            filled = spell(lattice, data, start + begin, target, filled)
+            filled = spell(lattice, data, start + paths.places[begin], target, filled)
         begin, place = place, np.int64(starts[place])
     return filled
 

@@ -67,17 +67,18 @@ def test_the_best_score_has_rank_0_and_minus_nothing_stands_below_nothing() -> N
     assert score_ranks(scores).tolist() == [3, 1, 2, 0, 3, 4]
 
 
+KEYS = st.text("ab é日本\U0001f642", min_size=1, max_size=6)
+
+
 @settings(max_examples=200, deadline=None)
-@given(
-    keys=st.dictionaries(st.binary(min_size=1, max_size=6), st.integers(0, 1000), min_size=1, max_size=60),
-    others=st.lists(st.binary(min_size=1, max_size=7), max_size=20),
-)
-def test_the_trie_holds_its_keys_and_no_others(keys: dict[bytes, int], others: list[bytes]) -> None:
-    units = build_trie(keys).reshape(-1, UNIT)
+@given(keys=st.dictionaries(KEYS, st.integers(0, 1000), min_size=1, max_size=60), others=st.lists(KEYS, max_size=20))
+def test_the_trie_holds_its_keys_and_no_others(keys: dict[str, int], others: list[str]) -> None:
+    units, numbers = build_trie(keys)
+    units = units.reshape(-1, UNIT)
     for key in [*keys, *others]:
         node, found = 0, True
-        for byte in key:
-            child = units[node, 0] + byte
+        for letter in key:
+            child = units[node, 0] + numbers[ord(letter)]
             found = found and units[node, 0] >= 0 and units[child, 1] == node
             node = child if found else node
         assert (units[node, 2] if found else -1) == keys.get(key, -1)
@@ -130,8 +131,8 @@ def test_a_margin_that_is_safe_holds_at_any_sum(
 
     def path(start: float) -> tuple[list[int], float]:
         paths, target = paths_over(data.size), np.zeros(64, np.uint32)
-        _, margin = segment(lattice, data, 0, data.size, np.float32(start), paths)
-        return target[: write_path(lattice, data, 0, data.size, paths, target, 0)].tolist(), margin
+        characters, _, margin = segment(lattice, data, 0, data.size, np.float32(start), paths)
+        return target[: write_path(lattice, data, 0, characters, paths, target, 0)].tolist(), margin
 
     ids, margin = path(0.0)
     if is_safe(lattice.largest, safe_exponent(margin, data.size), np.float32(total), data.size):
@@ -142,8 +143,8 @@ def test_the_margin_is_the_distance_to_the_second_best_path(assembled: Callable[
     """`ab` + `a` -3, `a` + `ba` -4.5, `a` + `b` + `a` -6."""
     lattice = lattice_of(read_pieces(assembled(1, {"a": -2.0, "b": -2.0, "ab": -1.0, "ba": -2.5})))
     data = np.frombuffer(b"aba", np.uint8)
-    assert segment(lattice, data, 0, 3, np.float32(0), paths_over(3)) == (-3.0, 1.5)
-    assert segment(lattice, data, 0, 3, np.float32(-100), paths_over(3)) == (-103.0, 1.5)
+    assert segment(lattice, data, 0, 3, np.float32(0), paths_over(3)) == (3, -3.0, 1.5)
+    assert segment(lattice, data, 0, 3, np.float32(-100), paths_over(3)) == (3, -103.0, 1.5)
 
 
 @pytest.mark.parametrize(("margin", "exponent"), [(0.0, 0), (1.0, 17), (0.25, 17), (0.03, 17), (4.0 / 2**10, 14)])
