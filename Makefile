@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,6 +45,9 @@ prove-joints: $(READY) ## the joints: identity, leases, commit, resume, each cou
 
 prove-data: $(READY) ## the data stages on real text: recall, precision, conservation, equal bytes
 	$(BIN)/python -m pytest tests/prove_data -m prove_data $(PYTEST_FLAGS)
+
+prove-vocab: $(READY) ## a released vocabulary extended on real text, beside Chinese-LLaMA's recipe, in one table
+	$(BIN)/python -m pytest tests/prove_data -k vocab -m prove_data $(PYTEST_FLAGS)
 
 bench-data: $(READY) ## the data stages beside datatrove, datasketch, rensa, ftfy: rates of one core, in one table
 	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS)

@@ -20,6 +20,7 @@ from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
 from tasks.vocab.config import VocabConfig
+from tasks.vocab.fast import FAST_FILE
 from tasks.vocab.stage import build_vocab
 from tasks.workspace import Workspace, table_file_name
 
@@ -85,6 +86,21 @@ def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artif
     (view,) = pieces_of(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
     assert view["title"].startswith("the run's vocabulary, 320 pieces: ")
     assert "".join(view["pieces"]) == "air air"
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+def test_a_runs_vocabulary_counts_once_in_its_folder_and_other_programs_file_says_the_same(
+    context: RunContext, documents: Artifact, tmp_path: Path, model_type: str
+):
+    text = tmp_path / "mine.txt"
+    text.write_text("The iron\n钢铁 é\n", encoding="utf-8")
+    config = VocabConfig.model_validate({"vocab_size": 310, "model_type": model_type})
+    vocab = build_vocab(context, documents, config)
+    (own,) = compare_bases(text, [vocab.path])
+    assert own["path"].endswith("tokenizer.model")
+    (fast,) = compare_bases(text, [vocab.file(FAST_FILE)])
+    same = ("kind", "pieces", "tokens", "byte_share", "unknown_share", "lost_lines")
+    assert [own[key] for key in same] == [fast[key] for key in same]
 
 
 def test_bases_stand_in_the_order_of_their_tokens_and_tell_what_they_lose(tmp_path: Path):
