@@ -4,7 +4,7 @@ Within the kernels a blank is a blank (0x20), where SentencePiece writes U+2581;
 them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -81,7 +81,16 @@ def read_pieces(model: bytes) -> Pieces:
             scores[number] = np.float32(0.1 * (len(piece.piece.encode()) - 1))
     if not ids or byte_ids.min() < 0:
         raise DeclinedError("it has no byte pieces")
+    unused = {piece.piece.replace(BLANK, " ") for piece in parsed.pieces if piece.type == _UNUSED}
+    if algorithm == "bpe" and any(_may_be_joined(piece, ids.keys() | unused) for piece in unused):
+        raise DeclinedError("pieces out of use are on the way to others")
     return Pieces(algorithm, ids, scores, byte_ids, parsed.normalizer_spec.add_dummy_prefix)
+
+
+def _may_be_joined(piece: str, known: Set[str]) -> bool:
+    """Whether BPE could come upon the piece; names of rows that are kept free are never a pair of pieces."""
+    parts = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+    return not parts or any(all(len(part) == 1 or part in known for part in pair) for pair in parts)
 
 
 def _check(parsed: object, types: list[int], algorithm: str) -> None:
@@ -93,7 +102,6 @@ def _check(parsed: object, types: list[int], algorithm: str) -> None:
         "its normaliser keeps blanks as blanks": not normaliser.escape_whitespaces,
         "it puts blanks behind words": trainer.treat_whitespace_as_suffix,
         "a BPE model has pieces that stand for themselves": algorithm == "bpe" and _USER_DEFINED in types,
-        "a BPE model has pieces out of use": algorithm == "bpe" and _UNUSED in types,
         "it has too many pieces": len(types) > MOST_PIECES,
     }
     for reason, holds in reasons.items():

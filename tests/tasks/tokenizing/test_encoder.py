@@ -189,6 +189,22 @@ def test_a_bpe_model_with_symbols_of_the_user_is_left_to_sentencepiece(trained: 
     assert ids_of(tokenizer.encode_column(column)) == [tokenizer.encode(some) for some in column.to_pylist()]
 
 
+@pytest.mark.parametrize(("unused", "declined"), [("<row_1>", False), ("abc", True), ("ac", True), ("a", True)])
+def test_rows_kept_free_do_no_harm_where_no_text_leads_to_them(
+    assembled: Callable[..., bytes], unused: str, declined: bool
+) -> None:
+    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    parsed.ParseFromString(assembled(BPE, {"b": -3.0, "ab": -1.0, "c": -2.0, "bc": -4.0}))
+    parsed.pieces.add(piece=unused, score=-0.5, type=5)
+    model = parsed.SerializeToString()
+    if declined:
+        with pytest.raises(DeclinedError, match="out of use"):
+            Encoder(model)
+        return
+    texts = ["abc <row_1> cab", unused, "acbcb"]
+    assert encode(model, texts) == sentencepiece.SentencePieceProcessor(model_proto=model).encode(texts)
+
+
 def test_a_piece_with_a_score_that_is_no_number_is_left_to_sentencepiece(assembled: Callable[..., bytes]) -> None:
     parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     parsed.ParseFromString(assembled(BPE, {"a": float("nan")}))
