@@ -139,7 +139,10 @@ def test_any_texts_are_rebuilt_and_borders_are_row_begins_and_ends_of_text(
         row, start = rows[span["row"] - 100], span["tok_start"]
         place = int.from_bytes(span["doc_id"], "big")
         assert len(found[place]) == span["start"]
-        found[place] += TOKENIZER.decode_bytes(row[start : start + span["tok_len"]])
+        stretch = row[start : start + span["tok_len"]]
+        assert len(stretch) > 0
+        assert EOS not in stretch
+        found[place] += TOKENIZER.decode_bytes(stretch)
         assert len(found[place]) == span["end"]
         assert start == 0 or row[start - 1] == EOS
     assert [found[place] for place in range(len(texts))] == [text.encode() for text in texts]
