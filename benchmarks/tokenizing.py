@@ -48,7 +48,7 @@ GOALS = {language: 1.2 if language == "Chinese" else 2.0 for language in TEXTS}
 MOST_BYTES = 16_000_000
 TRAINING_BYTES = 1_500_000
 """Of each language, for the vocabularies that are made here."""
-TURNS = 3
+TURNS = 2
 MARK = "\u2581"
 
 
