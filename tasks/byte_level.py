@@ -19,6 +19,8 @@ CHARACTER_OF_BYTE = {byte: chr(byte) for byte in PRINTABLE} | {
     byte: chr(0x100 + number) for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))
 }
 BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.items()}
+BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
+"""Those that occur in UTF-8. GPT-NeoX's vocabulary has no piece for the 13 others, and needs none."""
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>")
 BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
 UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
@@ -84,7 +86,7 @@ def check_exact(parsed: dict[str, Any]) -> None:
     losses += ["a blank put before texts" for step in splitters if step.get("add_prefix_space")]
     losses += ["a splitter that drops what it finds" for step in splitters if step.get("behavior") == "Removed"]
     losses += [f"the option {name}" for name in options if model.get(name)]
-    absent = sorted(BYTE_OF_CHARACTER[character] for character in BYTE_OF_CHARACTER.keys() - model["vocab"].keys())
+    absent = [byte for byte in BYTES_OF_TEXT if CHARACTER_OF_BYTE[byte] not in model["vocab"]]
     losses += [f"{len(absent)} bytes without a piece, the byte {absent[0]} among them,"] if absent else []
     losses += [
         f"the added token {token['content']!r}, which swallows blanks"

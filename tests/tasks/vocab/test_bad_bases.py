@@ -114,6 +114,15 @@ def test_a_byte_level_base_that_lacks_a_byte_is_refused(tmp_path: Path):
         opened(tmp_path / "base.json", json.dumps(parsed).encode())
 
 
+def test_a_byte_that_no_text_holds_may_lack(tmp_path: Path):
+    """GPT-NeoX's vocabulary has no piece for C0, C1 and F5 to FF, which never occur in UTF-8."""
+    parsed = json.loads(byte_level())
+    for byte in (0xC0, 0xC1, *range(0xF5, 0x100)):
+        parsed["model"]["vocab"][f"row {byte}"] = parsed["model"]["vocab"].pop(chr(byte))
+    tokenizer = opened(tmp_path / "base.json", json.dumps(parsed).encode())
+    assert tokenizer.decode(tokenizer.encode("\U0010ffff é\0")) == "\U0010ffff é\0"
+
+
 def test_two_pieces_of_one_id_are_refused(tmp_path: Path):
     parsed = json.loads(word_pieces())
     parsed["model"]["vocab"]["more"] = 7
