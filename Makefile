@@ -53,8 +53,9 @@ bench-data: $(READY) ## the data stages beside datatrove, datasketch, rensa, ftf
 	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS)
 	$(BIN)/python benchmarks/data_stages.py --data $(DATA) --peers $(PEERS) --json $(PEERS)/data_stages.json
 
-bench-tokens: $(READY) ## tokenizing beside sentencepiece and tokenizers, with one thread and two
+bench-tokens: $(READY) ## tokenizing beside sentencepiece and tokenizers, with one thread and two; padding and speed of rows
 	$(BIN)/python benchmarks/tokenizing.py --data $(DATA) --models $(PEERS)/vocabularies --json $(PEERS)/tokenizing.json
+	$(BIN)/python benchmarks/packing.py --data $(DATA) --json $(PEERS)/packing.json
 
 bench-memory: $(READY) ## peak memory of the data stages over 0.5, 1 and 2 GB of text
 	$(BIN)/python benchmarks/data_memory.py --data $(DATA)
