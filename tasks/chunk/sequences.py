@@ -27,7 +27,8 @@ class SequenceWriter:
         self._waiting: list[tuple[str, Packed]] = []
         self._waiting_rows = 0
         self._spans: list[pa.Table] = []
-        self._counted = (scratch / "counted.u32").open("wb")
+        self._counted = scratch / "counted.u32"
+        self._counted.write_bytes(b"")
         self.names: list[str] = []
         """Files of SEQUENCES written so far."""
         self.rows = 0
@@ -40,7 +41,8 @@ class SequenceWriter:
         if packed.spans.num_rows:
             self._spans.append(packed.spans)
             self.spans += packed.spans.num_rows
-        self._counted.write(packed.counted.astype("<u4").tobytes())
+        with self._counted.open("ab") as stream:
+            stream.write(packed.counted.astype("<u4").tobytes())
         self.rows += len(packed.rows)
         begin = 0
         while begin < len(packed.rows):
@@ -58,10 +60,7 @@ class SequenceWriter:
         """
         if self._waiting_rows or not self.names:
             self._write()
-        self._counted.close()
-        if not self.rows:
-            return np.zeros(0, dtype=np.uint32)
-        return np.memmap(self._counted.name, dtype="<u4", mode="r")
+        return np.memmap(self._counted, dtype="<u4", mode="r") if self.rows else np.zeros(0, dtype=np.uint32)
 
     def _write(self) -> None:
         index = len(self.names)
