@@ -20,7 +20,7 @@ from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.growing import Growth
 from tasks.vocab.merges import written
 from tasks.vocab.scripts import Script
-from tasks.vocab.specials import add_special_tokens
+from tasks.vocab.specials import FLAGS, add_special_tokens
 from tasks.word_piece import INSIDE, PADDING, SPECIAL_TOKENS, check_word_pieces
 
 LEADERS = 50
@@ -38,7 +38,11 @@ def prepared_word_pieces(given: bytes, config: VocabConfig) -> bytes:
     parsed = read_tokenizer_json(given)
     check_word_pieces(parsed)
     vocabulary = parsed["model"]["vocab"]
-    vocabulary.update({token["content"]: token["id"] for token in parsed["added_tokens"]})
+    added = {token["content"]: token["id"] for token in parsed["added_tokens"]}
+    vocabulary.update(added)
+    # Some files name BERT's special tokens in the vocabulary alone.
+    own = [name for name in SPECIAL_TOKENS if name in vocabulary and name not in added]
+    parsed["added_tokens"] += [{"id": vocabulary[name], "content": name, **FLAGS} for name in own]
     add_special_tokens(parsed, sentinel_names(config.sentinels))
     spare = range(max(vocabulary.values()) + 1, config.embedding_rows)
     add_special_tokens(parsed, [f"[reserved_{number}]" for number in spare])

@@ -55,17 +55,21 @@ def test_a_byte_level_base(name: str, data: Path, corpora: Any, measured: Measur
     measured("vocab", f"byte-level, {name}: tokens by the base's", costs[1] / costs[0], at_most=0.5, note=told)
 
 
-@pytest.mark.parametrize("lowercase", [False, True])
-@pytest.mark.parametrize("name", TEXTS)
-def test_a_word_piece_base(name: str, corpora: Any, measured: Measured, *, lowercase: bool) -> None:
+@pytest.fixture(scope="module", params=["cased", "small letters"])
+def word_pieces(request: pytest.FixtureRequest, corpora: Any) -> tuple[str, bytes]:
     """BERT's own vocabularies are not at hand: an English one is trained here, cased or not."""
-    config = VocabConfig(vocab_size=16_000, model_type="wordpiece", lowercase=lowercase, max_bytes=40_000_000)
-    base = train_word_pieces(corpora.documents("en_books", "en_techdocs_md"), config)
+    config = VocabConfig(vocab_size=16_000, model_type="wordpiece", lowercase=request.param == "small letters")
+    return request.param, train_word_pieces(corpora.documents("en_books"), config)
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_word_piece_base(name: str, word_pieces: tuple[str, bytes], corpora: Any, measured: Measured) -> None:
+    case, base = word_pieces
     script, folder, read = SCRIPTS[name], TEXTS[name], reader(base)
     runs = [run for text in corpora.documents(folder, kept_out=False) for run in script.runs(read(text))]
     rows = 3000
     grown = extended_by(base, train_donor(lambda: runs, 2 * rows, 0.9995), script, rows, lambda: runs)
-    what = f"WordPiece, {'small letters' if lowercase else 'cased'}, {name}"
+    what = f"WordPiece, {case}, {name}"
     dead = len(set(never_emitted(grown.model)) - set(never_emitted(base)))
     measured("vocab", f"{what}: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
     before, after = Tokenizer.of(base), Tokenizer.of(grown.model)

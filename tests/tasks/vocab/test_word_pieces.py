@@ -182,6 +182,14 @@ def test_new_rows_name_the_pieces_that_the_base_would_take(base: bytes):
     ]
 
 
+def test_special_tokens_that_only_the_vocabulary_names_are_special_all_the_same(base: bytes, tmp_path: Path):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**json.loads(base), "added_tokens": []}))
+    tokenizer = Tokenizer.of(prepared_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
+    assert (tokenizer.vocab_size, tokenizer.mask, tokenizer.special) == (piece_count(base), 4, (0, 1, 2, 3, 4))
+    assert [token["content"] for token in json.loads(tokenizer.model)["added_tokens"]][4] == "[MASK]"
+
+
 def test_its_normaliser_cannot_be_taken_away(base: bytes, tmp_path: Path):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(base)
