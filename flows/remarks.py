@@ -1,4 +1,4 @@
-"""What a reader of a run must not overlook: sources that gave nothing, and a mixture that is not the recipe's."""
+"""What a reader of a run must not overlook: empty sources and rows, and a mixture that is not the recipe's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,8 @@ from tasks.report import SourceCounts, StageReport
 
 WORTH_SAYING = 0.01
 """Difference between the weight of a source and its share of what training read (both 0 to 1) that is told."""
+MUCH_PADDING = 0.25
+"""Share of the rows' tokens from which on padding is told."""
 MOST_RULES = 3
 MUCH_UNKNOWN = 0.01
 """Share of a source's tokens that lose what they stand for, from which it is told."""
@@ -17,7 +19,12 @@ def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> 
 
     `reports` by stage in the order of the road; `settings` are the parameters of the run's sample.
     """
-    return [*_empty_sources(reports), *_shifted_mixture(reports, settings), *_unknown_words(reports)]
+    return [
+        *_empty_sources(reports),
+        *_shifted_mixture(reports, settings),
+        *_unknown_words(reports),
+        *_padded_rows(reports),
+    ]
 
 
 def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
@@ -90,4 +97,18 @@ def _unknown_words(reports: Mapping[str, StageReport]) -> list[str]:
         f" vocab.character_coverage, extend the vocabulary by the source's script, or take another kind of vocabulary"
         for source, share in sorted(vocabulary.get("unknown_share", {}).items())
         if share > MUCH_UNKNOWN
+    ]
+
+
+def _padded_rows(reports: Mapping[str, StageReport]) -> list[str]:
+    """Rows that are padding for a good part, since texts are shorter than rows or do not fit beside each other."""
+    facts = reports["chunk"].facts if "chunk" in reports else {}
+    if "rows" not in facts or facts["padding_share"] < MUCH_PADDING:
+        return []
+    cure = "a smaller train.model.context"
+    if facts["rows"]["packing"] == "best_fit":
+        cure += " or chunk.packing = concat"
+    return [
+        f"{facts['padding_share']:.0%} of the rows of {facts['rows']['row_length']:,} tokens are padding: the texts are"
+        f" too short for them, or too long to stand two in a row; {cure} leaves less"
     ]

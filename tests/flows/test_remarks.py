@@ -91,3 +91,16 @@ def test_a_vocabulary_that_loses_words_is_told_by_source():
     (told,) = remarks({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
     assert told.startswith("3.1% of the tokens of source `poems` are unknown words")
     assert remarks({"vocab": reported({}, vocabulary={"pieces": 300})}, {}) == []
+
+
+def test_rows_that_are_mostly_padding_are_told_with_a_cure():
+    rows = {"objective": "masked_lm", "packing": "pairs", "row_length": 512, "rows": 10}
+    of_chat = reported({"chat": counts(9, 9)}, rows=rows, padding_share=0.94)
+    assert remarks({"chunk": of_chat}, {}) == [
+        "94% of the rows of 512 tokens are padding: the texts are too short for them, or too long to stand two in a"
+        " row; a smaller train.model.context leaves less"
+    ]
+    awkward = reported({"notes": counts(9, 9)}, rows={**rows, "packing": "best_fit"}, padding_share=0.4)
+    assert remarks({"chunk": awkward}, {})[0].endswith("train.model.context or chunk.packing = concat leaves less")
+    full = reported({"books": counts(9, 9)}, rows=rows, padding_share=0.1)
+    assert remarks({"chunk": full}, {}) == []
