@@ -163,8 +163,9 @@ def windows(blocks: Iterable[Block], most_tokens: int = WINDOW_TOKENS) -> Iterat
             ends = np.cumsum(block.lengths[begin:] + 1)
             fitting = int(np.searchsorted(ends, room, side="right"))
             if fitting == 0 and waiting:
-                yield _joined(waiting)
-                waiting, room = [], most_tokens
+                whole = _joined(waiting)
+                waiting, room = [], most_tokens  # before the window is worked on: its parts are not needed twice
+                yield whole
                 continue
             end = begin + max(fitting, 1)
             waiting.append(block.slice(begin, end))
