@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tasks.chunk.splitmix import STEP, mix
 from tasks.kernels import kernel
 
 _MOST_EMPTY = 16
@@ -114,25 +115,17 @@ def _mixed_one(number: np.uint64) -> np.uint64:
 
 
 @kernel
-def _mix(number: np.uint64) -> np.uint64:
-    """The finaliser of SplitMix64 (Steele et al. 2014)."""
-    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return number ^ (number >> np.uint64(31))
-
-
-@kernel
 def _mixed(numbers: np.ndarray) -> np.ndarray:
     mixed = np.empty_like(numbers)
     for place in range(len(numbers)):
-        mixed[place] = _mix(numbers[place] + np.uint64(0x9E3779B97F4A7C15))
+        mixed[place] = mix(numbers[place] + STEP)
     return mixed
 
 
 @kernel
 def _drawn(key: np.uint64, counter: int, bound: int) -> int:
     """A random number in [0, bound) for bounds below 2^32."""
-    number = _mix(key + np.uint64(counter) * np.uint64(0x9E3779B97F4A7C15))
+    number = mix(key + np.uint64(counter) * STEP)
     return int(((number >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
 
 

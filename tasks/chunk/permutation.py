@@ -2,11 +2,12 @@
 
 A Feistel network over the smallest power of two that holds n (Luby and Rackoff 1988), walked along its cycle until the
 result is below n (Black and Rogaway 2002), which takes less than two steps on average. The halves differ by a bit at
-most; the round function is the finaliser of SplitMix64 (Steele et al. 2014). Integers only: the same on any machine.
+most; the round function is the finaliser of SplitMix64. Integers only: the same on any machine.
 """
 
 import numpy as np
 
+from tasks.chunk.splitmix import STEP, mix
 from tasks.kernels import kernel
 
 ROUNDS = 8
@@ -30,17 +31,10 @@ def _round_keys(seed: int) -> np.ndarray:
 
 
 @kernel
-def _mix(number: np.uint64) -> np.uint64:
-    number = (number ^ (number >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    number = (number ^ (number >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return number ^ (number >> np.uint64(31))
-
-
-@kernel
 def _keys(seed: np.uint64, count: int) -> np.ndarray:
     keys = np.empty(count, dtype=np.uint64)
     for nth in range(count):
-        keys[nth] = _mix(seed + np.uint64(nth + 1) * np.uint64(0x9E3779B97F4A7C15))
+        keys[nth] = mix(seed + np.uint64(nth + 1) * STEP)
     return keys
 
 
@@ -59,12 +53,12 @@ def _walk(numbers: np.ndarray, count: int, keys: np.ndarray, backwards: bool) ->
             high, low = number >> low_bits, number & low_mask
             if backwards:
                 for nth in range(len(keys) - 2, -1, -2):
-                    low ^= _mix(high + keys[nth + 1]) & low_mask
-                    high ^= _mix(low + keys[nth]) & high_mask
+                    low ^= mix(high + keys[nth + 1]) & low_mask
+                    high ^= mix(low + keys[nth]) & high_mask
             else:
                 for nth in range(0, len(keys), 2):
-                    high ^= _mix(low + keys[nth]) & high_mask
-                    low ^= _mix(high + keys[nth + 1]) & low_mask
+                    high ^= mix(low + keys[nth]) & high_mask
+                    low ^= mix(high + keys[nth + 1]) & low_mask
             number = (high << low_bits) | low
             if number < np.uint64(count):
                 break
