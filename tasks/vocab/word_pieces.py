@@ -171,9 +171,9 @@ def _ids(engine: tokenizers.Tokenizer, text: str) -> list[int]:
 
 
 def _leaders(body: str, beginning: Mapping[str, int]) -> list[str]:
-    """Short pieces that might stand before one inside a word, those of its own script first."""
+    """Short pieces that might stand before one inside a word, its own first character and those near it first."""
     near = sorted(
-        (piece for piece in beginning if len(piece) == 1 and piece.isalnum()),
+        (piece for piece in beginning if len(piece) == 1 and (piece.isalnum() or piece == body[0])),
         key=lambda piece: abs(ord(piece) - ord(body[0])),
     )
     return near[:LEADERS]

@@ -182,6 +182,14 @@ def test_new_rows_name_the_pieces_that_the_base_would_take(base: bytes):
     ]
 
 
+def test_a_sign_that_stands_only_among_its_like_is_emitted(base: bytes):
+    """U+FF5E is no punctuation to BERT, so a run of them is one word."""
+    grown = grow_word_pieces(base, ["～"], CHINESE, 5)
+    assert grown.added == ["▁～", "～"]
+    assert dead_word_pieces(grown.model) == dead_word_pieces(base)
+    assert Tokenizer.of(grown.model).encode("～～") == [piece_count(base), piece_count(base) + 1]
+
+
 def test_special_tokens_that_only_the_vocabulary_names_are_special_all_the_same(base: bytes, tmp_path: Path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(base), "added_tokens": []}))
