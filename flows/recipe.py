@@ -195,7 +195,7 @@ def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     if isinstance(value, dict):
         return {
             key: _fill_paths(item, variables, origin)
-            if key in ("paths", "path", "exclude", "prompts_file", "base")
+            if key in ("paths", "path", "exclude", "prompts_file", "base", "base_model")
             else _fill(item, variables, origin)
             for key, item in value.items()
         }

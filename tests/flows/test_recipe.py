@@ -90,6 +90,11 @@ def test_a_base_is_named_by_a_path_and_extended_by_language(tmp_path: Path) -> N
     assert vocab.extend == {"zh": 8000, "ru": 4000}
 
 
+def test_a_base_model_is_named_by_a_path(tmp_path: Path) -> None:
+    train = load(tmp_path, MINIMAL + '[train]\nbase_model = "{recipe}/english"\n').train
+    assert train.base_model == tmp_path / "english"
+
+
 def test_settings_overrule_the_recipe_by_path_and_by_name_of_a_source(tmp_path: Path) -> None:
     recipe = load(tmp_path, MINIMAL, "dedup.threshold=0.9", "sources.web.language=de", "name=other")
     assert recipe.dedup.threshold == 0.9
