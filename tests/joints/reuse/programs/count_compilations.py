@@ -1,8 +1,8 @@
-"""Builds one stage whose room has kernels, and counts how many of them numba compiled and how many it loaded.
+"""Builds one stage that runs the kernels of a room, and counts how many of them numba compiled and how many it loaded.
 
-`count_compilations.py RECIPE ROOT STAGE [one-folder]` builds the stage from those before it, which stand in the root,
-and prints {"content", "compiled", "loaded"}. With `one-folder` compiled code is kept as numba keeps it by itself: in
-one place, whatever the fingerprint of the room is.
+`count_compilations.py RECIPE ROOT STAGE ROOM [one-folder]` builds the stage from those before it, which stand in the
+root, and prints {"content", "compiled", "loaded"}. With `one-folder` compiled code is kept as numba keeps it by itself:
+in one place, whatever the fingerprint of the room is.
 """
 
 import json
@@ -21,7 +21,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 
 
-def main(recipe_path: Path, root: Path, wanted: str, one_folder: bool) -> None:
+def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool) -> None:
     """Build one stage from what stands before it."""
     if one_folder:
         tasks.kernels.room_fingerprint = lambda folder: "numba"
@@ -45,7 +45,7 @@ def main(recipe_path: Path, root: Path, wanted: str, one_folder: bool) -> None:
         kernels = {
             id(value): value
             for name, module in list(sys.modules.items())
-            if name.startswith(f"tasks.{wanted}.")
+            if name.startswith(f"tasks.{room}.")
             for value in vars(module).values()
             if isinstance(value, Dispatcher)
         }
@@ -55,4 +55,4 @@ def main(recipe_path: Path, root: Path, wanted: str, one_folder: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], "one-folder" in sys.argv[4:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4], "one-folder" in sys.argv[5:])
