@@ -1,0 +1,67 @@
+"""The command `python -m model.profile run.json`: `model/profile/__init__.py` tells what it prints.
+
+The run's folder is not touched. The exit code is that of the error's class (`model/errors.py`).
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from model.config import TrainerRun
+from model.errors import BessemerError, Infra
+from model.train import read_run
+
+
+def main(arguments: list[str]) -> int:
+    """Profile the run that a JSON file describes; returns the exit code."""
+    asked = _parser().parse_args(arguments)
+    # As the trainer sets it, before torch is loaded: threads that spin while they wait would be measured too.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        run = read_run(asked.run)
+        _profile(run, asked)
+    except BessemerError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    except (OSError, MemoryError) as error:
+        sys.stderr.write(f"Infra: {type(error).__name__}: {error}\n")
+        return Infra.exit_code
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m model.profile",
+        description="Run a few steps of a training run and say where their time goes. Its folder is not touched.",
+    )
+    parser.add_argument("run", type=Path, help="the run.json that the trainer takes")
+    parser.add_argument("--steps", type=_positive, default=5, help="steps of each kind, plain and timed (default 5)")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture too")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} steps cannot be measured; at least 1")
+    return number
+
+
+def _profile(run: TrainerRun, asked: argparse.Namespace) -> None:
+    from model.profile.findings import findings_of
+    from model.profile.measuring import profile_step
+    from model.profile.picture import picture
+    from model.profile.telling import as_json, table
+
+    profile = profile_step(run, asked.steps)
+    findings = findings_of(profile)
+    print(json.dumps(as_json(profile, findings), indent=1) if asked.json else table(profile, findings))
+    if asked.svg is not None:
+        asked.svg.write_text(picture(profile), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,252 @@
+"""A few steps of a run, timed as they are and then operation by operation.
+
+Nothing is written: the network and the optimizer live and end with the measurement.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from model.agreement import check_rows
+from model.config import TrainerRun
+from model.data import SequenceReader
+from model.engines import make_engine
+from model.errors import InputError, RecipeError
+from model.loader import CausalLoader
+from model.profile.machine import Machine, clock_for, measured_machine
+from model.profile.parts import PARTS, PHASES
+from model.profile.recording import Operation, Recorder
+from model.ranks import ALONE
+from model.start import starting_network
+from model.transformer import flops_per_token
+
+LEARNING_RATE = 1e-5
+"""So small that the measured steps do not make the network diverge, whatever the run's own."""
+SMALL_SECONDS = 20e-6
+"""An operation shorter than this takes about as long to be called as to be done."""
+
+
+@dataclass(frozen=True)
+class PartCost:
+    """What one part of a step costs in one phase: seconds, FLOPs of matrix products, bytes moved, operations."""
+
+    part: str
+    phase: str
+    seconds: float
+    bound_seconds: float
+    """Seconds that its operations must take at least, each on the roofline."""
+    flops: float
+    bytes: float
+    operations: int
+    small_seconds: float
+    """Seconds in operations shorter than SMALL_SECONDS."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of the run decides how its step looks: sizes of the network and of the batch, per process."""
+
+    vocabulary: int
+    width: int
+    hidden: int
+    layers: int
+    context: int
+    micro_batch_rows: int
+    batch_rows: int
+    element_bytes: int
+    """Of a number in a matrix product."""
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """A step's seconds and where they went; `parts`, `loader_seconds` and `between_seconds` add up to them."""
+
+    seconds: float
+    loader_seconds: float
+    between_seconds: float
+    """Seconds in no operation: Python, autograd, calls of kernels."""
+    parts: tuple[PartCost, ...]
+    slowdown: float
+    """How many times as long a step took while its operations were timed."""
+    tokens: int
+    padding_share: float
+    """Share of the rows' tokens that is padding at their ends."""
+    model_flops: float
+    """Of a step, 6 N + 12 L D T a token, as MFU counts."""
+    shape: Shape
+    machine: Machine
+
+    @property
+    def flops(self) -> float:
+        """Of all matrix products that ran."""
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: the model's own arithmetic over what the machine could do in the time."""
+        return self.model_flops / self.seconds / self.machine.flops_s
+
+    def of_part(self, name: str) -> tuple[PartCost, ...]:
+        """The phases of one part."""
+        return tuple(cost for cost in self.parts if cost.part == name)
+
+
+def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None) -> StepProfile:
+    """Where the time of a training step goes: the fastest of `steps` plain ones, and the median of each operation.
+
+    One operation in a few meets a neighbour on a shared processor; neither figure does.
+
+    A run of several ranks or of DeepSpeed is measured as one process of the native engine with a rank's share of the
+    rows: exchanges between ranks are not in it. `machine` is measured here by default. Raises InputError and
+    RecipeError as training does.
+    """
+    run = _alone(run)
+    data = SequenceReader(run.sequences, run.order)
+    check_rows(data, run)
+    rows = min(run.train.batch_rows, data.positions)
+    if rows == 0:
+        raise InputError(f"{run.order} asks for no row, so there is no step to measure; build it anew from chunk")
+    with _as_in_training(run.train.threads):
+        machine = machine or measured_machine()
+        clock = clock_for(run.train.threads)
+        network = starting_network(run, resumes=False).network
+        engine = make_engine(run, network, ALONE)
+        loader = CausalLoader(data)
+        padding: list[float] = []
+        plain: list[tuple[float, float]] = []
+        recorded: list[tuple[float, list[Operation]]] = []
+
+        def step(index: int) -> tuple[float, float]:
+            begin = index * rows % (data.positions - rows + 1)
+            began = clock()
+            batch = loader.batch(begin, begin + rows)
+            read = clock()
+            padding.append(_padding_share(batch.tokens_BL, run.pad))
+            stepping = clock()
+            engine.step(batch.tokens_BL, batch.loss_start_B, LEARNING_RATE)
+            return read - began, clock() - stepping
+
+        step(0)
+        # Plain and timed steps take turns, so that a neighbour who comes or goes meets both.
+        for index in range(steps):
+            plain.append(step(2 * index + 1))
+            recorder = Recorder(network, clock)
+            with recorder.recording():
+                seconds = sum(step(2 * index + 2))
+            recorded.append((seconds, recorder.operations))
+    loading, computing = min(plain, key=sum)
+    parts = _costs([operations for _, operations in recorded], machine)
+    within = sum(cost.seconds for cost in parts)
+    if within > computing:
+        # Noise, or operations that the timing itself slowed down: their proportions stand.
+        parts = tuple(_scaled(cost, computing / within) for cost in parts)
+        within = computing
+    return StepProfile(
+        seconds=loading + computing,
+        loader_seconds=loading,
+        between_seconds=computing - within,
+        parts=parts,
+        slowdown=min(seconds for seconds, _ in recorded) / (loading + computing),
+        tokens=rows * run.model.context,
+        padding_share=statistics.fmean(padding),
+        model_flops=rows * run.model.context * flops_per_token(run.model),
+        shape=_shape(run, rows, element_bytes=4),
+        machine=machine,
+    )
+
+
+def _shape(run: TrainerRun, rows: int, element_bytes: int) -> Shape:
+    return Shape(
+        vocabulary=run.model.vocab_size,
+        width=run.model.width,
+        hidden=run.model.hidden,
+        layers=run.model.layers,
+        context=run.model.context,
+        micro_batch_rows=min(run.train.micro_batch_rows, rows),
+        batch_rows=rows,
+        element_bytes=element_bytes,
+    )
+
+
+def _alone(run: TrainerRun) -> TrainerRun:
+    """One rank of the run as a run of its own, on the native engine."""
+    if run.train.trainable == "new_rows":
+        raise RecipeError(
+            "train.trainable is new_rows, and the profile measures a step in which all weights learn; profile the run"
+            " that trains them all"
+        )
+    share = run.train.batch_rows // run.train.ranks
+    settings = {
+        "engine": "native",
+        "ranks": 1,
+        "batch_rows": share,
+        "micro_batch_rows": min(run.train.micro_batch_rows, share),
+    }
+    return run.model_copy(update={"train": run.train.model_copy(update=settings)})
+
+
+@contextmanager
+def _as_in_training(threads: int) -> Iterator[None]:
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+
+
+def _padding_share(tokens_BL: torch.Tensor, pad: int) -> float:
+    """Share of tokens in the padding at the ends of rows; padding ids elsewhere are tokens like others."""
+    at_end = (tokens_BL == pad).flip(1).cumprod(1)
+    return float(at_end.double().mean())
+
+
+def _costs(steps: list[list[Operation]], machine: Machine) -> tuple[PartCost, ...]:
+    """One cost for each part and phase that ran: the operations of the first step, the median seconds of each."""
+    seconds = _seconds_by_occurrence(steps)
+    mine: dict[tuple[str, str], list[Operation]] = {}
+    for key, operation in _with_occurrence(steps[0]):
+        median = statistics.median(seconds[key])
+        mine.setdefault((operation.part, operation.phase), []).append(replace(operation, seconds=median))
+    return tuple(_cost(mine[part, phase], machine) for part in PARTS for phase in PHASES if (part, phase) in mine)
+
+
+def _cost(operations: list[Operation], machine: Machine) -> PartCost:
+    return PartCost(
+        part=operations[0].part,
+        phase=operations[0].phase,
+        seconds=sum(one.seconds for one in operations),
+        bound_seconds=sum(machine.bound_seconds(one.flops, one.bytes) for one in operations),
+        flops=sum(one.flops for one in operations),
+        bytes=sum(one.bytes for one in operations),
+        operations=len(operations),
+        small_seconds=sum(one.seconds for one in operations if one.seconds < SMALL_SECONDS),
+    )
+
+
+def _seconds_by_occurrence(steps: list[list[Operation]]) -> dict[tuple, list[float]]:
+    """Seconds that each step took for an operation. Steps differ where one clips its gradient and another does not."""
+    seconds: dict[tuple, list[float]] = {}
+    for operations in steps:
+        for key, operation in _with_occurrence(operations):
+            seconds.setdefault(key, []).append(operation.seconds)
+    return seconds
+
+
+def _with_occurrence(operations: list[Operation]) -> Iterator[tuple[tuple, Operation]]:
+    """Each operation with what names it in any step: part, phase, name, and how many like it came before."""
+    before: Counter[tuple[str, str, str]] = Counter()
+    for operation in operations:
+        like = (operation.part, operation.phase, operation.name)
+        yield (*like, before[like]), operation
+        before[like] += 1
+
+
+def _scaled(cost: PartCost, factor: float) -> PartCost:
+    return replace(cost, seconds=cost.seconds * factor, small_seconds=cost.small_seconds * factor)

@@ -1,0 +1,350 @@
+"""Where a step's time goes: work against formulas, shares that add up, findings on steps made to have them."""
+
+import json
+import math
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from model.config import TrainerRun
+from model.errors import InputError, RecipeError
+from model.profile.findings import findings_of
+from model.profile.machine import Machine, clock_for
+from model.profile.measuring import PartCost, Shape, StepProfile, profile_step
+from model.profile.parts import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, part_of_module
+from model.profile.picture import picture
+from model.profile.recording import Recorder
+from model.profile.telling import as_json, table
+from model.profile.work import bytes_of, size_of
+
+PROJECT = Path(__file__).resolve().parents[2]
+MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")
+ROWS, T, D, F_, V, LAYERS = 2, 16, 16, 64, 48, 2
+"""The network of `make_run`: two rows of 16 tokens a step."""
+
+
+@pytest.fixture
+def profile(make_run) -> StepProfile:
+    return profile_step(make_run(), steps=2, machine=MACHINE)
+
+
+def flops(profile: StepProfile) -> dict[tuple[str, str], float]:
+    return {(cost.part, cost.phase): cost.flops for cost in profile.parts if cost.flops}
+
+
+def named(profile: StepProfile) -> list[str]:
+    return [finding.name for finding in findings_of(profile)]
+
+
+def test_the_work_of_each_part_is_that_of_its_matrices(profile: StepProfile) -> None:
+    tokens = ROWS * T
+    projections = 2 * tokens * 4 * D * D * LAYERS
+    scores = 4 * ROWS * T * T * D * LAYERS
+    mlp = 2 * tokens * 2 * D * F_ * LAYERS
+    head = 2 * tokens * V * D
+    assert flops(profile) == {
+        ("attention", "forward"): projections + scores,
+        # Attention makes its scores again on the way back: five products for two.
+        ("attention", "backward"): 2 * projections + 2.5 * scores,
+        ("MLP", "forward"): mlp,
+        ("MLP", "backward"): 2 * mlp,
+        ("head and loss", "forward"): head,
+        ("head and loss", "backward"): 2 * head,
+    }
+
+
+def test_every_part_is_seen_in_its_phases(profile: StepProfile) -> None:
+    phases: dict[str, set[str]] = {}
+    for cost in profile.parts:
+        phases.setdefault(cost.part, set()).add(cost.phase)
+        assert cost.operations > 0
+        assert cost.bytes > 0
+    both = {"forward", "backward"}
+    assert phases == {
+        "batch": {"forward"},
+        "embedding": both,
+        "norms": both,
+        "attention": both,
+        "MLP": both,
+        "head and loss": both,
+        "thermometers": {"forward"},
+        "clipping": {"update"},
+        "optimizer": {"update"},
+    }
+
+
+def test_shares_add_up_to_the_step(profile: StepProfile) -> None:
+    parts = sum(cost.seconds for cost in profile.parts)
+    assert parts + profile.loader_seconds + profile.between_seconds == pytest.approx(profile.seconds)
+    assert min(profile.loader_seconds, profile.seconds) > 0
+    assert profile.between_seconds >= 0
+    assert profile.slowdown > 1
+
+
+def test_model_flops_count_attention_and_every_weight_six_times(profile: StepProfile) -> None:
+    weights = V * D + LAYERS * (4 * D * D + 4 * D + 2 * D * F_ + F_ + D + 4 * D) + 4 * D
+    assert profile.model_flops == ROWS * T * (6 * weights + 12 * LAYERS * D * T)
+    assert profile.mfu == pytest.approx(profile.model_flops / profile.seconds / 1e11)
+
+
+def test_the_update_reads_and_writes_each_weight_with_its_moments(profile: StepProfile) -> None:
+    (update,) = profile.of_part("optimizer")
+    weights = V * D + LAYERS * (4 * D * D + 4 * D + 2 * D * F_ + F_ + D + 4 * D) + 4 * D
+    # Weight and two moments both ways, gradient one way, and a counter for each of the 26 tensors.
+    assert update.bytes == pytest.approx(4 * 7 * weights, rel=0.02)
+
+
+def test_a_bound_is_below_what_the_work_takes_on_a_slower_machine(profile: StepProfile, make_run) -> None:
+    slower = Machine(flops_s=1e10, bytes_s=1e9, threads=1, dtype="float32")
+    same = profile_step(make_run("other"), steps=1, machine=slower)
+    for cost, other in zip(profile.parts, same.parts, strict=True):
+        assert other.bound_seconds == pytest.approx(10 * cost.bound_seconds)
+    assert MACHINE.ridge == slower.ridge == 10
+    assert MACHINE.bound_seconds(flops=2e11, moved=1e10) == 2
+    assert MACHINE.bound_seconds(flops=2e11, moved=3e10) == 3
+
+
+def test_a_huge_vocabulary_is_found(make_run, profile: StepProfile) -> None:
+    assert "oversized head" not in named(profile)
+    run: TrainerRun = make_run("huge")
+    run = run.model_copy(update={"model": run.model.model_copy(update={"vocab_size": 3000})})
+    huge = profile_step(run, steps=1, machine=MACHINE)
+    (finding,) = (one for one in findings_of(huge) if one.name == "oversized head")
+    head = sum(cost.flops for cost in huge.of_part(HEAD))
+    assert finding.value == head / huge.flops
+    assert finding.value > 0.8
+    assert "3,000 pieces at a width of 16" in finding.words
+    # A head of a quarter stands to the rest as one to three.
+    balanced = round(3000 * (huge.flops - head) / 3 / head)
+    assert f"about {balanced:,} pieces" in finding.words
+
+
+def test_a_run_of_ranks_is_measured_as_one_of_them_and_leaves_no_trace(make_run) -> None:
+    run: TrainerRun = make_run("ranks", ranks=2)
+    one = profile_step(run, steps=1, machine=MACHINE)
+    assert one.tokens == T
+    assert not run.out.exists()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_padding_at_the_ends_of_rows_is_counted(make_run) -> None:
+    # Of the rows 0, 7, 4, 1, 8, 5, 2, ... only row 2 is padded, from its sixth token of 17 on.
+    run: TrainerRun = make_run("padded", positions=7, batch_rows=7, micro_batch_rows=7)
+    profile = profile_step(run, steps=1, machine=MACHINE)
+    assert profile.padding_share == pytest.approx(12 / (7 * 17))
+    (finding,) = (one for one in findings_of(profile) if one.name == "padding")
+    assert finding.words.startswith("10% of the rows' tokens are padding")
+
+
+def test_an_order_that_reads_nothing_is_an_error(make_run) -> None:
+    with pytest.raises(InputError, match="asks for no row"):
+        profile_step(make_run("empty", positions=0), machine=MACHINE)
+
+
+def test_new_rows_alone_are_refused(make_run) -> None:
+    run: TrainerRun = make_run("rows")
+    run = run.model_copy(update={"train": run.train.model_copy(update={"trainable": "new_rows"})})
+    with pytest.raises(RecipeError, match="trainable is new_rows"):
+        profile_step(run, machine=MACHINE)
+
+
+class OtherBlock(nn.Module):
+    """A block of another make: other names, attention as a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(8)
+        self.attn = nn.Linear(8, 8, bias=False)
+        self.ffn = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.ffn(F.gelu(self.attn(self.ln_1(x))))
+
+
+class Stack(nn.Module):
+    """Two such blocks, computed again on the way back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(10, 8)
+        self.h = nn.ModuleList([OtherBlock(), OtherBlock()])
+        self.lm_head = nn.Linear(8, 10, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.wte(tokens)
+        for block in self.h:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.lm_head(x)
+
+
+def test_work_done_again_is_backward_work_of_its_part() -> None:
+    network = Stack()
+    recorder = Recorder(network, clock_for(1))
+    with recorder.recording():
+        network(torch.arange(10).view(2, 5)).sum().backward()
+    work: dict[tuple[str, str], float] = {}
+    for one in recorder.operations:
+        work[one.part, one.phase] = work.get((one.part, one.phase), 0) + one.flops
+    product = 2 * 10 * 8 * 8
+    assert {key: value for key, value in work.items() if value} == {
+        ("attention", "forward"): 2 * product,
+        ("attention", "backward"): 6 * product,
+        ("MLP", "forward"): 2 * product,
+        # Its product is the block's last, and no gradient asks for that one's result again.
+        ("MLP", "backward"): 4 * product,
+        ("head and loss", "forward"): 2 * 10 * 10 * 8,
+        ("head and loss", "backward"): 4 * 10 * 10 * 8,
+    }
+    assert ("norms", "backward") in work
+    assert ("embedding", "backward") in work
+
+
+@pytest.mark.parametrize(
+    ("path", "part"),
+    [
+        ("blocks.0", None),
+        ("blocks.0.attention_in", ATTENTION),
+        ("blocks.11.attention_norm", NORMS),
+        ("blocks.3.mlp_out", MLP),
+        ("embedding", EMBEDDING),
+        ("embedding_norm", NORMS),
+        ("final_norm", NORMS),
+        ("decoder.layers.0.cross_attention.query", ATTENTION),
+        ("decoder.layers.0.cross_attention.relative_bias", ATTENTION),
+        ("mlm_head.norm", HEAD),
+        ("lm_head", HEAD),
+        ("position_embeddings", EMBEDDING),
+        ("transformer.h.0.ln_1", NORMS),
+        ("transformer.wte", EMBEDDING),
+    ],
+)
+def test_parts_are_told_by_names_of_modules(path: str, part: str | None) -> None:
+    assert part_of_module(path) == part
+
+
+def test_bytes_are_those_that_go_in_and_out() -> None:
+    aten = torch.ops.aten
+    one, other = torch.ones(5, 4), torch.ones(5, 4)
+    assert bytes_of(aten.add.Tensor, (one, other), {}, one + other) == 3 * 80
+    assert bytes_of(aten.add_.Tensor, (one, other), {}, one) == 3 * 80
+    assert bytes_of(aten.copy_.default, (one, other), {}, one) == 2 * 80
+    # A lookup of three rows of a table of a thousand: three numbers, three rows read and written.
+    found = torch.ones(3, 4)
+    assert bytes_of(aten.embedding.default, (torch.ones(1000, 4), torch.arange(3)), {}, found) == 3 * 8 + 2 * 48
+    assert size_of(torch.ones(4).expand(100, 4)) == 16
+    assert size_of(torch.ones(0, 4)) == 0
+
+
+def cost(part: str, seconds: float, flops: float = 0.0, small: float = 0.0) -> PartCost:
+    return PartCost(part, "forward", seconds, seconds / 2, flops, 1e6, 10, small)
+
+
+WELL = StepProfile(
+    seconds=1.0,
+    loader_seconds=0.01,
+    between_seconds=0.09,
+    parts=(cost("MLP", 0.6, 60e9), cost(HEAD, 0.2, 20e9), cost("optimizer", 0.1)),
+    slowdown=1.5,
+    tokens=8192,
+    padding_share=0.01,
+    model_flops=8e10,
+    shape=Shape(
+        vocabulary=32000, width=512, hidden=2048, layers=8, context=512, micro_batch_rows=8, batch_rows=16,
+        element_bytes=4,
+    ),
+    machine=MACHINE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "names"),
+    [
+        ({}, []),
+        ({"padding_share": 0.06}, ["padding"]),
+        ({"between_seconds": 0.31}, ["small operations"]),
+        ({"loader_seconds": 0.06}, ["slow loader"]),
+        ({"parts": (cost("MLP", 0.6, 60e9), cost("optimizer", 0.1), cost("clipping", 0.06))}, ["small batch"]),
+        ({"parts": (cost("MLP", 0.6, 60e9, small=0.25),)}, ["small operations"]),
+        ({"parts": (cost("MLP", 0.6, 59e9), cost(HEAD, 0.2, 41e9))}, ["oversized head"]),
+        # 16 tokens against matrices of 512 x 2048: 16 x 2 / 4 bytes, less what the activations add.
+        ({"shape": replace(WELL.shape, context=16, micro_batch_rows=1)}, ["small micro-batch"]),
+        # No batch makes a network of this width busy: that is not the micro-batch's fault.
+        ({"shape": replace(WELL.shape, width=8, hidden=32, context=16, micro_batch_rows=1)}, []),
+        # Nor is there a larger micro-batch than the whole batch.
+        ({"shape": replace(WELL.shape, context=16, micro_batch_rows=1, batch_rows=1)}, []),
+    ],
+)
+def test_findings_follow_their_limits(changed: dict, names: list[str]) -> None:
+    assert named(replace(WELL, **changed)) == names
+
+
+def test_the_table_names_parts_findings_and_the_machine() -> None:
+    text = table(WELL, findings_of(WELL))
+    assert "8,192 tokens/s, MFU 80.0%" in text
+    assert "100 GFLOP/s" in text
+    assert "10.0 FLOP/B keep it busy" in text
+    (head,) = (line for line in text.splitlines() if line.startswith("head and loss"))
+    assert head.split() == ["head", "and", "loss", "forward", "200.00", "20.0%", "20.000", "1.0", "20000.0", "50%",
+                            "10", "########"]  # fmt: skip
+    assert text.endswith("no finding: the head, the rows, the operations and the batch fit each other")
+    padded = replace(WELL, padding_share=0.5)
+    assert table(padded, findings_of(padded)).splitlines()[-1].startswith("! padding: 50% of the rows' tokens")
+
+
+def test_json_holds_every_number_and_the_shares() -> None:
+    told = json.loads(json.dumps(as_json(WELL, findings_of(replace(WELL, padding_share=0.5)))))
+    assert [part["share"] for part in told["parts"]] == [0.6, 0.2, 0.1]
+    assert told["mfu"] == 0.8
+    assert told["findings"][0]["name"] == "padding"
+    assert told["machine"]["flops_s"] == 1e11
+
+
+def test_bars_of_the_picture_are_as_long_as_the_seconds() -> None:
+    root = ElementTree.fromstring(picture(WELL))
+    bars = [float(rect.get("width", 0)) for rect in root.iter() if rect.get("height") == "20"]
+    assert len(bars) == 5
+    # MLP, head, optimizer, loader, between.
+    assert [bar / bars[0] for bar in bars] == pytest.approx([1, 1 / 3, 1 / 6, 1 / 60, 0.15], abs=0.001)
+    words = [text.text for text in root.iter() if text.tag.endswith("text")]
+    assert "600.00 ms, 60.0%" in words
+
+
+@pytest.fixture
+def command(make_run) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "model.profile", *arguments], cwd=PROJECT, capture_output=True, text=True
+        )
+
+    return call
+
+
+def test_the_command_prints_json_and_writes_the_picture(make_run, command, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_text(make_run().model_dump_json())
+    done = command(str(path), "--steps", "1", "--json", "--svg", str(tmp_path / "step.svg"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    within = sum(part["seconds"] for part in told["parts"])
+    assert math.isclose(within + told["loader_seconds"] + told["between_seconds"], told["seconds"])
+    assert told["machine"]["flops_s"] > told["machine"]["bytes_s"] > 0
+    assert ElementTree.parse(tmp_path / "step.svg").getroot().tag.endswith("svg")
+
+
+def test_the_command_says_what_is_wrong_with_its_run(command, tmp_path: Path) -> None:
+    missing = command(str(tmp_path / "nothing.json"))
+    assert (missing.returncode, missing.stderr.startswith("InputError: there is no file")) == (3, True)
+    (tmp_path / "run.json").write_text('{"ordre": 1}')
+    wrong = command(str(tmp_path / "run.json"))
+    assert wrong.returncode == 2
+    assert "ordre" in wrong.stderr
+    assert command(str(tmp_path / "run.json"), "--steps", "0").returncode == 2
