@@ -5,6 +5,6 @@ to a part of the network: embedding, norms, attention, MLP, head and loss, each 
 optimizer, loader; what is left is the time between operations. Beside it stands what the machine could do, measured at
 the start: the roofline (Williams, Waterman and Patterson 2009), and model FLOPs utilisation (Chowdhery et al. 2022).
 
-`parts` says which part runs, `recording` times operations, `work` counts them, `machine` measures the roofline,
-`measuring` runs the steps, `findings` names what is wrong with them, `telling` and `picture` show it.
+`measuring` runs the steps. `parts` says which part runs, `recording` times operations, `work` counts them, `costs` adds
+them up to a `step`, `machine` measures the roofline. `findings` names what is wrong, `telling` and `picture` show it.
 """

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from model.profile.measuring import SMALL_SECONDS, Shape, StepProfile
 from model.profile.parts import CLIPPING, HEAD, OPTIMIZER
+from model.profile.step import SMALL_SECONDS, Shape, StepProfile
 
 HEAD_SHARE = 0.4
 """Of the arithmetic. The head of GPT-2's smallest network, 50,257 pieces at a width of 768, has 28%."""

@@ -4,10 +4,8 @@ Nothing is written: the network and the optimizer live and end with the measurem
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 import torch
 
@@ -17,82 +15,16 @@ from model.data import SequenceReader
 from model.engines import make_engine
 from model.errors import InputError, RecipeError
 from model.loader import CausalLoader
+from model.profile.costs import costs_of, scaled
 from model.profile.machine import Machine, clock_for, measured_machine
-from model.profile.parts import PARTS, PHASES
 from model.profile.recording import Operation, Recorder
+from model.profile.step import Shape, StepProfile
 from model.ranks import ALONE
 from model.start import starting_network
 from model.transformer import flops_per_token
 
 LEARNING_RATE = 1e-5
 """So small that the measured steps do not make the network diverge, whatever the run's own."""
-SMALL_SECONDS = 20e-6
-"""An operation shorter than this takes about as long to be called as to be done."""
-
-
-@dataclass(frozen=True)
-class PartCost:
-    """What one part of a step costs in one phase: seconds, FLOPs of matrix products, bytes moved, operations."""
-
-    part: str
-    phase: str
-    seconds: float
-    bound_seconds: float
-    """Seconds that its operations must take at least, each on the roofline."""
-    flops: float
-    bytes: float
-    operations: int
-    small_seconds: float
-    """Seconds in operations shorter than SMALL_SECONDS."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What of the run decides how its step looks: sizes of the network and of the batch, per process."""
-
-    vocabulary: int
-    width: int
-    hidden: int
-    layers: int
-    context: int
-    micro_batch_rows: int
-    batch_rows: int
-    element_bytes: int
-    """Of a number in a matrix product."""
-
-
-@dataclass(frozen=True)
-class StepProfile:
-    """A step's seconds and where they went; `parts`, `loader_seconds` and `between_seconds` add up to them."""
-
-    seconds: float
-    loader_seconds: float
-    between_seconds: float
-    """Seconds in no operation: Python, autograd, calls of kernels."""
-    parts: tuple[PartCost, ...]
-    slowdown: float
-    """How many times as long a step took while its operations were timed."""
-    tokens: int
-    padding_share: float
-    """Share of the rows' tokens that is padding at their ends."""
-    model_flops: float
-    """Of a step, 6 N + 12 L D T a token, as MFU counts."""
-    shape: Shape
-    machine: Machine
-
-    @property
-    def flops(self) -> float:
-        """Of all matrix products that ran."""
-        return sum(part.flops for part in self.parts)
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs utilisation: the model's own arithmetic over what the machine could do in the time."""
-        return self.model_flops / self.seconds / self.machine.flops_s
-
-    def of_part(self, name: str) -> tuple[PartCost, ...]:
-        """The phases of one part."""
-        return tuple(cost for cost in self.parts if cost.part == name)
 
 
 def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None) -> StepProfile:
@@ -125,6 +57,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
             began = clock()
             batch = loader.batch(begin, begin + rows)
             read = clock()
+            _check_tokens(batch.tokens_BL, run)
             padding.append(_padding_share(batch.tokens_BL, run.pad))
             stepping = clock()
             engine.step(batch.tokens_BL, batch.loss_start_B, LEARNING_RATE)
@@ -139,11 +72,11 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
                 seconds = sum(step(2 * index + 2))
             recorded.append((seconds, recorder.operations))
     loading, computing = min(plain, key=sum)
-    parts = _costs([operations for _, operations in recorded], machine)
+    parts = costs_of([operations for _, operations in recorded], machine)
     within = sum(cost.seconds for cost in parts)
     if within > computing:
         # Noise, or operations that the timing itself slowed down: their proportions stand.
-        parts = tuple(_scaled(cost, computing / within) for cost in parts)
+        parts = tuple(scaled(cost, computing / within) for cost in parts)
         within = computing
     return StepProfile(
         seconds=loading + computing,
@@ -201,52 +134,15 @@ def _as_in_training(threads: int) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[1])
 
 
+def _check_tokens(tokens_BL: torch.Tensor, run: TrainerRun) -> None:
+    if int(tokens_BL.max()) >= run.model.vocab_size:
+        raise InputError(
+            f"the sequences hold the token {int(tokens_BL.max())}, but the model has {run.model.vocab_size} pieces."
+            f" They were made with another tokenizer; run again from chunk."
+        )
+
+
 def _padding_share(tokens_BL: torch.Tensor, pad: int) -> float:
     """Share of tokens in the padding at the ends of rows; padding ids elsewhere are tokens like others."""
     at_end = (tokens_BL == pad).flip(1).cumprod(1)
     return float(at_end.double().mean())
-
-
-def _costs(steps: list[list[Operation]], machine: Machine) -> tuple[PartCost, ...]:
-    """One cost for each part and phase that ran: the operations of the first step, the median seconds of each."""
-    seconds = _seconds_by_occurrence(steps)
-    mine: dict[tuple[str, str], list[Operation]] = {}
-    for key, operation in _with_occurrence(steps[0]):
-        median = statistics.median(seconds[key])
-        mine.setdefault((operation.part, operation.phase), []).append(replace(operation, seconds=median))
-    return tuple(_cost(mine[part, phase], machine) for part in PARTS for phase in PHASES if (part, phase) in mine)
-
-
-def _cost(operations: list[Operation], machine: Machine) -> PartCost:
-    return PartCost(
-        part=operations[0].part,
-        phase=operations[0].phase,
-        seconds=sum(one.seconds for one in operations),
-        bound_seconds=sum(machine.bound_seconds(one.flops, one.bytes) for one in operations),
-        flops=sum(one.flops for one in operations),
-        bytes=sum(one.bytes for one in operations),
-        operations=len(operations),
-        small_seconds=sum(one.seconds for one in operations if one.seconds < SMALL_SECONDS),
-    )
-
-
-def _seconds_by_occurrence(steps: list[list[Operation]]) -> dict[tuple, list[float]]:
-    """Seconds that each step took for an operation. Steps differ where one clips its gradient and another does not."""
-    seconds: dict[tuple, list[float]] = {}
-    for operations in steps:
-        for key, operation in _with_occurrence(operations):
-            seconds.setdefault(key, []).append(operation.seconds)
-    return seconds
-
-
-def _with_occurrence(operations: list[Operation]) -> Iterator[tuple[tuple, Operation]]:
-    """Each operation with what names it in any step: part, phase, name, and how many like it came before."""
-    before: Counter[tuple[str, str, str]] = Counter()
-    for operation in operations:
-        like = (operation.part, operation.phase, operation.name)
-        yield (*like, before[like]), operation
-        before[like] += 1
-
-
-def _scaled(cost: PartCost, factor: float) -> PartCost:
-    return replace(cost, seconds=cost.seconds * factor, small_seconds=cost.small_seconds * factor)

@@ -2,8 +2,8 @@
 
 from html import escape
 
-from model.profile.measuring import StepProfile
 from model.profile.parts import BACKWARD, FORWARD, PARTS, UPDATE
+from model.profile.step import StepProfile
 from model.profile.telling import BETWEEN, LOADER
 
 WIDTH, LEFT, RIGHT, ROW = 760, 170, 90, 28

@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 from model.profile.findings import Finding
-from model.profile.measuring import PartCost, StepProfile
+from model.profile.step import PartCost, StepProfile
 
 BETWEEN, LOADER = "between operations", "loader"
 _BAR = 24

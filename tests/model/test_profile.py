@@ -19,10 +19,11 @@ from model.config import TrainerRun
 from model.errors import InputError, RecipeError
 from model.profile.findings import findings_of
 from model.profile.machine import Machine, clock_for
-from model.profile.measuring import PartCost, Shape, StepProfile, profile_step
+from model.profile.measuring import profile_step
 from model.profile.parts import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, part_of_module
 from model.profile.picture import picture
 from model.profile.recording import Recorder
+from model.profile.step import PartCost, Shape, StepProfile
 from model.profile.telling import as_json, table
 from model.profile.work import bytes_of, size_of
 
@@ -148,6 +149,13 @@ def test_padding_at_the_ends_of_rows_is_counted(make_run) -> None:
 def test_an_order_that_reads_nothing_is_an_error(make_run) -> None:
     with pytest.raises(InputError, match="asks for no row"):
         profile_step(make_run("empty", positions=0), machine=MACHINE)
+
+
+def test_tokens_that_the_model_has_no_row_for_are_an_error(make_run) -> None:
+    run: TrainerRun = make_run("small")
+    run = run.model_copy(update={"model": run.model.model_copy(update={"vocab_size": 20})})
+    with pytest.raises(InputError, match="but the model has 20 pieces"):
+        profile_step(run, machine=MACHINE)
 
 
 def test_new_rows_alone_are_refused(make_run) -> None:
