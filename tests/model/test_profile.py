@@ -129,6 +129,16 @@ def test_a_huge_vocabulary_is_found(make_run, profile: StepProfile) -> None:
     assert f"about {balanced:,} pieces" in finding.words
 
 
+def test_attention_within_documents_is_the_same_work(make_run, profile: StepProfile) -> None:
+    run: TrainerRun = make_run("documents")
+    model = run.model.model_copy(update={"attend_within_documents": True})
+    within = profile_step(run.model_copy(update={"model": model, "eos": 5}), steps=1, machine=MACHINE)
+    assert flops(within) == flops(profile)
+    (batch,) = within.of_part("batch")
+    (without,) = profile.of_part("batch")
+    assert batch.operations > without.operations, "the mask is made before the network runs"
+
+
 def test_a_run_of_ranks_is_measured_as_one_of_them_and_leaves_no_trace(make_run) -> None:
     run: TrainerRun = make_run("ranks", ranks=2)
     one = profile_step(run, steps=1, machine=MACHINE)
