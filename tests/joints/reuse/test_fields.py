@@ -58,6 +58,7 @@ RUNTIME_FIELDS = {
     "dedup.threads": "test_same_bytes.py",
     "sample.sources.exclude": "the files that are left are inputs",
     "sample.sources.paths": "the files that it names are inputs",
+    "train.base_model": "its description, which holds the digest of its weights, is an input",
     "train.checkpoint_steps": "test_same_bytes.py",
     "train.hang_seconds": "decides when a trainer is given up, and no step",
     "train.keep_checkpoints": "test_same_bytes.py",
@@ -190,6 +191,8 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     raw["sources"] = [{**source, "weight": None} for source in raw["sources"]]
     yield "sample", type(recipe.sample).model_validate({**raw, "temperature": 2.0})
     yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
+    yield "vocab", type(recipe.vocab)(model_type="wordpiece")
+    yield "train", type(recipe.train)(base_model=Path("base"))
 
 
 def _fields(stage: str, config: StrictConfig) -> Iterator[tuple[str, tuple[str | int, ...], list[Any]]]:
