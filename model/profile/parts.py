@@ -45,7 +45,7 @@ def part_of_module(path: str) -> str | None:
 
 
 class PartTracker:
-    """Follows a network through its steps while `watching`; `part` and `phase` say where it is."""
+    """Follows a network through its steps while `watching`; `place` says where it is."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -61,12 +61,12 @@ class PartTracker:
         self._backward = False
         self._claimed: set[Node] = set()
 
-    @property
-    def phase(self) -> str:
-        """`forward`, `backward` or `update`; work done again in the backward pass is backward."""
-        if self._optimizing:
-            return UPDATE
-        return BACKWARD if self._backward else FORWARD
+    def place(self, operation: str) -> tuple[str, str]:
+        """Part and phase of an operation that runs now; work done again in the backward pass is backward."""
+        part = self.part(operation)
+        if part in (CLIPPING, OPTIMIZER):
+            return part, UPDATE
+        return part, BACKWARD if self._backward else FORWARD
 
     def part(self, operation: str) -> str:
         """The part that an operation of this name belongs to if it runs now."""
@@ -83,10 +83,6 @@ class PartTracker:
         if self._backward:
             return self._of_node
         return CLIPPING if self._outside == BATCH and _CLIPPING.search(operation) else self._outside
-
-    def phase_of(self, part: str) -> str:
-        """The phase that a part's work counts to: clipping runs outside of both passes."""
-        return UPDATE if part == CLIPPING else self.phase
 
     def claim(self, node: Node | None, part: str) -> None:
         """Give a part all nodes of the graph behind `node` that have none; their backward work is then that part's."""

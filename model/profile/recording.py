@@ -78,7 +78,6 @@ class _Kernels(TorchDispatchMode):
         out = func(*args, **kwargs)
         seconds = self._clock() - began
         name = func.overloadpacket.__name__
-        part = self._tracker.part(name)
         work = flops_of(func, args, kwargs, out), bytes_of(func, args, kwargs, out)
-        self._operations.append(Operation(name, part, self._tracker.phase_of(part), seconds, *work))
+        self._operations.append(Operation(name, *self._tracker.place(name), seconds, *work))
         return out
