@@ -3,52 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-
-class Strict(BaseModel):
-    """Frozen, and refuses unknown keys; the docstring under each field is its help text."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class GPTConfig(Strict):
-    """A decoder that predicts the next token: pre-LayerNorm blocks, GELU, rotary positions, tied head."""
-
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
-    """Rows of the embedding table; the tokenizer's number of pieces."""
-    context: int = Field(default=256, ge=8, le=2**17)
-    """Tokens that the model sees at once."""
-    layers: int = Field(default=4, ge=1, le=512)
-    """Transformer blocks."""
-    heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads; `width` must be a multiple of twice as many (rotary positions turn pairs)."""
-    width: int = Field(default=256, ge=8, le=2**16)
-    """Size of the residual stream (d_model)."""
-    ffn_width: int | None = Field(default=None, ge=8)
-    """Size of the hidden layer of each MLP; four times `width` by default."""
-    embedding_norm: bool = True
-    """LayerNorm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
-    attend_within_documents: bool = False
-    """Whether a token sees only its own document in a row that holds several, as where a text is read alone. Off, it
-    sees the documents before it too (GPT-3). On, attention takes more time and memory, for it reads a mask."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
-    """Standard deviation of the Gaussian that matrices start from; output projections of the residual branches start
-    from this over sqrt(2 * layers) (GPT-2, section 2.3)."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "GPTConfig":
-        if self.width % (2 * self.heads):
-            raise ValueError(
-                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
-                f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
-            )
-        return self
-
-    @property
-    def hidden(self) -> int:
-        """Size of the MLP's hidden layer."""
-        return self.ffn_width or 4 * self.width
+from model.architecture import GPTConfig
+from model.strict import Strict
 
 
 class OptimizerConfig(Strict):
@@ -183,6 +141,15 @@ class StartingModel(Strict):
     tokenizer wrote the same bytes (`base_ids`); none where the tokenizer is the same."""
 
 
+def check_warmup(model: GPTConfig, schedule: ScheduleConfig) -> None:
+    """Raises ValueError for a warm-up beside T-Fixup, whose point is to need none (Huang et al. 2020)."""
+    if model.init == "t_fixup" and schedule.warmup_share:
+        raise ValueError(
+            f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share:g}.'
+            f" Set schedule.warmup_share = 0, or another init"
+        )
+
+
 class TrainerRun(Strict):
     """The contents of `run.json`: what to train on, where to write, and how."""
 
@@ -204,6 +171,11 @@ class TrainerRun(Strict):
     """The training."""
     base: StartingModel | None = None
     """A trained model to start from; random weights by default. The optimizer starts afresh."""
+
+    @model_validator(mode="after")
+    def _t_fixup_needs_no_warmup(self) -> "TrainerRun":
+        check_warmup(self.model, self.train.schedule)
+        return self
 
     @model_validator(mode="after")
     def _documents_have_borders(self) -> "TrainerRun":

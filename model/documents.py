@@ -23,3 +23,11 @@ def visible_within_documents(documents_BT: Tensor) -> Tensor:
     """What each token may attend to, bool[B, 1, T, T]: itself and what stands before it in its document."""
     same = documents_BT[:, :, None] == documents_BT[:, None, :]
     return same.tril()[:, None]
+
+
+def visible_with_prefix(prefix_B: Tensor, length: int) -> Tensor:
+    """What each token of a prefix language model attends to, bool[B, 1, T, T]: the first `prefix_B` tokens of its row,
+    itself and what stands before it (Raffel et al. 2020, section 3.2.1)."""
+    place = torch.arange(length, device=prefix_B.device)
+    of_prefix_BT = place < prefix_B[:, None]
+    return (of_prefix_BT[:, None, :] | (place <= place[:, None]))[:, None]

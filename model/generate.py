@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from model.blocks import KeyValueCache
 from model.errors import InputError
-from model.transformer import GPT, KeyValueCache
+from model.transformer import GPT
 
 
 @torch.inference_mode()

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from model.blocks import largest_magnitude
 from model.documents import documents_of, visible_within_documents
 from model.targets import NO_LOSS
-from model.transformer import GPT, largest_magnitude
+from model.transformer import GPT
 
 LOGIT_ROWS = 512
 """Predictions whose logits exist at once. With 4096 pieces that is 8 MiB, which stays in the cache of a core: a tenth
@@ -29,6 +30,7 @@ def next_token_nats(
 ) -> tuple[Tensor, Tensor]:
     """Sum of -ln p over the targets that count (f32[], differentiable), and the thermometers.
 
+    A z-loss is in the gradient of that sum and not in its value, so that losses of runs with and without compare.
     `eos` closes documents; it decides only where the network attends within them. The thermometers are
     `transformer.thermometer_names` in order, f32[layers + 2].
     """
@@ -39,9 +41,14 @@ def next_token_nats(
         visible = visible_within_documents(documents_of(inputs_BT, eos))
     hidden_ND = network.hidden(inputs_BT, heat=heat, visible_B1TT=visible).flatten(0, 1)
     nats = hidden_ND.new_zeros(())
+    drift = hidden_ND.new_zeros(())
     logit_heat = hidden_ND.new_zeros(())
     for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_BT.flatten().split(LOGIT_ROWS), strict=True):
         logits = network.logits(hidden)
         logit_heat = torch.maximum(logit_heat, largest_magnitude(logits))
         nats = nats + F.cross_entropy(logits, targets, ignore_index=NO_LOSS, reduction="sum")
+        if network.config.z_loss:
+            drift = drift + logits[targets != NO_LOSS].logsumexp(-1).square().sum()
+    if network.config.z_loss:
+        nats = nats + network.config.z_loss * (drift - drift.detach())
     return nats, torch.stack([*heat, logit_heat])

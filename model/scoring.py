@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from model.transformer import GPT, KeyValueCache
+from model.blocks import KeyValueCache
+from model.transformer import GPT
 
 PAD = 0
 

@@ -11,6 +11,9 @@ from model.new_rows import read_added_pieces, starting_rows
 from model.transformer import GPT
 from model.weights import describe_model, load_model
 
+MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init")
+"""Settings of a network that say nothing of the shape or meaning of its weights, or that are looked at apart."""
+
 
 @dataclass(frozen=True)
 class Start:
@@ -43,11 +46,17 @@ def _rows_of(base: StartingModel, run: TrainerRun) -> int:
     found = GPTConfig.model_validate(describe_model(base.folder)["config"])
     for name in GPTConfig.model_fields:
         has, asked = getattr(found, name), getattr(run.model, name)
-        if name != "vocab_size" and has != asked:
+        if name not in MAY_DIFFER and has != asked:
             raise RecipeError(
                 f"the model in {base.folder} has {name} = {has}, and this run asks for {asked}. Set train.model.{name}"
                 f" = {has}, as it was trained."
             )
+    if base.added_pieces is not None and not found.tied_head:
+        raise InputError(
+            f"the model in {base.folder} has a head of its own (tied_head = false), and this run's vocabulary was"
+            f" extended: how new rows of a head start is not provided for. Take a model whose head is its embedding, or"
+            f" the model's own vocabulary."
+        )
     if base.added_pieces is None and found.vocab_size != run.model.vocab_size:
         raise InputError(
             f"the model in {base.folder} has {found.vocab_size} rows, and this run's vocabulary {run.model.vocab_size}"

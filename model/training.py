@@ -18,6 +18,7 @@ from model.agreement import check_rows
 from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
 from model.config import TrainerRun
 from model.data import SequenceReader
+from model.dropout import seed_dropout
 from model.durable import digest_bytes, digest_file
 from model.engine import Engine
 from model.engines import make_engine
@@ -137,6 +138,8 @@ def _loop(
                 f"positions {begin} to {end} of ORDER hold the token {int(tokens_BL.max())}, but the model has"
                 f" {run.model.vocab_size} pieces. The sequences were made with another tokenizer; run again from chunk."
             )
+        if run.model.dropout:
+            seed_dropout(run.train.seed, step, ranks.rank)
         done = engine.step(tokens_BL, batch.loss_start_B, lr)
         nonfinite = 0 if done.applied else nonfinite + 1
         tokens = end * run.model.context

@@ -11,7 +11,7 @@ from torch import Tensor
 from model.config import GPTConfig
 from model.durable import digest_file, sync_file, write_atomically
 from model.errors import InputError, IntegrityError
-from model.transformer import GPT, rotary_table
+from model.transformer import GPT
 
 WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.json"
@@ -72,5 +72,5 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> GPT:
     with torch.device("meta"):
         network = GPT(config)
     network.load_state_dict(load_file(folder / WEIGHTS), assign=True)
-    network.cos_TE, network.sin_TE = rotary_table(config.context, config.width // config.heads)
+    network.make_tables()
     return network.eval()

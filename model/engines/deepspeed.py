@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from model.batch import share_of
+from model.block_shape import is_gated
 from model.config import TrainerRun
 from model.engine import StepResult
 from model.objective import next_token_nats
@@ -135,7 +136,8 @@ class DeepSpeedEngine:
 
 
 def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
-    vectors = max(run.model.hidden, 3 * run.model.width)
+    hidden = run.model.hidden * (2 if is_gated(run.model.activation) else 1)
+    vectors = max(hidden, 3 * run.model.width)
     return {
         "train_micro_batch_size_per_gpu": min(run.train.micro_batch_rows, run.train.batch_rows // ranks.size),
         "gradient_clipping": run.train.optimizer.clip_norm,

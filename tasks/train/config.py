@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from model.config import GPTConfig, TrainConfig
+from model.config import GPTConfig, TrainConfig, check_warmup
 from tasks.config import RUNTIME, StrictConfig
 
 
@@ -32,6 +32,11 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     def trainer_config(self) -> TrainConfig:
         """The trainer's part of these settings."""
         return TrainConfig.model_validate({name: getattr(self, name) for name in TrainConfig.model_fields})
+
+    @model_validator(mode="after")
+    def _t_fixup_needs_no_warmup(self) -> "TrainStageConfig":
+        check_warmup(self.model, self.schedule)
+        return self
 
     @model_validator(mode="after")
     def _new_rows_have_a_base(self) -> "TrainStageConfig":

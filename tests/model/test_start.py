@@ -217,6 +217,18 @@ def test_new_rows_alone_need_new_rows(make_run, base: Path) -> None:
         TrainerRun.model_validate(made.model_dump() | {"train": alone})
 
 
+def test_a_vocabulary_cannot_be_extended_under_a_head_of_its_own(extend, base: Path, tmp_path: Path) -> None:
+    told = json.loads((base / "model.json").read_text())
+    told["config"]["tied_head"] = False
+    (tmp_path / "model.json").write_text(json.dumps(told))
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    run = extend()
+    moved = run.base.model_copy(update={"folder": tmp_path})
+    own = run.model.model_copy(update={"tied_head": False})
+    with pytest.raises(InputError, match="how new rows of a head start is not provided for"):
+        starting_network(run.model_copy(update={"base": moved, "model": own}), resumes=False)
+
+
 def test_a_base_whose_bytes_changed_is_not_trained_on(extend, base: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()

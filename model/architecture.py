@@ -1,0 +1,231 @@
+"""What a network is made of, as frozen models: one for each architecture."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from model.block_shape import Activation, BlockShape, Norm, is_gated
+from model.strict import Strict
+
+GATED_MULTIPLE = 8
+"""A gated MLP's hidden size is rounded up to a multiple of this, which products of matrices like."""
+
+
+def _check_heads(width: int, heads: int) -> None:
+    if width % heads:
+        raise ValueError(
+            f"width {width} is not a multiple of heads = {heads}. Choose width {heads * max(1, round(width / heads))}"
+        )
+
+
+class GPTConfig(Strict):
+    """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
+
+    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    """Rows of the embedding table; the tokenizer's number of pieces."""
+    context: int = Field(default=256, ge=8, le=2**17)
+    """Tokens that the model sees at once."""
+    layers: int = Field(default=4, ge=1, le=512)
+    """Transformer blocks."""
+    heads: int = Field(default=4, ge=1, le=512)
+    """Attention heads; `width` must be a multiple of them, and of twice as many with rotary positions, which turn
+    pairs."""
+    width: int = Field(default=256, ge=8, le=2**16)
+    """Size of the residual stream (d_model)."""
+    ffn_width: int | None = Field(default=None, ge=8)
+    """Size of the hidden layer of each MLP; four times `width` by default, and 8/3 of it with a gated activation, which
+    has a third matrix, so that both have as many weights."""
+    positions: Literal["rotary", "learned", "relative"] = "rotary"
+    """How the network knows where a token stands: `rotary` turns queries and keys (GPT-NeoX, LLaMA), `learned` adds a
+    row of a table to the embedding (GPT-2, OPT), `relative` adds a learned number for each range of distances to the
+    attention's scores (T5)."""
+    activation: Activation = "gelu"
+    """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
+    (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
+    norm: Norm = "layernorm"
+    """What normalises the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
+    or `none`, which only `init = "t_fixup"` can train. There is no batch norm: it would mix the rows of a batch, so
+    that the loss of a row depended on what stands beside it."""
+    norm_position: Literal["pre", "post"] = "pre"
+    """Whether the norm stands before attention and MLP, which leaves the residual stream untouched (`pre`, GPT-2), or
+    behind the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
+    norm_eps: float = Field(default=1e-5, gt=0, le=1e-2)
+    """Added to the variance before its root is taken."""
+    embedding_norm: bool = True
+    """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
+    qk_norm: bool = False
+    """RMSNorm of queries and keys of each head, which bounds the attention's scores (Dehghani et al. 2023): a
+    stabilisation for high learning rates."""
+    biases: bool = True
+    """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
+    tied_head: bool = True
+    """Whether the output head is the embedding (Press and Wolf 2017) or has a matrix of its own."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of values set to zero while training: behind the embedding, in the attention's weights, and behind
+    attention and MLP. It helps where the same text is read many times, and costs elsewhere."""
+    z_loss: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the squared logarithm of the softmax's denominator, added to what is minimised (PaLM: 1e-4), which
+    keeps logits from drifting. The loss that is told stays the cross entropy."""
+    attend_within_documents: bool = False
+    """Whether a token sees only its own document in a row that holds several, as where a text is read alone. Off, it
+    sees the documents before it too (GPT-3). On, attention takes more time and memory, for it reads a mask."""
+    init: Literal["gaussian", "t_fixup"] = "gaussian"
+    """How weights start: `gaussian` with `init_std`, or `t_fixup` (Huang et al. 2020), which trains without norms and
+    without warm-up, so that neither is allowed beside it."""
+    init_std: float = Field(default=0.02, gt=0, le=1)
+    """`gaussian`: standard deviation that matrices start from; output projections of the residual branches start from
+    this over sqrt(2 * layers) (GPT-2, section 2.3)."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "GPTConfig":
+        if self.positions == "rotary" and self.width % (2 * self.heads):
+            raise ValueError(
+                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
+                f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
+            )
+        _check_heads(self.width, self.heads)
+        return self
+
+    @model_validator(mode="after")
+    def _norms_or_t_fixup(self) -> "GPTConfig":
+        normalised = [
+            f"{name} = {value}"
+            for name, value, without in (
+                ("norm", f'"{self.norm}"', self.norm == "none"),
+                ("embedding_norm", "true", not self.embedding_norm),
+                ("qk_norm", "true", not self.qk_norm),
+            )
+            if not without
+        ]
+        if self.init == "t_fixup" and normalised:
+            raise ValueError(
+                f'init = "t_fixup" replaces norms, and {" and ".join(normalised)} asks for some. Set norm = "none",'
+                f" embedding_norm = false and qk_norm = false"
+            )
+        if self.init != "t_fixup" and self.norm == "none":
+            raise ValueError('norm = "none" diverges from a Gaussian start; set init = "t_fixup", or choose a norm')
+        return self
+
+    @property
+    def hidden(self) -> int:
+        """Size of the MLP's hidden layer."""
+        if self.ffn_width is not None:
+            return self.ffn_width
+        if is_gated(self.activation):
+            return -(-8 * self.width // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE
+        return 4 * self.width
+
+    @property
+    def block(self) -> BlockShape:
+        """What each block is made of."""
+        return BlockShape(
+            width=self.width,
+            heads=self.heads,
+            head_size=self.width // self.heads,
+            hidden=self.hidden,
+            activation=self.activation,
+            norm=self.norm,
+            norm_eps=self.norm_eps,
+            post_norm=self.norm_position == "post",
+            qk_norm=self.qk_norm,
+            biases=self.biases,
+            dropout=self.dropout,
+        )
+
+
+class BERTConfig(Strict):
+    """An encoder that fills in hidden tokens and says whether two stretches follow each other (Devlin et al. 2019)."""
+
+    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    """Rows of the embedding table; the tokenizer's number of pieces."""
+    context: int = Field(default=256, ge=8, le=2**17)
+    """Tokens that the model sees at once; as many positions are learnt."""
+    layers: int = Field(default=4, ge=1, le=512)
+    """Transformer blocks."""
+    heads: int = Field(default=4, ge=1, le=512)
+    """Attention heads; `width` must be a multiple of them."""
+    width: int = Field(default=256, ge=8, le=2**16)
+    """Size of the residual stream (hidden_size)."""
+    ffn_width: int | None = Field(default=None, ge=8)
+    """Size of the hidden layer of each MLP; four times `width` by default."""
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
+    """Non-linearity of the MLP and of the head."""
+    norm_position: Literal["pre", "post"] = "post"
+    """Where LayerNorms stand: behind the sum of stream and branch (`post`, BERT), or before each branch (`pre`), which
+    trains at higher rates and without warm-up (Xiong et al. 2020)."""
+    norm_eps: float = Field(default=1e-12, gt=0, le=1e-2)
+    """Added to the variance before its root is taken."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of values set to zero while training: behind the embedding, in the attention's weights, and behind
+    attention and MLP (BERT: 0.1)."""
+    init_std: float = Field(default=0.02, gt=0, le=1)
+    """Standard deviation of the Gaussian that matrices and tables start from."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "BERTConfig":
+        _check_heads(self.width, self.heads)
+        return self
+
+    @property
+    def block(self) -> BlockShape:
+        """What each block is made of."""
+        return BlockShape(
+            width=self.width,
+            heads=self.heads,
+            head_size=self.width // self.heads,
+            hidden=self.ffn_width or 4 * self.width,
+            activation=self.activation,
+            norm="layernorm",
+            norm_eps=self.norm_eps,
+            post_norm=self.norm_position == "post",
+            dropout=self.dropout,
+        )
+
+
+class T5Config(Strict):
+    """An encoder and a decoder that writes what the encoder's text lacks (Raffel et al. 2020): RMSNorm before each
+    branch, relative positions, no biases. The defaults are those of the first T5."""
+
+    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    """Rows of the embedding table, which encoder and decoder share; the tokenizer's number of pieces."""
+    layers: int = Field(default=4, ge=1, le=512)
+    """Blocks of the encoder, and as many of the decoder."""
+    heads: int = Field(default=4, ge=1, le=512)
+    """Attention heads."""
+    head_size: int | None = Field(default=None, ge=1, le=2**12)
+    """Size of each head (d_kv); `width` over `heads` by default, which must then divide it."""
+    width: int = Field(default=256, ge=8, le=2**16)
+    """Size of the residual stream (d_model)."""
+    ffn_width: int | None = Field(default=None, ge=8)
+    """Size of the hidden layer of each MLP (d_ff); four times `width` by default."""
+    activation: Activation = "relu"
+    """Non-linearity of the MLP: `relu` (T5), or `geglu_tanh` (T5 v1.1, Flan-T5)."""
+    tied_head: bool = True
+    """Whether the output head is the embedding, scaled by 1 / sqrt(width) (T5), or a matrix of its own (T5 v1.1)."""
+    norm_eps: float = Field(default=1e-6, gt=0, le=1e-2)
+    """Added to the mean square before its root is taken."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of values set to zero while training: behind the embedding, in the attention's weights, behind each branch
+    and behind the last norm."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "T5Config":
+        if self.head_size is None:
+            _check_heads(self.width, self.heads)
+        return self
+
+    def block(self, *, decoder: bool) -> BlockShape:
+        """What each block of the encoder or decoder is made of."""
+        return BlockShape(
+            width=self.width,
+            heads=self.heads,
+            head_size=self.head_size or self.width // self.heads,
+            hidden=self.ffn_width or 4 * self.width,
+            activation=self.activation,
+            norm="rmsnorm",
+            norm_eps=self.norm_eps,
+            biases=False,
+            dropout=self.dropout,
+            score_scale=1.0,
+            cross_attention=decoder,
+        )

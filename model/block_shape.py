@@ -1,0 +1,33 @@
+"""Sizes and choices of a block of the networks; without PyTorch, since recipes are checked by it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]
+Norm = Literal["layernorm", "rmsnorm", "none"]
+
+
+def is_gated(activation: Activation) -> bool:
+    """Whether one half of the MLP's hidden layer multiplies the other (Shazeer 2020)."""
+    return activation in ("geglu", "geglu_tanh", "swiglu")
+
+
+@dataclass(frozen=True)
+class BlockShape:
+    """Sizes and choices of a block."""
+
+    width: int
+    heads: int
+    head_size: int
+    hidden: int
+    activation: Activation
+    norm: Norm
+    norm_eps: float
+    post_norm: bool = False
+    qk_norm: bool = False
+    biases: bool = True
+    dropout: float = 0.0
+    score_scale: float | None = None
+    """What scores of attention are multiplied by; 1 / sqrt(E) by default, 1 in T5."""
+    cross_attention: bool = False
+    """Whether the block also attends to an encoder."""

@@ -1,0 +1,158 @@
+"""The block that all networks are built from: attention and MLP on a residual stream, with an option for each choice.
+
+Shapes: B rows, T tokens, S tokens of an encoder, D width, H heads, E head size, F hidden size of the MLP, K keys.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.block_shape import Activation, BlockShape, is_gated
+from model.positions import rotate
+
+
+@dataclass
+class KeyValueCache:
+    """Keys and values of the tokens seen so far, one BHTE pair a block, so that generation reads each token once."""
+
+    keys: list[Tensor] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+
+    @property
+    def length(self) -> int:
+        """Tokens held."""
+        return self.keys[0].shape[2] if self.keys else 0
+
+    def extend(self, layer: int, key_BHTE: Tensor, value_BHTE: Tensor) -> tuple[Tensor, Tensor]:
+        """Append one block's new keys and values; returns all of that block's."""
+        if layer == len(self.keys):
+            self.keys.append(key_BHTE)
+            self.values.append(value_BHTE)
+        else:
+            self.keys[layer] = torch.cat((self.keys[layer], key_BHTE), dim=2)
+            self.values[layer] = torch.cat((self.values[layer], value_BHTE), dim=2)
+        return self.keys[layer], self.values[layer]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What tokens see of each other, the same in all blocks."""
+
+    mask: Tensor | None = None
+    """bool, True where a query sees a key, or f32 that is added to the scores; broadcast to [B, H, T, K]."""
+    causal: bool = False
+    """Without a mask: whether a token sees only itself and what stands before it."""
+    rotary: tuple[Tensor, Tensor] | None = None
+    """Cosines and sines f32[T, E / 2] that queries and keys are turned by."""
+
+
+def largest_magnitude(x: Tensor) -> Tensor:
+    """Largest absolute value of a tensor, f32[], in one pass and without a copy; NaN where any value is NaN."""
+    low, high = torch.aminmax(x.detach())
+    return torch.maximum(-low, high)
+
+
+def make_norm(shape: BlockShape) -> nn.Module:
+    """A norm of the residual stream."""
+    if shape.norm == "none":
+        return nn.Identity()
+    if shape.norm == "rmsnorm":
+        return nn.RMSNorm(shape.width, shape.norm_eps)
+    return nn.LayerNorm(shape.width, shape.norm_eps, bias=shape.biases)
+
+
+class Block(nn.Module):
+    """Attention, attention to an encoder where there is one, and MLP, each a branch of the residual stream."""
+
+    def __init__(self, shape: BlockShape, layer: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.shape = shape
+        inner = shape.heads * shape.head_size
+        self.attention_norm = make_norm(shape)
+        self.attention_in = nn.Linear(shape.width, 3 * inner, bias=shape.biases)
+        self.attention_out = nn.Linear(inner, shape.width, bias=shape.biases)
+        if shape.qk_norm:
+            self.query_norm = nn.RMSNorm(shape.head_size, shape.norm_eps)
+            self.key_norm = nn.RMSNorm(shape.head_size, shape.norm_eps)
+        if shape.cross_attention:
+            self.cross_attention_norm = make_norm(shape)
+            self.cross_attention_query = nn.Linear(shape.width, inner, bias=shape.biases)
+            self.cross_attention_memory = nn.Linear(shape.width, 2 * inner, bias=shape.biases)
+            self.cross_attention_out = nn.Linear(inner, shape.width, bias=shape.biases)
+        self.mlp_norm = make_norm(shape)
+        hidden = 2 * shape.hidden if is_gated(shape.activation) else shape.hidden
+        self.mlp_in = nn.Linear(shape.width, hidden, bias=shape.biases)
+        self.mlp_out = nn.Linear(shape.hidden, shape.width, bias=shape.biases)
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        sight: Sight,
+        cache: KeyValueCache | None = None,
+        encoded_BSD: Tensor | None = None,
+        encoded_mask: Tensor | None = None,
+    ) -> Tensor:
+        """The residual stream behind the block; `encoded_mask` says which tokens of the encoder are seen."""
+        if self.shape.post_norm:
+            x_BTD = self.attention_norm(x_BTD + self._dropped(self._attention(x_BTD, sight, cache)))
+        else:
+            x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache))
+        if self.shape.cross_attention:
+            assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
+            assert not self.shape.post_norm, "no network here has cross attention and post-norm"
+            branch_BTD = self._cross_attention(self.cross_attention_norm(x_BTD), encoded_BSD, encoded_mask)
+            x_BTD = x_BTD + self._dropped(branch_BTD)
+        if self.shape.post_norm:
+            return self.mlp_norm(x_BTD + self._dropped(self._mlp(x_BTD)))
+        return x_BTD + self._dropped(self._mlp(self.mlp_norm(x_BTD)))
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.shape.dropout, self.training) if self.shape.dropout else x
+
+    def _heads(self, x_BTI: Tensor) -> Tensor:
+        batch, length, _ = x_BTI.shape
+        return x_BTI.view(batch, length, self.shape.heads, self.shape.head_size).transpose(1, 2)
+
+    def _attention(self, x_BTD: Tensor, sight: Sight, cache: KeyValueCache | None) -> Tensor:
+        inner = self.shape.heads * self.shape.head_size
+        query, key, value = (self._heads(part) for part in self.attention_in(x_BTD).split(inner, dim=2))
+        if self.shape.qk_norm:
+            query, key = self.query_norm(query), self.key_norm(key)
+        if sight.rotary is not None:
+            query, key = rotate(query, *sight.rotary), rotate(key, *sight.rotary)
+        if cache is not None:
+            key, value = cache.extend(self.layer, key, value)
+        causal = sight.causal and sight.mask is None
+        return self.attention_out(self._mixed(query, key, value, sight.mask, causal=causal))
+
+    def _cross_attention(self, x_BTD: Tensor, encoded_BSD: Tensor, encoded_mask: Tensor | None) -> Tensor:
+        query = self._heads(self.cross_attention_query(x_BTD))
+        key, value = (self._heads(part) for part in self.cross_attention_memory(encoded_BSD).chunk(2, dim=2))
+        return self.cross_attention_out(self._mixed(query, key, value, encoded_mask, causal=False))
+
+    def _mixed(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+        dropout = self.shape.dropout if self.training else 0.0
+        mixed_BHTE = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=self.shape.score_scale
+        )
+        return mixed_BHTE.transpose(1, 2).flatten(2)
+
+    def _mlp(self, x_BTD: Tensor) -> Tensor:
+        hidden_BTF = self.mlp_in(x_BTD)
+        activation = self.shape.activation
+        if not is_gated(activation):
+            return self.mlp_out(activated(hidden_BTF, activation))
+        gate_BTF, value_BTF = hidden_BTF.chunk(2, dim=-1)
+        return self.mlp_out(activated(gate_BTF, activation) * value_BTF)
+
+
+def activated(x: Tensor, activation: Activation) -> Tensor:
+    """The non-linearity alone, without a gate's product."""
+    if activation == "relu":
+        return F.relu(x)
+    if activation == "swiglu":
+        return F.silu(x)
+    return F.gelu(x, approximate="tanh" if activation.endswith("tanh") else "none")
