@@ -1,0 +1,70 @@
+"""The BERT network: an encoder with heads for hidden tokens and for whether two stretches follow each other.
+
+Devlin et al. 2019, and their program. Shapes: B rows, T tokens, M hidden tokens a row at most, D width, V vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.architecture import BERTConfig
+from model.blocks import Block, Sight, activated, largest_magnitude, make_norm
+from model.initialisation import initialise_gaussian
+
+
+class BERT(nn.Module):
+    """Token ids in, a stream out, from which two heads read."""
+
+    def __init__(self, config: BERTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.embedding_positions = nn.Embedding(config.context, config.width)
+        self.embedding_types = nn.Embedding(2, config.width)
+        self.embedding_norm = make_norm(config.block)
+        self.blocks = nn.ModuleList(Block(config.block, layer) for layer in range(config.layers))
+        # Behind blocks that end with a norm there is nothing left to normalise.
+        self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
+        self.masked_head_in = nn.Linear(config.width, config.width)
+        self.masked_head_norm = make_norm(config.block)
+        self.masked_head_bias = nn.Parameter(torch.empty(config.vocab_size))
+        self.next_head_in = nn.Linear(config.width, config.width)
+        self.next_head_answer = nn.Linear(config.width, 2)
+
+    def initialise(self, seed: int) -> "BERT":
+        """Gaussian weights from a private generator: the same seed gives the same bits on every machine."""
+        generator = torch.Generator().manual_seed(seed)
+        initialise_gaussian(self, self.config.init_std, self.config.init_std, generator)
+        return self
+
+    def hidden(
+        self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None
+    ) -> Tensor:
+        """The stream f32[B, T, D] behind the last block; where `is_token_BT` is False nobody looks.
+
+        `heat` collects the largest absolute value after the embedding and after each block.
+        """
+        length = tokens_BT.shape[1]
+        assert length <= self.config.context, f"{length} tokens do not fit into a context of {self.config.context}"
+        place = torch.arange(length, device=tokens_BT.device)
+        x_BTD = self.embedding(tokens_BT) + self.embedding_positions(place) + self.embedding_types(token_types_BT)
+        x_BTD = F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
+        if heat is not None:
+            heat.append(largest_magnitude(x_BTD))
+        sight = Sight(is_token_BT[:, None, None, :])
+        for block in self.blocks:
+            x_BTD = block(x_BTD, sight)
+            if heat is not None:
+                heat.append(largest_magnitude(x_BTD))
+        return self.final_norm(x_BTD)
+
+    def masked_logits(self, hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
+        """Logits f32[B, M, V] of the tokens at these positions alone: at all of them the head would cost a fifth of the
+        network's arithmetic once more."""
+        found_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
+        found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation))
+        return F.linear(found_BMD, self.embedding.weight, self.masked_head_bias)
+
+    def next_logits(self, hidden_BTD: Tensor) -> Tensor:
+        """Logits f32[B, 2] that the second stretch does not follow the first, and that it does, read from [CLS]."""
+        return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0])))

@@ -1,0 +1,81 @@
+"""The T5 network: an encoder reads text with holes, a decoder writes what is missing.
+
+Raffel et al. 2020, section 2.1, and their program. Shapes: B rows, T encoder inputs, U decoder inputs, D width, V
+vocabulary.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.architecture import T5Config
+from model.blocks import Block, Sight, largest_magnitude, make_norm
+from model.initialisation import initialise_t5
+from model.positions import DISTANCE_BUCKETS, distance_bias
+
+
+class T5(nn.Module):
+    """Two stacks of blocks over one embedding; each has one table of distances for all its blocks."""
+
+    def __init__(self, config: T5Config) -> None:
+        super().__init__()
+        self.config = config
+        encoder, decoder = config.block(decoder=False), config.block(decoder=True)
+        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.embedding_encoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
+        self.embedding_decoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
+        self.encoder_blocks = nn.ModuleList(Block(encoder, layer) for layer in range(config.layers))
+        self.encoder_norm = make_norm(encoder)
+        self.decoder_blocks = nn.ModuleList(Block(decoder, layer) for layer in range(config.layers))
+        self.decoder_norm = make_norm(decoder)
+        self.head = None if config.tied_head else nn.Linear(config.width, config.vocab_size, bias=False)
+
+    def initialise(self, seed: int) -> "T5":
+        """T5's start from a private generator: the same seed gives the same bits on every machine."""
+        initialise_t5(self, self.config.block(decoder=True), torch.Generator().manual_seed(seed))
+        return self
+
+    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None) -> Tensor:
+        """What the encoder makes of its inputs, f32[B, T, D]; where `is_token_BT` is False nobody looks.
+
+        `heat` collects the largest absolute value after the embedding and after each block.
+        """
+        length = inputs_BT.shape[1]
+        bias = distance_bias(self.embedding_encoder_distances, range(length), length, both_ways=True)
+        sight = Sight(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
+        x_BTD = self._embedded(inputs_BT, heat)
+        for block in self.encoder_blocks:
+            x_BTD = block(x_BTD, sight)
+            if heat is not None:
+                heat.append(largest_magnitude(x_BTD))
+        return self._dropped(self.encoder_norm(x_BTD))
+
+    def decode(
+        self, inputs_BU: Tensor, encoded_BTD: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None
+    ) -> Tensor:
+        """The decoder's stream f32[B, U, D] behind its last norm; `encoded_BTD` and `is_token_BT` are the encoder's."""
+        length = inputs_BU.shape[1]
+        bias = distance_bias(self.embedding_decoder_distances, range(length), length, both_ways=False)
+        before = torch.ones(length, length, dtype=torch.bool, device=inputs_BU.device).tril()
+        sight = Sight(bias.masked_fill(~before, -torch.inf))
+        x_BUD = self._embedded(inputs_BU, heat)
+        for block in self.decoder_blocks:
+            x_BUD = block(x_BUD, sight, encoded_BSD=encoded_BTD, encoded_mask=is_token_BT[:, None, None, :])
+            if heat is not None:
+                heat.append(largest_magnitude(x_BUD))
+        return self._dropped(self.decoder_norm(x_BUD))
+
+    def logits(self, hidden_XD: Tensor) -> Tensor:
+        """Logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
+        if self.head is not None:
+            return self.head(hidden_XD)
+        return F.linear(hidden_XD * self.config.width**-0.5, self.embedding.weight)
+
+    def _embedded(self, tokens: Tensor, heat: list[Tensor] | None) -> Tensor:
+        embedded = self._dropped(self.embedding(tokens))
+        if heat is not None:
+            heat.append(largest_magnitude(embedded))
+        return embedded
+
+    def _dropped(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.config.dropout, self.training)

@@ -1,0 +1,123 @@
+"""Our networks with the weights of `transformers`' own give its logits, and the weights go back to it unchanged."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from model.architecture import BERTConfig, T5Config
+from model.bert import BERT
+from model.errors import InputError
+from model.published.bert import BERT_COPIES, give_back_bert, take_over_bert
+from model.published.gpt2 import GPT2_COPIES, gpt2_config, gpt2_origins
+from model.published.llama import llama_config, llama_origins
+from model.published.origin import give_back, take_over
+from model.published.t5 import T5_COPIES, T5_TIED_COPIES, t5_origins
+from model.t5 import T5
+from model.transformer import GPT
+
+transformers = pytest.importorskip("transformers")
+SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
+TOKENS = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(2))
+IS_TOKEN = torch.arange(12) < torch.tensor([12, 7, 1])[:, None]
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def shaken(network: nn.Module) -> nn.Module:
+    """The network with random numbers in every weight, biases and norms too, large enough that each one matters."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return network.eval()
+
+
+def without(weights: Mapping[str, Tensor], copies: frozenset[str]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in weights.items() if name not in copies}
+
+
+def assert_same(given: Mapping[str, Tensor], published: Mapping[str, Tensor]) -> None:
+    assert given.keys() == published.keys()
+    assert [name for name in given if not torch.equal(given[name], published[name])] == []
+
+
+def published_gpt2() -> nn.Module:
+    sizes = {"n_positions": 16, "n_embd": 16, "n_layer": 2, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
+    return shaken(transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=40, **sizes)))
+
+
+def test_gpt2() -> None:
+    theirs = published_gpt2()
+    config = gpt2_config(context=16, **SIZES)
+    ours = GPT(config).eval()
+    ours.load_state_dict(take_over(theirs.state_dict(), gpt2_origins(config), GPT2_COPIES))
+    torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
+    assert_same(give_back(ours.state_dict(), gpt2_origins(config)), without(theirs.state_dict(), GPT2_COPIES))
+
+
+def test_llama() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    theirs = shaken(transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=40, **sizes)))
+    config = llama_config(context=16, ffn_width=24, **SIZES)
+    ours = GPT(config).eval()
+    ours.load_state_dict(take_over(theirs.state_dict(), llama_origins(config)))
+    torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
+    assert_same(give_back(ours.state_dict(), llama_origins(config)), theirs.state_dict())
+
+
+def test_bert() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2}
+    settings = transformers.BertConfig(vocab_size=40, max_position_embeddings=16, **sizes)
+    theirs = shaken(transformers.BertForPreTraining(settings))
+    config = BERTConfig(context=16, ffn_width=24, **SIZES)
+    ours = BERT(config).eval()
+    ours.load_state_dict(take_over_bert(theirs.state_dict(), config))
+    types = (torch.arange(12) >= 4).long().expand(3, -1) * IS_TOKEN
+    expected = theirs(input_ids=TOKENS, token_type_ids=types, attention_mask=IS_TOKEN.long())
+    hidden = ours.hidden(TOKENS, types, IS_TOKEN)
+    positions = torch.tensor([[2, 7, 11], [0, 6, 0], [0, 0, 0]])
+    at_positions = expected.prediction_logits.gather(1, positions[..., None].expand(-1, -1, 40))
+    torch.testing.assert_close(ours.masked_logits(hidden, positions), at_positions, **CLOSE)
+    torch.testing.assert_close(ours.next_logits(hidden), expected.seq_relationship_logits.flip(1), **CLOSE)
+    assert_same(give_back_bert(ours.state_dict(), config), without(theirs.state_dict(), BERT_COPIES))
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+def test_t5(version: str) -> None:
+    first = version == "1.0"
+    # A head size that is not width over heads, as in T5 v1.1's small.
+    sizes = {"d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 2}
+    projection = "relu" if first else "gated-gelu"
+    settings = transformers.T5Config(
+        vocab_size=40, feed_forward_proj=projection, tie_word_embeddings=first, decoder_start_token_id=0, **sizes
+    )
+    theirs = transformers.T5ForConditionalGeneration(settings)
+    if not first:
+        # transformers 5 ties the head whatever its settings say, until it loads weights with one of its own.
+        theirs.lm_head.weight = nn.Parameter(torch.zeros(40, 16))
+    shaken(theirs)
+    activation = "relu" if first else "geglu_tanh"
+    config = T5Config(head_size=6, ffn_width=24, activation=activation, tied_head=first, **SIZES)
+    ours = T5(config).eval()
+    copies = T5_TIED_COPIES if first else T5_COPIES
+    ours.load_state_dict(take_over(theirs.state_dict(), t5_origins(config), copies))
+    decoder_inputs = TOKENS[:, :9].flip(0)
+    expected = theirs(input_ids=TOKENS, attention_mask=IS_TOKEN.long(), decoder_input_ids=decoder_inputs)
+    logits = ours.logits(ours.decode(decoder_inputs, ours.encode(TOKENS, IS_TOKEN), IS_TOKEN))
+    torch.testing.assert_close(logits, expected.logits, **CLOSE)
+    assert_same(give_back(ours.state_dict(), t5_origins(config)), without(theirs.state_dict(), copies))
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        (1, r"none missing, 12 \(transformer\.h\.1\.attn\.c_attn\.bias, .*\) with no place in it"),
+        (3, r"12 \(transformer\.h\.2\.attn\.c_attn\.bias, .*\) missing, none with no place in it"),
+    ],
+)
+def test_weights_of_another_depth_are_refused(layers: int, told: str) -> None:
+    config = gpt2_config(context=16, **SIZES | {"layers": layers})
+    with pytest.raises(InputError, match=told):
+        take_over(published_gpt2().state_dict(), gpt2_origins(config), GPT2_COPIES)
