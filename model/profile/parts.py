@@ -2,8 +2,9 @@
 
 Between modules the network calls functions (attention itself, activations, the tied head), so three rules fill the
 gaps. Within a block, a function belongs to the part of the module before it: attention follows its input projection.
-Outside of all blocks it makes the batch before the first module (targets, masks), then belongs to the embedding until
-the first block, to the thermometers between two blocks, and to the head and loss after the last.
+Outside of all blocks it makes the batch before the first module (targets, masks), belongs to the embedding from there,
+or from any embedding, to the next block, to the thermometers between two blocks, and to the head and loss after the
+last.
 """
 
 import re
@@ -132,7 +133,7 @@ class PartTracker:
         if not self._backward:
             if module in self._blocks:
                 self._outside = THERMOMETERS
-            elif self._outside == BATCH and module is not self._network:
+            elif self._parts.get(module) == EMBEDDING or (self._outside == BATCH and module is not self._network):
                 self._outside = EMBEDDING
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:

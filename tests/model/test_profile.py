@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from model.architecture import BERTConfig, T5Config
+from model.bert import BERT
 from model.config import TrainerRun
 from model.errors import InputError, RecipeError
 from model.profile.findings import findings_of
@@ -26,6 +28,7 @@ from model.profile.recording import Recorder
 from model.profile.step import PartCost, Shape, StepProfile
 from model.profile.telling import as_json, table
 from model.profile.work import bytes_of, size_of
+from model.t5 import T5
 
 PROJECT = Path(__file__).resolve().parents[2]
 MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")
@@ -175,6 +178,17 @@ def test_new_rows_alone_are_refused(make_run) -> None:
         profile_step(run, machine=MACHINE)
 
 
+def work_of(network: nn.Module, loss: Callable[[], Tensor]) -> dict[tuple[str, str], float]:
+    """FLOPs by part and phase of one pass forward and backward."""
+    recorder = Recorder(network, clock_for(1))
+    with recorder.recording():
+        loss().backward()
+    work: dict[tuple[str, str], float] = {}
+    for one in recorder.operations:
+        work[one.part, one.phase] = work.get((one.part, one.phase), 0) + one.flops
+    return work
+
+
 class OtherBlock(nn.Module):
     """A block of another make: other names, attention as a module."""
 
@@ -206,12 +220,7 @@ class Stack(nn.Module):
 
 def test_work_done_again_is_backward_work_of_its_part() -> None:
     network = Stack()
-    recorder = Recorder(network, clock_for(1))
-    with recorder.recording():
-        network(torch.arange(10).view(2, 5)).sum().backward()
-    work: dict[tuple[str, str], float] = {}
-    for one in recorder.operations:
-        work[one.part, one.phase] = work.get((one.part, one.phase), 0) + one.flops
+    work = work_of(network, lambda: network(torch.arange(10).view(2, 5)).sum())
     product = 2 * 10 * 8 * 8
     assert {key: value for key, value in work.items() if value} == {
         ("attention", "forward"): 2 * product,
@@ -224,6 +233,53 @@ def test_work_done_again_is_backward_work_of_its_part() -> None:
     }
     assert ("norms", "backward") in work
     assert ("embedding", "backward") in work
+
+
+def test_the_parts_of_an_encoder_with_two_heads() -> None:
+    config = BERTConfig(vocab_size=30, context=12, layers=2, heads=2, width=8)
+    network = BERT(config).initialise(1)
+    tokens = torch.arange(24).view(2, 12)
+    positions = torch.tensor([[1, 5, 7], [2, 3, 11]])
+
+    def loss() -> Tensor:
+        hidden = network.hidden(tokens, torch.zeros_like(tokens), torch.ones(2, 12, dtype=torch.bool), heat=[])
+        return network.masked_logits(hidden, positions).logsumexp(2).sum() + network.next_logits(hidden).sum()
+
+    work = work_of(network, loss)
+    projections, scores = 2 * 24 * 4 * 8 * 8 * 2, 4 * 2 * 12 * 12 * 8 * 2
+    # Six hidden tokens pass a matrix of width x width and the table, two [CLS] one such matrix and one of two columns.
+    head = 2 * (6 * (8 * 8 + 8 * 30) + 2 * (8 * 8 + 8 * 2))
+    assert {key: value for key, value in work.items() if value} == {
+        ("attention", "forward"): projections + scores,
+        ("attention", "backward"): 2 * projections + 2.5 * scores,
+        ("MLP", "forward"): 2 * 24 * 2 * 8 * 32 * 2,
+        ("MLP", "backward"): 2 * 2 * 24 * 2 * 8 * 32 * 2,
+        ("head and loss", "forward"): head,
+        ("head and loss", "backward"): 2 * head,
+    }
+    assert ("thermometers", "backward") not in work
+
+
+def test_the_parts_of_an_encoder_and_a_decoder() -> None:
+    network = T5(T5Config(vocab_size=30, layers=1, heads=2, width=8)).initialise(1)
+    inputs, outputs = torch.arange(24).view(2, 12), torch.arange(10).view(2, 5)
+    seen = torch.ones(2, 12, dtype=torch.bool)
+
+    def loss() -> Tensor:
+        encoded = network.encode(inputs, seen, heat=[])
+        return network.logits(network.decode(outputs, encoded, seen, heat=[])).logsumexp(2).sum()
+
+    work = work_of(network, loss)
+    # 24 tokens of the encoder and 10 of the decoder; cross attention has its queries from these, its keys from those.
+    projections = 2 * 8 * 8 * (4 * 24 + 4 * 10 + 2 * 10 + 2 * 24)
+    scores = 4 * 2 * 8 * (12 * 12 + 5 * 5 + 5 * 12)
+    assert work["attention", "forward"] == projections + scores
+    assert work["MLP", "forward"] == 2 * (24 + 10) * 2 * 8 * 32
+    assert work["MLP", "backward"] == 2 * work["MLP", "forward"]
+    assert work["head and loss", "forward"] == 2 * 10 * 8 * 30
+    assert work["head and loss", "backward"] == 2 * work["head and loss", "forward"]
+    assert ("embedding", "backward") in work
+    assert ("thermometers", "backward") not in work
 
 
 @pytest.mark.parametrize(
