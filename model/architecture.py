@@ -207,6 +207,8 @@ class T5Config(Strict):
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of values set to zero while training: behind the embedding, in the attention's weights, behind each branch
     and behind the last norm."""
+    z_loss: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the squared logarithm of the softmax's denominator, added to what is minimised (T5's program: 1e-4)."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "T5Config":

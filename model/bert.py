@@ -68,3 +68,8 @@ class BERT(nn.Module):
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
         """Logits f32[B, 2] that the second stretch does not follow the first, and that it does, read from [CLS]."""
         return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0])))
+
+
+def thermometer_names(config: BERTConfig) -> list[str]:
+    """What each thermometer measures, in order: largest absolute value of each segment."""
+    return ["embedding", *(f"block {layer}" for layer in range(config.layers)), "masked logits", "next logits"]

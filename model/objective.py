@@ -1,7 +1,9 @@
 """The objective of GPT: how surprised the network is by each next token.
 
-Shapes: B rows, L tokens a row, T = L - 1 predictions a row, D width.
+Shapes: B rows, L tokens a row, T = L - 1 predictions a row, N = B T, D width, V vocabulary.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -40,15 +42,26 @@ def next_token_nats(
         assert eos is not None, "borders of documents are found by the token that closes them"
         visible = visible_within_documents(documents_of(inputs_BT, eos))
     hidden_ND = network.hidden(inputs_BT, heat=heat, visible_B1TT=visible).flatten(0, 1)
+    nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_BT.flatten(), network.config.z_loss)
+    return nats, torch.stack([*heat, logit_heat])
+
+
+def nats_in_pieces(
+    logits_of: Callable[[Tensor], Tensor], hidden_ND: Tensor, targets_N: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor]:
+    """Sum of -ln p over the targets that count, f32[], and the largest absolute logit, f32[].
+
+    `logits_of` gives the logits f32[n, V] of some of the rows. The z-loss is in the gradient alone.
+    """
     nats = hidden_ND.new_zeros(())
     drift = hidden_ND.new_zeros(())
-    logit_heat = hidden_ND.new_zeros(())
-    for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_BT.flatten().split(LOGIT_ROWS), strict=True):
-        logits = network.logits(hidden)
-        logit_heat = torch.maximum(logit_heat, largest_magnitude(logits))
+    heat = hidden_ND.new_zeros(())
+    for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_N.split(LOGIT_ROWS), strict=True):
+        logits = logits_of(hidden)
+        heat = torch.maximum(heat, largest_magnitude(logits))
         nats = nats + F.cross_entropy(logits, targets, ignore_index=NO_LOSS, reduction="sum")
-        if network.config.z_loss:
+        if z_loss:
             drift = drift + logits[targets != NO_LOSS].logsumexp(-1).square().sum()
-    if network.config.z_loss:
-        nats = nats + network.config.z_loss * (drift - drift.detach())
-    return nats, torch.stack([*heat, logit_heat])
+    if z_loss:
+        nats = nats + z_loss * (drift - drift.detach())
+    return nats, heat

@@ -79,3 +79,10 @@ class T5(nn.Module):
 
     def _dropped(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
+
+
+def thermometer_names(config: T5Config) -> list[str]:
+    """What each thermometer measures, in order: largest absolute value of each segment."""
+    stacks = ("encoder", "decoder")
+    of_stacks = [(f"{stack} embedding", *(f"{stack} block {n}" for n in range(config.layers))) for stack in stacks]
+    return [name for names in of_stacks for name in names] + ["logits"]
