@@ -124,6 +124,31 @@ def test_two_ranks_attend_within_documents_as_one_does(make_run, launch, setting
     assert not np.allclose(metrics(across)["loss"][-1], metrics(alone)["loss"][-1], rtol=1e-4)
 
 
+CHOICES = [
+    {"positions": "learned", "activation": "swiglu", "norm": "rmsnorm", "tied_head": False, "z_loss": 0.01},
+    {"positions": "relative", "norm_position": "post", "qk_norm": True, "biases": False},
+]
+"""Two networks that have between them a matrix of every kind."""
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=["learned", "relative"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(NATIVE, id="native"), pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove)]
+)
+def test_two_ranks_train_other_networks_as_one_does(make_run, launch, settings: dict, choices: dict) -> None:
+    def chosen(name: str, **settings: object) -> TrainerRun:
+        run = make_run(name, batch_rows=4, positions=40, **settings)
+        return run.model_copy(update={"model": run.model.model_copy(update=choices)})
+
+    alone, run = chosen("alone"), chosen("ranks", **settings)
+    train(alone)
+    code, _, err = finish(launch(run))
+    assert code == 0, err
+    ours, reference = metrics(run), metrics(alone)
+    np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
+    np.testing.assert_allclose(ours["grad_norm"], reference["grad_norm"], rtol=1e-4)
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 @pytest.mark.parametrize(
     "settings",
