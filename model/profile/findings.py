@@ -12,6 +12,8 @@ PADDING_SHARE = 0.05
 SMALL_SHARE = 0.3
 UPDATE_SHARE = 0.15
 LOADER_SHARE = 0.05
+QUIET_SLOWDOWN = 0.97
+"""Timing operations makes a step slower; where the timed ones were faster, the machine was what differed."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ def findings_of(profile: StepProfile) -> list[Finding]:
         _small_batch(profile),
         _small_micro_batch(profile),
         _slow_loader(profile),
+        _busy_machine(profile),
     )
     return [finding for finding in found if finding is not None]
 
@@ -124,4 +127,16 @@ def _slow_loader(profile: StepProfile) -> Finding | None:
         share,
         f"{share:.0%} of the step waits for its rows. Put the artifact of chunk on a faster disk; the first steps after"
         f" a start read it from disk, later ones from memory.",
+    )
+
+
+def _busy_machine(profile: StepProfile) -> Finding | None:
+    if profile.slowdown >= QUIET_SLOWDOWN:
+        return None
+    return Finding(
+        "busy machine",
+        profile.slowdown,
+        f"steps whose operations were timed took {profile.slowdown:.2f} times as long as plain ones, though"
+        f" timing only adds: others used the processor. The time between operations is not to be trusted; measure again alone,"
+        f" with more --steps, or with train.threads = 1, which counts this process's own time.",
     )

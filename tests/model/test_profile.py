@@ -346,6 +346,7 @@ WELL = StepProfile(
         ({"padding_share": 0.06}, ["padding"]),
         ({"between_seconds": 0.31}, ["small operations"]),
         ({"loader_seconds": 0.06}, ["slow loader"]),
+        ({"slowdown": 0.9}, ["busy machine"]),
         ({"parts": (cost("MLP", 0.6, 60e9), cost("optimizer", 0.1), cost("clipping", 0.06))}, ["small batch"]),
         ({"parts": (cost("MLP", 0.6, 60e9, small=0.25),)}, ["small operations"]),
         ({"parts": (cost("MLP", 0.6, 59e9), cost(HEAD, 0.2, 41e9))}, ["oversized head"]),
