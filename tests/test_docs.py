@@ -1,9 +1,14 @@
-"""The recipe that the documentation shows is a recipe that loads."""
+"""The recipe that the documentation shows is a recipe that loads, and its networks are of the size it says."""
 
 import re
+import tomllib
 from pathlib import Path
 
+import pytest
+
 from flows.recipe import load_recipe
+from model.config import GPTConfig
+from model.transformer import parameter_count
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -19,3 +24,12 @@ def test_the_recipe_in_the_documentation_loads(tmp_path: Path) -> None:
     assert loaded.chunk.budget_tokens == 2_000_000
     assert loaded.clean.extensions is not None
     assert loaded.clean.extensions.path == str(tmp_path)
+
+
+def test_the_networks_in_the_documentation_have_as_many_parameters_as_published() -> None:
+    blocks = re.findall(r"    \[train\.model\]\n((?:    .+\n)+)", (DOCS / "networks.md").read_text())
+    pieces, millions = (50_257, 50_272, 32_000), (124.4, 125, 6_738)
+    assert len(blocks) == 3
+    for block, vocab_size, published in zip(blocks, pieces, millions, strict=True):
+        config = GPTConfig(vocab_size=vocab_size, **tomllib.loads(block))
+        assert parameter_count(config) == pytest.approx(published * 1e6, rel=2e-3)
