@@ -136,7 +136,7 @@ def _busy_machine(profile: StepProfile) -> Finding | None:
     return Finding(
         "busy machine",
         profile.slowdown,
-        f"steps whose operations were timed took {profile.slowdown:.2f} times as long as plain ones, though"
-        f" timing only adds: others used the processor. The time between operations is not to be trusted; measure again alone,"
-        f" with more --steps, or with train.threads = 1, which counts this process's own time.",
+        f"steps whose operations were timed took {profile.slowdown:.2f} times as long as plain ones, though timing only"
+        f" adds: others used the processor. The time between operations is not to be trusted; measure again alone, with"
+        f" more --steps, or with train.threads = 1, which counts this process's own time.",
     )
