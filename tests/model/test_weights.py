@@ -1,12 +1,15 @@
 """Weights on disk: back bit for bit, or not at all."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from model.config import GPTConfig
 from model.errors import InputError, IntegrityError
+from model.generate import generate_tokens
+from model.scoring import choice_log_probabilities, continuation_log_probabilities
 from model.transformer import GPT
 from model.weights import describe_model, load_model, save_model
 
@@ -25,6 +28,29 @@ def test_a_model_comes_back_with_the_same_logits(saved: tuple[GPT, Path]) -> Non
     tokens = torch.arange(16)[None]
     assert torch.equal(load_model(folder, "abc")(tokens), network(tokens))
     assert describe_model(folder)["config"] == CONFIG.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"positions": "learned", "activation": "swiglu", "norm": "rmsnorm", "tied_head": False, "dropout": 0.2},
+        {"positions": "relative", "norm_position": "post", "qk_norm": True, "biases": False},
+        {"init": "t_fixup", "norm": "none", "embedding_norm": False},
+    ],
+    ids=["learned", "relative", "t-fixup"],
+)
+def test_a_model_of_other_choices_comes_back_scores_and_writes(choices: dict[str, Any], tmp_path: Path) -> None:
+    config = GPTConfig.model_validate(CONFIG.model_dump() | {"init_std": 0.3} | choices)
+    network = GPT(config).initialise(3)
+    save_model(tmp_path, config, network.state_dict(), {})
+    loaded = load_model(tmp_path)
+    tokens = torch.arange(16)[None]
+    assert torch.equal(loaded(tokens), network.eval()(tokens))
+    pairs = [([1, 2, 3], [4, 5]), ([1, 2, 3], [6, 7, 8])]
+    together = choice_log_probabilities(loaded, [1, 2, 3], [[4, 5], [6, 7, 8]])
+    assert together == pytest.approx(continuation_log_probabilities(loaded, pairs), rel=1e-4)
+    written = generate_tokens(loaded, [1, 2], max_new_tokens=6, temperature=0.0)
+    assert written[-1] == int(loaded(torch.tensor([[1, 2, *written[:-1]]]))[0, -1].argmax())
 
 
 def test_saving_twice_writes_the_same_bytes(saved: tuple[GPT, Path], tmp_path_factory: pytest.TempPathFactory) -> None:
