@@ -142,6 +142,12 @@ def test_attention_within_documents_is_the_same_work(make_run, profile: StepProf
     assert batch.operations > without.operations, "the mask is made before the network runs"
 
 
+def test_a_tiny_network_spends_its_step_on_calls(profile: StepProfile) -> None:
+    # Matrices of 16 columns: a product of 32,768 operations is a microsecond's work.
+    assert "small operations" in named(profile)
+    assert sum(cost.small_seconds for cost in profile.parts) > 0
+
+
 def test_a_run_of_ranks_is_measured_as_one_of_them_and_leaves_no_trace(make_run) -> None:
     run: TrainerRun = make_run("ranks", ranks=2)
     one = profile_step(run, steps=1, machine=MACHINE)
