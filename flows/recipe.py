@@ -27,9 +27,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from flows.road import STAGES
+from flows.wrong_keys import explain, model_within
 from model.config import GPTConfig
 from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
@@ -45,6 +46,8 @@ from tasks.vocab.config import OF_BERT, VocabConfig
 RECIPES = Path(__file__).parent / "recipes"
 MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
+SAID_ONCE = ("sources", "budget_tokens", *MIXTURE_KEYS)
+"""What a recipe writes above all tables, and sample takes."""
 SENTINELS_OF_T5 = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe says how many."""
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -138,7 +141,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     for stage in STAGES:
         section = dict(values.get(stage, {}))
-        config = _model_within(Recipe.model_fields[stage].annotation)
+        config = model_within(Recipe.model_fields[stage].annotation)
         for key, value in shared.items():
             if key in config.model_fields:
                 section.setdefault(key, value)
@@ -146,8 +149,9 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise RecipeError(_explain(error, origin)) from error
+        raise RecipeError(explain(error, Recipe, SAID_ONCE, origin)) from error
     _check_source_names(recipe, origin)
+    _check_length_of_rows(recipe, origin)
     _check_sentinels(recipe, origin)
     return recipe
 
@@ -250,63 +254,6 @@ def _named(entries: list[Any], name: str, setting: str) -> Any:
     raise RecipeError(f"--set {setting}: there is no entry named `{name}`; there are {names}")
 
 
-def _explain(error: ValidationError, origin: str) -> str:
-    lines = [f"{origin}:"]
-    for problem in error.errors():
-        if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
-            continue  # What is wrong with the sources themselves is told beside it.
-        place = _place(_as_written(problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            known = _known_keys(problem["loc"][:-1])
-            close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
-            hint = f"; did you mean `{close[0]}`?" if close else f"; known keys: {', '.join(known)}"
-            lines.append(f"  {place}: unknown key{hint}")
-        elif problem["type"] == "missing":
-            lines.append(f"  {place}: missing")
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
-            lines.append(f"  {place}: {message}{found}")
-    return "\n".join(lines)
-
-
-def _as_written(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Where a recipe writes a value that it says once for all stages."""
-    said_once = ("sources", "budget_tokens", *MIXTURE_KEYS)
-    shared = location[0] == "sample" and location[1:2] != () and location[1] in said_once
-    return location[1:] if shared else location
-
-
-def _place(location: Sequence[int | str]) -> str:
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
-
-
-def _known_keys(location: Sequence[int | str]) -> list[str]:
-    """Field names of the config model at a place within the recipe."""
-    model: Any = Recipe
-    for part in location:
-        if isinstance(part, int):
-            continue
-        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        model = _model_within(field.annotation) if field is not None else None
-        if model is None:
-            return []
-    return sorted(model.model_fields)
-
-
-def _model_within(annotation: Any) -> Any:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        found = _model_within(argument)
-        if found is not None:
-            return found
-    return None
-
-
 def _check_source_names(recipe: Recipe, origin: str) -> None:
     """Tables keyed by source must name sources that exist: a typing error would otherwise have no effect."""
     names = {source.name for source in recipe.sample.sources}
@@ -320,6 +267,18 @@ def _check_source_names(recipe: Recipe, origin: str) -> None:
                 raise RecipeError(
                     f"{origin}: {place} names the source `{name}`, but the sources are {', '.join(sorted(names))}"
                 )
+
+
+def _check_length_of_rows(recipe: Recipe, origin: str) -> None:
+    """Rows of another length would be found out by the trainer alone, after all the work on the text."""
+    objective, context = recipe.chunk.objective, recipe.train.model.context
+    for key, needed in _length_of_rows(context, objective).items():
+        found = getattr(recipe.chunk, key)
+        if found != needed:
+            raise RecipeError(
+                f"{origin}: chunk.{key} = {found}, and {objective} with train.model.context = {context} reads"
+                f" {needed}. Leave chunk.{key} out; train.model.context decides it."
+            )
 
 
 def _check_sentinels(recipe: Recipe, origin: str) -> None:

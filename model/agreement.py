@@ -16,7 +16,8 @@ def check_rows(data: SequenceReader, run: TrainerRun) -> None:
     if data.row_length != run.model.context + 1:
         raise InputError(
             f"sequences have rows of {data.row_length} tokens, but a model of context {run.model.context} needs"
-            f" {run.model.context + 1}. Set chunk.row_length to the context + 1 and run again from chunk."
+            f" {run.model.context + 1}. Leave chunk.row_length out; train.model.context decides it. Run again from"
+            f" chunk."
         )
     if data.positions == 0:
         raise InputError(f"{run.order} asks for no row at all; there is nothing to train on. Look at chunk's report.")

@@ -50,6 +50,21 @@ def test_the_objective_decides_how_rows_follow_from_the_context(tmp_path: Path) 
         load(tmp_path, MINIMAL, "chunk.objective=span_corruption", "chunk.row_length=9")
 
 
+@pytest.mark.parametrize(
+    ("objective", "key", "needed"),
+    [("causal_lm", "row_length", 65), ("masked_lm", "row_length", 64), ("span_corruption", "input_length", 64)],
+)
+def test_rows_that_the_network_could_not_read_are_refused_at_once(
+    tmp_path: Path, objective: str, key: str, needed: int
+) -> None:
+    said = f"chunk.objective={objective}"
+    given = getattr(load(tmp_path, MINIMAL, said, f"chunk.{key}={needed}").chunk, key)
+    assert given == needed
+    message = rf"chunk\.{key} = 48, .*context = 64 reads {needed}\. Leave chunk\.{key} out; train\.model\.context"
+    with pytest.raises(RecipeError, match=message):
+        load(tmp_path, MINIMAL, said, f"chunk.{key}=48")
+
+
 def test_the_objective_decides_which_special_tokens_a_vocabulary_gets_unless_the_recipe_says(tmp_path: Path) -> None:
     def vocab(*settings: str) -> VocabConfig:
         return load(tmp_path, MINIMAL, *settings).vocab
@@ -127,6 +142,25 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
     assert change[0] in MINIMAL
     with pytest.raises(RecipeError, match=message):
         load(tmp_path, MINIMAL.replace(*change))
+
+
+@pytest.mark.parametrize(
+    ("setting", "meant"),
+    [
+        ("train.attend_within_documents=true", "train.model.attend_within_documents"),  # below
+        ("train.model.zero_stage=1", "train.zero_stage"),  # above
+        ("train.optimizer.peak_lr=1", "train.schedule.peak_lr"),  # beside
+        ("chunk.noise=0.2", "noise_density"),
+        ("mean_noise_span=2", "chunk.mean_noise_span"),
+        ("train.budget_tokens=5000", "budget_tokens"),
+        ("clean.thershold=1", ""),  # like nothing of clean
+    ],
+)
+def test_a_key_in_the_wrong_table_is_told_where_it_belongs(tmp_path: Path, setting: str, meant: str) -> None:
+    with pytest.raises(RecipeError) as told:
+        load(tmp_path, MINIMAL, setting)
+    key = setting.partition("=")[0]
+    assert f"  {key}: unknown key; " + (f"did you mean `{meant}`?" if meant else "known keys: ") in str(told.value)
 
 
 def test_no_sources_is_told_with_the_cure(tmp_path: Path) -> None:

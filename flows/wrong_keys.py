@@ -1,0 +1,101 @@
+"""What is wrong with a recipe's values, told by the paths under which the recipe writes them."""
+
+import difflib
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+Location = tuple[int | str, ...]
+MOST_NAMED = 3
+"""A key that stands in more tables than these says nothing about which is meant."""
+
+
+def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence[str], origin: str) -> str:
+    """A line for each wrong value of a `recipe`; `said_once` are keys that it writes above all tables, where the field
+    `sample` has them."""
+    lines = [f"{origin}:"]
+    for problem in error.errors():
+        if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
+            continue  # What is wrong with the sources themselves is told beside it.
+        place = _place(_as_written(problem["loc"], said_once))
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, said_once)}")
+        elif problem["type"] == "missing":
+            lines.append(f"  {place}: missing")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
+            lines.append(f"  {place}: {message}{found}")
+    return "\n".join(lines)
+
+
+def model_within(annotation: Any) -> Any:
+    """The model that a field holds, be it within a list or a dict; None where it holds none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = model_within(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str]) -> str:
+    """The key that was meant: of this name in another table of the stage, or like it here, or of this name anywhere."""
+    key, known = str(location[-1]), _known_keys(recipe, location[:-1])
+    everywhere = [(key,)] if key in said_once else list(_places_of(key, recipe))
+    of_the_stage = [place for place in everywhere if place[0] == location[0]]
+    meant = (
+        [_place(place) for place in of_the_stage]
+        or difflib.get_close_matches(key, known, n=1)
+        or [name for name in known if name.startswith(key)]
+        or [name for name in known if key in name]
+        or [_place(place) for place in everywhere]
+    )
+    if 0 < len(meant) <= MOST_NAMED:
+        return f"did you mean {' or '.join(f'`{name}`' for name in meant)}?"
+    return f"known keys: {', '.join(known)}"
+
+
+def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterator[Location]:
+    """Where a field of this name stands in the tables of `model`; entries of lists have no path of their own."""
+    for name, field in model.model_fields.items():
+        table = _table(field.annotation)
+        if name == key:
+            yield (*above, name)
+        if table is not None:
+            yield from _places_of(key, table, (*above, name))
+
+
+def _table(annotation: Any) -> Any:
+    """The model that a field is, or may be; None for a list or a dict of models."""
+    inner = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return next((kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _as_written(location: Location, said_once: Sequence[str]) -> Location:
+    """Where a recipe writes a value that it says once for all stages."""
+    shared = location[0] == "sample" and location[1:2] != () and location[1] in said_once
+    return location[1:] if shared else location
+
+
+def _place(location: Sequence[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _known_keys(recipe: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """Field names of the config model at a place within the recipe."""
+    model: Any = recipe
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        model = model_within(field.annotation) if field is not None else None
+        if model is None:
+            return []
+    return sorted(model.model_fields)
