@@ -3,7 +3,7 @@
 import functools
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,14 @@ def write_arrow(path: Path, table: pa.Table) -> Path:
 def _one_thread() -> None:
     # Matrices of 16 columns are not worth a second thread.
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _as_found() -> Iterator[None]:
+    """Training asks PyTorch for deterministic kernels, and says so to the whole process."""
+    before = torch.are_deterministic_algorithms_enabled()
+    yield
+    torch.use_deterministic_algorithms(before)
 
 
 @pytest.fixture(scope="session")
