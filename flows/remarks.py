@@ -92,9 +92,12 @@ def _why(line: Mapping[str, Any] | None, shift: float) -> str:
 
 def _unknown_words(reports: Mapping[str, StageReport]) -> list[str]:
     vocabulary = reports["vocab"].facts.get("vocabulary", {}) if "vocab" in reports else {}
+    if "base" in vocabulary:
+        cure = "extend the base by the source's script with vocab.extend, or take another base"
+    else:
+        cure = "raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type"
     return [
-        f"{share:.1%} of the tokens of source `{source}` are unknown words, whose text the model never sees: raise"
-        f" vocab.character_coverage, extend the vocabulary by the source's script, or take another kind of vocabulary"
+        f"{share:.1%} of the tokens of source `{source}` are unknown words, whose text the model never sees: {cure}"
         for source, share in sorted(vocabulary.get("unknown_share", {}).items())
         if share > MUCH_UNKNOWN
     ]

@@ -72,18 +72,19 @@ class ByteLevelTokenizer(Tokenizer):
             yield np.array(encoded.ids, dtype=np.int32)
 
 
-def check_exact(parsed: dict[str, Any]) -> None:
-    """Raise InputError where the parsed `tokenizer.json` is of another kind, or loses a byte of some text."""
+def check_exact(parsed: dict[str, Any], place: str = "tokenizer") -> None:
+    """Raise InputError, which begins with `place`, where the parsed `tokenizer.json` is of another kind, or loses a
+    byte of some text."""
     model = parsed.get("model", {})
     splitters = list(_steps(parsed.get("pre_tokenizer")))
     if model.get("type") != "BPE" or not any(step["type"] == "ByteLevel" for step in splitters):
         raise InputError(
-            f"tokenizer: this tokenizer.json holds no byte-level BPE but a model of the type {model.get('type')}. Such"
+            f"{place}: this tokenizer.json holds no byte-level BPE but a model of the type {model.get('type')}. Such"
             f" models lose text (WordPiece drops blanks), so that tokens could not be traced to documents."
         )
     options = ("continuing_subword_prefix", "end_of_word_suffix", "dropout")
-    losses = [f"the normaliser {step['type']}" for step in _steps(parsed.get("normalizer"))]
-    losses += ["a blank put before texts" for step in splitters if step.get("add_prefix_space")]
+    normalisers = [f"the normaliser {step['type']}" for step in _steps(parsed.get("normalizer"))]
+    losses = ["a blank put before texts" for step in splitters if step.get("add_prefix_space")]
     losses += ["a splitter that drops what it finds" for step in splitters if step.get("behavior") == "Removed"]
     losses += [f"the option {name}" for name in options if model.get(name)]
     absent = [byte for byte in BYTES_OF_TEXT if CHARACTER_OF_BYTE[byte] not in model["vocab"]]
@@ -93,8 +94,12 @@ def check_exact(parsed: dict[str, Any]) -> None:
         for token in parsed["added_tokens"]
         if not token["special"] and (token["lstrip"] or token["rstrip"])
     ]
-    if losses:
-        raise InputError(f"tokenizer: {' and '.join(losses)} in this tokenizer.json would change text, or lose some")
+    if normalisers or losses:
+        cure = "Take a base that keeps text as it is" + ("" if losses else ', or set vocab.normaliser = "none"')
+        raise InputError(
+            f"{place}: {' and '.join(normalisers + losses)} in this tokenizer.json would change text, or lose some."
+            f" {cure}."
+        )
 
 
 def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:

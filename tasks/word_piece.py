@@ -83,30 +83,31 @@ class WordPieceTokenizer(Tokenizer):
             yield np.array(encoded.ids, dtype=np.int32)
 
 
-def check_word_pieces(parsed: dict[str, Any]) -> None:
-    """Raise InputError where a parsed `tokenizer.json` is not such a vocabulary with the tokens that rows need."""
+def check_word_pieces(parsed: dict[str, Any], place: str = "tokenizer") -> None:
+    """Raise InputError, which begins with `place`, where a parsed `tokenizer.json` is not such a vocabulary with the
+    tokens that rows need."""
     model = parsed.get("model") or {}
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     if model.get("type") != "WordPiece" or not isinstance(vocabulary, dict) or not vocabulary:
-        raise InputError("tokenizer: this tokenizer.json holds no WordPiece vocabulary")
+        raise InputError(f"{place}: this tokenizer.json holds no WordPiece vocabulary")
     if model.get("continuing_subword_prefix", INSIDE) != INSIDE:
-        raise InputError(f"tokenizer: pieces inside words begin with other signs than {INSIDE} in this tokenizer.json")
+        raise InputError(f"{place}: pieces inside words begin with other signs than {INSIDE} in this tokenizer.json")
     names = {*vocabulary, *(token["content"] for token in parsed["added_tokens"] if token["special"])}
     missing = [name for name in (UNKNOWN, *SEP[:1]) if name not in names]
     if missing:
         raise InputError(
-            f"tokenizer: this WordPiece vocabulary has no {' and no '.join(missing)}: unknown words could not be"
+            f"{place}: this WordPiece vocabulary has no {' and no '.join(missing)}: unknown words could not be"
             f" written, or documents not be closed"
         )
 
 
-def of_lines(text: str) -> bytes:
+def of_lines(text: str, place: str = "vocab.base") -> bytes:
     """The `tokenizer.json` of a `vocab.txt`: BERT's normaliser and splitter, in small letters where no piece has a
     capital one."""
     pieces = text.removesuffix("\n").split("\n")
     vocabulary = {piece.rstrip("\r"): number for number, piece in enumerate(pieces)}
     if len(vocabulary) < len(pieces):
-        raise InputError("vocab.base: in this vocab.txt some piece stands twice, so ids would not be known")
+        raise InputError(f"{place}: in this vocab.txt some piece stands twice, so ids would not be known")
     ordinary = vocabulary.keys() - {*SPECIAL_TOKENS}
     capitals = any(character.isupper() for piece in ordinary for character in piece if not piece.startswith("["))
     engine = word_piece_engine(vocabulary, lowercase=not capitals)

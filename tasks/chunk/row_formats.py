@@ -6,6 +6,9 @@ from model.span_lengths import corrupted_lengths, raw_length
 from tasks.chunk.config import ChunkConfig
 from tasks.tokenizer import Tokenizer
 
+SHORTEST_INPUT = 8
+"""The least context of a network."""
+
 
 def row_format(tokenizer: Tokenizer, config: ChunkConfig) -> RowFormat:
     """What a trainer must know of rows in this vocabulary.
@@ -48,11 +51,11 @@ def _check_sentinels(sentinels: int, config: ChunkConfig) -> None:
     if needed <= sentinels:
         return
     longest = _longest_input(sentinels, config)
-    shorter = f"train.model.context = {longest} or less" if longest >= 8 else "other rows will not do"
+    shorter = f", or train.model.context = {longest} or less" if longest >= SHORTEST_INPUT else ""
     raise InputError(
         f"chunk: objective = span_corruption takes {needed} spans out of a row of {config.row_length} tokens (an input"
         f" of {config.input_length}), each leaves a sentinel of its own, and the vocabulary has {sentinels} sentinels."
-        f" Set vocab.sentinels = {needed} or more, or shorten the rows ({shorter})."
+        f" Set vocab.sentinels = {needed} or more{shorter}."
     )
 
 

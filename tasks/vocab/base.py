@@ -25,22 +25,24 @@ UNIGRAM, BPE = 1, 2
 KINDS = {UNIGRAM: "unigram", BPE: "bpe"}
 NORMAL, BYTE = 1, 6
 """Types of pieces in SentencePiece's file; others are unknown, control, user-defined and unused."""
+PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
+"""First bytes of packed files."""
 CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
 
 
-def read_model(model: bytes) -> Any:
-    """The content of a SentencePiece file; InputError where it is none."""
+def read_model(model: bytes, place: str = "vocab.base") -> Any:
+    """The content of a SentencePiece file; InputError, which begins with `place`, where it is none."""
     parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
     try:
         parsed.ParseFromString(model)
     except DecodeError as error:
-        raise InputError(f"vocab.base: this file is no SentencePiece model ({error})") from error
+        raise InputError(f"{place}: this file is no SentencePiece model ({error})") from error
     if not parsed.pieces:
-        raise InputError("vocab.base: this file is no SentencePiece model: it holds no pieces")
+        raise InputError(f"{place}: this file is no SentencePiece model: it holds no pieces")
     if not parsed.HasField("trainer_spec") or not parsed.HasField("normalizer_spec"):
         raise InputError(
-            "vocab.base: this SentencePiece model ends before it says what kind it is. The file is cut off: take it"
-            " from where it came from again."
+            f"{place}: this SentencePiece model ends before it says what kind it is. The file is cut off: take it"
+            f" from where it came from again."
         )
     return parsed
 
@@ -53,12 +55,15 @@ def write_model(parsed: Any) -> bytes:
 def read_base(path: Path) -> bytes:
     """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same."""
     given = path.read_bytes()
+    packed = next((name for beginning, name in PACKED.items() if given.startswith(beginning)), None)
+    if packed is not None:
+        raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")
     if is_json(given) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in given.split(b"\n")}:
         return given
     from tasks.word_piece import of_lines
 
     try:
-        return of_lines(given.decode())
+        return of_lines(given.decode(), f"vocab.base: {path}")
     except UnicodeDecodeError as error:
         raise InputError(
             f"vocab.base: {path} looks like BERT's vocab.txt and is no UTF-8 (byte {error.start})"
@@ -83,7 +88,7 @@ def prepared_base(config: VocabConfig) -> bytes:
         from tasks.vocab.merges import prepared_merges
 
         return prepared_merges(given, config)
-    parsed = read_model(given)
+    parsed = read_model(given, f"vocab.base: {path}")
     if parsed.trainer_spec.model_type not in KINDS:
         raise InputError(f"vocab.base: {path} is neither a BPE nor a Unigram model; only these can be extended")
     if parsed.trainer_spec.treat_whitespace_as_suffix or not parsed.normalizer_spec.escape_whitespaces:
@@ -91,7 +96,7 @@ def prepared_base(config: VocabConfig) -> bytes:
     changed = [
         _without_normaliser(parsed, path, config.normaliser),
         _with_reserved_rows(parsed, path, config.sentinels, config.embedding_rows),
-        _with_byte_pieces(parsed),
+        _with_byte_pieces(parsed, path),
         add_controls(parsed, config.special_tokens),
     ]
     parsed.trainer_spec.vocab_size = len(parsed.pieces)
@@ -123,15 +128,15 @@ def _with_reserved_rows(parsed: Any, path: Path, sentinels: int, embedding_rows:
     return changed or len(parsed.pieces) > before
 
 
-def _with_byte_pieces(parsed: Any) -> bool:
+def _with_byte_pieces(parsed: Any, path: Path) -> bool:
     """Characters outside the vocabulary are spelled in bytes, so each byte needs a piece that stands for it alone."""
     names = [f"<0x{byte:02X}>" for byte in range(256)]
     present = {piece.piece: piece.type for piece in parsed.pieces}
     wrong = [name for name in names if present.get(name, BYTE) != BYTE]
     if wrong:
         raise InputError(
-            f"vocab.base: `{wrong[0]}` is an ordinary piece of this model, so bytes cannot be spelled and text outside"
-            f" its vocabulary would be lost. Take another base."
+            f"vocab.base: `{wrong[0]}` is an ordinary piece of {path}, so bytes cannot be spelled and text outside its"
+            f" vocabulary would be lost. Take another base."
         )
     missing = [name for name in names if name not in present]
     for name in missing:

@@ -30,10 +30,11 @@ def prepared_merges(given: bytes, config: VocabConfig) -> bytes:
 
     Raises InputError for a file of another kind, or one that would lose text.
     """
-    parsed = read_tokenizer_json(given)
+    place = f"vocab.base: {config.base}"
+    parsed = read_tokenizer_json(given, place)
     if config.normaliser == "none":
         parsed["normalizer"] = None
-    check_exact(parsed)
+    check_exact(parsed, place)
     vocabulary = parsed["model"]["vocab"]
     # Programs number added tokens from the end of the vocabulary unless they stand in it.
     vocabulary.update({token["content"]: token["id"] for token in parsed["added_tokens"]})

@@ -40,8 +40,8 @@ def base_digest(root: Path, base: Path | None) -> dict[str, str]:
         return {}
     if not base.is_file():
         raise InputError(
-            f"vocab.base: {base} {'is a folder' if base.is_dir() else 'does not exist'}. Set it to the `.model` file of"
-            f" a SentencePiece vocabulary, as it comes with the base model."
+            f"vocab.base: {base} {'is a folder' if base.is_dir() else 'does not exist'}. Set it to the base model's"
+            f" vocabulary: SentencePiece's `.model` file, a `tokenizer.json`, or BERT's `vocab.txt`."
         )
     digests = InputDigests(root / "inputs.json")
     digest = digests.digest(base)

@@ -35,8 +35,9 @@ def prepared_word_pieces(given: bytes, config: VocabConfig) -> bytes:
             "vocab.normaliser: a WordPiece vocabulary needs its own, for its pieces are written as that leaves them."
             ' Set it to "keep".'
         )
-    parsed = read_tokenizer_json(given)
-    check_word_pieces(parsed)
+    place = f"vocab.base: {config.base}"
+    parsed = read_tokenizer_json(given, place)
+    check_word_pieces(parsed, place)
     vocabulary = parsed["model"]["vocab"]
     added = {token["content"]: token["id"] for token in parsed["added_tokens"]}
     vocabulary.update(added)

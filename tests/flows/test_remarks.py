@@ -90,6 +90,10 @@ def test_a_vocabulary_that_loses_words_is_told_by_source():
     shares = {"code": 0.0, "mixed": 0.01, "poems": 0.0312}
     (told,) = remarks({"vocab": reported({}, vocabulary={"unknown_share": shares})}, {})
     assert told.startswith("3.1% of the tokens of source `poems` are unknown words")
+    assert told.endswith("raise vocab.vocab_size or vocab.character_coverage, or take another vocab.model_type")
+    extended = {"unknown_share": shares, "base": {"pieces": 300}}
+    (told,) = remarks({"vocab": reported({}, vocabulary=extended)}, {})
+    assert told.endswith("extend the base by the source's script with vocab.extend, or take another base")
     assert remarks({"vocab": reported({}, vocabulary={"pieces": 300})}, {}) == []
 
 

@@ -166,6 +166,12 @@ def test_more_spans_than_sentinels_are_refused_with_both_numbers_and_the_cure(co
     assert ChunkConfig(objective="span_corruption", input_length=named + 1).noise_spans == 11
 
 
+def test_without_sentinels_no_shorter_row_is_offered(context, documents):
+    vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, character_coverage=0.99))
+    with pytest.raises(InputError, match=r"has 0 sentinels\. Set vocab\.sentinels = 3 or more\.$"):
+        build_chunk(context, documents, vocab, ChunkConfig(objective="span_corruption", input_length=64))
+
+
 def test_a_source_of_empty_texts_is_named(context, make_documents, documents, vocab):
     empty = make_documents([[("prose", PROSE), ("void", ""), ("void", "")]])
     config = MASKED.model_copy(update={"weights": {"prose": 1.0, "void": 1.0}})

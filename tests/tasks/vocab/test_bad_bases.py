@@ -1,8 +1,10 @@
 """A base that is damaged, or that cannot keep text, ends in a sentence for people before any document is read."""
 
+import gzip
 import io
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,13 +87,31 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b'{"model": ', "is no JSON"),
         (b"a page of text\nand another line\n", "no SentencePiece model"),
         (b"[UNK]\n[SEP]\n\xff\n", "no UTF-8"),
+        (b"[UNK]\n[SEP]\na\na\n", "some piece stands twice"),
+        (gzip.compress(b"{}"), r"packed \(gzip\)\. Unpack it"),
+        (b"PK\x03\x04 and so on", r"packed \(zip\)"),
     ],
 )
 def test_what_is_no_vocabulary_is_named(context, make_documents, tmp_path: Path, content: bytes, message: str):
     path = tmp_path / "base"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=rf"^vocab\.base: {re.escape(str(path))}\b.*{message}"):
         build_vocab(context, make_documents([[("en", "text")]]), VocabConfig(base=path))
+
+
+def test_a_normaliser_of_a_byte_level_base_is_told_with_the_cure(tmp_path: Path):
+    """OLMo's and GPT-NeoX's files compose characters (NFC)."""
+    parsed, path = json.loads(byte_level()), tmp_path / "base.json"
+    parsed["normalizer"] = {"type": "NFC"}
+    told = rf'^vocab\.base: {re.escape(str(path))}: the normaliser NFC .* or set vocab\.normaliser = "none"\.$'
+    with pytest.raises(InputError, match=told):
+        opened(path, json.dumps(parsed).encode())
+    bare = Tokenizer.of(prepared_base(VocabConfig(base=path, normaliser="none")))
+    assert bare.decode(bare.encode("e\u0301")) == "e\u0301"
+    # Taking the normaliser away does not mend what the splitter loses.
+    parsed["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    with pytest.raises(InputError, match=r"Take a base that keeps text as it is\.$"):
+        opened(path, json.dumps(parsed).encode())
 
 
 def test_a_base_without_bytes_gets_them(tmp_path: Path):
