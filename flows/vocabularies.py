@@ -6,31 +6,43 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from flows.lineage import run_artifacts
-from flows.peek.difference import EVEN_PIECE, ODD_PIECE
+from flows.peek.difference import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE
 from flows.record import RECORD
+from flows.vocabulary_files import (
+    KNOWN,
+    read_vocabulary,
+    refuse_compressed,
+    vocabularies_within,
+    vocabulary_described,
+)
 from flows.zero_step import weights_beside, zero_step
 from model.errors import InputError
 from tasks.artifact import Artifact
-from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, json_model_type
+from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 from tasks.vocab.comparison import Meter, ratio
-from tasks.vocab.fast import FAST_FILE
-from tasks.vocab.kinds import first_pieces, kind_of
-
-FILES = ("*.model", "*tokenizer.json")
-"""Names of vocabularies' files: SentencePiece's, and those of the library `tokenizers`."""
-KNOWN = " or ".join(f"`{pattern}`" for pattern in FILES)
+from tasks.vocab.kinds import first_pieces
+from tasks.word_piece import UNKNOWN
 
 
 def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
-    """The text in pieces of a run's vocabulary, and before them, where it extends a base, in pieces of that base."""
+    """The text in pieces of a run's vocabulary, and before them, where it extends a base, in pieces of that base.
+
+    `unknown` counts the tokens that lose the text they stand for; their pieces are that text.
+    """
     tokenizer = Tokenizer.open(vocab)
     base = vocab.report.facts["vocabulary"].get("base")
-    views = [_view("the run's vocabulary" if base is None else "extended", tokenizer, text)]
-    if base is not None:
-        before = Tokenizer.of(first_pieces(tokenizer.model, base["pieces"] + base["besides"]))
-        views.insert(0, _view("the base", before, text))
-    return views
+    if base is None:
+        return [_view("the run's vocabulary", tokenizer, text)]
+    rows = base["pieces"] + base["besides"]
+    if rows == tokenizer.vocab_size:
+        return [_view("the base", tokenizer, text)]
+    return [
+        _view("the base", Tokenizer.of(first_pieces(tokenizer.model, rows)), text),
+        _view("extended", tokenizer, text),
+    ]
 
 
 def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
@@ -38,11 +50,17 @@ def _view(name: str, tokenizer: Tokenizer, text: str) -> dict[str, Any]:
     raw = text.encode()
     pieces = [raw[start:end].decode(errors="backslashreplace") for start, end in pairwise(borders)]
     each = f", {len(ids) / len(text):.3f} a character" if text else ""
+    is_unknown = (ids == tokenizer.unk).tolist()
+    lost = f", {sum(is_unknown)} of them unknown" if any(is_unknown) else ""
+    segments = [(ODD_PIECE if index % 2 else EVEN_PIECE, piece) for index, piece in enumerate(pieces)]
+    for index in np.flatnonzero(is_unknown):
+        segments[index] = (UNKNOWN_PIECE, f"{UNKNOWN}{pieces[index]}")
     return {
-        "title": f"{name}, {tokenizer.vocab_size:,} pieces: {len(ids)} tokens{each}",
-        "segments": [(ODD_PIECE if index % 2 else EVEN_PIECE, piece) for index, piece in enumerate(pieces)],
+        "title": f"{name}, {tokenizer.vocab_size:,} pieces: {len(ids)} tokens{each}{lost}",
+        "segments": segments,
         "pieces": pieces,
         "ids": ids.tolist(),
+        "unknown": sum(is_unknown),
     }
 
 
@@ -58,11 +76,7 @@ def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> lis
     characters, words = sum(map(len, lines)), sum(len(line.split()) for line in lines)
     told = []
     for name, path, weights in _models(bases):
-        model = path.read_bytes()
-        try:
-            kind = kind_of(model)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
+        model, kind = read_vocabulary(path)
         meter = Meter(model)
         meter.encode_back(lines)
         told.append(
@@ -92,6 +106,7 @@ def _zero_step(path: Path, weights: Path | None, text: str, most_bytes: int) -> 
 def _read(path: Path) -> str:
     if not path.is_file():
         raise InputError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}. Name a file of plain text.")
+    refuse_compressed(path)
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -111,13 +126,12 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
             weights = artifacts["train"].path if "train" in artifacts else None
             runs.append((str(base), artifacts["vocab"].file(MODEL_FILES[kind]), weights))
         elif base.is_dir():
-            inside = sorted(path for pattern in FILES for path in base.rglob(pattern) if path.name != FAST_FILE)
-            # A run's artifacts describe their vocabulary in a file of the same name.
-            found += [path for path in inside if path.suffix != ".json" or json_model_type(path.read_bytes())]
+            inside = vocabularies_within(base)
+            if not inside:
+                raise InputError(f"{base}: no file there is named {KNOWN}")
+            found += inside
         elif base.is_file():
-            found.append(base)
+            found.append(vocabulary_described(base) or base)
         else:
             raise InputError(f"{base} does not exist. Name files of vocabularies ({KNOWN}) or a folder of them.")
-    if not found and not runs:
-        raise InputError(f"{', '.join(map(str, bases))}: no file there is named {KNOWN}")
     return [*runs, *((str(path), path, weights_beside(path)) for path in dict.fromkeys(found))]

@@ -14,7 +14,7 @@ from typing import Any
 from model.errors import InputError
 from model.weights import DESCRIPTION, WEIGHTS
 from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import prepared_base
+from tasks.vocab.base import prepared_base, read_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.kinds import piece_count
 
@@ -46,7 +46,7 @@ def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dic
     except InputError as error:
         return _unscored(str(error))
     ids = tokenizer.encode(text)
-    pieces = piece_count(vocabulary.read_bytes())
+    pieces = piece_count(read_base(vocabulary))
     if not text or tokenizer.decode(ids) != text or max(ids) >= pieces:
         return _unscored("its vocabulary loses characters of this text, and bits of a lost byte mean nothing")
     if (folder / DESCRIPTION).is_file():

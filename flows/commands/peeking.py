@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, tell_run, told_errors
 
 STEP_STAGE, SCORE_STAGE = "train", "evaluate"
 
@@ -28,9 +28,11 @@ def peek(
     went, green came, cyan stands in both; in a pipe [-red-], {+green+} and <cyan>.
     """
     with told_errors():
-        from flows.lineage import open_run, run_artifacts
+        from flows.lineage import open_run
         from flows.peek.documents import Chooser
+        from flows.peek.stages import VIEWS
         from flows.peek.stages import peek as look
+        from flows.reached import artifacts_reaching
         from model.errors import RecipeError
 
         if stage == STEP_STAGE:
@@ -40,8 +42,10 @@ def peek(
                 "peek evaluate: its artifact holds scores and samples of text, not the model's pick for each item;"
                 " `bessemer report RUN` shows them"
             )
-        artifacts = run_artifacts(open_run(root, run_id))
+        record = open_run(root, run_id)
+        artifacts = artifacts_reaching(stage, record, root) if stage in VIEWS else {}
         views = look(artifacts, stage, Chooser(count, seed, source, rule))
+        tell_run(record)
         if as_json:
             print_json(views)
             return

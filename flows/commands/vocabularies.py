@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, tell_run, told_errors
 
 
 def tokens(
@@ -17,15 +17,18 @@ def tokens(
 ) -> None:
     """Show a text in the tokens of a run's vocabulary; where that extends a base, before and after.
 
-    Pieces alternate in colour; in a pipe each ends in |.
+    Pieces alternate in colour; in a pipe each ends in |. `[UNK]` stands, in red, before text that its token loses.
     """
     with told_errors():
-        from flows.lineage import open_run, run_artifacts
+        from flows.lineage import open_run
+        from flows.reached import artifacts_reaching
         from flows.vocabularies import pieces_of
 
-        views = pieces_of(run_artifacts(open_run(root, run_id, needs="vocab"))["vocab"], text)
+        record = open_run(root, run_id, needs="vocab")
+        views = pieces_of(artifacts_reaching("vocab", record, root)["vocab"], text)
+        tell_run(record)
         if as_json:
-            print_json([{key: view[key] for key in ("title", "pieces", "ids")} for view in views])
+            print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])
             return
         from flows.peek.telling import tell_views
 
@@ -33,11 +36,15 @@ def tokens(
 
 
 def bases(
-    text: Annotated[Path, typer.Argument(help="A file of plain text, such as the models will read.")],
+    text: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Path of a file of plain text, such as the models will read.")
+    ],
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="BASE...", help="Vocabularies (.model, tokenizer.json), folders with some, or runs' folders."
+            metavar="BASE...",
+            help="Vocabularies (.model, tokenizer.json, vocab.txt), folders with some, or folders of runs or of their"
+            " vocab artifacts.",
         ),
     ],
     score_bytes: Annotated[

@@ -6,6 +6,8 @@ import re
 SAME, REMOVED, ADDED, SHARED = "same", "removed", "added", "shared"
 ODD_PIECE, EVEN_PIECE = "odd piece", "even piece"
 """Neighbours in a row of pieces, told apart by nothing but their turn."""
+UNKNOWN_PIECE = "unknown piece"
+"""A token that loses the text it stands for."""
 MOST_WORDS = 4000
 """Words compared at most on each side: the comparison takes quadratic time where texts differ much."""
 LEAST_SHARED_WORDS = 5

@@ -155,9 +155,10 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
             for index, span in enumerate(mine)
         ]
         documents_in = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
+        length = _length_told(row, mine, tokenizer.pad)
         views.append(
             {
-                "title": f"row {number}: {len(row['tokens'])} tokens, {_told_of_row(row, len(mine), layout)}",
+                "title": f"row {number}: {length}, {_told_of_row(row, len(mine), layout)}",
                 "source": row["source"],
                 "segments": _between_specials(segments) if "is_next" in row else segments,
                 "spans": documents_in,
@@ -166,13 +167,22 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
     return views
 
 
-def _told_of_row(row: Row, segments: int, layout: dict[str, Any]) -> str:
+def _length_told(row: Row, spans: list[Row], pad: int) -> str:
+    """`64 tokens, 26 of them padding`: what is behind the last document, for some vocabularies pad with a token that
+    stands elsewhere too."""
+    behind = max((span["tok_start"] + span["tok_len"] for span in spans), default=0)
+    padding = row["tokens"][behind:].count(pad)
+    return f"{len(row['tokens'])} tokens" + (f", {padding} of them padding" if padding else "")
+
+
+def _told_of_row(row: Row, count: int, layout: dict[str, Any]) -> str:
+    segments = f"{count} segment{'' if count == 1 else 's'}"
     if "is_next" in row:
         labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
         return labels[row["is_next"]]
     if layout.get("objective") == "span_corruption":
-        return f"{segments} segments, raw: spans are taken out while training reads"
-    return f"{segments} segments, loss from token {row['loss_start']}"
+        return f"{segments}, raw: spans are taken out while training reads"
+    return f"{segments}, loss from token {row['loss_start']}"
 
 
 def _between_specials(stretches: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -5,9 +5,17 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from flows.peek.difference import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED
+from flows.peek.difference import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
 
-STYLES = {SAME: "", REMOVED: "red strike", ADDED: "green", SHARED: "cyan", ODD_PIECE: "reverse", EVEN_PIECE: ""}
+STYLES = {
+    SAME: "",
+    REMOVED: "red strike",
+    ADDED: "green",
+    SHARED: "cyan",
+    ODD_PIECE: "reverse",
+    EVEN_PIECE: "",
+    UNKNOWN_PIECE: "bold white on red",
+}
 PLAIN_MARKS = {
     SAME: ("", ""),
     REMOVED: ("[-", "-]"),
@@ -15,6 +23,7 @@ PLAIN_MARKS = {
     SHARED: ("<", ">"),
     ODD_PIECE: ("", "|"),
     EVEN_PIECE: ("", "|"),
+    UNKNOWN_PIECE: ("", "|"),
 }
 AROUND_CHANGE = 120
 """Characters shown on each side of a change."""

@@ -1,5 +1,6 @@
 """A text in tokens, before and after an extension; released vocabularies side by side on a text."""
 
+import gzip
 import io
 import json
 import subprocess
@@ -10,8 +11,11 @@ import pyarrow as pa
 import pytest
 import sentencepiece
 import tokenizers
+from rich.console import Console
 from tokenizers import models, normalizers, pre_tokenizers
 
+from flows.peek.difference import UNKNOWN_PIECE
+from flows.peek.telling import tell_views
 from flows.vocabularies import compare_bases, pieces_of
 from model.errors import InputError
 from tasks.artifact import Artifact
@@ -19,6 +23,8 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
+from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+from tasks.vocab.base import read_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.fast import FAST_FILE
 from tasks.vocab.stage import build_vocab
@@ -36,6 +42,12 @@ def trained(path: Path, **options: object) -> Path:
         sentence_iterator=iter(ENGLISH), model_writer=model, num_threads=1, minloglevel=2, **settings
     )
     path.write_bytes(model.getvalue())
+    return path
+
+
+def of_bert(folder: Path) -> Path:
+    path = folder / "vocab.txt"
+    path.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\niron\nair\n")
     return path
 
 
@@ -86,6 +98,60 @@ def test_a_trained_vocabulary_stands_alone(context: RunContext, documents: Artif
     (view,) = pieces_of(build_vocab(context, documents, VocabConfig(vocab_size=320)), "air air")
     assert view["title"].startswith("the run's vocabulary, 320 pieces: ")
     assert "".join(view["pieces"]) == "air air"
+
+
+def test_a_base_that_nothing_was_added_to_is_shown_once(context: RunContext, documents: Artifact, tmp_path: Path):
+    base = trained(tmp_path / "base.model")
+    (view,) = pieces_of(build_vocab(context, documents, VocabConfig(base=base)), "air")
+    assert view["title"].startswith("the base, 340 pieces: ")
+
+
+def test_text_that_its_token_loses_stands_behind_the_name_of_that_token(
+    context: RunContext, documents: Artifact, tmp_path: Path
+):
+    vocab = build_vocab(context, documents, VocabConfig(base=of_bert(tmp_path)))
+    (view,) = pieces_of(vocab, "air naïve air")
+    assert view["unknown"] == 1
+    assert view["title"].endswith(" a character, 1 of them unknown")
+    shown = [segment for segment in view["segments"] if segment[0] == UNKNOWN_PIECE]
+    assert shown == [(UNKNOWN_PIECE, "[UNK] naïve")]
+    assert "".join(view["pieces"]) == "air naïve air"
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    tell_views([view], console, full=True)
+    assert "|[UNK] naïve|" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    (known,) = pieces_of(vocab, "air")
+    assert (known["unknown"], "unknown" in known["title"]) == (0, False)
+
+
+@pytest.mark.parametrize("kind", MODEL_FILES)
+def test_the_folder_of_a_vocab_artifact_of_any_kind_is_a_base(
+    context: RunContext, documents: Artifact, tmp_path: Path, kind: str
+):
+    text = tmp_path / "mine.txt"
+    text.write_text("The iron\n")
+    settings = {
+        "sentencepiece": {"vocab_size": 320},
+        "byte-level": {"vocab_size": 320, "model_type": "byte_level"},
+        "wordpiece": {"base": of_bert(tmp_path)},
+    }
+    vocab = build_vocab(context, documents, VocabConfig.model_validate(settings[kind]))
+    model = vocab.file(MODEL_FILES[kind])
+    for named in (vocab.path, vocab.path.parent, vocab.file(DESCRIPTION_FILE)):
+        (line,) = compare_bases(text, [named])
+        assert line["path"] == str(model)
+        assert line["tokens"] == len(Tokenizer.open(vocab).encode("The iron"))
+
+
+def test_berts_vocab_txt_is_a_base_alone_and_says_nothing_new_beside_its_tokenizer_json(tmp_path: Path):
+    text, folder = tmp_path / "mine.txt", tmp_path / "bert"
+    text.write_text("The steels\n")
+    folder.mkdir()
+    of_bert(folder)
+    for named in (folder, folder / "vocab.txt"):
+        (line,) = compare_bases(text, [named])
+        assert (line["kind"], line["pieces"], line["tokens"]) == ("wordpiece", 10, 3)
+    (folder / "tokenizer.json").write_bytes(read_base(folder / "vocab.txt"))
+    assert [line["path"] for line in compare_bases(text, [folder])] == [str(folder / "tokenizer.json")]
 
 
 @pytest.mark.parametrize("model_type", ["bpe", "unigram"])
@@ -145,6 +211,21 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"no file there is named `\*\.model`"):
         compare_bases(text, [tmp_path / "empty"])
+    with pytest.raises(InputError, match=r"empty: no file there is named `\*\.model`"):
+        compare_bases(text, [base, tmp_path / "empty"])
+    read_me = tmp_path / "README.md"
+    read_me.write_text("# Air\n\nis blown through iron\n")
+    with pytest.raises(
+        InputError, match=r"README\.md: this file is no SentencePiece model\. Expected is .*vocab"
+    ) as told:
+        compare_bases(text, [read_me])
+    assert "vocab.base" not in str(told.value)
+    assert "Wire format" not in str(told.value)
+    packed = tmp_path / "mine.txt.gz"
+    packed.write_bytes(gzip.compress(b"air"))
+    for named in ((packed, base), (text, packed)):
+        with pytest.raises(InputError, match=r"mine\.txt\.gz is compressed, and gz files are not read"):
+            compare_bases(named[0], [named[1]])
     with pytest.raises(InputError, match="no SentencePiece model"):
         compare_bases(text, [text])
     other = tmp_path / "tokenizer.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from flows.builders import BUILDERS
 from flows.cli import app
@@ -37,7 +37,7 @@ def artifacts(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     ):
         found[stage] = BUILDERS[stage](context, found[parent], getattr(recipe, stage))
     found["chunk"] = BUILDERS["chunk"](context, found["decontaminate"], found["vocab"], recipe.chunk)
-    record = {"run_id": "20260101T000000Z-abcdef", "stages": []}
+    record = {"run_id": "20260101T000000Z-abcdef", "recipe_name": "foundry", "stages": []}
     record["stages"] = [{"stage": stage, "path": str(artifact.path)} for stage, artifact in found.items()]
     folder = root / "runs" / record["run_id"]
     folder.mkdir(parents=True)
@@ -78,22 +78,31 @@ def test_pieces_join_to_the_text_and_rows_to_their_documents(artifacts: dict[str
     (row,) = peek(artifacts, "chunk", Chooser(1, 1))
     assert sum(span["tok_len"] for span in row["spans"]) <= 65
     assert len(row["segments"]) == len(row["spans"])
+    rows = peek(artifacts, "chunk", ALL)
+    assert any(len(row["spans"]) == 1 for row in rows)
+    for row in rows:
+        count = "1 segment" if len(row["spans"]) == 1 else f"{len(row['spans'])} segments"
+        assert f", {count}, loss from token " in row["title"]
 
 
 def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: dict[str, Artifact], tmp_path: Path):
     context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
     vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=OF_BERT))
-    found: set[str] = set()
+    found, padded = set[str](), 0
     config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000)
     chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
     of_pairs = {**artifacts, "vocab": vocab, "chunk": chunk}
     for row in peek(of_pairs, "chunk", Chooser(20, 1)):
-        label = row["title"].partition(": 64 tokens, ")[2]
+        length, _, label = row["title"].partition(": ")[2].rpartition(", ")
         special = [text for kind, text in row["segments"] if kind == SAME]
         assert special == ["[CLS] ", *[" [SEP] "] * (1 if label == "A alone" else 2)]
         assert len(row["spans"]) == len(special) - 1
+        padding = 64 - sum(span["tok_len"] for span in row["spans"]) - len(special)
+        assert length == ("64 tokens" + (f", {padding} of them padding" if padding else ""))
+        padded += padding > 0
         found.add(label)
     assert {"B follows A in its document", "B comes from another document"} <= found
+    assert padded
 
 
 def test_the_same_seed_shows_the_same_and_more_only_adds(artifacts: dict[str, Artifact]):
@@ -166,6 +175,31 @@ def test_the_command_works_in_a_pipe(artifacts: dict[str, Artifact]):
     views = json.loads(CliRunner().invoke(app, ["peek", "chunk", "--root", str(root), "--json"]).stdout)
     assert len(views) == 5
     assert CliRunner().invoke(app, ["peek", "evaluate", "--root", str(root)]).exit_code == 2
+
+
+def test_the_run_that_answers_is_named_and_where_it_cannot_one_that_can(artifacts: dict[str, Artifact], tmp_path: Path):
+    full, short = "20260101T000000Z-abcdef", "20260102T000000Z-fedcba"
+    stages = [{"stage": stage, "path": str(artifact.path)} for stage, artifact in artifacts.items()]
+
+    def add(run_id: str, reached: list[dict[str, str]]) -> None:
+        (tmp_path / "runs" / run_id).mkdir(parents=True)
+        record = {"run_id": run_id, "recipe_name": "foundry", "stages": reached}
+        (tmp_path / "runs" / run_id / "run.json").write_text(json.dumps(record))
+
+    def asked(*words: str) -> Result:
+        return CliRunner().invoke(app, [*words, "--root", str(tmp_path)])
+
+    add(short, stages[:2])
+    assert f"Under {tmp_path} no run got so far" in asked("peek", "chunk").stderr
+    assert asked("tokens", "air", "--run", short).exit_code == InputError.exit_code
+    add(full, stages)
+    failed = asked("peek", "chunk")
+    assert f"the run {short} has no artifact of the stage `chunk`" in failed.stderr
+    assert f"--run {full}" in failed.stderr
+    assert f"run {short}, recipe foundry" in asked("peek", "clean", "--json").stderr
+    told = asked("tokens", "air", "--json")
+    assert f"run {full}, recipe foundry" in told.stderr
+    assert json.loads(told.stdout)[0]["unknown"] == 0
 
 
 @given(st.text("ab \n.é世", max_size=60), st.text("ab \n.é世", max_size=60))
