@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.builders import BUILDERS
+from flows.prerequisites import check_starting_points
 from flows.recipe import Recipe
 from flows.road import STAGES, walk
 from flows.verification import artifacts_under
@@ -44,6 +45,7 @@ class _Unforeseeable(Exception):
 
 def explain(recipe: Recipe, root: Path) -> list[Forecast]:
     """The forecast of every stage in order; raises what a run would raise before work begins (a missing input)."""
+    check_starting_points(recipe, STAGES)
     context = RunContext(root, run_id="", dry=True)
     forecasts: list[Forecast] = []
     rebuilt: list[str] = []

@@ -12,9 +12,10 @@ from prefect.client.schemas.objects import State
 
 from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
+from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe
 from flows.record import INTERRUPTED, ONLOOKER, RECIPE, RunRecord, check_writable, new_run_id, same_artifacts
-from flows.road import STAGES, check_objective, stretch
+from flows.road import STAGES, stretch
 from model.durable import write_atomically
 from tasks.artifact import Artifact
 from tasks.build import RunContext
@@ -46,7 +47,7 @@ class Run:
         run_id: str | None = None,
     ) -> None:
         buildable = stretch(from_stage, until, only)
-        check_objective(recipe, buildable)
+        check_prerequisites(recipe, buildable)
         check_writable(root)
         self.run_id = run_id or new_run_id()
         self.folder = root / "runs" / self.run_id

@@ -8,11 +8,9 @@ import torch
 from model.config import GPTConfig, StartingModel, TrainerRun
 from model.errors import InputError, RecipeError
 from model.new_rows import read_added_pieces, starting_rows
+from model.same_shape import check_same_shape
 from model.transformer import GPT
 from model.weights import describe_model, load_model
-
-MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init")
-"""Settings of a network that say nothing of the shape or meaning of its weights, or that are looked at apart."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,7 @@ def starting_network(run: TrainerRun, *, resumes: bool) -> Start:
 def _rows_of(base: StartingModel, run: TrainerRun) -> int:
     """Rows of the trained model's embedding; all else of its shape is the run's."""
     found = GPTConfig.model_validate(describe_model(base.folder)["config"])
-    for name in GPTConfig.model_fields:
-        has, asked = getattr(found, name), getattr(run.model, name)
-        if name not in MAY_DIFFER and has != asked:
-            raise RecipeError(
-                f"the model in {base.folder} has {name} = {has}, and this run asks for {asked}. Set train.model.{name}"
-                f" = {has}, as it was trained."
-            )
+    check_same_shape(base.folder, found, run.model)
     if base.added_pieces is not None and not found.tied_head:
         raise InputError(
             f"the model in {base.folder} has a head of its own (tied_head = false), and this run's vocabulary was"

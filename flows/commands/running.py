@@ -85,8 +85,12 @@ def quickstart(
 
 
 def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
+    from flows.prerequisites import check_prerequisites
     from flows.record import check_writable
+    from flows.road import stretch
 
+    # Before the run has a name: one that is refused leaves nothing that could be looked up by it.
+    check_prerequisites(chosen, stretch(asked.get("from_stage"), asked.get("until"), asked.get("only")))
     check_writable(root)
     _quieten_prefect(verbose)
     from flows.interrupts import heard_interrupts

@@ -4,11 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from model.config import StartingModel
-from model.errors import InputError
+from model.errors import InputError, RecipeError
+from model.same_shape import check_same_shape
 from tasks.artifact import Artifact
 from tasks.digests import InputDigests
 from tasks.tokenizer import BASE, DESCRIPTION_FILE, Tokenizer
+from tasks.train.config import TrainStageConfig
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 """Files of a trained model, as the trainer writes them."""
@@ -23,16 +27,49 @@ def base_model_digest(root: Path, folder: Path | None) -> dict[str, str]:
     """
     if folder is None:
         return {}
-    missing = next((name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()), None)
-    if missing is not None:
-        raise InputError(
-            f"train.base_model: {folder} has no {missing}. Set it to the folder of a trained model, which holds"
-            f" {DESCRIPTION} and {WEIGHTS}: the train artifact of a run, or a copy of these two files."
-        )
+    _check_stands(folder)
     digests = InputDigests(root / "inputs.json")
     digest = digests.digest(folder / DESCRIPTION)
     digests.save()
     return {"base_model": digest}
+
+
+def check_base_model(config: TrainStageConfig, pieces: int | None) -> None:
+    """Raise InputError where there is no model in `config.base_model`, RecipeError where it is not `config.model`, or
+    where new rows alone shall learn and a vocabulary of `pieces` gives it none; None is one that grows from no other.
+
+    Weights are not opened, and whether it is the vocabulary of the model is not asked.
+    """
+    folder = config.base_model
+    if folder is None:
+        return
+    _check_stands(folder)
+    description = _description(folder)
+    try:
+        found = type(config.model).model_validate(description["config"])
+    except (KeyError, TypeError, ValidationError) as error:
+        raise InputError(
+            f"train.base_model: {folder / DESCRIPTION} does not describe a network that this program could train"
+            f" further ({str(error).splitlines()[0]}). Take an untouched copy of a model that was trained here."
+        ) from error
+    check_same_shape(folder, found, config.model)
+    if config.trainable == "new_rows" and (pieces is None or pieces <= found.vocab_size):
+        told = "is trained anew" if pieces is None else f"has {pieces}"
+        raise RecipeError(
+            f"train.trainable = new_rows, and there are none: the model in {folder} has {found.vocab_size} rows, and"
+            f" this run's vocabulary {told}. Name the model's vocabulary in vocab.base and add rows with vocab.extend,"
+            f" or leave train.trainable out."
+        )
+
+
+def _check_stands(folder: Path) -> None:
+    missing = next((name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()), None)
+    if missing is not None:
+        found = f"has no {missing}" if folder.is_dir() else "is no folder"
+        raise InputError(
+            f"train.base_model: {folder} {found}. Set it to the folder of a trained model, which holds {DESCRIPTION}"
+            f" and {WEIGHTS}: the train artifact of a run, or a copy of these two files."
+        )
 
 
 def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -> StartingModel | None:

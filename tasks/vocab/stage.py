@@ -38,12 +38,17 @@ def base_digest(root: Path, base: Path | None) -> dict[str, str]:
     """`base` -> BLAKE3-128 of the base's file: it is a parent by content; nothing where there is no base."""
     if base is None:
         return {}
-    if not base.is_file():
-        raise InputError(
-            f"vocab.base: {base} {'is a folder' if base.is_dir() else 'does not exist'}. Set it to the base model's"
-            f" vocabulary: SentencePiece's `.model` file, a `tokenizer.json`, or BERT's `vocab.txt`."
-        )
+    check_base_stands(base)
     digests = InputDigests(root / "inputs.json")
     digest = digests.digest(base)
     digests.save()
     return {"base": digest}
+
+
+def check_base_stands(path: Path) -> None:
+    """Raise InputError where there is no file."""
+    if not path.is_file():
+        raise InputError(
+            f"vocab.base: {path} {'is a folder' if path.is_dir() else 'does not exist'}. Set it to the base model's"
+            f" vocabulary: SentencePiece's `.model` file, a `tokenizer.json`, or BERT's `vocab.txt`."
+        )

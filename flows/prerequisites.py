@@ -1,0 +1,50 @@
+"""What can be known before the first stage is built: hours of work would come before the stage that needs it says so.
+
+Only little is read: a base's file, and the description of a trained model.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from flows.recipe import Recipe
+from flows.road import check_objective
+
+if TYPE_CHECKING:
+    from tasks.tokenizer import Tokenizer
+
+
+def check_prerequisites(recipe: Recipe, stages: Sequence[str]) -> None:
+    """Raise RecipeError or InputError where one of `stages` would refuse to begin, whatever the text."""
+    check_objective(recipe, stages)
+    check_starting_points(recipe, stages)
+
+
+def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
+    """Raise RecipeError or InputError where `vocab.base` or `train.base_model` cannot serve those of `stages` that
+    start from them."""
+    tokenizer = None
+    if recipe.vocab.base is not None and not {"vocab", "chunk", "train"}.isdisjoint(stages):
+        tokenizer = _opened_base(recipe)
+    if tokenizer is not None and "chunk" in stages:
+        from tasks.chunk.row_formats import row_format
+
+        row_format(tokenizer, recipe.chunk)
+    if recipe.train.base_model is not None and "train" in stages:
+        from tasks.train.base_model import check_base_model
+
+        pieces = tokenizer.vocab_size + recipe.vocab.pieces_to_find if tokenizer is not None else None
+        check_base_model(recipe.train, pieces)
+
+
+def _opened_base(recipe: Recipe) -> "Tokenizer":
+    """The base as it will be extended, which has all special tokens already."""
+    from tasks.tokenizer import Tokenizer
+    from tasks.vocab.base import prepared_base
+    from tasks.vocab.specials import check_special
+    from tasks.vocab.stage import check_base_stands
+
+    assert recipe.vocab.base is not None, "only a base is opened"
+    check_base_stands(recipe.vocab.base)
+    tokenizer = Tokenizer.of(prepared_base(recipe.vocab))
+    check_special(tokenizer, recipe.vocab.special_names)
+    return tokenizer

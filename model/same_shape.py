@@ -1,0 +1,26 @@
+"""Whether a run can go on from a trained network under its settings, told without opening the weights."""
+
+from pathlib import Path
+
+from model.errors import RecipeError
+from model.strict import Strict
+
+MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init")
+"""Settings of a network that say nothing of the shape or meaning of its weights, or that are looked at apart."""
+
+
+def check_same_shape(folder: Path, found: Strict, asked: Strict) -> None:
+    """Raise RecipeError where the network `found` in `folder` is not the one `asked` for, with all that is to be set;
+    both are of one kind."""
+    other = {
+        name: getattr(found, name)
+        for name in type(found).model_fields
+        if name not in MAY_DIFFER and getattr(found, name) != getattr(asked, name)
+    }
+    if other:
+        has = ", ".join(f"{name} = {value}" for name, value in other.items())
+        wanted = ", ".join(str(getattr(asked, name)) for name in other)
+        cure = ", ".join(f"train.model.{name} = {value}" for name, value in other.items())
+        raise RecipeError(
+            f"the model in {folder} has {has}, and this run asks for {wanted}. Set {cure}, as it was trained."
+        )

@@ -1,0 +1,130 @@
+"""What would stop a later stage stops a run before its first one, and before it has a name."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.explaining import explain
+from flows.prerequisites import check_prerequisites
+from flows.recipe import Recipe, load_recipe
+from flows.road import STAGES, stretch
+from flows.run import Run
+from model.config import GPTConfig
+from model.errors import BessemerError, InputError, RecipeError
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training_bytes import train_merges
+
+NETWORK = {"context": 64, "layers": 2, "heads": 2, "width": 16}
+RECIPE = """
+name = "small"
+budget_tokens = "40K"
+[[sources]]
+name = "books"
+paths = ["{recipe}/books"]
+weight = 1.0
+[train.model]
+context = 64
+layers = 2
+heads = 2
+width = 16
+"""
+BASE = "vocab.base={recipe}/base.json"
+MODEL = "train.base_model={recipe}/model"
+NEW_ROWS = "train.trainable=new_rows"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe, a byte-level base of 300 pieces, and a model that was trained with it."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "small.toml").write_text(RECIPE)
+    (folder / "books").mkdir()
+    (folder / "books" / "steel.txt").write_text("Air is blown through melted iron.\n")
+    text = Path(json.decoder.__file__).read_text(encoding="utf-8")
+    (folder / "base.json").write_bytes(train_merges([text], VocabConfig(vocab_size=300, model_type="byte_level")))
+    (folder / "model").mkdir()
+    network = GPTConfig.model_validate(NETWORK | {"vocab_size": 300})
+    (folder / "model" / "model.json").write_text(json.dumps({"config": network.model_dump()}))
+    (folder / "model" / "model.safetensors").write_bytes(b"not opened")
+    return folder
+
+
+def load(folder: Path, *settings: str) -> Recipe:
+    return load_recipe(folder / "small.toml", folder / "root", settings)
+
+
+REFUSED = [
+    (("vocab.base={recipe}/gone.model",), InputError, r"vocab\.base: .*gone\.model does not exist", "vocab"),
+    (("vocab.base={recipe}/model/model.safetensors",), InputError, "no SentencePiece model", "vocab"),
+    ((BASE, "chunk.objective=masked_lm"), InputError, r"no \[CLS\], \[SEP\], \[MASK\]\. Add them", "chunk"),
+    ((BASE, "chunk.objective=span_corruption"), InputError, r"0 sentinels\. Set vocab\.sentinels = 3", "chunk"),
+    (("train.base_model={recipe}/gone",), InputError, r"train\.base_model: .*gone is no folder", "train"),
+    (("train.base_model={recipe}/books",), InputError, r"books has no model\.json", "train"),
+    (
+        (MODEL, BASE, "train.model.width=32", "train.model.layers=3"),
+        RecipeError,
+        r"has layers = 2, width = 16, and .* 3, 32\. Set train\.model\.layers = 2, train\.model\.width = 16, as",
+        "train",
+    ),
+    ((MODEL, BASE, "train.model.context=32"), RecipeError, r"Set train\.model\.context = 64,", "train"),
+    ((MODEL, BASE, NEW_ROWS), RecipeError, "300 rows, and this run's vocabulary has 300", "train"),
+    ((MODEL, NEW_ROWS), RecipeError, r"is trained anew\. Name the model's vocabulary in vocab\.base", "train"),
+]
+
+
+@pytest.mark.parametrize(("settings", "kind", "message", "stage"), REFUSED)
+def test_what_a_stage_cannot_begin_with_is_told_before_all_work(
+    folder: Path, settings: tuple[str, ...], kind: type[BessemerError], message: str, stage: str
+) -> None:
+    recipe = load(folder, *settings)
+    with pytest.raises(kind, match=message):
+        check_prerequisites(recipe, stretch(until=stage))
+    with pytest.raises(kind, match=message):
+        explain(recipe, folder / "root")
+    with pytest.raises(kind, match=message):
+        Run(recipe, folder / "root", until=stage)
+    assert not (folder / "root").exists()
+    # A run that does not come to the stage goes on without it.
+    check_prerequisites(recipe, STAGES[: STAGES.index(stage)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (),
+        (BASE,),
+        (MODEL, BASE),
+        (MODEL, BASE, NEW_ROWS, "vocab.extend.ru=5"),
+        (MODEL, BASE, NEW_ROWS, 'vocab.special_tokens=["[X]"]'),
+        (MODEL, "train.model.dropout=0.1"),
+    ],
+)
+def test_what_can_be_begun_with_passes(folder: Path, settings: tuple[str, ...]) -> None:
+    check_prerequisites(load(folder, *settings), STAGES)
+
+
+def test_a_base_with_the_special_tokens_of_the_objective_passes(folder: Path) -> None:
+    masked = (BASE, "chunk.objective=masked_lm", 'vocab.special_tokens=["[CLS]", "[SEP]", "[MASK]"]')
+    check_prerequisites(load(folder, *masked), stretch(until="chunk"))
+    spans = (BASE, "chunk.objective=span_corruption", "vocab.sentinels=3")
+    check_prerequisites(load(folder, *spans), stretch(until="chunk"))
+
+
+def test_a_damaged_description_of_a_model_is_named(folder: Path, tmp_path: Path) -> None:
+    for content in ("[]", "{}", '{"config": {"width": "wide"}}', "{"):
+        (tmp_path / "model.json").write_text(content)
+        (tmp_path / "model.safetensors").write_bytes(b"")
+        with pytest.raises(InputError, match=r"model\.json .*Take an untouched copy"):
+            check_prerequisites(load(folder, f"train.base_model={tmp_path}"), STAGES)
+
+
+def test_a_run_that_is_refused_has_no_name(folder: Path) -> None:
+    words = ["run", str(folder / "small.toml"), "--root", str(folder / "root"), "--set", MODEL, "--set", NEW_ROWS]
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == RecipeError.exit_code
+    assert "there are none" in told.output
+    assert "run 2" not in told.output
+    assert not (folder / "root" / "runs").exists()
