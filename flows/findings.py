@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flows.base_model import base_model
 from flows.conservation import DOCUMENT_STAGES, conservation
 from flows.remarks import remarks
 from flows.road import STAGES
@@ -83,6 +84,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "leaks": lambda: leaks(reports),
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
+        "base_model": lambda: base_model(record, artifacts),
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "scores": lambda: scores(artifacts),
         "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
@@ -92,7 +94,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 DICTIONARIES = frozenset(
-    {"files", "sampling", "rows", "training", "duplicates", "leak_search", "vocabulary", "conservation"}
+    {"files", "sampling", "rows", "training", "base_model", "duplicates", "leak_search", "vocabulary", "conservation"}
 )
 """Findings that are dictionaries; all others are lists."""
 

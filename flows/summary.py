@@ -11,11 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows import terminal
+from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import SKIPPED, TO_COME, UNDER_WAY, gather, gone_artifacts, known_findings
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
-from flows.wording import compact, duration, shots_word
+from flows.wording import compact, duration, language_word, shots_word
 
 STAGE_WORDS = {
     "sample": "sampled",
@@ -38,7 +39,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
-    tell = (_passed_over, _removed, _recall, _leaks, _vocabulary, _nothing_measured, _loss, _times)
+    tell = (_passed_over, _removed, _recall, _leaks, _vocabulary, _nothing_measured, _base_model, _loss, _times)
     for line in filter(None, (told(findings) for told in tell)):
         console.print(_hanging(line))
     for remark in findings["remarks"]:
@@ -196,13 +197,18 @@ def _vocabulary(findings: dict[str, Any]) -> str:
         return ""
     lines = vocabulary["languages"].items()
     told = ", ".join(
-        f"{escape(language)} {line['tokens_per_character'][0]:.3f} to {line['tokens_per_character'][1]:.3f}"
+        "{} {:.3f} to {:.3f}".format(escape(language_word(language)), *line["tokens_per_character"])
         for language, line in lines
         if line["characters"]
     )
     moved = sum(line["moved_lines"] for _, line in lines)
     rows = f"{vocabulary['pieces']:,} pieces on a base of {vocabulary['base']['pieces']:,}"
     return f"[bold]vocabulary[/]    {rows}; tokens a character: {told}; {moved:,} lines of old text with other ids"
+
+
+def _base_model(findings: dict[str, Any]) -> str:
+    told = base_model_told(findings["base_model"])
+    return f"[bold]base model[/]    {escape(told)}" if told else ""
 
 
 def _loss(findings: dict[str, Any]) -> str:

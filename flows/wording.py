@@ -8,6 +8,8 @@ from typing import Any
 
 SHORT_ID = 12
 """Characters of an id that tell documents of a run apart."""
+UNTOLD = "unknown"
+"""How the vocabulary's comparison calls the language of documents that name none."""
 SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
 
 
@@ -41,6 +43,11 @@ def size(number: float) -> str:
 def clock(seconds: float | None) -> str:
     """UTC date and time; a dash for a time that has not come."""
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else "-"
+
+
+def language_word(language: str) -> str:
+    """A language as documents name it; `not told` for those that name none, beside columns of unknown tokens."""
+    return "not told" if language == UNTOLD else language
 
 
 def shots_word(shots: int) -> str:

@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import jinja2
 
+from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
 from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure, training_figure
 from flows.page.examples import leaked_passages, rejected, removals
 from flows.record import RECORD
-from flows.wording import clock, compact, duration, rows_told, shots_word, size
+from flows.wording import clock, compact, duration, language_word, rows_told, shots_word, size
 from model.durable import write_atomically
 from model.errors import BessemerError
 from tasks.artifact import Artifact
@@ -227,6 +228,8 @@ def _environment() -> jinja2.Environment:
         clock=clock,
         shots=shots_word,
         rows_told=rows_told,
+        base_model_told=base_model_told,
+        language_word=language_word,
         inline_script=inline_script,
     )
     return environment

@@ -257,22 +257,30 @@ WRITERS: dict[str, Callable[[Unit], None]] = {
 }
 
 
-def build(root: Path, stage: str, parents: dict[str, Artifact]) -> Artifact:
+def build(root: Path, stage: str, parents: dict[str, Artifact], facts: dict[str, Any]) -> Artifact:
     def run(workspace: Workspace) -> StageReport:
         with workspace.unit("all") as unit:
             WRITERS[stage](unit)
+            unit.report.facts |= facts
         return unit.report
 
     made = Stage(stage, roots=("tasks.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(root, "made"), made, StrictConfig(), parents, run)
 
 
-def make_run(root: Path, *, until: str = "evaluate", failed: str | None = None) -> MadeRun:
-    """A run whose stages up to `until` were built; then `failed`, if given, ended in an error."""
+def make_run(
+    root: Path,
+    *,
+    until: str = "evaluate",
+    failed: str | None = None,
+    facts: dict[str, dict[str, Any]] | None = None,
+) -> MadeRun:
+    """A run whose stages up to `until` were built; then `failed`, if given, ended in an error. `facts`, by stage, take
+    the place of those of the same name."""
     entries: list[dict[str, Any]] = []
     parents: dict[str, Artifact] = {}
     for number, stage in enumerate(WRITERS):
-        artifact = build(root, stage, parents)
+        artifact = build(root, stage, parents, (facts or {}).get(stage, {}))
         parents = {stage: artifact}
         entries.append(
             {

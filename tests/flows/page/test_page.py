@@ -1,5 +1,6 @@
 """The run page: whole, self-contained, safe with hostile documents, and there for runs that ended early."""
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -8,12 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from flows.base_model import base_model_told
+from flows.findings import gather
 from flows.page import write_page
 from flows.page.charts import chance_of, training_figure
 from flows.page.examples import removals
 from flows.page.writing import inline_script
+from flows.summary import print_summary
 from model.schema import METRICS
+from tasks.vocab.comparison import UNTOLD
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
 
@@ -166,6 +172,75 @@ def test_an_extended_base_is_told_language_by_language(page: Path):
     ]
     assert "zh: 32 rows added, all of them reachable, 2 only to build others; 1 never used" in reader.text
     assert "3 pieces of the base itself can never be emitted." in reader.text
+
+
+@pytest.mark.parametrize(
+    ("unknown", "cells"),
+    [
+        ({}, ["3.50", "3.10"]),
+        ({"unknown_share": {"books": 0.0, "web": 0.0}}, ["3.50", "3.10"]),
+        ({"unknown_share": {"books": 0.0, "web": 0.0125}}, ["3.50", "0", "3.10", "1.25%"]),
+    ],
+)
+def test_a_trained_vocabulary_is_told_source_by_source(
+    make: Callable[..., Any], tmp_path: Path, unknown: dict[str, Any], cells: list[str]
+):
+    told = {"pieces": 512, "model_type": "wordpiece", "bytes_per_token": {"books": 3.5, "web": 3.1}, **unknown}
+    made = make(tmp_path, facts={"vocab": {"vocabulary": told}})
+    whole = write_page(made.folder, made.root).read_text()
+    section = whole.partition('<section id="vocabulary">')[2].partition("</section>")[0]
+    assert "512 pieces of the kind wordpiece, trained on this run" in section
+    assert re.findall(r'<td class="n" data-name="[^"]*">(.*?)</td>', section) == cells
+    assert "could not be made" not in whole
+
+
+def test_documents_that_name_no_language_are_called_so(make: Callable[..., Any], tmp_path: Path, made_run: Any):
+    vocabulary = gather(made_run.record)["vocabulary"]
+    languages = {UNTOLD: vocabulary["languages"]["zh"]}
+    made = make(tmp_path, facts={"vocab": {"vocabulary": {**vocabulary, "languages": languages}}})
+    assert '<td class="title">not told</td>' in write_page(made.folder, made.root).read_text()
+    console = Console(file=io.StringIO(), width=100, color_system=None)
+    print_summary(made.record, made.root, console)
+    assert "not told 1.500 to 0.600" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (
+            {"new_rows": 1200, "start": "mean", "without_meaning": 7},
+            "Training went on from /models/base (weights 3f0c81d2a9b4) with 1,200 new rows, which began as the mean of"
+            " the rows that wrote them before; 7 of them, to which the base's ids give no meaning, near the mean of"
+            " all; all weights were trained",
+        ),
+        (
+            {"new_rows": 3, "start": "random", "without_meaning": 1},
+            "Training went on from /models/base (weights 3f0c81d2a9b4) with 3 new rows, which began as noise, like"
+            " those of a new network; all weights were trained",
+        ),
+        (
+            {},
+            "Training went on from /models/base (weights 3f0c81d2a9b4), under its own vocabulary; all weights were"
+            " trained",
+        ),
+    ],
+)
+def test_page_and_screen_say_from_which_model_training_went_on(
+    make: Callable[..., Any], tmp_path: Path, told: dict[str, Any], sentence: str
+):
+    made = make(tmp_path, facts={"train": {"base_model": {"weights": "3f0c81d2a9b4c5d6", **told}}})
+    (made.folder / "recipe.json").write_text(json.dumps({"train": {"base_model": "/models/base"}}))
+    reader = read(write_page(made.folder, made.root))
+    assert f"{sentence}." in " ".join(reader.text.split())
+    console = Console(file=io.StringIO(), width=400, color_system=None)
+    print_summary(made.record, made.root, console)
+    assert f"base model {sentence}" in " ".join(
+        console.file.getvalue().split()  # pyright: ignore[reportAttributeAccessIssue]
+    )
+    only = base_model_told(
+        {"weights": "3f", "new_rows": 2, "start": "mean", "without_meaning": 0, "trainable": "new_rows"}
+    )
+    assert only.endswith("; only the new rows were trained")
 
 
 def test_a_leak_stands_marked_between_its_surroundings(page: Path):
