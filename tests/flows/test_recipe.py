@@ -150,6 +150,7 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
         ("train.attend_within_documents=true", "train.model.attend_within_documents"),  # below
         ("train.model.zero_stage=1", "train.zero_stage"),  # above
         ("train.optimizer.peak_lr=1", "train.schedule.peak_lr"),  # beside
+        ("train.model.seed=3", "train.seed"),  # other stages have one, too
         ("chunk.noise=0.2", "noise_density"),
         ("mean_noise_span=2", "chunk.mean_noise_span"),
         ("train.budget_tokens=5000", "budget_tokens"),
