@@ -12,6 +12,7 @@ from flows.lineage import run_artifacts
 from flows.peek.difference import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE
 from flows.record import RECORD
 from flows.vocabulary_files import (
+    EXPECTED,
     KNOWN,
     read_vocabulary,
     refuse_compressed,
@@ -77,7 +78,10 @@ def compare_bases(text: Path, bases: Sequence[Path], most_bytes: int = 0) -> lis
     told = []
     for name, path, weights in _models(bases):
         model, kind = read_vocabulary(path)
-        meter = Meter(model)
+        try:
+            meter = Meter(model)
+        except ValueError as error:
+            raise InputError(f"{path}: the library tokenizers cannot read it ({error}). {EXPECTED}") from error
         meter.encode_back(lines)
         told.append(
             {

@@ -63,7 +63,8 @@ def read_vocabulary(path: Path) -> tuple[bytes, str]:
         return model, kind_of(model)
     except InputError as error:
         # What the parser of SentencePiece's file has to say of another file ("wire format") helps nobody.
-        reason = str(error).removeprefix("vocab.base: ").partition(" (")[0].rstrip(".")
+        reason = str(error).removeprefix("vocab.base: ").removeprefix(str(path)).lstrip(": ")
+        reason = reason.partition(" (")[0].rstrip(".")
         raise InputError(f"{path}: {reason}. {EXPECTED}") from error
 
 

@@ -221,6 +221,15 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
         compare_bases(text, [read_me])
     assert "vocab.base" not in str(told.value)
     assert "Wire format" not in str(told.value)
+    damaged = tmp_path / "damaged.tokenizer.json"
+    damaged.write_text('{"model": {"type": "BPE"}}')
+    with pytest.raises(InputError, match=r"damaged\.tokenizer\.json: the library tokenizers cannot read it"):
+        compare_bases(text, [damaged])
+    damaged.unlink()
+    (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n[SEP]\n\xff\n")
+    with pytest.raises(InputError, match=r"vocab\.txt: looks like BERT's vocab\.txt and is no UTF-8\. Expected is"):
+        compare_bases(text, [tmp_path / "vocab.txt"])
+    (tmp_path / "vocab.txt").unlink()
     packed = tmp_path / "mine.txt.gz"
     packed.write_bytes(gzip.compress(b"air"))
     for named in ((packed, base), (text, packed)):
