@@ -193,7 +193,7 @@ def show(rows: Iterator[Row]) -> list[Row]:
         ratio = "" if row.tool == OURS else f"{ours / row.rate:.1f}x"
         held = "" if row.goal is None else f"{row.goal:g} {'reached' if ours / row.rate >= row.goal else 'MISSED'}"
         print(
-            f"{row.vocabulary:<15}{row.threads:>2}  {row.text:<15}{row.megabytes:>6.1f}  {row.tool:<22}{row.rate:>7.1f}"
+            f"{row.vocabulary:<15}{row.threads:>7}  {row.text:<15}{row.megabytes:>6.1f}  {row.tool:<22}{row.rate:>7.1f}"
             f"{ratio:>8}{row.different:>5}  {held}",
             flush=True,
         )
@@ -218,7 +218,9 @@ def main() -> None:
         if not target.exists():
             target.write_bytes(VOCABULARIES[name](options.data))
     print(f"{processor()}; load {os.getloadavg()[0]:.1f} at the start")
-    print(f"{'vocabulary':<15}{'threads':>2}{'text':<13}{'MB':>8}  {'tool':<22}{'MB/s':>7}{'ratio':>8}{'ids':>5}  goal")
+    print(
+        f"{'vocabulary':<15}{'threads':>7}  {'text':<15}{'MB':>6}  {'tool':<22}{'MB/s':>7}{'ratio':>8}{'ids':>5}  goal"
+    )
     gathered: list[dict[str, Any]] = []
     written = options.models / "rows.json"
     for threads in options.threads.split(","):
