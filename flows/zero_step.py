@@ -7,7 +7,6 @@ model's context advance by half of it, so that every token is predicted once, fr
 import importlib.util
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +80,8 @@ def _nats_of_theirs(folder: Path, tokenizer: Tokenizer, ids: list[int], pieces: 
     from transformers import AutoModelForCausalLM
     from transformers.utils.logging import disable_progress_bar
 
+    from model.scoring import window_borders
+
     disable_progress_bar()
     try:
         network: Any = AutoModelForCausalLM.from_pretrained(
@@ -98,18 +99,9 @@ def _nats_of_theirs(folder: Path, tokenizer: Tokenizer, ids: list[int], pieces: 
     begin = tokenizer.bos if tokenizer.bos >= 0 else tokenizer.eos
     nats = 0.0
     with torch.inference_mode():
-        for window, scored in windows([begin, *ids], context):
+        tokens = [begin, *ids]
+        for first, last, new in window_borders(len(tokens), context, max(1, context // 2)):
+            window, scored = tokens[first:last], new - first
             logits = network(torch.tensor([window[:-1]])).logits[0, scored - 1 :].float()
             nats += float(F.cross_entropy(logits, torch.tensor(window[scored:]), reduction="sum"))
     return nats
-
-
-def windows(tokens: list[int], context: int) -> Iterator[tuple[list[int], int]]:
-    """Windows of at most context + 1 tokens, and from where on each one's tokens are new: every token but the first is
-    new once."""
-    done = 1
-    while done < len(tokens):
-        end = min(len(tokens), context + 1 if done == 1 else done + max(1, context // 2))
-        start = max(0, end - context - 1)
-        yield tokens[start:end], done - start
-        done = end

@@ -1,6 +1,6 @@
 """How likely a model finds text: log probabilities of continuations, and the nats of whole documents."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -88,14 +88,18 @@ def text_nats(
     windows: list[_Window] = []
     for index, text in enumerate(texts):
         tokens = (begin, *text)
-        scored = 1
-        while scored < len(tokens):
-            # The first window scores all it holds; each later one only what is new to it.
-            end = min(len(tokens), context + 1 if scored == 1 else scored + stride)
-            start = max(0, end - context - 1)
-            windows.append(_Window(index, tokens[start:end], scored - start))
-            scored = end
+        windows += [_Window(index, tokens[a:b], new - a) for a, b, new in window_borders(len(tokens), context, stride)]
     return _nats(network, windows, len(texts), batch_tokens)
+
+
+def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(begin, end, first that is new) of windows of at most context + 1 of `tokens`: the first scores all it holds but
+    its first token, each later one what is new to it, so that every token but the first is scored once."""
+    scored = 1
+    while scored < tokens:
+        end = min(tokens, context + 1 if scored == 1 else scored + stride)
+        yield max(0, end - context - 1), end, scored
+        scored = end
 
 
 def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:

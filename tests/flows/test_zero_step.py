@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from flows.vocabularies import compare_bases
-from flows.zero_step import weights_beside, windows, zero_step
+from flows.zero_step import weights_beside, zero_step
 from model.config import GPTConfig
 from model.errors import InputError
+from model.scoring import window_borders
 from model.transformer import GPT
 from model.weights import save_model
 from tasks.tokenizer import Tokenizer
@@ -74,7 +75,9 @@ def test_a_text_within_one_window_costs_what_one_pass_says(tmp_path: Path, vocab
 @pytest.mark.parametrize(("length", "context"), [(2, 1), (9, 8), (10, 8), (100, 8), (100, 7), (101, 1)])
 def test_every_token_is_predicted_once_from_half_a_window_or_more(length: int, context: int) -> None:
     predicted = []
-    for window, new in windows(list(range(length)), context):
+    tokens = list(range(length))
+    for first, last, unseen in window_borders(length, context, max(1, context // 2)):
+        window, new = tokens[first:last], unseen - first
         assert len(window) <= context + 1
         assert new >= min(window[new], (context + 1) // 2)
         predicted += window[new:]
