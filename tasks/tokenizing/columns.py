@@ -10,9 +10,9 @@ import numpy as np
 from tasks.kernels import kernel
 from tasks.tokenizing.borders import MARK, character, cut, joined
 from tasks.tokenizing.merging import SHORT, merge_long, merge_short
-from tasks.tokenizing.merging import spell as spell_symbol
+from tasks.tokenizing.spelling import spell
 from tasks.tokenizing.stretch_cache import BITS_ID, IDS, MASK_ID, MOST_BYTES, MOST_IDS, ids_in, keep, look_up, own_of
-from tasks.tokenizing.viterbi import RESET, is_safe, paths_over, safe_exponent, segment, spell, write_path
+from tasks.tokenizing.viterbi import RESET, is_safe, paths_over, safe_exponent, segment, write_path
 
 BLOCK = 512
 ROOM = 256
@@ -78,7 +78,7 @@ def _merge_block(merges, cache, data, words, borders, alone, lines, count, scrat
                 target[filled] = symbol
                 filled += 1
             elif alone[stretch] == _BLANK:
-                filled = spell_symbol(merges, data, borders[stretch], target, filled)
+                filled = spell(merges, data, borders[stretch], target, filled)
             else:
                 for position in range(borders[stretch], borders[stretch + 1]):
                     target[filled] = byte_ids[data[position]]

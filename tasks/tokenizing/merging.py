@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tasks.kernels import kernel
 from tasks.tokenizing.borders import character
 from tasks.tokenizing.pieces import BLANK, CODE_POINTS, Pieces
+from tasks.tokenizing.spelling import spell
 
 I32 = npt.NDArray[np.int32]
 U64 = npt.NDArray[np.uint64]
@@ -26,7 +27,6 @@ _TWO = np.uint64(42)
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(22)
 _NEVER = np.int32(0x7FFFFFFF)
-_BLANK = 0x20
 
 
 class Merges(NamedTuple):
@@ -116,19 +116,6 @@ def join(merges, left, right):
         if entry == _EMPTY:
             return np.int32(-1)
         place = (place + 1) & (merges.pairs.size - 1)
-
-
-@kernel
-def spell(merges, data, position, target, filled):
-    """The bytes of one character, as ids."""
-    if data[position] == _BLANK:
-        for index in range(3):
-            target[filled + index] = merges.blank_bytes[index]
-        return filled + 3
-    size = character(data, position)[1]
-    for index in range(size):
-        target[filled + index] = merges.byte_ids[data[position + index]]
-    return filled + size
 
 
 @kernel

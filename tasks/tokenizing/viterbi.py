@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tasks.kernels import kernel
-from tasks.tokenizing.borders import character
 from tasks.tokenizing.pieces import BLANK, CODE_POINTS, Pieces
+from tasks.tokenizing.spelling import spell
 from tasks.tokenizing.trie import UNIT, build_trie
 
 F32 = npt.NDArray[np.float32]
@@ -27,7 +27,6 @@ RESET = np.float32(100_000.0)
 """A sum beyond this is set back to 0 (`kScoreResetThreshold`)."""
 _LARGEST_EXPONENT = 17
 """2^17 is above RESET, so no larger sum occurs."""
-_BLANK = 0x20
 _FAR = -1e300
 _NO_PATH = np.float32(-np.inf)
 
@@ -215,16 +214,3 @@ def write_path(lattice, data, start, characters, paths, target, filled):
             filled = spell(lattice, data, start + paths.places[begin], target, filled)
         begin, place = place, np.int64(starts[place])
     return filled
-
-
-@kernel
-def spell(lattice, data, position, target, filled):
-    """The bytes of one character, as ids."""
-    if data[position] == _BLANK:
-        for index in range(3):
-            target[filled + index] = lattice.blank_bytes[index]
-        return filled + 3
-    size = character(data, position)[1]
-    for index in range(size):
-        target[filled + index] = lattice.byte_ids[data[position + index]]
-    return filled + size
