@@ -28,11 +28,11 @@ def continue_text(
     """At most `tokens` tokens that the model writes after `prompt`; the same text for the same seed."""
     trained, vocab = find_model(root, model)
     from model.generate import generate_tokens
-    from model.weights import load_model
+    from model.weights import load_gpt
     from tasks.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.open(vocab)
-    network = load_model(trained.path)
+    network = load_gpt(trained.path)
     ids = tokenizer.encode(prompt) if prompt else [tokenizer.eos]
     written = generate_tokens(
         network, ids, max_new_tokens=tokens, temperature=temperature, top_p=top_p, seed=seed, stop=tokenizer.eos

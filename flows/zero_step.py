@@ -68,9 +68,9 @@ def _unscored(note: str) -> dict[str, Any]:
 
 def _nats_of_ours(folder: Path, tokenizer: Tokenizer, ids: list[int]) -> float:
     from model.scoring import text_nats
-    from model.weights import load_model
+    from model.weights import load_gpt
 
-    network = load_model(folder, tokenizer.digest)
+    network = load_gpt(folder, tokenizer.digest)
     return text_nats(network, [ids], tokenizer.eos)[0]
 
 

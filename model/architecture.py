@@ -1,8 +1,8 @@
 """What a network is made of, as frozen models: one for each architecture."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from model.block_shape import Activation, BlockShape, Norm, is_gated
 from model.strict import Strict
@@ -21,6 +21,8 @@ def _check_heads(width: int, heads: int) -> None:
 class GPTConfig(Strict):
     """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
 
+    architecture: Literal["gpt"] = "gpt"
+    """What the network is: `gpt`, a decoder for `causal_lm`."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding table; the tokenizer's number of pieces."""
     context: int = Field(default=256, ge=8, le=2**17)
@@ -136,6 +138,8 @@ class GPTConfig(Strict):
 class BERTConfig(Strict):
     """An encoder that fills in hidden tokens and says whether two stretches follow each other (Devlin et al. 2019)."""
 
+    architecture: Literal["bert"] = "bert"
+    """What the network is: `bert`, an encoder for `masked_lm`."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding table; the tokenizer's number of pieces."""
     context: int = Field(default=256, ge=8, le=2**17)
@@ -167,13 +171,18 @@ class BERTConfig(Strict):
         return self
 
     @property
+    def hidden(self) -> int:
+        """Size of the MLP's hidden layer."""
+        return self.ffn_width or 4 * self.width
+
+    @property
     def block(self) -> BlockShape:
         """What each block is made of."""
         return BlockShape(
             width=self.width,
             heads=self.heads,
             head_size=self.width // self.heads,
-            hidden=self.ffn_width or 4 * self.width,
+            hidden=self.hidden,
             activation=self.activation,
             norm="layernorm",
             norm_eps=self.norm_eps,
@@ -186,8 +195,12 @@ class T5Config(Strict):
     """An encoder and a decoder that writes what the encoder's text lacks (Raffel et al. 2020): RMSNorm before each
     branch, relative positions, no biases. The defaults are those of the first T5."""
 
+    architecture: Literal["t5"] = "t5"
+    """What the network is: `t5`, an encoder and a decoder for `span_corruption`."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding table, which encoder and decoder share; the tokenizer's number of pieces."""
+    context: int = Field(default=256, ge=8, le=2**17)
+    """Tokens that the encoder reads of a row of training, end-of-text included. The network itself knows no limit."""
     layers: int = Field(default=4, ge=1, le=512)
     """Blocks of the encoder, and as many of the decoder."""
     heads: int = Field(default=4, ge=1, le=512)
@@ -216,13 +229,18 @@ class T5Config(Strict):
             _check_heads(self.width, self.heads)
         return self
 
+    @property
+    def hidden(self) -> int:
+        """Size of the MLP's hidden layer."""
+        return self.ffn_width or 4 * self.width
+
     def block(self, *, decoder: bool) -> BlockShape:
         """What each block of the encoder or decoder is made of."""
         return BlockShape(
             width=self.width,
             heads=self.heads,
             head_size=self.head_size or self.width // self.heads,
-            hidden=self.ffn_width or 4 * self.width,
+            hidden=self.hidden,
             activation=self.activation,
             norm="rmsnorm",
             norm_eps=self.norm_eps,
@@ -231,3 +249,23 @@ class T5Config(Strict):
             score_scale=1.0,
             cross_attention=decoder,
         )
+
+
+def _architecture(values: Any) -> str:
+    """The tag of a configuration; without one it is that of a GPT, which had none once."""
+    found = values.get("architecture", "gpt") if isinstance(values, dict) else getattr(values, "architecture", "gpt")
+    return str(found)
+
+
+NetworkConfig = Annotated[
+    Annotated[GPTConfig, Tag("gpt")] | Annotated[BERTConfig, Tag("bert")] | Annotated[T5Config, Tag("t5")],
+    Discriminator(
+        _architecture,
+        custom_error_type="architecture",
+        custom_error_message="architecture is gpt, bert or t5",
+    ),
+]
+"""One of the architectures, told apart by `architecture`."""
+ARCHITECTURES: tuple[type[GPTConfig] | type[BERTConfig] | type[T5Config], ...] = (GPTConfig, BERTConfig, T5Config)
+OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
+"""What rows each architecture is trained on."""

@@ -26,10 +26,10 @@ from model.errors import Infra, InputError, Numerics
 from model.journal import Journal
 from model.link import Link
 from model.loader import CausalLoader
+from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.ranks import ALONE, Ranks
 from model.schedule import learning_rate
 from model.start import starting_network, whole_table
-from model.transformer import flops_per_token, parameter_count, thermometer_names
 from model.weights import DESCRIPTION, description_digest, save_model
 
 HEARTBEAT = "heartbeat"

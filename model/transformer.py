@@ -144,20 +144,3 @@ class GPT(nn.Module):
 def thermometer_names(config: GPTConfig) -> list[str]:
     """What each value of METRICS.thermometers measures, in order: largest absolute value of each segment."""
     return ["embedding", *(f"block {layer}" for layer in range(config.layers)), "logits"]
-
-
-def parameter_count(config: GPTConfig) -> int:
-    """Trainable parameters, counted on the meta device without memory."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in GPT(config).parameters())
-
-
-def flops_per_token(config: GPTConfig) -> float:
-    """Floating point operations of one training token: 6 N + 12 L D T (Kaplan et al. 2020; full attention).
-
-    N leaves out tables that are only looked up: an embedding that is not the head too, and learned positions.
-    """
-    looked_up = 0 if config.tied_head else config.vocab_size * config.width
-    if config.positions == "learned":
-        looked_up += config.context * config.width
-    return 6.0 * (parameter_count(config) - looked_up) + 12.0 * config.layers * config.width * config.context

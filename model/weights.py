@@ -8,16 +8,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model.config import GPTConfig
+from model.architecture import NetworkConfig
 from model.durable import digest_file, sync_file, write_atomically
 from model.errors import InputError, IntegrityError
+from model.networks import Network, make_network, read_network_config
 from model.transformer import GPT
 
 WEIGHTS = "model.safetensors"
 DESCRIPTION = "model.json"
 
 
-def save_model(folder: Path, config: GPTConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:
+def save_model(folder: Path, config: NetworkConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:
     """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`."""
     save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
     sync_file(folder / WEIGHTS)
@@ -49,7 +50,7 @@ def description_digest(folder: Path) -> str:
     return digest_file(folder / DESCRIPTION)
 
 
-def load_model(folder: Path, tokenizer_digest: str | None = None) -> GPT:
+def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
     """The network in `folder`, in evaluation mode.
 
     Raises InputError when `tokenizer_digest` is given and the model was trained with another tokenizer, IntegrityError
@@ -68,9 +69,21 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> GPT:
             f"{folder / WEIGHTS} has the digest {digest}, but {DESCRIPTION} says {description.get('weights_digest')}."
             f" The bytes changed after training; nothing was computed from them. Train again or restore a copy."
         )
-    config = GPTConfig.model_validate(description["config"])
+    config = read_network_config(description["config"])
     with torch.device("meta"):
-        network = GPT(config)
+        network = make_network(config)
     network.load_state_dict(load_file(folder / WEIGHTS), assign=True)
-    network.make_tables()
+    if isinstance(network, GPT):
+        network.make_tables()
     return network.eval()
+
+
+def load_gpt(folder: Path, tokenizer_digest: str | None = None) -> GPT:
+    """The network in `folder` where it predicts next tokens; InputError where it is another, else as `load_model`."""
+    network = load_model(folder, tokenizer_digest)
+    if not isinstance(network, GPT):
+        raise InputError(
+            f"the model in {folder} is a {network.config.architecture}, and what was asked for needs a network that"
+            f" predicts next tokens. Choose the model of a run with train.model.architecture = gpt."
+        )
+    return network

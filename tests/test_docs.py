@@ -8,7 +8,7 @@ import pytest
 
 from flows.recipe import load_recipe
 from model.config import GPTConfig
-from model.transformer import parameter_count
+from model.networks import parameter_count
 
 DOCS = Path(__file__).parent.parent / "docs"
 

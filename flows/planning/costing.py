@@ -173,7 +173,7 @@ def training_and_feeding(
     recipe: Recipe, network: GPTConfig, mixture: Mapping[str, Any], asked: Asked
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The recipe's own training on the hardware asked for, and the sizes that its data and the hours could feed."""
-    from model.transformer import parameter_count
+    from model.networks import parameter_count
 
     device, mfu = asked.device(), asked.mfu
     shape = Shape(network.layers, network.width, network.context)

@@ -79,7 +79,7 @@ def plan_by_stated_sizes(recipe: Recipe, asked: Asked) -> dict[str, Any]:
 
 
 def _training(recipe: Recipe, asked: Asked, tokens: int) -> dict[str, Any]:
-    from model.transformer import parameter_count
+    from model.networks import parameter_count
 
     network = network_of(recipe)
     device = asked.device()

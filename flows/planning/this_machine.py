@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from flows.planning.accelerators import THIS, Accelerator
 from model.config import GPTConfig
-from model.transformer import GPT, flops_per_token
+from model.networks import flops_per_token
+from model.transformer import GPT
 
 MATRIX = 2048
 SECONDS = 1.0

@@ -15,13 +15,13 @@ from model.data import SequenceReader
 from model.engines import make_engine
 from model.errors import InputError, RecipeError
 from model.loader import CausalLoader
+from model.networks import flops_per_token
 from model.profile.costs import costs_of, scaled
 from model.profile.machine import Machine, clock_for, measured_machine
 from model.profile.recording import Operation, Recorder
 from model.profile.step import Shape, StepProfile
 from model.ranks import ALONE
 from model.start import starting_network
-from model.transformer import flops_per_token
 
 LEARNING_RATE = 1e-5
 """So small that the measured steps do not make the network diverge, whatever the run's own."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 
 from model.transformer import GPT
-from model.weights import DESCRIPTION, WEIGHTS, load_model
+from model.weights import DESCRIPTION, WEIGHTS, load_gpt
 from tasks.artifact import Artifact, read_table
 from tasks.evaluate.benchmarks import benchmark_scores, items_of, leak_states
 from tasks.evaluate.config import EvaluateConfig
@@ -39,7 +39,7 @@ def evaluate_model(
     Raises InputError when the model was trained with another tokenizer.
     """
     tokenizer = Tokenizer.open(vocab)
-    network = load_model(_checked_folder(model), tokenizer.digest)
+    network = load_gpt(_checked_folder(model), tokenizer.digest)
     texts = heldout_texts(decontaminated, config.heldout_max_bytes, config.seed)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):

@@ -15,11 +15,12 @@ from model.blocks import KeyValueCache
 from model.config import GPTConfig, ScheduleConfig, TrainerRun
 from model.documents import visible_with_prefix
 from model.dropout import seed_dropout
+from model.networks import flops_per_token, parameter_count
 from model.objective import next_token_nats
 from model.positions import distance_bias, distance_bucket
 from model.targets import NO_LOSS
 from model.training import train
-from model.transformer import GPT, flops_per_token, parameter_count
+from model.transformer import GPT
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
 T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "embedding_norm": False}

@@ -7,11 +7,12 @@ import torch
 
 from model.blocks import KeyValueCache, largest_magnitude
 from model.config import GPTConfig
+from model.networks import flops_per_token, parameter_count
 from model.objective import loss_targets, next_token_nats
 from model.positions import rotary_table, rotate
 from model.scoring import text_nats
 from model.targets import NO_LOSS
-from model.transformer import GPT, flops_per_token, parameter_count, thermometer_names
+from model.transformer import GPT, thermometer_names
 
 CONFIG = GPTConfig(vocab_size=40, context=16, layers=2, heads=2, width=16)
 
