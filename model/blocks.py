@@ -19,6 +19,8 @@ class KeyValueCache:
 
     keys: list[Tensor] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
+    memory: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Those of an encoder's tokens, BHSE, which stay as they are while a decoder writes."""
 
     @property
     def length(self) -> int:
@@ -34,6 +36,10 @@ class KeyValueCache:
             self.keys[layer] = torch.cat((self.keys[layer], key_BHTE), dim=2)
             self.values[layer] = torch.cat((self.values[layer], value_BHTE), dim=2)
         return self.keys[layer], self.values[layer]
+
+    def copy(self) -> "KeyValueCache":
+        """The same tokens seen, to go on from in another way; tensors are shared, for none is ever written into."""
+        return KeyValueCache([*self.keys], [*self.values], [*self.memory])
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,7 @@ class Block(nn.Module):
         self.layer = layer
         self.shape = shape
         inner = shape.heads * shape.head_size
-        self.attention_norm = make_norm(shape)
+        self.attention_norm = make_norm(shape) if shape.input_norm else nn.Identity()
         self.attention_in = nn.Linear(shape.width, 3 * inner, bias=shape.biases)
         self.attention_out = nn.Linear(inner, shape.width, bias=shape.biases)
         if shape.qk_norm:
@@ -96,6 +102,9 @@ class Block(nn.Module):
         encoded_mask: Tensor | None = None,
     ) -> Tensor:
         """The residual stream behind the block; `encoded_mask` says which tokens of the encoder are seen."""
+        if self.shape.parallel_residual:
+            attended_BTD = self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache))
+            return x_BTD + attended_BTD + self._dropped(self._mlp(self.mlp_norm(x_BTD)))
         if self.shape.post_norm:
             x_BTD = self.attention_norm(x_BTD + self._dropped(self._attention(x_BTD, sight, cache)))
         else:
@@ -103,7 +112,7 @@ class Block(nn.Module):
         if self.shape.cross_attention:
             assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
             assert not self.shape.post_norm, "no network here has cross attention and post-norm"
-            branch_BTD = self._cross_attention(self.cross_attention_norm(x_BTD), encoded_BSD, encoded_mask)
+            branch_BTD = self._cross_attention(self.cross_attention_norm(x_BTD), encoded_BSD, encoded_mask, cache)
             x_BTD = x_BTD + self._dropped(branch_BTD)
         if self.shape.post_norm:
             return self.mlp_norm(x_BTD + self._dropped(self._mlp(x_BTD)))
@@ -128,9 +137,16 @@ class Block(nn.Module):
         causal = sight.causal and sight.mask is None
         return self.attention_out(self._mixed(query, key, value, sight.mask, causal=causal))
 
-    def _cross_attention(self, x_BTD: Tensor, encoded_BSD: Tensor, encoded_mask: Tensor | None) -> Tensor:
+    def _cross_attention(
+        self, x_BTD: Tensor, encoded_BSD: Tensor, encoded_mask: Tensor | None, cache: KeyValueCache | None
+    ) -> Tensor:
         query = self._heads(self.cross_attention_query(x_BTD))
-        key, value = (self._heads(part) for part in self.cross_attention_memory(encoded_BSD).chunk(2, dim=2))
+        if cache is not None and self.layer < len(cache.memory):
+            key, value = cache.memory[self.layer]
+        else:
+            key, value = (self._heads(part) for part in self.cross_attention_memory(encoded_BSD).chunk(2, dim=2))
+            if cache is not None:
+                cache.memory.append((key, value))
         return self.cross_attention_out(self._mixed(query, key, value, encoded_mask, causal=False))
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:

@@ -1,16 +1,15 @@
-"""Text from a model, token by token: greedy, by temperature, by nucleus; the same seed writes the same tokens."""
+"""Text from a decoder, token by token: greedy, by temperature, top k or nucleus; the same seed, the same tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
 
 from model.blocks import KeyValueCache
 from model.errors import InputError
+from model.sampling import Sampling, pick
 from model.transformer import GPT
 
 
-@torch.inference_mode()
 def generate_tokens(
     network: GPT,
     prompt: Sequence[int],
@@ -18,43 +17,57 @@ def generate_tokens(
     max_new_tokens: int,
     temperature: float = 1.0,
     top_p: float = 1.0,
+    top_k: int | None = None,
     seed: int = 0,
     stop: int | None = None,
 ) -> list[int]:
     """At most `max_new_tokens` token ids after `prompt` (which may not be empty); ends before the id `stop`.
 
-    Temperature 0 takes the likeliest token. `top_p` keeps the smallest set of tokens whose probability reaches it
-    (nucleus sampling, Holtzman et al. 2020). When the context is full, its older half is forgotten.
+    See `Sampling` for how tokens are drawn. When the context is full, its older half is forgotten.
     """
-    if temperature < 0 or not 0 < top_p <= 1:
-        raise InputError(f"temperature {temperature} must be 0 or more, and top_p {top_p} above 0 and at most 1")
+    sampling = Sampling(temperature, top_p, top_k, seed)
+    return list(stream_tokens(network, prompt, sampling, max_new_tokens=max_new_tokens, stop=stop))
+
+
+def stream_tokens(
+    network: GPT,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    stop: int | None = None,
+    sample: int = 0,
+) -> Iterator[int]:
+    """The tokens of `generate_tokens` as they are drawn; `sample` numbers those that share a seed.
+
+    Raises InputError for an empty prompt, before the first token is asked for.
+    """
     if not prompt:
         raise InputError("generation needs at least one token of prompt; give the end-of-text token for none")
-    generator = torch.Generator().manual_seed(seed)
+    return _stream(network, prompt, sampling, max_new_tokens, stop, sampling.generator(sample))
+
+
+@torch.inference_mode()
+def _stream(
+    network: GPT,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    max_new_tokens: int,
+    stop: int | None,
+    generator: torch.Generator,
+) -> Iterator[int]:
+    device = network.embedding.weight.device
     context = network.config.context
     seen = list(prompt)[-context:]
     cache = KeyValueCache()
     fresh = seen
-    written: list[int] = []
-    while len(written) < max_new_tokens:
+    for _ in range(max_new_tokens):
         if cache.length + len(fresh) > context:
             cache, fresh = KeyValueCache(), seen[-(context // 2) :]
-        logits = network(torch.tensor([fresh]), cache=cache)[0, -1]
-        token = _pick(logits, temperature, top_p, generator)
+        hidden_D = network.hidden(torch.tensor([fresh], device=device), cache)[0, -1]
+        token = pick(network.logits(hidden_D), sampling, generator)
         if token == stop:
-            break
-        written.append(token)
+            return
+        yield token
         seen.append(token)
         fresh = [token]
-    return written
-
-
-def _pick(logits_V: Tensor, temperature: float, top_p: float, generator: torch.Generator) -> int:
-    if temperature == 0.0:
-        return int(logits_V.argmax())
-    probability, order = (logits_V.double() / temperature).softmax(dim=0).sort(descending=True, stable=True)
-    before = probability.cumsum(dim=0) - probability
-    kept = probability.masked_fill(before >= top_p, 0.0) if top_p < 1.0 else probability
-    if not bool(kept.any()):
-        return int(order[0])
-    return int(order[torch.multinomial(kept, 1, generator=generator)])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import T5Config
-from model.blocks import Block, Sight, largest_magnitude, make_norm
+from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
 from model.initialisation import initialise_t5
 from model.positions import DISTANCE_BUCKETS, distance_bias
 
@@ -51,16 +51,25 @@ class T5(nn.Module):
         return self._dropped(self.encoder_norm(x_BTD))
 
     def decode(
-        self, inputs_BU: Tensor, encoded_BTD: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None
+        self,
+        inputs_BU: Tensor,
+        encoded_BTD: Tensor,
+        is_token_BT: Tensor,
+        heat: list[Tensor] | None = None,
+        cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """The decoder's stream f32[B, U, D] behind its last norm; `encoded_BTD` and `is_token_BT` are the encoder's."""
-        length = inputs_BU.shape[1]
-        bias = distance_bias(self.embedding_decoder_distances, range(length), length, both_ways=False)
-        before = torch.ones(length, length, dtype=torch.bool, device=inputs_BU.device).tril()
+        """The decoder's stream f32[B, U, D] behind its last norm; `encoded_BTD` and `is_token_BT` are the encoder's.
+
+        With a cache the inputs follow those that it has seen, which must have met the same encoder's.
+        """
+        begin = cache.length if cache is not None else 0
+        end = begin + inputs_BU.shape[1]
+        bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, both_ways=False)
+        before = torch.ones(end - begin, end, dtype=torch.bool, device=inputs_BU.device).tril(begin)
         sight = Sight(bias.masked_fill(~before, -torch.inf))
         x_BUD = self._embedded(inputs_BU, heat)
         for block in self.decoder_blocks:
-            x_BUD = block(x_BUD, sight, encoded_BSD=encoded_BTD, encoded_mask=is_token_BT[:, None, None, :])
+            x_BUD = block(x_BUD, sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
             if heat is not None:
                 heat.append(largest_magnitude(x_BUD))
         return self._dropped(self.decoder_norm(x_BUD))

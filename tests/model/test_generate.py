@@ -1,11 +1,15 @@
 """Generation: the same seed, the same text; greedy, nucleus, and a context that is full."""
 
+import time
+
 import pytest
 import torch
 
-from model.config import GPTConfig
+from model.architecture import GPTConfig
+from model.blocks import KeyValueCache
 from model.errors import InputError
-from model.generate import generate_tokens
+from model.generate import generate_tokens, stream_tokens
+from model.sampling import Sampling
 from model.transformer import GPT
 
 
@@ -64,3 +68,35 @@ def test_impossible_settings_are_refused(network: GPT, wrong: dict[str, float]) 
         generate_tokens(network, [1], max_new_tokens=1, **wrong)
     with pytest.raises(InputError, match="at least one token"):
         generate_tokens(network, [], max_new_tokens=1)
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned", "relative"])
+def test_logits_with_the_cache_are_those_without_it(positions: str) -> None:
+    config = GPTConfig.model_validate(
+        {"vocab_size": 30, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.4, "positions": positions}
+    )
+    network = GPT(config).initialise(3).eval()
+    tokens = torch.randint(0, 30, (3, 12), generator=torch.Generator().manual_seed(2))
+    cache = KeyValueCache()
+    parts = [network(part, cache=cache) for part in tokens.split([5, 1, 1, 4, 1], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), network(tokens), atol=1e-5, rtol=1e-5)
+
+
+def test_tokens_come_one_by_one_and_samples_of_a_seed_differ(network: GPT) -> None:
+    whole = generate_tokens(network, [1, 2], max_new_tokens=9, top_k=12, seed=5)
+    streamed = stream_tokens(network, [1, 2], Sampling(top_k=12, seed=5), max_new_tokens=9)
+    assert [next(streamed), next(streamed)] == whole[:2]
+    assert list(streamed) == whole[2:]
+    second = stream_tokens(network, [1, 2], Sampling(top_k=12, seed=5), max_new_tokens=9, sample=1)
+    assert list(second) != whole
+
+
+def test_the_cache_saves_time() -> None:
+    network = GPT(GPTConfig(vocab_size=30, context=128, layers=3, heads=2, width=64)).initialise(1).eval()
+    started = time.process_time()
+    written = generate_tokens(network, [1], max_new_tokens=120, temperature=0)
+    cached = time.process_time() - started
+    started = time.process_time()
+    with torch.inference_mode():
+        assert greedy_without_cache(network, [1], 120) == written
+    assert cached < time.process_time() - started
