@@ -10,18 +10,42 @@ from model.strict import Strict
 
 
 class OptimizerConfig(Strict):
-    """AdamW with decoupled weight decay on matrices only."""
+    """What becomes of a gradient: a step, with decay of matrices apart from it."""
 
+    kind: Literal["adamw", "lamb", "sgd", "muon"] = "adamw"
+    """`adamw`; `lamb`, which scales AdamW's step of each matrix to its length, for batches of tens of thousands of rows
+    (You et al. 2020); `sgd` with momentum, whose rate is ten to a hundred times AdamW's; `muon` for the matrices within
+    blocks, at AdamW's rate, and AdamW for all else (Jordan et al. 2024). `lamb` and `muon` need whole matrices, which
+    ZeRO cuts up."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """Decay of the first moment."""
+    """Decay of the first moment; `sgd` has none."""
     beta2: float = Field(default=0.95, ge=0, lt=1)
-    """Decay of the second moment (0.95: OPT-175B, GPT-3)."""
+    """Decay of the second moment (0.95: OPT-175B, GPT-3); `sgd` has none."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the root of the second moment."""
+    momentum: float = Field(default=0.95, ge=0, lt=1)
+    """`sgd`, `muon`: what is left of the sum of earlier gradients."""
+    nesterov: bool = True
+    """`sgd`, `muon`: whether the step looks ahead along the momentum."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Decay of matrices per unit of learning rate; norms, biases and the embedding are not decayed."""
-    clip_norm: float = Field(default=1.0, gt=0)
-    """Largest gradient norm; a longer gradient is scaled down to it."""
+    l1: float = Field(default=0.0, ge=0)
+    """Penalty in the loss: this times the sum of the magnitudes of the matrices that are decayed. The loss that is told
+    leaves penalties out."""
+    l2: float = Field(default=0.0, ge=0)
+    """Penalty in the loss: half of this times the sum of squares. Unlike `weight_decay` it is part of the gradient, is
+    clipped, and goes through Adam's division."""
+
+
+class ClipConfig(Strict):
+    """The largest gradient norm, as a function of the share of tokens read; a longer gradient is scaled down to it."""
+
+    max_norm: float = Field(default=1.0, gt=0)
+    """The limit (1: GPT-3, OPT-175B)."""
+    early_norm: float = Field(default=0.3, gt=0)
+    """The limit before `early_share` (0.3: OPT-175B's, after its first instabilities)."""
+    early_share: float = Field(default=0.0, ge=0, le=1)
+    """Share of all tokens over which `early_norm` holds."""
 
 
 class ScheduleConfig(Strict):
@@ -81,6 +105,8 @@ class TrainConfig(Strict):
     it is larger than that."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
+    clip: ClipConfig = ClipConfig()
+    """Limit of the gradient's norm over the run."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
     new_rows: NewRows = "mean"
@@ -113,6 +139,21 @@ class TrainConfig(Strict):
                 " stage 0 writes a NaN gradient into the weights. Leave zero_stage out and choose engine = native"
             )
         return stage
+
+    @model_validator(mode="after")
+    def _zero_can_do_the_optimizer(self) -> "TrainConfig":
+        if self.engine == "deepspeed" and self.optimizer.kind in ("lamb", "muon"):
+            raise ValueError(
+                f"optimizer.kind {self.optimizer.kind} looks at whole matrices, and ZeRO cuts all weights into one"
+                f" vector a rank, so that no rank has any. Set engine = native, or optimizer.kind = adamw or sgd"
+            )
+        if self.engine == "deepspeed" and self.zero_stage == 3 and (self.optimizer.l1 or self.optimizer.l2):
+            raise ValueError(
+                "penalties l1 and l2 look at all weights outside the network's modules, where ZeRO stage 3 has none."
+                " Set zero_stage = 1 or 2, or engine = native, or use optimizer.weight_decay, which each rank applies"
+                " to its own part"
+            )
+        return self
 
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> "TrainConfig":

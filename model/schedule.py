@@ -1,11 +1,32 @@
-"""The learning rate as a pure function of the share of tokens read: the data clock, not a step counter.
+"""Learning rate and clipping as pure functions of the share of tokens read: the data clock, not a step counter.
 
 Steps that are skipped move the clock too, so what a token meets depends on its place in ORDER alone.
 """
 
 import math
+from dataclasses import dataclass
 
-from model.config import ScheduleConfig
+from model.config import ClipConfig, ScheduleConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What the data clock says of a step."""
+
+    lr: float
+    """Learning rate."""
+    max_norm: float
+    """Largest norm of the gradient; a longer one is scaled down to it."""
+
+
+def pace(share: float, config: TrainConfig) -> Pace:
+    """How the step goes after which `share` (0 to 1) of all tokens have been read."""
+    return Pace(learning_rate(share, config.schedule), clip_norm(share, config.clip))
+
+
+def clip_norm(share: float, config: ClipConfig) -> float:
+    """The largest norm of a gradient; a step that ends at `early_share` still belongs to the early part."""
+    return config.early_norm if config.early_share and share <= config.early_share else config.max_norm
 
 
 def learning_rate(share: float, config: ScheduleConfig) -> float:

@@ -18,7 +18,7 @@ from flows.recipe import MIXTURE_KEYS
 from flows.survey.folder import ROOT_GROUP, FolderSurvey, SourceFound
 from flows.survey.sizes import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.wording import compact, size
-from model.config import GPTConfig, OptimizerConfig, ScheduleConfig
+from model.config import ClipConfig, GPTConfig, OptimizerConfig, ScheduleConfig
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
@@ -46,6 +46,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("train", TrainStageConfig),
     ("train.model", GPTConfig),
     ("train.optimizer", OptimizerConfig),
+    ("train.clip", ClipConfig),
     ("train.schedule", ScheduleConfig),
     ("evaluate", EvaluateConfig),
 )

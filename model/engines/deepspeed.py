@@ -24,7 +24,7 @@ from model.block_shape import is_gated
 from model.config import TrainerRun
 from model.engine import StepResult
 from model.objective import next_token_nats
-from model.optimizer import make_optimizer
+from model.optimizers import make_optimizer
 from model.ranks import Ranks
 from model.transformer import GPT
 
@@ -62,12 +62,14 @@ class DeepSpeedEngine:
         os.environ["LOCAL_RANK"] = str(ranks.rank)
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
         objective = _Objective(network, run.eos)
+        optimizer = make_optimizer(network, run.train.optimizer)
+        assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"
         # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
         self._zero: Any
         self._engine, self._zero, _, _ = deepspeed.initialize(
             model=objective,
             # One of PyTorch: DeepSpeed's own AdamW is compiled on first use too.
-            optimizer=make_optimizer(network, run.train.optimizer),
+            optimizer=optimizer,
             config=_configuration(run, ranks),
             dist_init_required=False,
         )
@@ -140,7 +142,7 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
     vectors = max(hidden, 3 * run.model.width)
     return {
         "train_micro_batch_size_per_gpu": min(run.train.micro_batch_rows, run.train.batch_rows // ranks.size),
-        "gradient_clipping": run.train.optimizer.clip_norm,
+        "gradient_clipping": run.train.clip.max_norm,
         "steps_per_print": None,
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": {

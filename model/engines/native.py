@@ -9,11 +9,9 @@ from model.batch import share_of
 from model.config import TrainerRun
 from model.engine import StepResult
 from model.objective import next_token_nats
-from model.optimizer import make_optimizer
+from model.optimizers import make_optimizer, remembered
 from model.ranks import Ranks
 from model.transformer import GPT
-
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class NativeEngine:
@@ -51,9 +49,9 @@ class NativeEngine:
         grad_norm = float(torch.nn.utils.get_total_norm(gradients))
         applied = math.isfinite(mean_loss) and math.isfinite(grad_norm)
         if applied:
-            if grad_norm > self._config.optimizer.clip_norm:
+            if grad_norm > self._config.clip.max_norm:
                 torch.nn.utils.clip_grads_with_norm_(
-                    self.network.parameters(), self._config.optimizer.clip_norm, torch.tensor(grad_norm)
+                    self.network.parameters(), self._config.clip.max_norm, torch.tensor(grad_norm)
                 )
             for group in self.optimizer.param_groups:
                 group["lr"] = lr
@@ -74,17 +72,16 @@ class NativeEngine:
         return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """AdamW's moments, as `parameter|moment`; the same on every rank."""
+        """The optimizer's moments, as `parameter|moment`; the same on every rank."""
         return {
-            f"{name}|{moment}": self.optimizer.state[parameter][moment].detach().contiguous()
+            f"{name}|{moment}": value.detach().contiguous()
             for name, parameter in self.network.named_parameters()
-            for moment in _MOMENTS
-            if parameter in self.optimizer.state
+            for moment, value in remembered(self.optimizer, parameter).items()
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
         """Take back the moments."""
-        for name, parameter in self.network.named_parameters():
-            moments = {moment: state[f"{name}|{moment}"] for moment in _MOMENTS if f"{name}|{moment}" in state}
-            if moments:
-                self.optimizer.state[parameter] = moments
+        parameters = dict(self.network.named_parameters())
+        for key, value in state.items():
+            name, _, moment = key.rpartition("|")
+            self.optimizer.state[parameters[name]][moment] = value

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from model.config import OptimizerConfig, TrainerRun
+from model.config import ClipConfig, OptimizerConfig, TrainerRun
 from model.engines.native import NativeEngine
 from model.ranks import ALONE
 from model.transformer import GPT
@@ -60,8 +60,8 @@ def test_a_non_finite_gradient_changes_nothing(make_run, tokens: torch.Tensor) -
 
 
 def test_a_long_gradient_is_cut_to_the_clip_norm(make_run, tokens: torch.Tensor) -> None:
-    optimizer = OptimizerConfig(clip_norm=1e-3, weight_decay=0.0)
-    engine = engine_of(make_run(), optimizer=optimizer)
+    optimizer = OptimizerConfig(weight_decay=0.0)
+    engine = engine_of(make_run(), optimizer=optimizer, clip=ClipConfig(max_norm=1e-3))
     done = engine.step(tokens, NO_START, 0.0)
     assert done.grad_norm > 0.1
     squares = sum(float((s["exp_avg"] / (1 - optimizer.beta1)).pow(2).sum()) for s in engine.optimizer.state.values())

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from model.config import OptimizerConfig, StartingModel, TrainerRun
 from model.errors import InputError, IntegrityError, RecipeError
-from model.optimizer import make_optimizer
+from model.optimizers import make_optimizer
 from model.start import starting_network
 from model.training import train
 from model.weights import load_model
