@@ -1,0 +1,131 @@
+"""A GPT goes on, a T5 fills holes or goes on, a BERT fills holes: through the command, from a folder with its words."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.generation import decoded
+from flows.holes import Holes
+from flows.trained import write_vocabulary
+from model.architecture import BERTConfig, GPTConfig, T5Config
+from model.networks import make_network
+from model.weights import save_model
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training import train_pieces
+
+SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
+SENTENCE = "the cat sat on a mat while some other dog ran far away from that old house near our green river"
+WORDS = SENTENCE.split()
+TEXTS = [" ".join(WORDS[(a * b) % len(WORDS)] for b in range(1, 12)) + "." for a in range(1, 60)]
+SIZES = {"layers": 1, "heads": 2, "width": 16}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    config = VocabConfig.model_validate({"vocab_size": 400, "special_tokens": SPECIAL, "sentinels": 3})
+    return Tokenizer(train_pieces(TEXTS, config))
+
+
+@pytest.fixture
+def model(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Path]:
+    """The folder of a network that was never trained, with its vocabulary."""
+
+    def make(config: type[GPTConfig] | type[BERTConfig] | type[T5Config], **description: object) -> Path:
+        chosen = config.model_validate({"vocab_size": tokenizer.vocab_size, "context": 32} | SIZES)
+        weights = make_network(chosen).initialise(2).state_dict()
+        save_model(tmp_path, chosen, weights, {"tokenizer_digest": tokenizer.digest, **description})
+        write_vocabulary(tmp_path, tokenizer)
+        return tmp_path
+
+    return make
+
+
+def generate(folder: Path, *words: str) -> Result:
+    return CliRunner().invoke(app, ["generate", str(folder), *words])
+
+
+def test_a_gpt_writes_several_texts_of_one_seed(model: Callable[..., Path]) -> None:
+    folder = model(GPTConfig)
+    told = generate(folder, "--prompt", "the cat", "--tokens", "8", "--samples", "3", "--top-k", "40")
+    parts = re.split(r"^\[\d\]\n", told.stdout, flags=re.MULTILINE)
+    assert [part[:7] for part in parts] == ["", "the cat", "the cat", "the cat"]
+    assert len(set(parts)) == 4
+    found = json.loads(generate(folder, "--prompt", "the cat", "--tokens", "8", "--top-k", "40", "--json").stdout)
+    assert parts[1] == f"the cat{found['text']}\n"
+
+
+def test_a_t5_fills_holes_and_goes_on(model: Callable[..., Path]) -> None:
+    folder = model(T5Config)
+    prompt = "the ___ sat on <extra_id_0> mat."
+    found = json.loads(generate(folder, "--prompt", prompt, "--tokens", "3", "--json").stdout)
+    assert len(found["holes"]) == 2
+    assert re.fullmatch(r"the.+ sat on.+ mat\.", found["text"], re.DOTALL)
+    on = generate(folder, "--prompt", "the cat", "--tokens", "3", "--seed", "5").stdout
+    assert on.startswith("the cat")
+    assert len(on.strip()) > len("the cat")
+
+
+def test_a_fine_tuned_t5_answers_without_the_prompt(model: Callable[..., Path]) -> None:
+    told = generate(model(T5Config, finetuned={}), "--prompt", "question: the cat?", "--tokens", "5")
+    assert told.exit_code == 0
+    assert "question" not in told.stdout
+
+
+def test_a_bert_fills_holes_and_tells_what_else_it_thought_of(model: Callable[..., Path]) -> None:
+    folder = model(BERTConfig)
+    told = generate(folder, "--prompt", "the ___ sat on [MASK] mat.", "--temperature", "0")
+    assert re.fullmatch(r"the \S+ sat on \S+ mat\.\n", told.stdout)
+    assert told.stderr.count("hole ") == 2
+    found = json.loads(generate(folder, "--prompt", "___ cat", "--temperature", "0", "--json").stdout)
+    (hole,) = found["holes"]
+    assert found["text"] == f"{hole['text']} cat"
+    assert hole["likeliest"][0] == {"text": hole["text"], "probability": hole["probability"]}
+    assert len(hole["likeliest"]) == 5
+
+
+def test_a_bert_without_a_hole_says_what_to_write(model: Callable[..., Path]) -> None:
+    told = generate(model(BERTConfig), "--prompt", "the cat")
+    assert told.exit_code == 3
+    assert "write ___ or [MASK]" in told.stderr
+    tuned = generate(model(BERTConfig, finetuned={}), "--prompt", "the ___")
+    assert tuned.exit_code == 3
+    assert "bessemer predict" in tuned.stderr
+
+
+def test_a_folder_with_half_a_vocabulary_is_refused(model: Callable[..., Path]) -> None:
+    folder = model(GPTConfig)
+    (folder / "tokenizer.model").unlink()
+    told = generate(folder, "--prompt", "the cat")
+    assert told.exit_code == 3
+    assert "0 vocabularies" in told.stderr
+
+
+def test_a_blank_before_a_hole_belongs_to_its_filling(tokenizer: Tokenizer) -> None:
+    holes = Holes.in_text("the ___ sat un___able")
+    ids, places = holes.encoded(tokenizer, [tokenizer.mask] * 2)
+    assert [ids[place] for place in places] == [tokenizer.mask] * 2
+    assert tokenizer.decode_bytes(ids[: places[0]]) == b"the"
+    assert tokenizer.decode_bytes(ids[places[0] + 1 : places[1]]) == b" sat un"
+    after_blank, inside = holes.allowed(tokenizer, tokenizer.vocab_size)
+    pieces = tokenizer.piece_bytes
+    assert {pieces[i][:1] for i in after_blank.nonzero().flatten()} == {b" "}
+    assert b" " not in {pieces[i][:1] for i in inside.nonzero().flatten()}
+    assert not after_blank[list(tokenizer.special)].any()
+    assert not inside[list(tokenizer.special)].any()
+    assert holes.filled(tokenizer, [" cat", "ask"]) == "the cat sat unaskable"
+    assert Holes.in_text("___ sat").filled(tokenizer, [" A cat"]) == "A cat sat"
+
+
+def test_text_is_told_in_whole_characters() -> None:
+    written = [bytes([byte]) for byte in "aé中b".encode()]
+    parts = list(decoded(iter(range(7)), lambda ids: b"".join(written[i] for i in ids).decode(errors="replace")))
+    assert parts == ["a", "é", "中", "b"]
+    cut = list(decoded(iter(range(5)), lambda ids: b"".join(written[i] for i in ids).decode(errors="replace")))
+    assert "".join(cut) == "aé\ufffd"
