@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from model.architecture import BERTConfig
 from model.blocks import Block, Sight, activated, largest_magnitude, make_norm
 from model.initialisation import initialise_gaussian
+from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
 class BERT(nn.Module):
@@ -18,6 +19,7 @@ class BERT(nn.Module):
     def __init__(self, config: BERTConfig) -> None:
         super().__init__()
         self.config = config
+        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.embedding_positions = nn.Embedding(config.context, config.width)
         self.embedding_types = nn.Embedding(2, config.width)
@@ -63,7 +65,7 @@ class BERT(nn.Module):
         network's arithmetic once more."""
         found_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
         found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation))
-        return F.linear(found_BMD, self.embedding.weight, self.masked_head_bias)
+        return F.linear(self.vocabulary.read(found_BMD), self.embedding.weight, self.masked_head_bias)
 
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
         """Logits f32[B, 2] that the second stretch does not follow the first, and that it does, read from [CLS]."""

@@ -26,6 +26,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    group: torch.distributed.ProcessGroup | None = None
+    """Which of all processes these are; all of them by default."""
 
     @property
     def is_first(self) -> bool:
@@ -35,13 +37,13 @@ class Ranks:
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up a tensor over all ranks, in place."""
         if self.size > 1:
-            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM)
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM, self.group)
         return tensor
 
     def max_(self, tensor: Tensor) -> Tensor:
         """Largest of each element over all ranks, in place."""
         if self.size > 1:
-            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX)
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self.group)
         return tensor
 
     def any(self, flag: bool) -> bool:
@@ -51,7 +53,7 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until all ranks have come here."""
         if self.size > 1:
-            torch.distributed.barrier()
+            torch.distributed.barrier(self.group)
 
 
 ALONE = Ranks()

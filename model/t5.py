@@ -12,6 +12,7 @@ from model.architecture import T5Config
 from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
 from model.initialisation import initialise_t5
 from model.positions import DISTANCE_BUCKETS, distance_bias
+from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
 class T5(nn.Module):
@@ -20,6 +21,7 @@ class T5(nn.Module):
     def __init__(self, config: T5Config) -> None:
         super().__init__()
         self.config = config
+        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
         encoder, decoder = config.block(decoder=False), config.block(decoder=True)
         self.embedding = nn.Embedding(config.vocab_size, config.width)
         self.embedding_encoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
@@ -76,6 +78,7 @@ class T5(nn.Module):
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
+        hidden_XD = self.vocabulary.read(hidden_XD)
         if self.head is not None:
             return self.head(hidden_XD)
         return F.linear(hidden_XD * self.config.width**-0.5, self.embedding.weight)
