@@ -23,7 +23,7 @@ import torch
 from model.config import GPTConfig, TrainConfig, TrainerRun
 from model.data import SequenceReader
 from model.engines.native import NativeEngine
-from model.loader import CausalLoader, MaskedLoader, SpanLoader
+from model.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoader
 from model.ranks import ALONE
 from model.row_format import Objective, RowFormat
 from model.schema import ORDER, sequences_schema
@@ -121,11 +121,11 @@ def training(attend_within_documents: bool) -> float:
     # A document every hundred tokens.
     tokens[:, ::100] = EOS
     starts = torch.zeros(DEMO_ROWS, dtype=torch.int64)
-    engine.step(tokens, starts, 1e-3)
+    engine.step(CausalBatch(tokens, starts), 1e-3)
     seconds = []
     for _ in range(STEPS):
         began = time.process_time()
-        engine.step(tokens, starts, 1e-3)
+        engine.step(CausalBatch(tokens, starts), 1e-3)
         seconds.append(time.process_time() - began)
     return DEMO_ROWS * DEMO.context / min(seconds)
 

@@ -1,9 +1,11 @@
 """Rows, tokenizer and network must agree before a step is made; each contradiction names who and the cure."""
 
+from model.architecture import OBJECTIVE_OF, BERTConfig, GPTConfig
 from model.config import TrainerRun
 from model.data import SequenceReader
 from model.errors import InputError
 from model.row_format import RowFormat
+from model.span_lengths import raw_length
 
 
 def check_rows(data: SequenceReader, run: TrainerRun) -> None:
@@ -13,21 +15,35 @@ def check_rows(data: SequenceReader, run: TrainerRun) -> None:
     """
     if data.row_format is not None:
         _check_format(data.row_format, run)
-    if data.row_length != run.model.context + 1:
+    needed = _row_length(data.row_format, run)
+    if data.row_length != needed:
         raise InputError(
-            f"sequences have rows of {data.row_length} tokens, but a model of context {run.model.context} needs"
-            f" {run.model.context + 1}. Leave chunk.row_length out; train.model.context decides it. Run again from"
-            f" chunk."
+            f"sequences have rows of {data.row_length} tokens, but a {run.model.architecture} of context"
+            f" {run.model.context} needs {needed}. Leave chunk.row_length and chunk.input_length out;"
+            f" train.model.context decides them. Run again from chunk."
         )
     if data.positions == 0:
         raise InputError(f"{run.order} asks for no row at all; there is nothing to train on. Look at chunk's report.")
 
 
+def _row_length(rows: RowFormat | None, run: TrainerRun) -> int:
+    context = run.model.context
+    if isinstance(run.model, GPTConfig):
+        return context + 1
+    if isinstance(run.model, BERTConfig):
+        return context
+    if rows is None:
+        return raw_length(context)
+    return raw_length(context, rows.noise_density, rows.mean_noise_span)
+
+
 def _check_format(rows: RowFormat, run: TrainerRun) -> None:
-    if rows.objective != "causal_lm":
+    objective = OBJECTIVE_OF[run.model.architecture]
+    if rows.objective != objective:
         raise InputError(
-            f"the sequences were laid out for {rows.objective}, and the network (gpt) is trained on causal_lm alone."
-            f" Leave chunk.objective out, and run again from chunk."
+            f"the sequences were laid out for {rows.objective}, and the network ({run.model.architecture}) is trained"
+            f' on {objective}. Set chunk.objective = "{objective}" and run again from chunk, or choose another'
+            f" train.model.architecture."
         )
     if rows.tokenizer_digest != run.tokenizer_digest:
         raise InputError(

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.architecture import GPTConfig
+from model.architecture import GPTConfig, NetworkConfig
 from model.strict import Strict
 
 
@@ -46,6 +46,26 @@ class ClipConfig(Strict):
     """The limit before `early_share` (0.3: OPT-175B's, after its first instabilities)."""
     early_share: float = Field(default=0.0, ge=0, le=1)
     """Share of all tokens over which `early_norm` holds."""
+
+
+class BatchWarmupConfig(Strict):
+    """Smaller batches at the beginning, as a function of the rows read so far."""
+
+    start_rows: int = Field(default=1, ge=1)
+    """Rows of the first step."""
+    step_rows: int = Field(default=1, ge=1)
+    """Rows by which the batch grows at a time, in even strides, up to `batch_rows`."""
+    share: float = Field(default=0.0, ge=0, le=1)
+    """Share of all rows over which the batch grows; 0: all steps read `batch_rows`."""
+
+
+class LengthWarmupConfig(Strict):
+    """Shorter rows at the beginning: each is cut into pieces, and all its tokens are read all the same."""
+
+    start_length: int = Field(default=64, ge=1)
+    """Tokens of the first pieces; the length doubles up to the model's context."""
+    share: float = Field(default=0.0, ge=0, le=1)
+    """Share of all rows over which the length grows; 0: all rows are read whole."""
 
 
 class ScheduleConfig(Strict):
@@ -109,6 +129,10 @@ class TrainConfig(Strict):
     """Limit of the gradient's norm over the run."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
+    batch_warmup: BatchWarmupConfig = BatchWarmupConfig()
+    """Rows of a step over the run."""
+    length_warmup: LengthWarmupConfig = LengthWarmupConfig()
+    """Length of rows over the run; of a `gpt` alone."""
     new_rows: NewRows = "mean"
     """How the rows of an extended vocabulary start in a trained model: `mean` of the rows with which the model's own
     vocabulary wrote the same bytes, `mean_noise` with Gaussian noise besides, `random` as in a fresh network. `mean`
@@ -116,6 +140,9 @@ class TrainConfig(Strict):
     trainable: Literal["all", "new_rows"] = "all"
     """What learns: `all` weights, or only the `new_rows` of an extended vocabulary while the rest stays bit for bit as
     it was (BELLE's first phase). A second run from the result then trains all."""
+    masked_share: float = Field(default=0.15, gt=0, lt=1)
+    """Share of a row's tokens that are hidden from a `bert`, anew in each epoch: 80% of them as [MASK], 10% as another
+    token, 10% as they are (Devlin et al. 2019)."""
     dtype: Literal["float32"] = "float32"
     """Type of weights and arithmetic."""
     threads: int = Field(default=2, ge=1, le=1024)
@@ -169,6 +196,22 @@ class TrainConfig(Strict):
             )
         return self
 
+    @model_validator(mode="after")
+    def _batches_grow_to_the_whole(self) -> "TrainConfig":
+        grows = self.batch_warmup
+        if not grows.share:
+            return self
+        missing = self.batch_rows - grows.start_rows
+        if missing <= 0 or missing % grows.step_rows:
+            raise ValueError(
+                f"batch_warmup.start_rows {grows.start_rows} and whole strides of step_rows {grows.step_rows} do not"
+                f" lead to batch_rows {self.batch_rows}"
+            )
+        for name in ("start_rows", "step_rows"):
+            if getattr(grows, name) % self.ranks:
+                raise ValueError(f"ranks {self.ranks} does not divide batch_warmup.{name} {getattr(grows, name)}")
+        return self
+
 
 class StartingModel(Strict):
     """A trained model to start from, and what its vocabulary has become."""
@@ -182,12 +225,30 @@ class StartingModel(Strict):
     tokenizer wrote the same bytes (`base_ids`); none where the tokenizer is the same."""
 
 
-def check_warmup(model: GPTConfig, schedule: ScheduleConfig) -> None:
+def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:
     """Raises ValueError for a warm-up beside T-Fixup, whose point is to need none (Huang et al. 2020)."""
-    if model.init == "t_fixup" and schedule.warmup_share:
+    if isinstance(model, GPTConfig) and model.init == "t_fixup" and schedule.warmup_share:
         raise ValueError(
             f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share:g}.'
             f" Set schedule.warmup_share = 0, or another init"
+        )
+
+
+def check_lengths(model: NetworkConfig, warmup: LengthWarmupConfig) -> None:
+    """Raises ValueError where rows cannot grow from the length that is asked for to the model's context."""
+    if not warmup.share:
+        return
+    if model.architecture != "gpt":
+        raise ValueError(
+            f"length_warmup.share is {warmup.share:g}, and rows of a {model.architecture} mean something as a whole:"
+            f" two stretches to compare, holes and what fills them. No piece of one is a row. Train on shorter rows"
+            f" first and on long ones from that model (train.base_model), as BERT was, or leave length_warmup out"
+        )
+    pieces, left = divmod(model.context, warmup.start_length)
+    if left or pieces & (pieces - 1) or not pieces:
+        raise ValueError(
+            f"length_warmup.start_length {warmup.start_length} does not double up to model.context {model.context};"
+            f" choose the context divided by 2, 4, 8 and so on"
         )
 
 
@@ -206,7 +267,7 @@ class TrainerRun(Strict):
     """Token id that closes every document; needed where attention stays within documents."""
     tokenizer_digest: str
     """Digest of the tokenizer that made the sequences; travels into every checkpoint and export."""
-    model: GPTConfig
+    model: NetworkConfig
     """The network."""
     train: TrainConfig
     """The training."""
@@ -216,11 +277,12 @@ class TrainerRun(Strict):
     @model_validator(mode="after")
     def _t_fixup_needs_no_warmup(self) -> "TrainerRun":
         check_warmup(self.model, self.train.schedule)
+        check_lengths(self.model, self.train.length_warmup)
         return self
 
     @model_validator(mode="after")
     def _documents_have_borders(self) -> "TrainerRun":
-        if self.model.attend_within_documents and self.eos is None:
+        if isinstance(self.model, GPTConfig) and self.model.attend_within_documents and self.eos is None:
             raise ValueError("model.attend_within_documents needs eos, the token that closes every document")
         return self
 
@@ -228,4 +290,8 @@ class TrainerRun(Strict):
     def _new_rows_have_a_base(self) -> "TrainerRun":
         if self.train.trainable == "new_rows" and self.base is None:
             raise ValueError("train.trainable = new_rows needs a trained model whose vocabulary was extended")
+        if self.train.trainable == "new_rows" and not isinstance(self.model, GPTConfig):
+            raise ValueError(
+                f"train.trainable = new_rows is there for gpt alone, and the model is a {self.model.architecture}"
+            )
         return self

@@ -31,11 +31,12 @@ class Rows:
 class SequenceReader:
     """Rows of all sequence files, addressed through ORDER; holds maps, not data.
 
-    Its whole state is the position in ORDER. Raises InputError for rows of unequal length or format, or an order that
-    names a row which is not there.
+    Its whole state is the position in ORDER. `vocab_size` is the reader's: rows are held against it as they are read.
+    Raises InputError for rows of unequal length or format, or an order that names a row which is not there.
     """
 
-    def __init__(self, sequences: Sequence[Path], order: Path) -> None:
+    def __init__(self, sequences: Sequence[Path], order: Path, vocab_size: int | None = None) -> None:
+        self._vocab_size = vocab_size
         tables = [open_table(path) for path in sequences]
         self._parts = [part for table in tables for part in _tokens(table)]
         lengths = {part.shape[1] for part in self._parts if len(part)}
@@ -60,7 +61,7 @@ class SequenceReader:
         return self._reads.num_rows
 
     def rows(self, begin: int, end: int) -> Rows:
-        """The rows at positions [begin, end) of ORDER."""
+        """The rows at positions [begin, end) of ORDER; InputError for a token beyond the vocabulary."""
         reads = self._reads.slice(begin, end - begin)
         rows = reads.column("row").to_numpy()
         tokens = np.empty((len(rows), self.row_length), dtype=np.int64)
@@ -68,6 +69,11 @@ class SequenceReader:
         for part in np.unique(part_of):
             mine = part_of == part
             tokens[mine] = self._parts[part][rows[mine] - self._first_row[part]]
+        if self._vocab_size is not None and tokens.size and tokens.max() >= self._vocab_size:
+            raise InputError(
+                f"positions {begin} to {end} of ORDER hold the token {tokens.max()}, but the model has"
+                f" {self._vocab_size} pieces. The sequences were made with another tokenizer; run again from chunk."
+            )
         return Rows(
             row_B=rows,
             epoch_B=reads.column("epoch").to_numpy().astype(np.int64),

@@ -1,20 +1,27 @@
 """What the training loop asks of an engine. `model/engines/` holds those that exist."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss in nats per counted token, gradient norm before clipping, thermometers; `applied` is False where the
-    loss or the gradient was not finite and the weights stayed as they were. The same on every rank."""
+    """What a step found. The same on every rank."""
 
     loss: float
+    """What was minimised: the sum of `losses`."""
+    losses: list[float]
+    """Of each term of the objective, nats per prediction that counts."""
+    accuracies: list[float]
+    """Of each term, share of the predictions that were right; empty where the objective does not look."""
     grad_norm: float
+    """Before clipping."""
     thermometers: list[float]
+    """Largest absolute value of each segment of the network."""
     applied: bool
+    """False where the loss or the gradient was not finite and the weights stayed as they were."""
 
 
 class Engine(Protocol):
@@ -23,8 +30,8 @@ class Engine(Protocol):
     optimizer_shards: int
     """Ranks that hold a part of the optimizer's state of their own: 1 where all hold the same, else all of them."""
 
-    def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
-        """One optimizer step on the rows of the whole batch, of which each rank computes its share."""
+    def step(self, batch: Any, lr: float) -> StepResult:
+        """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share."""
         ...
 
     def weights(self) -> dict[str, Tensor]:

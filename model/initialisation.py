@@ -8,6 +8,9 @@ from torch import nn
 from model.architecture import GPTConfig
 from model.block_shape import BlockShape
 
+EMBEDDING_STD = 1.0
+"""What the rows of T5's embedding start from."""
+
 
 @torch.no_grad()
 def initialise_gaussian(network: nn.Module, std: float, residual_std: float, generator: torch.Generator) -> None:
@@ -55,7 +58,7 @@ def initialise_t5(network: nn.Module, shape: BlockShape, generator: torch.Genera
         if "norm" in name:
             parameter.fill_(1.0)
         elif name == "embedding.weight":
-            parameter.normal_(0.0, 1.0, generator=generator)
+            parameter.normal_(0.0, EMBEDDING_STD, generator=generator)
         elif name.startswith("embedding"):
             parameter.normal_(0.0, shape.width**-0.5, generator=generator)
         else:

@@ -10,8 +10,14 @@ MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init")
 
 
 def check_same_shape(folder: Path, found: Strict, asked: Strict) -> None:
-    """Raise RecipeError where the network `found` in `folder` is not the one `asked` for, with all that is to be set;
-    both are of one kind."""
+    """Raise RecipeError where the network `found` in `folder` is not the one `asked` for; tells all that is to be
+    set."""
+    if type(found) is not type(asked):
+        has, wanted = (getattr(one, "architecture", "another network") for one in (found, asked))
+        raise RecipeError(
+            f"the model in {folder} is a {has}, and this run asks for a {wanted}. Set train.model.architecture ="
+            f' "{has}" and the rest of train.model as it was trained.'
+        )
     other = {
         name: getattr(found, name)
         for name in type(found).model_fields

@@ -53,9 +53,14 @@ METRICS = pa.schema(
         pa.field("lr", pa.float64(), nullable=False),
         pa.field("scale", pa.float64(), nullable=False),
         pa.field("thermometers", pa.list_(pa.float32()), nullable=False),
+        pa.field("masked_loss", pa.float64()),
+        pa.field("masked_accuracy", pa.float64()),
+        pa.field("next_loss", pa.float64()),
+        pa.field("next_accuracy", pa.float64()),
     ]
 )
-"""One row a step: tokens read so far, mean loss in nats per token, gradient norm before clipping."""
+"""One row a step: tokens read so far, mean loss in nats per token, gradient norm before clipping. For masked_lm the
+loss is that of hidden tokens plus that of sentence pairs; each stands in a column of its own, null for others."""
 
 PERF = pa.schema(
     [

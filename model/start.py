@@ -5,8 +5,12 @@ from typing import Any
 
 import torch
 
-from model.config import GPTConfig, StartingModel, TrainerRun
+from model.architecture import BERTConfig, T5Config
+from model.bert import BERT
+from model.config import StartingModel, TrainerRun
 from model.errors import InputError, RecipeError
+from model.initialisation import EMBEDDING_STD
+from model.networks import Network, make_network, read_network_config
 from model.new_rows import read_added_pieces, starting_rows
 from model.same_shape import check_same_shape
 from model.transformer import GPT
@@ -17,7 +21,7 @@ from model.weights import describe_model, load_model
 class Start:
     """A network, ready to be trained or to take a checkpoint's weights, and what there is to tell of its beginning."""
 
-    network: GPT
+    network: Network
     facts: dict[str, Any]
 
 
@@ -28,22 +32,23 @@ def starting_network(run: TrainerRun, *, resumes: bool) -> Start:
     """
     base = run.base
     if base is None:
-        network = GPT(run.model)
+        network = make_network(run.model)
         return Start(network if resumes else network.initialise(run.train.seed), {})
     old_rows = _rows_of(base, run)
     new_rows = run.model.vocab_size - old_rows
     alone = run.train.trainable == "new_rows"
-    network = GPT(run.model, new_rows if alone else 0)
+    network = make_network(run.model, new_rows if alone else 0)
     if alone:
+        assert isinstance(network, GPT), "the run was checked"
         network.train_new_rows_alone()
     return Start(network, {} if resumes else _take_over(network, base, run, old_rows))
 
 
 def _rows_of(base: StartingModel, run: TrainerRun) -> int:
     """Rows of the trained model's embedding; all else of its shape is the run's."""
-    found = GPTConfig.model_validate(describe_model(base.folder)["config"])
+    found = read_network_config(describe_model(base.folder)["config"])
     check_same_shape(base.folder, found, run.model)
-    if base.added_pieces is not None and not found.tied_head:
+    if base.added_pieces is not None and not isinstance(found, BERTConfig) and not found.tied_head:
         raise InputError(
             f"the model in {base.folder} has a head of its own (tied_head = false), and this run's vocabulary was"
             f" extended: how new rows of a head start is not provided for. Take a model whose head is its embedding, or"
@@ -69,23 +74,27 @@ def _rows_of(base: StartingModel, run: TrainerRun) -> int:
 
 
 @torch.no_grad()
-def _take_over(network: GPT, base: StartingModel, run: TrainerRun, old_rows: int) -> dict[str, Any]:
+def _take_over(network: Network, base: StartingModel, run: TrainerRun, old_rows: int) -> dict[str, Any]:
     trained = load_model(base.folder, base.tokenizer_digest)
     weights = trained.state_dict()
     table_VD = weights["embedding.weight"]
     facts: dict[str, Any] = {"weights": describe_model(base.folder)["weights_digest"]}
     if base.added_pieces is not None:
         base_ids = read_added_pieces(base.added_pieces, old_rows, run.model.vocab_size)
-        start = starting_rows(table_VD, base_ids, run.train.new_rows, run.train.seed, run.model.init_std)
+        std = EMBEDDING_STD if isinstance(run.model, T5Config) else run.model.init_std
+        start = starting_rows(table_VD, base_ids, run.train.new_rows, run.train.seed, std)
         facts |= {
             "new_rows": len(base_ids),
             "start": run.train.new_rows,
             "without_meaning": start.without_meaning,
         }
-        if network.new_rows is None:
+        if not isinstance(network, GPT) or network.new_rows is None:
             weights["embedding.weight"] = torch.cat((table_VD, start.rows_ND))
         else:
             weights["new_rows"] = start.rows_ND
+        if isinstance(network, BERT):
+            bias_V = weights["masked_head_bias"]
+            weights["masked_head_bias"] = torch.cat((bias_V, bias_V.new_zeros(len(base_ids))))
     network.load_state_dict(weights)
     return facts
 

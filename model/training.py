@@ -20,13 +20,13 @@ from model.config import TrainerRun
 from model.data import SequenceReader
 from model.dropout import seed_dropout
 from model.durable import digest_bytes, digest_file
-from model.engine import Engine
+from model.engine import Engine, StepResult
 from model.engines import make_engine
-from model.errors import Infra, InputError, Numerics
+from model.errors import Infra, Numerics
 from model.journal import Journal
 from model.link import Link
-from model.loader import CausalLoader
 from model.networks import flops_per_token, parameter_count, thermometer_names
+from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
 from model.schedule import learning_rate
 from model.start import starting_network, whole_table
@@ -60,7 +60,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
-    data = SequenceReader(run.sequences, run.order)
+    data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
     expected = _expected(run)
     damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
@@ -124,7 +124,8 @@ def _loop(
     expected: dict[str, Any],
 ) -> None:
     steps, rows = _steps(run, data), run.train.batch_rows
-    loader = CausalLoader(data)
+    objective = objective_of(run)
+    loader, row_tokens = objective.loader(data), objective.tokens_per_row(data.row_length)
     flops = flops_per_token(run.model)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
     while step < steps:
@@ -132,17 +133,11 @@ def _loop(
         begin, end = step * rows, min((step + 1) * rows, data.positions)
         lr = learning_rate(end / data.positions, run.train.schedule)
         batch = loader.batch(begin, end)
-        tokens_BL = batch.tokens_BL
-        if int(tokens_BL.max()) >= run.model.vocab_size:
-            raise InputError(
-                f"positions {begin} to {end} of ORDER hold the token {int(tokens_BL.max())}, but the model has"
-                f" {run.model.vocab_size} pieces. The sequences were made with another tokenizer; run again from chunk."
-            )
         if run.model.dropout:
             seed_dropout(run.train.seed, step, ranks.rank)
-        done = engine.step(tokens_BL, batch.loss_start_B, lr)
+        done = engine.step(batch, lr)
         nonfinite = 0 if done.applied else nonfinite + 1
-        tokens = end * run.model.context
+        tokens = end * row_tokens
         journal.add("steps", step=step, attempt=0, pos_start=begin, pos_end=end, applied=done.applied)
         journal.add(
             "metrics",
@@ -153,12 +148,13 @@ def _loop(
             lr=lr,
             scale=1.0,
             thermometers=done.thermometers,
+            **_by_term(objective.terms, done),
         )
         if not done.applied:
             journal.event(step, "skipped_step", "Numerics", range(begin, end), loss=str(done.loss))
             link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
         wall = time.monotonic() - began
-        speed = (end - begin) * run.model.context / wall
+        speed = (end - begin) * row_tokens / wall
         journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=_resident_bytes())
         step += 1
         link.beat()
@@ -183,6 +179,14 @@ def _loop(
             raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
 
 
+def _by_term(terms: tuple[str, ...], done: StepResult) -> dict[str, float | None]:
+    """Columns of METRICS for an objective of several terms."""
+    if len(terms) == 1:
+        return {"masked_loss": None, "masked_accuracy": None, "next_loss": None, "next_accuracy": None}
+    named = {f"{term}_loss": loss for term, loss in zip(terms, done.losses, strict=True)}
+    return {**named, **{f"{term}_accuracy": share for term, share in zip(terms, done.accuracies, strict=True)}}
+
+
 def _resident_bytes() -> int:
     statm = Path("/proc/self/statm")
     if statm.exists():
@@ -205,7 +209,7 @@ def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, j
         run.model,
         weights,
         {
-            "architecture": "gpt",
+            "architecture": run.model.architecture,
             "parameters": parameter_count(run.model),
             "flops_per_token": flops_per_token(run.model),
             "tokenizer_digest": run.tokenizer_digest,

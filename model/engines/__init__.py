@@ -8,8 +8,8 @@ from model.errors import RecipeError
 
 if TYPE_CHECKING:
     from model.engine import Engine
+    from model.networks import Network
     from model.ranks import Ranks
-    from model.transformer import GPT
 
 
 def check_engine(config: TrainConfig) -> None:
@@ -22,7 +22,7 @@ def check_engine(config: TrainConfig) -> None:
         )
 
 
-def make_engine(run: TrainerRun, network: "GPT", ranks: "Ranks") -> "Engine":
+def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
     """The engine that the run asks for, around a network whose weights are the same on every rank."""
     check_engine(run.train)
     if run.train.engine == "deepspeed":

@@ -9,6 +9,7 @@ import math
 import os
 import warnings
 from contextlib import nullcontext
+from dataclasses import fields
 from typing import Any
 
 # Which device to use is decided here; left alone, DeepSpeed looks for one and warns.
@@ -20,10 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from model.batch import share_of
+from model.bert import BERT
 from model.block_shape import is_gated
 from model.config import TrainerRun
 from model.engine import StepResult
-from model.objective import next_token_nats
+from model.engines.totals import Totals
+from model.networks import Network
+from model.objectives import Objective, Sums, objective_of
 from model.optimizers import make_optimizer
 from model.ranks import Ranks
 from model.transformer import GPT
@@ -33,23 +37,27 @@ BUCKET_ELEMENTS = 5_000_000
 
 
 class _Objective(nn.Module):
-    """The network with its loss as one module, since ZeRO-3 fetches weights where modules are called."""
+    """The network with its loss as one module, since ZeRO-3 fetches weights where modules are called.
 
-    def __init__(self, network: GPT, eos: int | None) -> None:
+    DeepSpeed looks into what goes in and comes out for tensors, and knows tuples but no dataclasses.
+    """
+
+    def __init__(self, network: Network, objective: Objective) -> None:
         super().__init__()
         self.network = network
-        self._eos = eos
+        self._objective = objective
 
-    def forward(self, inputs_BT: Tensor, targets_BT: Tensor) -> tuple[Tensor, Tensor]:
-        return next_token_nats(self.network, inputs_BT, targets_BT, self._eos)
+    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        sums = self._objective.sums(self.network, kind(*tensors))
+        return sums.nats, sums.right, sums.thermometers
 
 
 class DeepSpeedEngine:
     """ZeRO on CPU processes over gloo, float32. Needs a process group, of one rank too."""
 
-    def __init__(self, run: TrainerRun, network: GPT, ranks: Ranks) -> None:
+    def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
-        self._pad = run.pad
+        self._objective = objective_of(run)
         self._ranks = ranks
         self._network = network
         self._partitioned = run.train.zero_stage == 3
@@ -61,7 +69,7 @@ class DeepSpeedEngine:
         # DeepSpeed learns its place from its launcher's environment, and refuses to start without.
         os.environ["LOCAL_RANK"] = str(ranks.rank)
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-        objective = _Objective(network, run.eos)
+        objective = _Objective(network, self._objective)
         optimizer = make_optimizer(network, run.train.optimizer)
         assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"
         # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
@@ -75,37 +83,32 @@ class DeepSpeedEngine:
         )
         if self._partitioned:
             # The head is the embedding, so its weights are needed outside the module that owns them.
-            deepspeed.zero.register_external_parameter(objective, network.embedding.weight)
-            if network.new_rows is not None:
-                deepspeed.zero.register_external_parameter(objective, network.new_rows)
+            for parameter in _outside_of_modules(network):
+                deepspeed.zero.register_external_parameter(objective, parameter)
 
-    def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
+    def step(self, batch: Any, lr: float) -> StepResult:
         """As the native engine's, with ZeRO's exchanges."""
-        batch = share_of(self._ranks, tokens_BL, loss_start_B, self._pad, self._config.micro_batch_rows)
-        # DeepSpeed averages gradients over ranks, and ours are to add up.
-        share = self._ranks.size / batch.counted
-        loss_sum = 0.0
-        heat: Tensor | None = None
-        last = len(batch.micro_batches) - 1
-        for index, (inputs, targets) in enumerate(batch.micro_batches):
+        share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows)
+        totals = Totals()
+        last = len(share.micro_batches) - 1
+        for index, micro_batch in enumerate(share.micro_batches):
             self._engine.set_gradient_accumulation_boundary(index == last)
-            nats, segments = self._engine(inputs, targets)
-            local = float(nats.detach())
-            loss_sum += local
-            # ZeRO decides by the gradient alone, and a loss that is infinite can have a finite one. Made NaN, it
-            # reaches every rank through the norm, and every rank skips the step.
-            weight = share if math.isfinite(local) else math.nan
-            self._engine.backward(nats * weight, scale_wrt_gas=False)
-            heat = segments if heat is None else torch.maximum(heat, segments)
-        assert heat is not None, "a step needs rows"
-        mean_loss = float(self._ranks.sum_(torch.tensor(loss_sum, dtype=torch.float64))) / batch.counted
-        self._ranks.max_(heat)
+            tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
+            sums = Sums(*self._engine(type(micro_batch), *tensors))
+            local = totals.add(sums)
+            # DeepSpeed averages gradients over ranks, and ours are to add up. ZeRO decides by the gradient alone, and a
+            # loss that is infinite can have a finite one. Made NaN, it reaches every rank through the norm, and every
+            # rank skips the step.
+            weight = self._ranks.size if all(map(math.isfinite, local)) else math.nan
+            minimised = sum(nats * (weight / count) for nats, count in zip(sums.nats, share.counted, strict=True))
+            self._engine.backward(minimised, scale_wrt_gas=False)
+        losses, accuracies, heat = totals.over_all_ranks(self._ranks, share.counted)
         for group in self._zero.param_groups:
             group["lr"] = lr
         self._engine.step()
         grad_norm = self._engine.get_global_grad_norm()
         assert grad_norm is not None, "ZeRO 1 to 3 compute the norm unless told otherwise"
-        return StepResult(mean_loss, float(grad_norm), heat.tolist(), self._engine.was_step_applied())
+        return StepResult(sum(losses), losses, accuracies, float(grad_norm), heat, self._engine.was_step_applied())
 
     def weights(self) -> dict[str, Tensor]:
         """Fetched from all ranks under ZeRO-3, one parameter at a time, and complete on the first rank only."""
@@ -135,6 +138,16 @@ class DeepSpeedEngine:
         return (
             self._zero.fp32_partitioned_groups_flat if self._partitioned else self._zero.single_partition_of_fp32_groups
         )
+
+
+def _outside_of_modules(network: Network) -> list[Tensor]:
+    """Parameters that are read where no module that owns them is called."""
+    read = [network.embedding.weight]
+    if isinstance(network, GPT) and network.new_rows is not None:
+        read.append(network.new_rows)
+    if isinstance(network, BERT):
+        read.append(network.masked_head_bias)
+    return read
 
 
 def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:

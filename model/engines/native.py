@@ -1,6 +1,7 @@
 """The native engine: plain PyTorch. Every rank holds the whole model; gradients are added up over the ranks."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,10 +9,11 @@ from torch import Tensor
 from model.batch import share_of
 from model.config import TrainerRun
 from model.engine import StepResult
-from model.objective import next_token_nats
+from model.engines.totals import Totals
+from model.networks import Network
+from model.objectives import objective_of
 from model.optimizers import make_optimizer, remembered
 from model.ranks import Ranks
-from model.transformer import GPT
 
 
 class NativeEngine:
@@ -24,30 +26,29 @@ class NativeEngine:
 
     optimizer_shards = 1
 
-    def __init__(self, run: TrainerRun, network: GPT, ranks: Ranks) -> None:
+    def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
-        self._pad, self._eos = run.pad, run.eos
+        self._objective = objective_of(run)
         self._ranks = ranks
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer)
 
-    def step(self, tokens_BL: Tensor, loss_start_B: Tensor, lr: float) -> StepResult:
-        """One optimizer step on rows of token ids, in micro-batches whose gradients add up to the batch's mean."""
-        batch = share_of(self._ranks, tokens_BL, loss_start_B, self._pad, self._config.micro_batch_rows)
-        loss_sum = 0.0
-        heat: Tensor | None = None
-        for inputs, targets in batch.micro_batches:
-            nats, segments = next_token_nats(self.network, inputs, targets, self._eos)
-            (nats / batch.counted).backward()
-            loss_sum += float(nats.detach())
-            heat = segments if heat is None else torch.maximum(heat, segments)
-        assert heat is not None, "a step needs rows"
-        mean_loss = float(self._ranks.sum_(torch.tensor(loss_sum, dtype=torch.float64))) / batch.counted
-        self._ranks.max_(heat)
+    def step(self, batch: Any, lr: float) -> StepResult:
+        """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
+        share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows)
+        totals = Totals()
+        for micro_batch in share.micro_batches:
+            sums = self._objective.sums(self.network, micro_batch)
+            minimised = sum(nats / count for nats, count in zip(sums.nats, share.counted, strict=True))
+            assert isinstance(minimised, Tensor), "an objective has a term"
+            minimised.backward()
+            totals.add(sums)
+        losses, accuracies, heat = totals.over_all_ranks(self._ranks, share.counted)
+        loss = sum(losses)
         self._sum_gradients()
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
         grad_norm = float(torch.nn.utils.get_total_norm(gradients))
-        applied = math.isfinite(mean_loss) and math.isfinite(grad_norm)
+        applied = math.isfinite(loss) and math.isfinite(grad_norm)
         if applied:
             if grad_norm > self._config.clip.max_norm:
                 torch.nn.utils.clip_grads_with_norm_(
@@ -57,7 +58,7 @@ class NativeEngine:
                 group["lr"] = lr
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(mean_loss, grad_norm, heat.tolist(), applied)
+        return StepResult(loss, losses, accuracies, grad_norm, heat, applied)
 
     def _sum_gradients(self) -> None:
         if self._ranks.size == 1:

@@ -14,8 +14,9 @@ from model.config import TrainerRun
 from model.data import SequenceReader
 from model.engines import make_engine
 from model.errors import InputError, RecipeError
-from model.loader import CausalLoader
+from model.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.networks import flops_per_token
+from model.objectives import objective_of
 from model.profile.costs import costs_of, scaled
 from model.profile.machine import Machine, clock_for, measured_machine
 from model.profile.recording import Operation, Recorder
@@ -37,17 +38,18 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
     RecipeError as training does.
     """
     run = _alone(run)
-    data = SequenceReader(run.sequences, run.order)
+    data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
     rows = min(run.train.batch_rows, data.positions)
     if rows == 0:
         raise InputError(f"{run.order} asks for no row, so there is no step to measure; build it anew from chunk")
+    row_tokens = objective_of(run).tokens_per_row(data.row_length)
     with _as_in_training(run.train.threads):
         machine = machine or measured_machine()
         clock = clock_for(run.train.threads)
         network = starting_network(run, resumes=False).network
         engine = make_engine(run, network, ALONE)
-        loader = CausalLoader(data)
+        loader = objective_of(run).loader(data)
         padding: list[float] = []
         plain: list[tuple[float, float]] = []
         recorded: list[tuple[float, list[Operation]]] = []
@@ -57,10 +59,9 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
             began = clock()
             batch = loader.batch(begin, begin + rows)
             read = clock()
-            _check_tokens(batch.tokens_BL, run)
-            padding.append(_padding_share(batch.tokens_BL, run.pad))
+            padding.append(_padding_share(batch, run.pad))
             stepping = clock()
-            engine.step(batch.tokens_BL, batch.loss_start_B, LEARNING_RATE)
+            engine.step(batch, LEARNING_RATE)
             return read - began, clock() - stepping
 
         step(0)
@@ -84,9 +85,9 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
         between_seconds=computing - within,
         parts=parts,
         slowdown=min(seconds for seconds, _ in recorded) / (loading + computing),
-        tokens=rows * run.model.context,
+        tokens=rows * row_tokens,
         padding_share=statistics.fmean(padding),
-        model_flops=rows * run.model.context * flops_per_token(run.model),
+        model_flops=rows * row_tokens * flops_per_token(run.model),
         shape=_shape(run, rows, element_bytes=4),
         machine=machine,
     )
@@ -134,15 +135,9 @@ def _as_in_training(threads: int) -> Iterator[None]:
         torch.use_deterministic_algorithms(before[1])
 
 
-def _check_tokens(tokens_BL: torch.Tensor, run: TrainerRun) -> None:
-    if int(tokens_BL.max()) >= run.model.vocab_size:
-        raise InputError(
-            f"the sequences hold the token {int(tokens_BL.max())}, but the model has {run.model.vocab_size} pieces."
-            f" They were made with another tokenizer; run again from chunk."
-        )
-
-
-def _padding_share(tokens_BL: torch.Tensor, pad: int) -> float:
+def _padding_share(batch: CausalBatch | MaskedBatch | SpanBatch, pad: int) -> float:
     """Share of tokens in the padding at the ends of rows; padding ids elsewhere are tokens like others."""
-    at_end = (tokens_BL == pad).flip(1).cumprod(1)
+    if not isinstance(batch, CausalBatch):
+        return float((~batch.is_token_BT).double().mean())
+    at_end = (batch.tokens_BL == pad).flip(1).cumprod(1)
     return float(at_end.double().mean())

@@ -11,6 +11,7 @@ from model.config import TrainerRun
 from model.engines.native import NativeEngine
 from model.errors import InputError
 from model.journal import Journal
+from model.loader import CausalBatch
 from model.ranks import ALONE
 from model.transformer import GPT
 
@@ -20,6 +21,9 @@ EXPECTED = {"config": "this"}
 @pytest.fixture
 def run(make_run) -> TrainerRun:
     return make_run()
+
+
+NO_START = torch.zeros(2, dtype=torch.int64)
 
 
 def fresh_engine(run: TrainerRun) -> NativeEngine:
@@ -44,7 +48,7 @@ def trained(run: TrainerRun, steps: int) -> NativeEngine:
     engine = fresh_engine(run)
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
-        engine.step(torch.randint(4, 48, (2, 17), generator=generator), torch.zeros(2, dtype=torch.int64), 0.01)
+        engine.step(CausalBatch(torch.randint(4, 48, (2, 17), generator=generator), NO_START), 0.01)
     return engine
 
 
@@ -66,7 +70,7 @@ def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 48, (2, 17), generator=generator)
     for engine in (saved, fresh):
-        engine.step(tokens, torch.zeros(2, dtype=torch.int64), 0.01)
+        engine.step(CausalBatch(tokens, NO_START), 0.01)
     pairs = zip(saved.network.parameters(), fresh.network.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 

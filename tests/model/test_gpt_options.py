@@ -16,7 +16,7 @@ from model.config import GPTConfig, ScheduleConfig, TrainerRun
 from model.documents import visible_with_prefix
 from model.dropout import seed_dropout
 from model.networks import flops_per_token, parameter_count
-from model.objective import next_token_nats
+from model.objectives.causal import next_token_nats
 from model.positions import distance_bias, distance_bucket
 from model.targets import NO_LOSS
 from model.training import train

@@ -12,12 +12,13 @@ from model import bert, t5
 from model.architecture import BERTConfig, T5Config
 from model.bert import BERT
 from model.loader import MaskedBatch, SpanBatch
-from model.masked_objective import counts, masked_sums
-from model.span_objective import span_nats
+from model.objectives.masked import MaskedObjective, masked_sums
+from model.objectives.spans import span_nats
 from model.t5 import T5
 from model.targets import NO_LOSS
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
+OBJECTIVE = MaskedObjective.__new__(MaskedObjective)
 GENERATOR = torch.Generator().manual_seed(2)
 TOKENS = torch.randint(3, 40, (70, 12), generator=GENERATOR)
 IS_TOKEN = torch.arange(12) < torch.randint(5, 13, (70, 1), generator=GENERATOR)
@@ -46,7 +47,7 @@ def span_batch() -> SpanBatch:
 
 def test_hidden_tokens_and_pairs_are_counted_where_they_are(masked_batch: MaskedBatch) -> None:
     # 70 rows: eight rounds of 1 to 8 hidden tokens and one of 1 to 6; rows 0, 3, ..., 69 have no second stretch.
-    assert counts(masked_batch) == (8 * 36 + 21, 46)
+    assert OBJECTIVE.counts(masked_batch) == (8 * 36 + 21, 46)
 
 
 def test_masked_sums_are_those_of_the_plain_computation(masked_batch: MaskedBatch) -> None:
@@ -65,9 +66,9 @@ def test_masked_sums_are_those_of_the_plain_computation(masked_batch: MaskedBatc
             answer = network.next_logits(hidden)[row]
             next_nats = next_nats - answer.log_softmax(-1)[masked_batch.is_next_B[row]]
             next_right += int(answer.argmax() == masked_batch.is_next_B[row])
-    torch.testing.assert_close(sums.masked_nats, masked_nats, rtol=1e-4, atol=0)
-    torch.testing.assert_close(sums.next_nats, next_nats, rtol=1e-4, atol=0)
-    assert (int(sums.masked_right), int(sums.next_right)) == (masked_right, next_right)
+    torch.testing.assert_close(sums.nats[0], masked_nats, rtol=1e-4, atol=0)
+    torch.testing.assert_close(sums.nats[1], next_nats, rtol=1e-4, atol=0)
+    assert tuple(map(int, sums.right)) == (masked_right, next_right)
     assert len(sums.thermometers) == len(bert.thermometer_names(network.config)) == 5
     assert float(sums.thermometers[-1]) == pytest.approx(float(network.next_logits(hidden).detach().abs().max()))
 
@@ -80,8 +81,8 @@ def test_rows_without_anything_hidden_or_a_second_stretch_weigh_nothing(masked_b
         is_next_B=torch.full_like(masked_batch.is_next_B, NO_LOSS),
     )
     sums = masked_sums(network, empty)
-    assert [float(value.detach()) for value in (sums.masked_nats, sums.next_nats)] == [0, 0]
-    assert (int(sums.masked_right), int(sums.next_right)) == (0, 0)
+    assert [float(value.detach()) for value in sums.nats] == [0, 0]
+    assert tuple(map(int, sums.right)) == (0, 0)
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
@@ -118,15 +119,15 @@ def test_bert_learns_a_batch_by_heart(masked_batch: MaskedBatch) -> None:
     network = BERT(BERTConfig(context=16, **SIZES)).initialise(1)
     # One answer for each position: what is asked for twice at one place is no question that has one.
     few = replace(few, targets_BM=few.targets_BM.where(torch.arange(8) < 5, NO_LOSS))
-    hidden, pairs = counts(few)
+    hidden, pairs = OBJECTIVE.counts(few)
 
     def loss() -> torch.Tensor:
         sums = masked_sums(network, few)
-        return sums.masked_nats / hidden + sums.next_nats / pairs
+        return sums.nats[0] / hidden + sums.nats[1] / pairs
 
     assert learnt(network, loss) < 0.1 * (math.log(40) + math.log(2))
     sums = masked_sums(network, few)
-    assert (int(sums.masked_right), int(sums.next_right)) == (hidden, pairs)
+    assert tuple(map(int, sums.right)) == (hidden, pairs)
 
 
 def test_t5_learns_a_batch_by_heart(span_batch: SpanBatch) -> None:

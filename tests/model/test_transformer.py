@@ -8,7 +8,7 @@ import torch
 from model.blocks import KeyValueCache, largest_magnitude
 from model.config import GPTConfig
 from model.networks import flops_per_token, parameter_count
-from model.objective import loss_targets, next_token_nats
+from model.objectives.causal import loss_targets, next_token_nats
 from model.positions import rotary_table, rotate
 from model.scoring import text_nats
 from model.targets import NO_LOSS

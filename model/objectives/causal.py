@@ -4,25 +4,63 @@ Shapes: B rows, L tokens a row, T = L - 1 predictions a row, N = B T, D width, V
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from model.blocks import largest_magnitude
+from model.config import TrainerRun
+from model.data import SequenceReader
 from model.documents import documents_of, visible_within_documents
+from model.loader import CausalBatch, CausalLoader
+from model.objectives.interface import Sums
 from model.targets import NO_LOSS
 from model.transformer import GPT
+from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 LOGIT_ROWS = 512
 """Predictions whose logits exist at once. With 4096 pieces that is 8 MiB, which stays in the cache of a core: a tenth
 of the step faster than all logits at once, and the memory does not grow with the batch."""
 
 
+class CausalObjective:
+    """Each next token that is no padding and does not lie before the row's `loss_start`."""
+
+    terms: tuple[str, ...] = ("next token",)
+
+    def __init__(self, run: TrainerRun) -> None:
+        self._pad, self._eos = run.pad, run.eos
+
+    def loader(self, data: SequenceReader) -> CausalLoader:
+        """Batches of these rows."""
+        return CausalLoader(data)
+
+    def tokens_per_row(self, row_length: int) -> int:
+        """Inputs of a row: its last token is a target alone."""
+        return row_length - 1
+
+    def counts(self, batch: CausalBatch) -> tuple[int, ...]:
+        """Predictions that carry loss."""
+        return (int((self._targets(batch) != NO_LOSS).sum()),)
+
+    def sums(self, network: GPT, batch: CausalBatch) -> Sums:
+        """Nats of the predictions that carry loss."""
+        nats, heat = next_token_nats(network, batch.tokens_BL[:, :-1], self._targets(batch), self._eos)
+        return Sums((nats,), (), heat)
+
+    def without_loss(self, batch: CausalBatch) -> CausalBatch:
+        """The same rows, whose loss begins behind their end."""
+        return replace(batch, loss_start_B=torch.full_like(batch.loss_start_B, batch.tokens_BL.shape[1]))
+
+    def _targets(self, batch: CausalBatch) -> Tensor:
+        return loss_targets(batch.tokens_BL, batch.loss_start_B, self._pad)
+
+
 def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
     """The token after each position, i64[B, T]; NO_LOSS where it is padding or lies before `loss_start`."""
     targets = tokens_BL[:, 1:].clone()
-    position = torch.arange(1, tokens_BL.shape[1])
+    position = torch.arange(1, tokens_BL.shape[1], device=tokens_BL.device)
     targets[(targets == pad) | (position < loss_start_B[:, None])] = NO_LOSS
     return targets
 
@@ -42,12 +80,18 @@ def next_token_nats(
         assert eos is not None, "borders of documents are found by the token that closes them"
         visible = visible_within_documents(documents_of(inputs_BT, eos))
     hidden_ND = network.hidden(inputs_BT, heat=heat, visible_B1TT=visible).flatten(0, 1)
-    nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_BT.flatten(), network.config.z_loss)
+    nats, logit_heat = nats_in_pieces(
+        network.logits, hidden_ND, targets_BT.flatten(), network.config.z_loss, network.vocabulary
+    )
     return nats, torch.stack([*heat, logit_heat])
 
 
 def nats_in_pieces(
-    logits_of: Callable[[Tensor], Tensor], hidden_ND: Tensor, targets_N: Tensor, z_loss: float
+    logits_of: Callable[[Tensor], Tensor],
+    hidden_ND: Tensor,
+    targets_N: Tensor,
+    z_loss: float,
+    vocabulary: Vocabulary = WHOLE_VOCABULARY,
 ) -> tuple[Tensor, Tensor]:
     """Sum of -ln p over the targets that count, f32[], and the largest absolute logit, f32[].
 
@@ -59,9 +103,9 @@ def nats_in_pieces(
     for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_N.split(LOGIT_ROWS), strict=True):
         logits = logits_of(hidden)
         heat = torch.maximum(heat, largest_magnitude(logits))
-        nats = nats + F.cross_entropy(logits, targets, ignore_index=NO_LOSS, reduction="sum")
+        nats = nats + vocabulary.nats(logits, targets)
         if z_loss:
-            drift = drift + logits[targets != NO_LOSS].logsumexp(-1).square().sum()
+            drift = drift + vocabulary.log_normaliser(logits[targets != NO_LOSS]).square().sum()
     if z_loss:
         nats = nats + z_loss * (drift - drift.detach())
     return nats, heat

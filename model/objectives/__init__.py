@@ -1,0 +1,18 @@
+"""What networks are trained on: next tokens (GPT), hidden tokens and sentence pairs (BERT), spans taken out (T5)."""
+
+from model.config import TrainerRun
+from model.objectives.causal import CausalObjective
+from model.objectives.interface import Objective, Sums
+from model.objectives.masked import MaskedObjective
+from model.objectives.spans import SpanObjective
+
+__all__ = ["Objective", "Sums", "objective_of"]
+
+
+def objective_of(run: TrainerRun) -> Objective:
+    """The objective of the run's architecture."""
+    if run.model.architecture == "bert":
+        return MaskedObjective(run)
+    if run.model.architecture == "t5":
+        return SpanObjective(run)
+    return CausalObjective(run)

@@ -1,0 +1,75 @@
+"""The objective of BERT: how surprised the network is by hidden tokens, and by whether the second stretch follows.
+
+Shapes: B rows, M hidden tokens a row at most, D width.
+"""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.bert import BERT
+from model.blocks import largest_magnitude
+from model.config import TrainerRun
+from model.data import SequenceReader
+from model.loader import MaskedBatch, MaskedLoader
+from model.objectives.causal import LOGIT_ROWS
+from model.objectives.interface import Sums
+from model.targets import NO_LOSS
+
+
+class MaskedObjective:
+    """Hidden tokens and whether the second stretch follows, each by its mean, one plus the other (Devlin et al. 2019,
+    appendix A.2)."""
+
+    terms: tuple[str, ...] = ("masked", "next")
+
+    def __init__(self, run: TrainerRun) -> None:
+        self._seed = run.train.seed
+        self._share = run.train.masked_share
+        self._most = math.ceil(run.train.masked_share * run.model.context)
+
+    def loader(self, data: SequenceReader) -> MaskedLoader:
+        """Batches of these rows, which hide as much of a full row as its share says (BERT: 20 of 128, 77 of 512)."""
+        return MaskedLoader(data, self._seed, self._most, self._share)
+
+    def tokens_per_row(self, row_length: int) -> int:
+        """All of a row, special tokens included."""
+        return row_length
+
+    def counts(self, batch: MaskedBatch) -> tuple[int, ...]:
+        """Hidden tokens, and rows that have a second stretch."""
+        return int((batch.targets_BM != NO_LOSS).sum()), int((batch.is_next_B != NO_LOSS).sum())
+
+    def sums(self, network: BERT, batch: MaskedBatch) -> Sums:
+        """Nats and right answers of both."""
+        return masked_sums(network, batch)
+
+    def without_loss(self, batch: MaskedBatch) -> MaskedBatch:
+        """The same rows, of which nothing is asked."""
+        return replace(
+            batch,
+            targets_BM=torch.full_like(batch.targets_BM, NO_LOSS),
+            is_next_B=torch.full_like(batch.is_next_B, NO_LOSS),
+        )
+
+
+def masked_sums(network: BERT, batch: MaskedBatch) -> Sums:
+    """What the network makes of a micro-batch: hidden tokens first, then pairs."""
+    heat: list[Tensor] = []
+    hidden_BTD = network.hidden(batch.inputs_BT, batch.token_types_BT, batch.is_token_BT, heat)
+    nats, right, masked_heat = (hidden_BTD.new_zeros(()) for _ in range(3))
+    rows = max(1, LOGIT_ROWS // batch.positions_BM.shape[1])
+    pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
+    for hidden, positions, targets in zip(*pieces, strict=True):
+        logits = network.masked_logits(hidden, positions).flatten(0, 1)
+        masked_heat = torch.maximum(masked_heat, largest_magnitude(logits))
+        nats = nats + network.vocabulary.nats(logits, targets.flatten())
+        right = right + (network.vocabulary.likeliest(logits) == targets.flatten()).sum()
+    answers = network.next_logits(hidden_BTD)
+    next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
+    next_right = (answers.argmax(-1) == batch.is_next_B).sum()
+    thermometers = torch.stack([*heat, masked_heat, largest_magnitude(answers)])
+    return Sums((nats, next_nats), (right.long(), next_right), thermometers)

@@ -1,0 +1,57 @@
+"""The objective of T5: how surprised the network is by the spans that were taken out, sentinels and end included."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from model.config import TrainerRun
+from model.data import SequenceReader
+from model.loader import SpanBatch, SpanLoader
+from model.objectives.causal import nats_in_pieces
+from model.objectives.interface import Sums
+from model.t5 import T5
+from model.targets import NO_LOSS
+
+
+class SpanObjective:
+    """All that the decoder is to write."""
+
+    terms: tuple[str, ...] = ("span",)
+
+    def __init__(self, run: TrainerRun) -> None:
+        self._seed = run.train.seed
+
+    def loader(self, data: SequenceReader) -> SpanLoader:
+        """Batches of these rows."""
+        return SpanLoader(data, self._seed)
+
+    def tokens_per_row(self, row_length: int) -> int:
+        """All of a row, before spans are taken out."""
+        return row_length
+
+    def counts(self, batch: SpanBatch) -> tuple[int, ...]:
+        """Targets of the decoder."""
+        return (int((batch.targets_BU != NO_LOSS).sum()),)
+
+    def sums(self, network: T5, batch: SpanBatch) -> Sums:
+        """Nats of the decoder's targets."""
+        nats, heat = span_nats(network, batch)
+        return Sums((nats,), (), heat)
+
+    def without_loss(self, batch: SpanBatch) -> SpanBatch:
+        """The same rows, of which nothing is asked."""
+        return replace(batch, targets_BU=torch.full_like(batch.targets_BU, NO_LOSS))
+
+
+def span_nats(network: T5, batch: SpanBatch) -> tuple[Tensor, Tensor]:
+    """Sum of -ln p over the decoder's targets (f32[], differentiable), and the thermometers.
+
+    These are `t5.thermometer_names` in order. A z-loss is in the gradient of the sum and not in its value.
+    """
+    heat: list[Tensor] = []
+    encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT, heat)
+    hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT, heat)
+    hidden_ND, targets_N = hidden_BUD.flatten(0, 1), batch.targets_BU.flatten()
+    nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_N, network.config.z_loss, network.vocabulary)
+    return nats, torch.stack([*heat, logit_heat])
