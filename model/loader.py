@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data import Rows, SequenceReader
+from model.data import SequenceReader
 from model.errors import InputError
+from model.padding import text_lengths
 from model.row_format import Objective, RowFormat
 
 
@@ -62,7 +63,7 @@ class MaskedBatch:
 
 @dataclass(frozen=True)
 class SpanBatch:
-    """Text with spans taken out, and the spans (T5)."""
+    """What is left of texts, and what is missing (T5)."""
 
     inputs_BT: Tensor
     """i64; the encoder's."""
@@ -102,8 +103,8 @@ class MaskedLoader:
         assert rows.second_start_B is not None, "rows of masked_lm say where B begins"
         assert rows.is_next_B is not None, "and whether it follows A"
         masked = self._mask(rows.tokens_BL, rows.row_B, rows.epoch_B)
-        is_token = _before_padding(rows, self._format.pad)
         place = np.arange(rows.tokens_BL.shape[1])
+        is_token = place < text_lengths(rows.tokens_BL, self._format.pad)[:, None]
         of_second = (place >= rows.second_start_B[:, None]) & is_token
         return MaskedBatch(
             torch.from_numpy(masked.inputs_BT),
@@ -116,14 +117,14 @@ class MaskedLoader:
 
 
 class SpanLoader:
-    """Batches for span corruption. Raises InputError for rows of another objective or too few sentinels."""
+    """Batches for T5's objectives. Raises InputError for rows of another objective or too few sentinels."""
 
     def __init__(self, reader: SequenceReader, seed: int) -> None:
-        from model.span_corruption import SpanCorruption
+        from model.denoising import Denoiser
 
         self._reader = reader
         row_format = _format_for("span_corruption", reader)
-        self._corrupt = SpanCorruption(row_format, seed, reader.row_length)
+        self._corrupt = Denoiser(row_format, seed, reader.row_length)
 
     def batch(self, begin: int, end: int) -> SpanBatch:
         """The batch of positions [begin, end) of ORDER."""
@@ -151,9 +152,3 @@ def _format_for(objective: Objective, reader: SequenceReader) -> RowFormat:
             f" chunk.objective, or train for {found.objective}."
         )
     return found
-
-
-def _before_padding(rows: Rows, pad: int) -> np.ndarray:
-    """bool[B, L]: False in the padding at the end of each row; padding ids elsewhere are tokens like others."""
-    padding = np.cumprod((rows.tokens_BL == pad)[:, ::-1], axis=1)[:, ::-1]
-    return padding == 0

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from model.config import Strict
 from model.errors import InputError
+from model.span_lengths import Denoising
 
 Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
 """What is predicted: each next token (GPT), masked tokens and whether two stretches follow each other (BERT), spans
@@ -42,10 +43,12 @@ class RowFormat(Strict):
     special: tuple[int, ...] = ()
     """All ids that stand for no text, sorted: they are neither masked nor drawn as random tokens."""
 
+    denoising: Denoising = "random_spans"
+    """How span_corruption makes inputs and targets; the length of rows follows from it and from the two below."""
     noise_density: float = 0.15
-    """Share of a row's tokens that span_corruption takes out; the length of rows follows from it."""
+    """Share of a row's tokens that span_corruption takes out."""
     mean_noise_span: float = 3.0
-    """Mean length of the spans that span_corruption takes out, tokens."""
+    """Mean length of the spans that it takes out, tokens; of `random_spans` alone."""
 
     def metadata(self) -> dict[bytes, bytes]:
         """Metadata for the schema of SEQUENCES."""

@@ -14,12 +14,12 @@ from model.span_lengths import corrupted_lengths, raw_length
 def test_raw_rows_fill_the_input_as_in_the_papers_program(inputs: int, raw: int, targets: int, spans: int) -> None:
     assert raw_length(inputs) == raw
     lengths = corrupted_lengths(raw)
-    assert (lengths.inputs, lengths.targets, lengths.spans) == (inputs, targets, spans)
+    assert (lengths.inputs, lengths.targets, lengths.sentinels) == (inputs, targets, spans)
 
 
 def test_a_hundred_tokens_in_the_head() -> None:
     lengths = corrupted_lengths(100)  # 15 tokens in 5 spans
-    assert (lengths.noise, lengths.spans, lengths.inputs, lengths.targets) == (15, 5, 85 + 5 + 1, 15 + 5 + 1)
+    assert (lengths.noise, lengths.sentinels, lengths.inputs, lengths.targets) == (15, 5, 85 + 5 + 1, 15 + 5 + 1)
 
 
 @given(

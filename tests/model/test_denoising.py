@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.denoising import CorruptedRows, Denoiser
 from model.errors import InputError
 from model.row_format import RowFormat
-from model.span_corruption import CorruptedRows, SpanCorruption
 from model.span_lengths import corrupted_lengths, raw_length
 from model.targets import NO_LOSS
 
@@ -29,7 +29,7 @@ FORMAT = RowFormat(
 
 def test_2048_inputs_would_need_more_than_a_hundred_sentinels() -> None:
     with pytest.raises(InputError, match=r"lose 114 spans.*has\s+100 sentinels"):
-        SpanCorruption(FORMAT, 1, raw_length(2048))
+        Denoiser(FORMAT, 1, raw_length(2048))
 
 
 def restored(corrupted: CorruptedRows, row: int) -> list[int]:
@@ -56,7 +56,7 @@ def restored(corrupted: CorruptedRows, row: int) -> list[int]:
 def test_ten_thousand_rows_come_back_whole(raw: int) -> None:
     random = np.random.default_rng(3)
     lengths = corrupted_lengths(raw)
-    corrupt = SpanCorruption(FORMAT, 9, raw)
+    corrupt = Denoiser(FORMAT, 9, raw)
     for begin in range(0, 10_000, 1000):
         tokens = random.integers(2, 100, size=(1000, raw))
         corrupted = corrupt(tokens, np.arange(begin, begin + 1000), np.zeros(1000))
@@ -70,8 +70,8 @@ def test_ten_thousand_rows_come_back_whole(raw: int) -> None:
         assert not (is_sentinel[:, 1:] & is_sentinel[:, :-1]).any()
         assert is_sentinel[:, -2].all()
         assert (corrupted.inputs_BT[:, -1] == EOS).all()
-        found = corrupted.inputs_BT[is_sentinel].reshape(1000, lengths.spans)
-        assert (found == np.array(SENTINELS[: lengths.spans])).all()
+        found = corrupted.inputs_BT[is_sentinel].reshape(1000, lengths.sentinels)
+        assert (found == np.array(SENTINELS[: lengths.sentinels])).all()
         for row in range(0, 1000, 1 if raw < 100 else 20):
             assert restored(corrupted, row) == tokens[row].tolist()
 
@@ -79,7 +79,7 @@ def test_ten_thousand_rows_come_back_whole(raw: int) -> None:
 def test_every_way_to_part_a_row_is_equally_likely(p_of_counts) -> None:
     """40 tokens lose 6 in 2 spans: 5 ways to part the noise, 33 to part the rest, 165 in all, over a million tokens."""
     rows = 25_000
-    corrupted = SpanCorruption(FORMAT, 4, 40)(np.full((rows, 40), 50), np.arange(rows), np.zeros(rows))
+    corrupted = Denoiser(FORMAT, 4, 40)(np.full((rows, 40), 50), np.arange(rows), np.zeros(rows))
     first_kept = (corrupted.inputs_BT == SENTINELS[0]).argmax(axis=1)
     first_span = (corrupted.targets_BU == SENTINELS[1]).argmax(axis=1) - 1
     counts = Counter(zip(first_kept.tolist(), first_span.tolist(), strict=True))
@@ -91,7 +91,7 @@ def test_every_way_to_part_a_row_is_equally_likely(p_of_counts) -> None:
 def test_spans_of_t5_rows_are_as_long_as_the_law_of_compositions_says(nth: int, p_of_counts) -> None:
     """85 noise tokens in 28 spans: a span has k tokens with probability C(84 - k, 26) / C(84, 27); 8M tokens."""
     rows = 14_000
-    corrupted = SpanCorruption(FORMAT, 4, 568)(np.full((rows, 568), 50), np.arange(rows), np.zeros(rows))
+    corrupted = Denoiser(FORMAT, 4, 568)(np.full((rows, 568), 50), np.arange(rows), np.zeros(rows))
     begins = [(corrupted.targets_BU == SENTINELS[span]).argmax(axis=1) for span in (nth, nth + 1)]
     lengths = np.minimum(begins[1] - begins[0] - 1, 12)
     law = np.array([comb(84 - k, 26) / comb(84, 27) for k in range(1, 12)])
@@ -102,9 +102,7 @@ def test_spans_of_t5_rows_are_as_long_as_the_law_of_compositions_says(nth: int, 
 
 
 def test_decoder_inputs_are_the_targets_one_place_later_behind_padding() -> None:
-    corrupted = SpanCorruption(FORMAT, 4, 12)(
-        np.array([[*range(50, 62)], [*range(50, 56), *[PAD] * 6]]), *[np.arange(2)] * 2
-    )
+    corrupted = Denoiser(FORMAT, 4, 12)(np.array([[*range(50, 62)], [*range(50, 56), *[PAD] * 6]]), *[np.arange(2)] * 2)
     targets = np.where(corrupted.targets_BU == NO_LOSS, PAD, corrupted.targets_BU)
     assert (corrupted.decoder_inputs_BU[:, 0] == PAD).all()
     assert (corrupted.decoder_inputs_BU[:, 1:] == targets[:, :-1]).all()
@@ -114,20 +112,20 @@ def test_decoder_inputs_are_the_targets_one_place_later_behind_padding() -> None
 def test_padding_at_the_end_is_neither_kept_nor_predicted(raw: int, padded: int, seed: int) -> None:
     tokens = np.full((1, raw + padded), PAD)
     tokens[0, :raw] = np.arange(2, raw + 2)
-    corrupted = SpanCorruption(FORMAT, seed, raw + padded)(tokens, np.array([7]), np.array([0]))
+    corrupted = Denoiser(FORMAT, seed, raw + padded)(tokens, np.array([7]), np.array([0]))
     real = corrupted.input_lengths_B[0]
     assert (corrupted.inputs_BT[0, real:] == PAD).all()
     assert PAD not in corrupted.inputs_BT[0, :real]
     assert PAD not in corrupted.targets_BU[0]
     assert restored(corrupted, 0) == list(range(2, raw + 2))
     if raw > 1:
-        alone = SpanCorruption(FORMAT, seed, raw)(tokens[:, :raw], np.array([7]), np.array([0]))
+        alone = Denoiser(FORMAT, seed, raw)(tokens[:, :raw], np.array([7]), np.array([0]))
         assert corrupted.inputs_BT[0, :real].tolist() == alone.inputs_BT[0].tolist()
 
 
 def test_a_row_is_corrupted_alike_in_every_batch_and_otherwise_under_another_name() -> None:
     tokens = np.tile(np.arange(2, 42), (12, 1))
-    corrupt = SpanCorruption(FORMAT, 5, 40)
+    corrupt = Denoiser(FORMAT, 5, 40)
     rows, epochs = np.arange(100, 112), np.arange(12) % 3
     whole = corrupt(tokens, rows, epochs)
     for begin, end in ((0, 1), (1, 5), (5, 12)):
@@ -136,7 +134,7 @@ def test_a_row_is_corrupted_alike_in_every_batch_and_otherwise_under_another_nam
         assert (part.targets_BU == whole.targets_BU[begin:end]).all()
     long = np.full((1, 568), 50)
     drawn = {
-        SpanCorruption(FORMAT, seed, 568)(long, np.array([row]), np.array([epoch])).inputs_BT.tobytes()
+        Denoiser(FORMAT, seed, 568)(long, np.array([row]), np.array([epoch])).inputs_BT.tobytes()
         for seed in (5, 6)
         for row in (0, 1)
         for epoch in (0, 1)
@@ -151,7 +149,7 @@ def test_other_densities_and_spans_come_with_the_rows(density: float, mean_span:
     # Rows of many lengths: shorter ones must fit, too.
     for row in range(50):
         tokens[row, 2 * row + 2 :] = PAD
-    corrupted = SpanCorruption(rows, 1, 98)(tokens, np.arange(50), np.zeros(50))
+    corrupted = Denoiser(rows, 1, 98)(tokens, np.arange(50), np.zeros(50))
     for row in range(50):
         real = min(2 * row + 2, 98)
         lengths = corrupted_lengths(real, density, mean_span)
