@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.batch import share_of
+from model.batch import RankBatch, share_of
 from model.config import TrainerRun
 from model.engine import StepResult
-from model.engines.totals import Totals
+from model.engines.totals import Totals, minimised
 from model.networks import Network
 from model.objectives import objective_of
 from model.optimizers import make_optimizer, remembered
@@ -30,24 +30,18 @@ class NativeEngine:
         self._config = run.train
         self._objective = objective_of(run)
         self._ranks = ranks
+        self._readers = ranks
+        """Those that share the rows of a batch."""
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer)
 
     def step(self, batch: Any, lr: float) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
-        share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows)
-        totals = Totals()
-        for micro_batch in share.micro_batches:
-            sums = self._objective.sums(self.network, micro_batch)
-            minimised = sum(nats / count for nats, count in zip(sums.nats, share.counted, strict=True))
-            assert isinstance(minimised, Tensor), "an objective has a term"
-            minimised.backward()
-            totals.add(sums)
-        losses, accuracies, heat = totals.over_all_ranks(self._ranks, share.counted)
+        share = share_of(self._readers, batch, self._objective, self._config.micro_batch_rows)
+        losses, accuracies, heat = self._pass_through(share).over_all_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()
-        gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-        grad_norm = float(torch.nn.utils.get_total_norm(gradients))
+        grad_norm = self._gradient_norm()
         applied = math.isfinite(loss) and math.isfinite(grad_norm)
         if applied:
             if grad_norm > self._config.clip.max_norm:
@@ -60,11 +54,25 @@ class NativeEngine:
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, heat, applied)
 
+    def _pass_through(self, share: RankBatch) -> Totals:
+        """Forward and backward passes of all micro-batches; their gradients add up."""
+        totals = Totals()
+        for micro_batch in share.micro_batches:
+            sums = self._objective.sums(self.network, micro_batch)
+            minimised(sums, share.counted).backward()
+            totals.add(sums)
+        return totals
+
+    def _gradient_norm(self) -> float:
+        """Of the whole network, the same on every rank."""
+        return float(torch.nn.utils.get_total_norm([p.grad for p in self.network.parameters() if p.grad is not None]))
+
     def _sum_gradients(self) -> None:
-        if self._ranks.size == 1:
+        """Leave every rank the sum over those that read other rows."""
+        if self._readers.size == 1:
             return
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-        flat = self._ranks.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
+        flat = self._readers.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(summed.view_as(gradient))
 

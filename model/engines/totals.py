@@ -34,3 +34,9 @@ class Totals:
         losses = [total / count for total, count in zip(summed[:terms], counted, strict=True)]
         accuracies = [total / count for total, count in zip(summed[terms:], counted, strict=False)]
         return losses, accuracies, ranks.max_(self._heat.cpu()).tolist()
+
+
+def minimised(sums: Sums, counted: tuple[int, ...]) -> Tensor:
+    """What a micro-batch adds to the loss of the whole batch, f32[], differentiable."""
+    terms = [nats / count for nats, count in zip(sums.nats, counted, strict=True)]
+    return torch.stack(terms).sum()
