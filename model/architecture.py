@@ -37,10 +37,23 @@ class GPTConfig(Strict):
     ffn_width: int | None = Field(default=None, ge=8)
     """Size of the hidden layer of each MLP; four times `width` by default, and 8/3 of it with a gated activation, which
     has a third matrix, so that both have as many weights."""
+    embedding_width: int | None = Field(default=None, ge=8, le=2**16)
+    """Columns of the embedding where they are fewer than `width` (YaLM-100B: 2048 of 10240), which saves most where
+    the vocabulary is large; as many by default."""
+    embedding_projection: Literal["matrix", "padding"] = "matrix"
+    """With `embedding_width`: how its rows get to `width` and the stream back to it. `matrix` multiplies by one on
+    either way (OPT-350M). `padding` puts zeros behind a row, and on the way out a matrix, GELU and a norm follow
+    (YaLM-100B)."""
     positions: Literal["rotary", "learned", "relative"] = "rotary"
     """How the network knows where a token stands: `rotary` turns queries and keys (GPT-NeoX, LLaMA), `learned` adds a
     row of a table to the embedding (GPT-2, OPT), `relative` adds a learned number for each range of distances to the
     attention's scores (T5)."""
+    position_offset: int = Field(default=0, ge=0, le=1024)
+    """`learned`: rows of the table before that of the first token. OPT has 2, which no text reads."""
+    rotary_share: float = Field(default=1.0, gt=0, le=1)
+    """`rotary`: share of each head's values that turn (rotary_pct); a quarter in GPT-NeoX-20B."""
+    rotary_base: float = Field(default=10_000.0, gt=1, le=1e9)
+    """`rotary`: how slowly the slowest pair turns (rope_theta); larger for longer contexts."""
     activation: Activation = "gelu"
     """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
     (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
@@ -53,8 +66,13 @@ class GPTConfig(Strict):
     behind the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
     norm_eps: float = Field(default=1e-5, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
+    parallel_residual: bool = False
+    """Whether attention and MLP of a block read the same stream side by side (GPT-NeoX, PaLM), instead of the MLP what
+    attention made of it."""
     embedding_norm: bool = True
     """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
+    first_input_norm: bool = True
+    """`pre`: whether the first block normalises its input; YaLM-100B leaves that to the embedding's norm."""
     qk_norm: bool = False
     """RMSNorm of queries and keys of each head, which bounds the attention's scores (Dehghani et al. 2023): a
     stabilisation for high learning rates."""
@@ -62,6 +80,8 @@ class GPTConfig(Strict):
     """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
     tied_head: bool = True
     """Whether the output head is the embedding (Press and Wolf 2017) or has a matrix of its own."""
+    head_bias: bool = False
+    """Whether each piece has a bias in the output head (YaLM-100B)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of values set to zero while training: behind the embedding, in the attention's weights, and behind
     attention and MLP. It helps where the same text is read many times, and costs elsewhere."""
@@ -80,12 +100,37 @@ class GPTConfig(Strict):
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "GPTConfig":
-        if self.positions == "rotary" and self.width % (2 * self.heads):
+        if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
             raise ValueError(
                 f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
                 f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
             )
         _check_heads(self.width, self.heads)
+        if self.positions == "rotary" and (self.rotary_size < 2 or self.rotary_size % 2):
+            raise ValueError(
+                f"rotary_share {self.rotary_share:g} of the {self.width // self.heads} values of a head are"
+                f" {self.rotary_size}, and rotary positions turn pairs. Choose a share that gives an even number"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _each_option_has_what_it_speaks_of(self) -> "GPTConfig":
+        if self.position_offset and self.positions != "learned":
+            raise ValueError(
+                'position_offset speaks of a table of positions; set positions = "learned", or leave it out'
+            )
+        if self.embedding_width is None and self.embedding_projection != "matrix":
+            raise ValueError("embedding_projection speaks of a narrow embedding; set embedding_width, or leave it out")
+        if self.embedding_width is not None and self.embedding_width >= self.width:
+            raise ValueError(
+                f"embedding_width {self.embedding_width} is not below width {self.width}; leave it out for an embedding"
+                f" as wide as the network"
+            )
+        if self.norm_position == "post" and (self.parallel_residual or not self.first_input_norm):
+            raise ValueError(
+                "parallel_residual and first_input_norm = false are choices of norms before the branches; set"
+                ' norm_position = "pre", or leave them out'
+            )
         return self
 
     @model_validator(mode="after")
@@ -118,6 +163,16 @@ class GPTConfig(Strict):
         return 4 * self.width
 
     @property
+    def table_width(self) -> int:
+        """Columns of the embedding."""
+        return self.embedding_width or self.width
+
+    @property
+    def rotary_size(self) -> int:
+        """Values of each head that rotary positions turn."""
+        return int(self.width // self.heads * self.rotary_share)
+
+    @property
     def block(self) -> BlockShape:
         """What each block is made of."""
         return BlockShape(
@@ -127,6 +182,7 @@ class GPTConfig(Strict):
             hidden=self.hidden,
             activation=self.activation,
             norm=self.norm,
+            parallel_residual=self.parallel_residual,
             norm_eps=self.norm_eps,
             post_norm=self.norm_position == "post",
             qk_norm=self.qk_norm,

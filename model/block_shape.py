@@ -24,6 +24,10 @@ class BlockShape:
     norm: Norm
     norm_eps: float
     post_norm: bool = False
+    input_norm: bool = True
+    """Whether what attention reads is normalised; not so in YaLM-100B's first block, whose input is already."""
+    parallel_residual: bool = False
+    """Whether attention and MLP read the same stream, instead of one after the other."""
     qk_norm: bool = False
     biases: bool = True
     dropout: float = 0.0

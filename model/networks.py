@@ -58,9 +58,9 @@ def flops_per_token(config: NetworkConfig) -> float:
 
 
 def _of_gpt(config: GPTConfig) -> float:
-    looked_up = 0 if config.tied_head else config.vocab_size * config.width
+    looked_up = 0 if config.tied_head else config.vocab_size * config.table_width
     if config.positions == "learned":
-        looked_up += config.context * config.width
+        looked_up += (config.position_offset + config.context) * config.width
     return 6.0 * (parameter_count(config) - looked_up) + 12.0 * config.layers * config.width * config.context
 
 

@@ -8,20 +8,26 @@ import math
 import torch
 from torch import Tensor, nn
 
-ROTARY_BASE = 10_000.0
 DISTANCE_BUCKETS, FARTHEST_DISTANCE = 32, 128
 """T5's: so many numbers a head, of which the last holds for all distances from 128 tokens on."""
 
 
-def rotary_table(length: int, head_size: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotation of each position, f32[length, head_size / 2] each (Su et al. 2021)."""
-    frequency = ROTARY_BASE ** (-torch.arange(0, head_size, 2, dtype=torch.float64) / head_size)
+def rotary_table(length: int, turned: int, base: float = 10_000.0) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotation of each position, f32[length, turned / 2] each (Su et al. 2021), for `turned`
+    values of a head; pairs turn slower and slower, the slowest nearly once in 2 pi `base` tokens."""
+    frequency = base ** (-torch.arange(0, turned, 2, dtype=torch.float64) / turned)
     angle = torch.outer(torch.arange(length, dtype=torch.float64), frequency)
     return angle.cos().float(), angle.sin().float()
 
 
 def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-    """Turn the pairs (first half, second half) of each head by the angle of their position."""
+    """Turn the pairs (first half, second half) of each head by the angle of their position.
+
+    Where the tables are for fewer values than a head has, the others stay as they are.
+    """
+    turned = 2 * cos_TE.shape[-1]
+    if turned < x_BHTE.shape[-1]:
+        return torch.cat((rotate(x_BHTE[..., :turned], cos_TE, sin_TE), x_BHTE[..., turned:]), dim=-1)
     first, second = x_BHTE.chunk(2, dim=-1)
     return torch.cat((first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE), dim=-1)
 

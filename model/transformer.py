@@ -8,6 +8,7 @@ tokens.
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -31,23 +32,33 @@ class GPT(nn.Module):
         assert config.tied_head or not new_rows, "new rows of a head of its own are not provided for"
         self.config = config
         self.old_rows = config.vocab_size - new_rows
-        self.embedding = nn.Embedding(self.old_rows, config.width)
-        self.new_rows = nn.Parameter(torch.empty(new_rows, config.width)) if new_rows else None
+        self.embedding = nn.Embedding(self.old_rows, config.table_width)
+        self.new_rows = nn.Parameter(torch.empty(new_rows, config.table_width)) if new_rows else None
         if config.positions == "learned":
-            self.embedding_positions = nn.Embedding(config.context, config.width)
+            self.embedding_positions = nn.Embedding(config.position_offset + config.context, config.width)
         if config.positions == "relative":
             self.embedding_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
-        self.embedding_norm = make_norm(config.block) if config.embedding_norm else nn.Identity()
-        self.blocks = nn.ModuleList(Block(config.block, layer) for layer in range(config.layers))
+        self.pads = config.embedding_width is not None and config.embedding_projection == "padding"
+        normed = replace(config.block, width=config.table_width) if self.pads else config.block
+        self.embedding_norm = make_norm(normed) if config.embedding_norm else nn.Identity()
+        if config.embedding_width is not None and not self.pads:
+            self.from_embedding = nn.Linear(config.embedding_width, config.width, bias=False)
+        first = replace(config.block, input_norm=config.first_input_norm)
+        self.blocks = nn.ModuleList(Block(config.block if layer else first, layer) for layer in range(config.layers))
         # Behind blocks that end with a norm there is nothing left to normalise.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
-        self.head = None if config.tied_head else nn.Linear(config.width, config.vocab_size, bias=False)
+        if config.embedding_width is not None:
+            biases = config.biases and self.pads
+            self.head_projection = nn.Linear(config.width, config.embedding_width, bias=biases)
+            self.head_norm = make_norm(normed) if self.pads else nn.Identity()
+        self.head = None if config.tied_head else nn.Linear(config.table_width, config.vocab_size, bias=False)
+        self.head_bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
         self.make_tables()
 
     def make_tables(self) -> None:
         """Compute what is no weight: the angles of rotary positions."""
         if self.config.positions == "rotary":
-            cos_TE, sin_TE = rotary_table(self.config.context, self.config.width // self.config.heads)
+            cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
@@ -68,10 +79,16 @@ class GPT(nn.Module):
         self.new_rows.requires_grad_(True)
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
-        """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt."""
+        """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt; a
+        narrow embedding is brought to the network's width."""
         rows_BTD = self._rows(tokens_BT)
+        if self.pads:
+            rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
+        elif self.config.embedding_width is not None:
+            rows_BTD = self.from_embedding(rows_BTD)
         if self.config.positions == "learned":
-            place = torch.arange(begin, begin + tokens_BT.shape[1], device=tokens_BT.device)
+            first = begin + self.config.position_offset
+            place = torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device)
             rows_BTD = rows_BTD + self.embedding_positions(place)
         return rows_BTD
 
@@ -83,13 +100,11 @@ class GPT(nn.Module):
         return torch.where((tokens_BT >= self.old_rows)[..., None], new_BTD, old_BTD)
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
-        """Logits f32[..., V] of the next token, given the residual stream f32[..., D] behind the last block."""
-        if self.head is not None:
-            return self.head(hidden_XD)
-        logits_XV = F.linear(hidden_XD, self.embedding.weight)
-        if self.new_rows is None:
-            return logits_XV
-        return torch.cat((logits_XV, F.linear(hidden_XD, self.new_rows)), dim=-1)
+        """Logits f32[..., V] of the next token, given what `hidden` returned."""
+        logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
+        if self.new_rows is not None:
+            logits_XV = torch.cat((logits_XV, F.linear(hidden_XD, self.new_rows)), dim=-1)
+        return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
     def hidden(
         self,
@@ -98,7 +113,7 @@ class GPT(nn.Module):
         heat: list[Tensor] | None = None,
         visible_B1TT: Tensor | None = None,
     ) -> Tensor:
-        """Normalised residual stream f32[B, T, D] after the last block.
+        """Normalised residual stream f32[B, T, D] after the last block; with a narrow embedding brought to its width.
 
         `heat` collects the largest absolute value after the embedding and after each block, without leaving the device.
         `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
@@ -110,7 +125,9 @@ class GPT(nn.Module):
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
         sight = self._sight(begin, end, visible_B1TT, cached=cache is not None)
-        x_BTD = self.embedding_norm(self.embed(tokens_BT, begin))
+        x_BTD = self.embed(tokens_BT, begin)
+        if not self.pads:
+            x_BTD = self.embedding_norm(x_BTD)
         if self.config.dropout:
             x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
         if heat is not None:
@@ -119,7 +136,13 @@ class GPT(nn.Module):
             x_BTD = block(x_BTD, sight, cache)
             if heat is not None:
                 heat.append(largest_magnitude(x_BTD))
-        return self.final_norm(x_BTD)
+        return self._narrowed(self.final_norm(x_BTD))
+
+    def _narrowed(self, x_BTD: Tensor) -> Tensor:
+        if self.config.embedding_width is None:
+            return x_BTD
+        narrow_BTD = self.head_projection(x_BTD)
+        return self.head_norm(F.gelu(narrow_BTD)) if self.pads else narrow_BTD
 
     def _sight(self, begin: int, end: int, visible: Tensor | None, *, cached: bool) -> Sight:
         rotary = None
