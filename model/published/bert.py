@@ -5,15 +5,19 @@ when its weights are taken over.
 """
 
 from collections.abc import Mapping
-
-from torch import Tensor
+from typing import Any
 
 from model.architecture import BERTConfig
-from model.published.origin import Origin, give_back, linear, take_over
+from model.published.family import Family
+from model.published.origin import Origin, linear
+from model.published.settings import Settings
 
-BERT_COPIES = frozenset({"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"})
+BERT_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 """The decoder of hidden tokens is the embedding, with the bias `cls.predictions.bias`."""
-_ANSWERS = ("next_head_answer.weight", "next_head_answer.bias")
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
 
 
 def bert_origins(config: BERTConfig) -> dict[str, Origin]:
@@ -27,7 +31,8 @@ def bert_origins(config: BERTConfig) -> dict[str, Origin]:
         **linear("masked_head_in", "cls.predictions.transform.dense", biases=True),
         **linear("masked_head_norm", "cls.predictions.transform.LayerNorm", biases=True),
         **linear("next_head_in", "bert.pooler.dense", biases=True),
-        **linear("next_head_answer", "cls.seq_relationship", biases=True),
+        "next_head_answer.weight": Origin(("cls.seq_relationship.weight",), reversed_rows=True),
+        "next_head_answer.bias": Origin(("cls.seq_relationship.bias",), reversed_rows=True),
     }
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
@@ -41,13 +46,54 @@ def bert_origins(config: BERTConfig) -> dict[str, Origin]:
     return origins
 
 
-def take_over_bert(published: Mapping[str, Tensor], config: BERTConfig) -> dict[str, Tensor]:
-    """Our weights of a published BERT; InputError where it is another network."""
-    weights = take_over(published, bert_origins(config), BERT_COPIES)
-    return weights | {name: weights[name].flip(0) for name in _ANSWERS}
+def _copies(_config: BERTConfig) -> Mapping[str, str]:
+    return BERT_COPIES
 
 
-def give_back_bert(weights: Mapping[str, Tensor], config: BERTConfig) -> dict[str, Tensor]:
-    """The published weights of our BERT, without copies."""
-    turned = dict(weights) | {name: weights[name].flip(0) for name in _ANSWERS}
-    return give_back(turned, bert_origins(config))
+def _read(settings: Settings) -> BERTConfig:
+    settings.expect("type_vocab_size", 2)
+    settings.expect("position_embedding_type", "absolute")
+    settings.expect("is_decoder", False)
+    settings.expect("add_cross_attention", False)
+    settings.expect("tie_word_embeddings", True)
+    width = settings.get("hidden_size", 768)
+    return settings.made(
+        BERTConfig,
+        vocab_size=settings.get("vocab_size", 30_522),
+        context=settings.get("max_position_embeddings", 512),
+        layers=settings.get("num_hidden_layers", 12),
+        heads=settings.get("num_attention_heads", 12),
+        width=width,
+        ffn_width=settings.get("intermediate_size", 3072),
+        activation=settings.one_of("hidden_act", _ACTIVATIONS, "gelu"),
+        norm_eps=settings.get("layer_norm_eps", 1e-12),
+    )
+
+
+def _write(config: BERTConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden,
+        "hidden_act": next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation),
+        "layer_norm_eps": config.norm_eps,
+        "type_vocab_size": 2,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+        "initializer_range": config.init_std,
+    }
+
+
+BERT_FAMILY = Family(
+    "bert",
+    "BertForPreTraining",
+    _read,
+    _write,
+    bert_origins,
+    _copies,
+    body="bert.",
+    no_weights=r"\.position_ids$",
+)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from model.architecture import BERTConfig, T5Config
 from model.bert import BERT
 from model.errors import InputError
-from model.published.bert import BERT_COPIES, give_back_bert, take_over_bert
+from model.published.bert import BERT_COPIES, bert_origins
 from model.published.gpt2 import GPT2_COPIES, gpt2_config, gpt2_origins
 from model.published.llama import llama_config, llama_origins
 from model.published.origin import give_back, take_over
@@ -34,7 +34,7 @@ def shaken(network: nn.Module) -> nn.Module:
     return network.eval()
 
 
-def without(weights: Mapping[str, Tensor], copies: frozenset[str]) -> dict[str, Tensor]:
+def without(weights: Mapping[str, Tensor], copies: Mapping[str, str]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in weights.items() if name not in copies}
 
 
@@ -73,7 +73,7 @@ def test_bert() -> None:
     theirs = shaken(transformers.BertForPreTraining(settings))
     config = BERTConfig(context=16, ffn_width=24, **SIZES)
     ours = BERT(config).eval()
-    ours.load_state_dict(take_over_bert(theirs.state_dict(), config))
+    ours.load_state_dict(take_over(theirs.state_dict(), bert_origins(config), BERT_COPIES))
     types = (torch.arange(12) >= 4).long().expand(3, -1) * IS_TOKEN
     expected = theirs(input_ids=TOKENS, token_type_ids=types, attention_mask=IS_TOKEN.long())
     hidden = ours.hidden(TOKENS, types, IS_TOKEN)
@@ -81,7 +81,7 @@ def test_bert() -> None:
     at_positions = expected.prediction_logits.gather(1, positions[..., None].expand(-1, -1, 40))
     torch.testing.assert_close(ours.masked_logits(hidden, positions), at_positions, **CLOSE)
     torch.testing.assert_close(ours.next_logits(hidden), expected.seq_relationship_logits.flip(1), **CLOSE)
-    assert_same(give_back_bert(ours.state_dict(), config), without(theirs.state_dict(), BERT_COPIES))
+    assert_same(give_back(ours.state_dict(), bert_origins(config)), without(theirs.state_dict(), BERT_COPIES))
 
 
 @pytest.mark.parametrize("version", ["1.0", "1.1"])

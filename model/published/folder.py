@@ -1,0 +1,218 @@
+"""A published network as it lies on disk: `config.json` and safetensors, in one file or in several with an index.
+
+Pickles are not read, since reading one runs code that it contains.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import blake3
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from model.architecture import BERTConfig, GPTConfig, T5Config
+from model.durable import digest_file
+from model.errors import InputError
+from model.networks import make_network
+from model.published.families import family_of
+from model.published.family import Family
+from model.published.origin import some, take_over
+from model.published.settings import Settings
+
+SETTINGS = "config.json"
+ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
+OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+"""Names in BERT's files that come from its first program."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where one published tensor lies, and its shape."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PublishedNetwork:
+    """A published network, its weights not yet read, but found to be all there and of the right shapes."""
+
+    folder: Path
+    family: Family
+    config: GPTConfig | BERTConfig | T5Config
+    tensors: Mapping[str, Stored]
+    """By the names of the family's class."""
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder is one of `transformers`' and none of ours."""
+    return (folder / SETTINGS).is_file() and not (folder / "model.json").is_file()
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold the weights, sorted; InputError where there are none but pickles, or an index names more."""
+    if (folder / ONE_FILE).is_file():
+        return [folder / ONE_FILE]
+    if (folder / INDEX).is_file():
+        names = sorted(set(_json(folder / INDEX).get("weight_map", {}).values()))
+        absent = [name for name in names if not (folder / name).is_file()]
+        if absent or not names:
+            raise InputError(
+                f"{folder / INDEX} names {len(names)} files of weights, and {some(absent)} are not there. Copy the"
+                f" whole folder again."
+            )
+        return [folder / name for name in names]
+    pickle = next((path.name for pattern in PICKLES for path in sorted(folder.glob(pattern))), None)
+    if pickle is not None:
+        raise InputError(
+            f"{folder} holds its weights in a pickle ({pickle}), and reading one runs code that it contains. Take the"
+            f" safetensors that most publishers offer beside it, or write them where you trust the file:"
+            f" AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(OTHER_FOLDER)."
+        )
+    raise InputError(f"{folder} has neither {ONE_FILE} nor {INDEX}: there are no weights in it")
+
+
+def published_digest(folder: Path) -> str:
+    """A digest that stands for settings and weights, whatever the files' dates and whereabouts."""
+    paths = [folder / SETTINGS, *weight_files(folder)]
+    told = "".join(f"{path.name} {digest_file(path)}\n" for path in paths)
+    return blake3.blake3(told.encode()).hexdigest(length=16)
+
+
+def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5Config]:
+    """What a folder's `config.json` describes; InputError for what has no network here."""
+    path = folder / SETTINGS
+    settings = Settings(_json(path), str(path))
+    family = family_of(settings)
+    return family, family.read(settings)
+
+
+def open_published(folder: Path) -> PublishedNetwork:
+    """The network in a folder, looked at but not read.
+
+    Raises InputError for a network that has none like it here, and names tensors that are missing, have no place, or
+    are of another shape than `config.json` says.
+    """
+    family, config = published_config(folder)
+    tensors = _named_as(family, _stored(folder), family.origins(config))
+    published = PublishedNetwork(folder, family, config, tensors)
+    _check_names(published)
+    _check_shapes(published)
+    return published
+
+
+def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
+    """Our weights by name, in float32.
+
+    Raises InputError where a tensor that should repeat another holds something else.
+    """
+    origins, copies = published.family.origins(published.config), published.family.copies(published.config)
+    weights: dict[str, Tensor] = {}
+    for ours, origin in origins.items():
+        parts = {name: _read(published.tensors[name]) for name in origin.names}
+        weights |= take_over(parts, {ours: origin})
+        for copy, original in copies.items():
+            if original in parts and copy in published.tensors:
+                _check_copy(published, copy, original, parts[original])
+    return weights
+
+
+def _read(stored: Stored) -> Tensor:
+    with safe_open(stored.file, framework="pt") as file:
+        return file.get_tensor(stored.name).float()
+
+
+def _stored(folder: Path) -> dict[str, Stored]:
+    found: dict[str, Stored] = {}
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  # no mapping: it has keys and no iteration
+                    found[name] = Stored(path, name, tuple(file.get_slice(name).get_shape()))
+        except SafetensorError as error:
+            raise InputError(
+                f"{path} is no safetensors file, or is cut off ({error}). Take it from where it came from again."
+            ) from error
+    return found
+
+
+def _named_as(family: Family, stored: Mapping[str, Stored], origins: Mapping[str, Any]) -> dict[str, Stored]:
+    """By the names of the family's class with all heads: bodies saved alone lack the first part of theirs."""
+    needed = {name for origin in origins.values() for name in origin.names}
+    named: dict[str, Stored] = {}
+    for name, tensor in stored.items():
+        for before, now in OF_TENSORFLOW:
+            name = name.replace(before, now)
+        if name not in needed and family.body + name in needed:
+            name = family.body + name
+        if re.search(family.no_weights, name) is None:
+            named[name] = tensor
+    return named
+
+
+def _check_names(published: PublishedNetwork) -> None:
+    """Complete copies from originals' places: either of the two names may have been written."""
+    family, config = published.family, published.config
+    copies = family.copies(config)
+    needed = {name for origin in family.origins(config).values() for name in origin.names}
+    found = published.tensors
+    assert isinstance(found, dict), "the names are ours to complete"
+    for copy, original in copies.items():
+        if original not in found and copy in found:
+            found[original] = found[copy]
+    missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - copies.keys())
+    if missing or left_over:
+        raise InputError(
+            f"{published.folder}: by its {SETTINGS} this is a {family.class_name} of {config.layers} layers, and of its"
+            f" tensors {some(missing)} missing, {some(left_over)} with no place in it. Take a model with all heads of"
+            f" {family.class_name}, and {SETTINGS} and weights from one place."
+        )
+
+
+def _check_shapes(published: PublishedNetwork) -> None:
+    with torch.device("meta"):
+        ours = make_network(published.config).state_dict()
+    origins = published.family.origins(published.config)
+    assert origins.keys() == ours.keys(), "every weight of ours has an origin"
+    for name, origin in origins.items():
+        for theirs, expected in zip(origin.names, origin.given_shapes(ours[name]), strict=True):
+            found = published.tensors[theirs].shape
+            if found == expected:
+                continue
+            hint = ""
+            if name == "embedding.weight" and found[1:] == expected[1:]:
+                hint = f" The table has {found[0]} rows, and vocab_size there is {expected[0]}."
+            raise InputError(
+                f"{published.folder}: {theirs} has the shape {list(found)}, and by {SETTINGS} it is {list(expected)}."
+                f"{hint} Take {SETTINGS} and weights from one place."
+            )
+
+
+def _check_copy(published: PublishedNetwork, copy: str, original: str, expected: Tensor) -> None:
+    stored = published.tensors[copy]
+    if stored == published.tensors[original]:
+        return
+    if stored.shape != tuple(expected.shape) or not torch.equal(_read(stored), expected):
+        raise InputError(
+            f"{published.folder}: {copy} should repeat {original}, and is another tensor. If the head has weights of"
+            f" its own, {SETTINGS} must say tie_word_embeddings = false."
+        )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} is no JSON that can be read ({error}). Take an untouched copy of the model."
+        ) from error
+    if not isinstance(values, dict):
+        raise InputError(f"{path} is JSON without settings in it. Take an untouched copy of the model.")
+    return values
