@@ -48,9 +48,7 @@ class BERT(nn.Module):
         """
         length = tokens_BT.shape[1]
         assert length <= self.config.context, f"{length} tokens do not fit into a context of {self.config.context}"
-        place = torch.arange(length, device=tokens_BT.device)
-        x_BTD = self.embedding(tokens_BT) + self.embedding_positions(place) + self.embedding_types(token_types_BT)
-        x_BTD = F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
+        x_BTD = self.enter(tokens_BT, token_types_BT)
         if heat is not None:
             heat.append(largest_magnitude(x_BTD))
         sight = Sight(is_token_BT[:, None, None, :])
@@ -59,6 +57,12 @@ class BERT(nn.Module):
             if heat is not None:
                 heat.append(largest_magnitude(x_BTD))
         return self.final_norm(x_BTD)
+
+    def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
+        """The residual stream f32[B, T, D] before the first block."""
+        place = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        x_BTD = self.embedding(tokens_BT) + self.embedding_positions(place) + self.embedding_types(token_types_BT)
+        return F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
 
     def masked_logits(self, hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
         """Logits f32[B, M, V] of the tokens at these positions alone: at all of them the head would cost a fifth of the

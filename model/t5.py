@@ -42,15 +42,15 @@ class T5(nn.Module):
 
         `heat` collects the largest absolute value after the embedding and after each block.
         """
-        length = inputs_BT.shape[1]
-        bias = distance_bias(self.embedding_encoder_distances, range(length), length, both_ways=True)
-        sight = Sight(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
-        x_BTD = self._embedded(inputs_BT, heat)
+        sight = self.encoder_sight(is_token_BT)
+        x_BTD = self.enter(inputs_BT)
+        if heat is not None:
+            heat.append(largest_magnitude(x_BTD))
         for block in self.encoder_blocks:
             x_BTD = block(x_BTD, sight)
             if heat is not None:
                 heat.append(largest_magnitude(x_BTD))
-        return self._dropped(self.encoder_norm(x_BTD))
+        return self.leave_encoder(x_BTD)
 
     def decode(
         self,
@@ -66,14 +66,38 @@ class T5(nn.Module):
         """
         begin = cache.length if cache is not None else 0
         end = begin + inputs_BU.shape[1]
-        bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, both_ways=False)
-        before = torch.ones(end - begin, end, dtype=torch.bool, device=inputs_BU.device).tril(begin)
-        sight = Sight(bias.masked_fill(~before, -torch.inf))
-        x_BUD = self._embedded(inputs_BU, heat)
+        sight = self.decoder_sight(begin, end, inputs_BU.device)
+        x_BUD = self.enter(inputs_BU)
+        if heat is not None:
+            heat.append(largest_magnitude(x_BUD))
         for block in self.decoder_blocks:
             x_BUD = block(x_BUD, sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
             if heat is not None:
                 heat.append(largest_magnitude(x_BUD))
+        return self.leave_decoder(x_BUD)
+
+    def encoder_sight(self, is_token_BT: Tensor) -> Sight:
+        """What the encoder's tokens see in every block."""
+        length = is_token_BT.shape[1]
+        bias = distance_bias(self.embedding_encoder_distances, range(length), length, both_ways=True)
+        return Sight(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
+
+    def decoder_sight(self, begin: int, end: int, device: torch.device) -> Sight:
+        """What the decoder's tokens `begin` to `end` see of each other in every block."""
+        bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, both_ways=False)
+        before = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
+        return Sight(bias.masked_fill(~before, -torch.inf))
+
+    def enter(self, tokens: Tensor) -> Tensor:
+        """The residual stream of either stack before its first block."""
+        return self._dropped(self.embedding(tokens))
+
+    def leave_encoder(self, x_BTD: Tensor) -> Tensor:
+        """What the decoder sees of the encoder, given the stream behind its last block."""
+        return self._dropped(self.encoder_norm(x_BTD))
+
+    def leave_decoder(self, x_BUD: Tensor) -> Tensor:
+        """What the head reads, given the stream behind the decoder's last block."""
         return self._dropped(self.decoder_norm(x_BUD))
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
@@ -82,12 +106,6 @@ class T5(nn.Module):
         if self.head is not None:
             return self.head(hidden_XD)
         return F.linear(hidden_XD * self.config.width**-0.5, self.embedding.weight)
-
-    def _embedded(self, tokens: Tensor, heat: list[Tensor] | None) -> Tensor:
-        embedded = self._dropped(self.embedding(tokens))
-        if heat is not None:
-            heat.append(largest_magnitude(embedded))
-        return embedded
 
     def _dropped(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
