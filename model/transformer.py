@@ -18,6 +18,7 @@ from model.architecture import GPTConfig
 from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
 from model.initialisation import initialise_gaussian, initialise_t_fixup
 from model.positions import DISTANCE_BUCKETS, distance_bias, rotary_table
+from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
 class GPT(nn.Module):
@@ -31,6 +32,7 @@ class GPT(nn.Module):
         super().__init__()
         assert config.tied_head or not new_rows, "new rows of a head of its own are not provided for"
         self.config = config
+        self.vocabulary: Vocabulary = WHOLE_VOCABULARY
         self.old_rows = config.vocab_size - new_rows
         self.embedding = nn.Embedding(self.old_rows, config.table_width)
         self.new_rows = nn.Parameter(torch.empty(new_rows, config.table_width)) if new_rows else None
@@ -101,6 +103,7 @@ class GPT(nn.Module):
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Logits f32[..., V] of the next token, given what `hidden` returned."""
+        hidden_XD = self.vocabulary.read(hidden_XD)
         logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
         if self.new_rows is not None:
             logits_XV = torch.cat((logits_XV, F.linear(hidden_XD, self.new_rows)), dim=-1)
@@ -124,31 +127,40 @@ class GPT(nn.Module):
         begin = cache.length if cache is not None else 0
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
-        sight = self._sight(begin, end, visible_B1TT, cached=cache is not None)
-        x_BTD = self.embed(tokens_BT, begin)
-        if not self.pads:
-            x_BTD = self.embedding_norm(x_BTD)
-        if self.config.dropout:
-            x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
+        sight = self.sight(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
+        x_BTD = self.enter(tokens_BT, begin)
         if heat is not None:
             heat.append(largest_magnitude(x_BTD))
         for block in self.blocks:
             x_BTD = block(x_BTD, sight, cache)
             if heat is not None:
                 heat.append(largest_magnitude(x_BTD))
-        return self._narrowed(self.final_norm(x_BTD))
+        return self.leave(x_BTD)
 
-    def _narrowed(self, x_BTD: Tensor) -> Tensor:
+    def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
+        """The residual stream f32[B, T, D] before the first block."""
+        x_BTD = self.embed(tokens_BT, begin)
+        if not self.pads:
+            x_BTD = self.embedding_norm(x_BTD)
+        if self.config.dropout:
+            x_BTD = F.dropout(x_BTD, self.config.dropout, self.training)
+        return x_BTD
+
+    def leave(self, x_BTD: Tensor) -> Tensor:
+        """What the head reads, given the residual stream behind the last block."""
+        x_BTD = self.final_norm(x_BTD)
         if self.config.embedding_width is None:
             return x_BTD
         narrow_BTD = self.head_projection(x_BTD)
         return self.head_norm(F.gelu(narrow_BTD)) if self.pads else narrow_BTD
 
-    def _sight(self, begin: int, end: int, visible: Tensor | None, *, cached: bool) -> Sight:
+    def sight(
+        self, begin: int, end: int, visible: Tensor | None, device: torch.device, *, cached: bool = False
+    ) -> Sight:
+        """What tokens `begin` to `end` see in every block; `visible` as in `hidden`."""
         rotary = None
         if self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
-        device = self.embedding.weight.device
         relative = self.config.positions == "relative"
         if visible is None and (cached or relative):
             visible = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
