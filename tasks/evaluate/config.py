@@ -20,6 +20,9 @@ class EvaluateConfig(StrictConfig):
     """Text before the examples of every prompt."""
     heldout_max_bytes: int = Field(default=200_000, ge=1)
     """Held-out text scored of each source, UTF-8 bytes."""
+    ngram_tokens: int = Field(default=50_000_000, ge=1, le=10**9)
+    """Training tokens that the 5-gram beside the network is counted on; of more, those that are read first. 50 million
+    take half a minute and 2 GB."""
     stride: int | None = Field(default=None, ge=1)
     """Tokens that the window moves on within a long text; half the model's context by default."""
     bootstrap_rounds: int = Field(default=1000, ge=10, le=100_000)

@@ -1,4 +1,4 @@
-"""The evaluate stage from end to end: held-out text, then each benchmark, then samples; one unit of work each."""
+"""The evaluate stage from end to end: held-out text, the 5-gram on it, each benchmark, samples; one unit each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from tasks.artifact import Artifact, read_table
 from tasks.evaluate.benchmarks import benchmark_scores, items_of, leak_states
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.heldout import heldout_scores, heldout_texts
+from tasks.evaluate.ngram_baseline import ngram_scores
 from tasks.evaluate.samples import heldout_prompts, write_samples
 from tasks.parts import unit_name
 from tasks.report import StageReport
@@ -23,7 +24,7 @@ from tasks.workspace import Workspace, table_file_name
 
 MOST_LOGITS = 1 << 25
 """Logits in memory at once, 128 MiB in float32."""
-SAMPLES_UNIT = "samples"
+NGRAM_UNIT, SAMPLES_UNIT = "5gram", "samples"
 
 
 def evaluate_model(
@@ -44,6 +45,7 @@ def evaluate_model(
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
         _heldout_unit(network, tokenizer, texts, sequences, config, batch_tokens, workspace)
+        _ngram_unit(tokenizer, texts, sequences, config, workspace)
         _benchmark_units(network, tokenizer, decontaminated, config, workspace)
         if workspace.finished(SAMPLES_UNIT) is None:
             with workspace.unit(SAMPLES_UNIT) as unit:
@@ -84,6 +86,26 @@ def _heldout_unit(
         advance=lambda done: workspace.advance(done, len(texts), "sources"),
     )
     _write_scores(rows, unit_name(0), workspace)
+
+
+def _ngram_unit(
+    tokenizer: Tokenizer,
+    texts: dict[str, list[str]],
+    sequences: Artifact,
+    config: EvaluateConfig,
+    workspace: Workspace,
+) -> None:
+    if workspace.finished(NGRAM_UNIT) is not None:
+        return
+    rows = ngram_scores(
+        tokenizer,
+        texts,
+        sequences,
+        most_tokens=config.ngram_tokens,
+        rounds=config.bootstrap_rounds,
+        seed=config.seed,
+    )
+    _write_scores(rows, NGRAM_UNIT, workspace)
 
 
 def _benchmark_units(

@@ -10,7 +10,18 @@ from tasks.workspace import Workspace
 EVALUATE = Stage(
     "evaluate",
     roots=("tasks.evaluate.stage",),
-    libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "tokenizers", "torch", INSTRUCTION_SET, UNICODE),
+    libraries=(
+        "llvmlite",
+        "numba",
+        "numpy",
+        "pyarrow",
+        "safetensors",
+        "sentencepiece",
+        "tokenizers",
+        "torch",
+        INSTRUCTION_SET,
+        UNICODE,
+    ),
 )
 
 

@@ -22,10 +22,11 @@ EDITS = {
     "clean": ("characters.py", "BLANK = 1\nLETTER = 1 << 1\n", "BLANK = 1 << 1\nLETTER = 1\n"),
     "dedup": ("shingles.py", "    value *= _MIX2\n", "    value *= _MIX1\n"),
     "decontaminate": ("patterns.py", "np.uint64(0xA0761D6478BD642F)", "np.uint64(0xA0761D6478BD6431)"),
+    "evaluate": ("discounts.py", "discounts[min(count, 3)]", "discounts[min(count, 2)]"),
     "tokenizing": ("stretch_cache.py", "np.uint64(21 * place)", "np.uint64(21 * (2 - place))"),
 }
 """Room -> file, old text, new text: another order of rows, flags that change places, another mixing of hashes, another
-base of hashes, ids kept in another order."""
+base of hashes, another discount of frequent n-grams, ids kept in another order."""
 BUILT_BY = {"tokenizing": "chunk"}
 """Rooms that are no stages -> a stage that runs their kernels."""
 

@@ -70,6 +70,9 @@ def test_a_trained_model_is_scored_and_scored_again_to_the_same_bytes(context, m
     assert bits["n"] == 2
     assert 0.5 < bits["value"] < unigram["value"] < 8.0
     assert bits["stderr"] > 0
+    five = scores["heldout/code", "5gram_bits_per_byte", 0, "all"]
+    assert 0.5 < five["value"] < unigram["value"]
+    assert scores["heldout/all", "5gram_bits_per_byte", 0, "all"]["value"] == five["value"]
     accuracy = scores["cloze", "acc", 0, "all"]
     assert (accuracy["n"], accuracy["value"]) == (12, 1.0)
     assert scores["cloze", "acc", 1, "leaked"]["n"] == 4

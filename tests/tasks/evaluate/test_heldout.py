@@ -10,15 +10,8 @@ import torch
 
 from model.config import GPTConfig
 from model.transformer import GPT
-from tasks.evaluate.heldout import (
-    Measured,
-    bits_per_byte,
-    heldout_scores,
-    heldout_texts,
-    plain_mean,
-    unigram_bits,
-    xz_bits_per_byte,
-)
+from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits, xz_bits_per_byte
+from tasks.evaluate.measured import NOTHING, Measured, plain_mean, ratio
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -100,16 +93,23 @@ def test_text_with_unknown_words_has_no_figure():
 
 
 def test_one_bit_a_byte_is_one():
-    measured = bits_per_byte(np.array([10.0, 20.0, 30.0]), np.array([10, 20, 30]), rounds=100, seed=1)
+    measured = ratio(np.array([10.0, 20.0, 30.0]), np.array([10, 20, 30]), rounds=100, seed=1)
     assert measured == Measured(1.0, 0.0)
 
 
 def test_bootstrap_agrees_with_the_error_of_a_mean_when_documents_are_of_one_size():
     bits = np.tile([1.0, 3.0], 200)
-    measured = bits_per_byte(bits, np.ones(400, dtype=np.int64), rounds=2000, seed=7)
+    measured = ratio(bits, np.ones(400, dtype=np.int64), rounds=2000, seed=7)
     assert measured.value == 2.0
     assert measured.stderr == pytest.approx(1 / math.sqrt(400), rel=0.1)
-    assert bits_per_byte(bits, np.ones(400, dtype=np.int64), rounds=2000, seed=7) == measured
+    assert ratio(bits, np.ones(400, dtype=np.int64), rounds=2000, seed=7) == measured
+
+
+def test_documents_without_anything_to_measure_give_nothing():
+    nothing, one = np.zeros(3), np.array([0.0, 0.0, 2.0])
+    assert ratio(nothing, nothing, rounds=100, seed=1) == NOTHING
+    # Draws that miss the one document with a count say nothing; all others say the same.
+    assert ratio(one, one, rounds=100, seed=1) == Measured(1.0, 0.0)
 
 
 def test_frequent_tokens_are_cheap_and_unseen_ones_are_smoothed():
@@ -126,7 +126,7 @@ def test_repetitive_data_compresses_and_noise_does_not():
 def test_mean_over_sources_counts_each_source_once():
     assert plain_mean([Measured(1.0, 0.3), Measured(3.0, 0.4)]) == Measured(2.0, 0.25)
     assert plain_mean([Measured(1.0, 0.3), Measured(3.0, None)]).stderr is None
-    assert plain_mean([Measured(1.0, 0.3), Measured(None, None)]) == Measured(None, None)
+    assert plain_mean([Measured(1.0, 0.3), NOTHING]) == NOTHING
 
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
