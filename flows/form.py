@@ -16,6 +16,7 @@ from pydantic import model_serializer as serializer
 
 from flows.recipe import Recipe
 from flows.road import STAGES
+from flows.wrong_keys import tagged_models
 
 SAID_ONCE = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
 """What a recipe says once for several stages: a form for one stage would tear it apart."""
@@ -44,14 +45,45 @@ def section_of(config: type[BaseModel], title: str) -> type[Section]:
     for name, field in config.model_fields.items():
         if name in SAID_ONCE:
             continue
+        several = tagged_models(field.annotation)
         table = _table(field.annotation)
-        if table is not None:
+        if several:
+            nested = _merged([section_of(model, f"{title}.{name}") for model in several.values()], f"{title}.{name}")
+            fields[name] = (nested, Field(default=nested(), title=name))
+        elif table is not None:
             nested = section_of(table, f"{title}.{name}")
             fields[name] = (nested, Field(default=nested(), title=name))
         elif "$ref" not in json.dumps(schema[name]):  # Lists of tables (sources, benchmarks) stay with the recipe.
             annotation = Annotated[Optional[field.annotation], *field.metadata, WithJsonSchema(_plain(schema[name]))]  # noqa: UP045  # the annotation is a value here
             fields[name] = (annotation, Field(default=None, title=name))
     return create_model(title, __base__=Section, __doc__=config.__doc__, **fields)
+
+
+def _merged(sections: list[type[Section]], title: str) -> type[Section]:
+    """One section with the fields of several, of which a run chooses one by a field that all have; where they say
+    different things of a field, the first one's help stands and all of their choices."""
+    fields: dict[str, Any] = {}
+    for section in sections:
+        for name, field in section.model_fields.items():
+            (schema,) = (mark.json_schema or {} for mark in field.metadata if isinstance(mark, WithJsonSchema))
+            stands = fields.get(name)
+            if stands is None:
+                fields[name] = (field.annotation, schema, field.metadata)
+                continue
+            choices = [choice for one in (stands[1], schema) for choice in one.get("enum", [one.get("const")])]
+            merged = {key: value for key, value in stands[1].items() if key not in ("enum", "const")}
+            if None not in choices:
+                merged["enum"] = list(dict.fromkeys(choices))
+            fields[name] = (stands[0] | field.annotation, merged, stands[2] if field.metadata == stands[2] else [])
+    made: dict[str, Any] = {
+        name: (Annotated[annotation, *_but_schema(metadata), WithJsonSchema(schema)], Field(default=None, title=name))
+        for name, (annotation, schema, metadata) in fields.items()
+    }
+    return create_model(title, __base__=Section, __doc__=sections[0].__doc__, **made)
+
+
+def _but_schema(metadata: list[Any]) -> list[Any]:
+    return [mark for mark in metadata if not isinstance(mark, WithJsonSchema)]
 
 
 def _table(annotation: Any) -> type[BaseModel] | None:

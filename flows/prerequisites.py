@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from flows.recipe import Recipe
-from flows.road import check_objective
 
 if TYPE_CHECKING:
     from tasks.tokenizer import Tokenizer
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 def check_prerequisites(recipe: Recipe, stages: Sequence[str]) -> None:
     """Raise RecipeError or InputError where one of `stages` would refuse to begin, whatever the text."""
-    check_objective(recipe, stages)
     check_starting_points(recipe, stages)
 
 

@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError
 
 from flows.road import STAGES
 from flows.wrong_keys import explain, model_within
-from model.config import GPTConfig
+from model.architecture import OBJECTIVE_OF, GPTConfig
 from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
@@ -134,9 +134,9 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
-    model, chunk = dict(dict(values.get("train", {})).get("model", {})), dict(values.get("chunk", {}))
+    objective = _agree_on_objective(values, origin)
+    model = dict(dict(values.get("train", {})).get("model", {}))
     context = int(model.get("context", GPTConfig.model_fields["context"].default))
-    objective = str(chunk.get("objective", "causal_lm"))
     shared.update(_length_of_rows(context, objective))
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     for stage in STAGES:
@@ -154,6 +154,26 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     _check_length_of_rows(recipe, origin)
     _check_sentinels(recipe, origin)
     return recipe
+
+
+def _agree_on_objective(values: dict[str, Any], origin: str) -> str:
+    """The objective of rows; what the network is follows from it, or it from what the network is, in `values`."""
+    train, chunk = dict(values.get("train", {})), dict(values.get("chunk", {}))
+    model = dict(train.get("model", {}))
+    asked, told = chunk.get("objective"), model.get("architecture")
+    needed = OBJECTIVE_OF.get(str(told))
+    if asked is not None and needed is not None and asked != needed:
+        fitting = next((name for name, of in OBJECTIVE_OF.items() if of == asked), told)
+        raise RecipeError(
+            f"{origin}: train.model.architecture is {told}, which is trained on {needed}, and chunk.objective is"
+            f" {asked}, on which a {fitting} is. Leave one of the two out; it follows from the other."
+        )
+    objective = str(asked or needed or "causal_lm")
+    if told is None:
+        model.update(("architecture", name) for name, of in OBJECTIVE_OF.items() if of == objective)
+    values["train"] = {**train, "model": model}
+    values["chunk"] = {**chunk, "objective": objective}
+    return objective
 
 
 def _length_of_rows(context: int, objective: str) -> dict[str, int]:

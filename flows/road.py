@@ -34,17 +34,6 @@ def stretch(from_stage: str | None = None, until: str | None = None, only: str |
     return STAGES[first : last + 1]
 
 
-def check_objective(recipe: Recipe, stages: Sequence[str]) -> None:
-    """Raise RecipeError where `stages` train for an objective that no network here has yet: six stages of work would
-    come before the trainer's own refusal."""
-    objective = recipe.chunk.objective
-    if "train" in stages and objective != "causal_lm":
-        raise RecipeError(
-            f"chunk.objective = {objective}: the trainer has no network for it yet. `--until chunk` ends the run with"
-            f" the rows."
-        )
-
-
 def walk(recipe: Recipe, step: Callable[..., Artifact]) -> None:
     """The road from raw text to an evaluated model: `step(stage, *inputs, config)` gives each stage's artifact."""
     documents = step("sample", recipe.sample)

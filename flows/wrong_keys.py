@@ -5,7 +5,7 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 Location = tuple[int | str, ...]
 MOST_NAMED = 3
@@ -19,7 +19,8 @@ def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence
     for problem in error.errors():
         if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
             continue  # What is wrong with the sources themselves is told beside it.
-        place = _place(_as_written(problem["loc"], said_once))
+        location = _without_tags(problem["loc"], recipe)
+        place = _place(_as_written(location, said_once))
         if problem["type"] == "extra_forbidden":
             lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, said_once)}")
         elif problem["type"] == "missing":
@@ -29,6 +30,39 @@ def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence
             found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
             lines.append(f"  {place}: {message}{found}")
     return "\n".join(lines)
+
+
+def tagged_models(annotation: Any) -> dict[str, Any]:
+    """Tag -> model of a field that holds one of several; empty for any other field."""
+    found: dict[str, Any] = {}
+    for choice in getattr(annotation, "__args__", ()) if get_origin(annotation) in (Union, types.UnionType) else ():
+        for mark in getattr(choice, "__metadata__", ()):
+            if isinstance(mark, Tag):
+                found[mark.tag] = model_within(choice)
+    return found
+
+
+def _without_tags(location: Location, recipe: type[BaseModel]) -> Location:
+    """The location as the recipe writes it: which of several models was chosen is no step of it."""
+    written: list[int | str] = []
+    for part, several in zip(location, _choices(location, recipe), strict=True):
+        if part not in several:
+            written.append(part)
+    return tuple(written)
+
+
+def _choices(location: Location, recipe: type[BaseModel]) -> Iterator[dict[str, Any]]:
+    """For each part of a location the models that it may choose among by their tags; mostly none."""
+    model: Any = recipe
+    several: dict[str, Any] = {}
+    for part in location:
+        yield several
+        if part in several:
+            model, several = several[str(part)], {}
+        elif isinstance(part, str):
+            field = model.model_fields.get(part) if model is not None else None
+            several = tagged_models(field.annotation) if field is not None else {}
+            model = model_within(field.annotation) if field is not None else None
 
 
 def model_within(annotation: Any) -> Any:
@@ -45,6 +79,13 @@ def model_within(annotation: Any) -> Any:
 def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str]) -> str:
     """The key that was meant: of this name in another table of the stage, or like it here, or of this name anywhere."""
     key, known = str(location[-1]), _known_keys(recipe, location[:-1])
+    *_, several, _ = ({}, *_choices(location, recipe))
+    others = [tag for tag, model in several.items() if key in model.model_fields]
+    if others:
+        return (
+            f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
+        )
+    location = _without_tags(location, recipe)
     everywhere = [(key,)] if key in said_once else list(_places_of(key, recipe))
     of_the_stage = [place for place in everywhere if place[0] == location[0]]
     meant = (
@@ -62,11 +103,10 @@ def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str])
 def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterator[Location]:
     """Where a field of this name stands in the tables of `model`; entries of lists have no path of their own."""
     for name, field in model.model_fields.items():
-        table = _table(field.annotation)
         if name == key:
             yield (*above, name)
-        if table is not None:
-            yield from _places_of(key, table, (*above, name))
+        tables = tagged_models(field.annotation).values() or filter(None, [_table(field.annotation)])
+        yield from dict.fromkeys(place for table in tables for place in _places_of(key, table, (*above, name)))
 
 
 def _table(annotation: Any) -> Any:
@@ -91,10 +131,15 @@ def _place(location: Sequence[int | str]) -> str:
 def _known_keys(recipe: type[BaseModel], location: Sequence[int | str]) -> list[str]:
     """Field names of the config model at a place within the recipe."""
     model: Any = recipe
+    several: dict[str, Any] = {}
     for part in location:
         if isinstance(part, int):
             continue
+        if part in several:
+            model, several = several[part], {}
+            continue
         field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
+        several = tagged_models(field.annotation) if field is not None else {}
         model = model_within(field.annotation) if field is not None else None
         if model is None:
             return []

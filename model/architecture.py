@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
 from model.block_shape import Activation, BlockShape, Norm, is_gated
 from model.strict import Strict
@@ -22,7 +22,8 @@ class GPTConfig(Strict):
     """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
 
     architecture: Literal["gpt"] = "gpt"
-    """What the network is: `gpt`, a decoder for `causal_lm`."""
+    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
+    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding table; the tokenizer's number of pieces."""
     context: int = Field(default=256, ge=8, le=2**17)
@@ -195,7 +196,8 @@ class BERTConfig(Strict):
     """An encoder that fills in hidden tokens and says whether two stretches follow each other (Devlin et al. 2019)."""
 
     architecture: Literal["bert"] = "bert"
-    """What the network is: `bert`, an encoder for `masked_lm`."""
+    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
+    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding table; the tokenizer's number of pieces."""
     context: int = Field(default=256, ge=8, le=2**17)
@@ -252,7 +254,8 @@ class T5Config(Strict):
     branch, relative positions, no biases. The defaults are those of the first T5."""
 
     architecture: Literal["t5"] = "t5"
-    """What the network is: `t5`, an encoder and a decoder for `span_corruption`."""
+    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
+    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
     """Rows of the embedding table, which encoder and decoder share; the tokenizer's number of pieces."""
     context: int = Field(default=256, ge=8, le=2**17)
@@ -322,6 +325,12 @@ NetworkConfig = Annotated[
     ),
 ]
 """One of the architectures, told apart by `architecture`."""
+_NETWORK: TypeAdapter[GPTConfig | BERTConfig | T5Config] = TypeAdapter(NetworkConfig)
 ARCHITECTURES: tuple[type[GPTConfig] | type[BERTConfig] | type[T5Config], ...] = (GPTConfig, BERTConfig, T5Config)
 OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """What rows each architecture is trained on."""
+
+
+def read_network_config(values: Any) -> GPTConfig | BERTConfig | T5Config:
+    """The configuration that a description of a model holds; raises pydantic's ValidationError for wrong values."""
+    return _NETWORK.validate_python(values)

@@ -1,9 +1,6 @@
 """The networks by their configuration: made, counted, and what a training token costs them."""
 
-from typing import Any
-
 import torch
-from pydantic import TypeAdapter
 
 from model import bert, t5, transformer
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
@@ -15,12 +12,6 @@ from model.transformer import GPT
 Network = GPT | BERT | T5
 MASKED_SHARE = 0.15
 """Tokens of a row that BERT's head sees."""
-_CONFIG: TypeAdapter[GPTConfig | BERTConfig | T5Config] = TypeAdapter(NetworkConfig)
-
-
-def read_network_config(values: Any) -> GPTConfig | BERTConfig | T5Config:
-    """The configuration that a description of a model holds; raises pydantic's ValidationError for wrong values."""
-    return _CONFIG.validate_python(values)
 
 
 def make_network(config: NetworkConfig, new_rows: int = 0) -> Network:

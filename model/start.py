@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from model.architecture import BERTConfig, T5Config
+from model.architecture import BERTConfig, T5Config, read_network_config
 from model.bert import BERT
 from model.config import StartingModel, TrainerRun
 from model.errors import InputError, RecipeError
 from model.initialisation import EMBEDDING_STD
-from model.networks import Network, make_network, read_network_config
+from model.networks import Network, make_network
 from model.new_rows import read_added_pieces, starting_rows
 from model.same_shape import check_same_shape
 from model.transformer import GPT

@@ -8,10 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model.architecture import NetworkConfig
+from model.architecture import NetworkConfig, read_network_config
 from model.durable import digest_file, sync_file, write_atomically
 from model.errors import InputError, IntegrityError
-from model.networks import Network, make_network, read_network_config
+from model.networks import Network, make_network
 from model.transformer import GPT
 
 WEIGHTS = "model.safetensors"

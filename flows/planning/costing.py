@@ -13,7 +13,7 @@ from flows.planning.intervals import total
 from flows.planning.pilot import STAGES, Pilot, run_pilot
 from flows.planning.scaling import GOOD_EPOCHS, effective_tokens, parameters_fed_by
 from flows.recipe import Recipe
-from model.config import GPTConfig
+from model.architecture import NetworkConfig
 from model.errors import RecipeError
 from tasks.build import Watcher
 from tasks.chunk.mixture import plan_mixture
@@ -53,7 +53,7 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
     return {**told, "warnings": [*_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]}
 
 
-def network_of(recipe: Recipe) -> GPTConfig:
+def network_of(recipe: Recipe) -> NetworkConfig:
     """The network that the recipe trains, with the vocabulary that it asks for."""
     network = recipe.train.model
     if "vocab_size" in network.model_fields_set:
@@ -170,7 +170,7 @@ def mixture_told(recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> dict[
 
 
 def training_and_feeding(
-    recipe: Recipe, network: GPTConfig, mixture: Mapping[str, Any], asked: Asked
+    recipe: Recipe, network: NetworkConfig, mixture: Mapping[str, Any], asked: Asked
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The recipe's own training on the hardware asked for, and the sizes that its data and the hours could feed."""
     from model.networks import parameter_count
@@ -188,7 +188,7 @@ def training_and_feeding(
     return told, _feeding(recipe, mixture, replace(given, mfu=told["mfu"]), asked.days)
 
 
-def _measured_here(recipe: Recipe, network: GPTConfig) -> tuple[Accelerator, float, str]:
+def _measured_here(recipe: Recipe, network: NetworkConfig) -> tuple[Accelerator, float, str]:
     from flows.planning.this_machine import measured_processor, measured_step
 
     device = measured_processor(recipe.train.threads)

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import psutil
 import torch
-from torch.nn import functional as F
 
 from flows.planning.accelerators import THIS, Accelerator
-from model.config import GPTConfig
-from model.networks import flops_per_token
-from model.transformer import GPT
+from model.architecture import NetworkConfig
+from model.networks import flops_per_token, make_network
+from model.random_batch import random_batch
 
 MATRIX = 2048
 SECONDS = 1.0
@@ -44,21 +43,20 @@ class MeasuredStep:
     """Model FLOP/s that the steps sustained."""
 
 
-def measured_step(config: GPTConfig, rows: int, threads: int) -> MeasuredStep:
+def measured_step(config: NetworkConfig, rows: int, threads: int) -> MeasuredStep:
     """Forward and backward passes of that network for about a second; the optimizer is left out."""
     rows = max(1, min(rows, MOST_TOKENS // config.context))
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        network = GPT(config).initialise(0)
-        tokens = torch.randint(config.vocab_size, (rows, config.context + 1))
+        network = make_network(config).initialise(0)
+        batch = random_batch(config, rows)
 
         def step() -> None:
-            logits = network(tokens[:, :-1])
-            F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            sum(batch.objective.sums(network, batch.rows).nats).backward()  # pyright: ignore[reportAttributeAccessIssue]
             network.zero_grad(set_to_none=True)
 
-        rate = _best_rate(step, rows * config.context * flops_per_token(config))
+        rate = _best_rate(step, batch.tokens * flops_per_token(config))
     finally:
         torch.set_num_threads(before)
     return MeasuredStep(rate / flops_per_token(config), rate)

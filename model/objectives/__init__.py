@@ -12,7 +12,7 @@ __all__ = ["Objective", "Sums", "objective_of"]
 def objective_of(run: TrainerRun) -> Objective:
     """The objective of the run's architecture."""
     if run.model.architecture == "bert":
-        return MaskedObjective(run)
+        return MaskedObjective(run.train.seed, run.train.masked_share, run.model.context)
     if run.model.architecture == "t5":
-        return SpanObjective(run)
-    return CausalObjective(run)
+        return SpanObjective(run.train.seed)
+    return CausalObjective(run.pad, run.eos)

@@ -5,12 +5,12 @@ Shapes: B rows, L tokens a row, T = L - 1 predictions a row, N = B T, D width, V
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from model.blocks import largest_magnitude
-from model.config import TrainerRun
 from model.data import SequenceReader
 from model.documents import documents_of, visible_within_documents
 from model.loader import CausalBatch, CausalLoader
@@ -29,8 +29,8 @@ class CausalObjective:
 
     terms: tuple[str, ...] = ("next token",)
 
-    def __init__(self, run: TrainerRun) -> None:
-        self._pad, self._eos = run.pad, run.eos
+    def __init__(self, pad: int, eos: int | None) -> None:
+        self._pad, self._eos = pad, eos
 
     def loader(self, data: SequenceReader) -> CausalLoader:
         """Batches of these rows."""
@@ -48,6 +48,16 @@ class CausalObjective:
         """Nats of the predictions that carry loss."""
         nats, heat = next_token_nats(network, batch.tokens_BL[:, :-1], self._targets(batch), self._eos)
         return Sums((nats,), (), heat)
+
+    def inputs(self, network: GPT, batch: CausalBatch) -> dict[str, Any]:
+        """Tokens, and what each of them attends to."""
+        tokens_BT = batch.tokens_BL[:, :-1]
+        return {"tokens_BT": tokens_BT, "visible_B1TT": _visible(network, tokens_BT, self._eos)}
+
+    def sums_behind(self, network: GPT, hidden: Tensor, heat: list[Tensor], batch: CausalBatch) -> Sums:
+        """From the stream f32[B, T, D] that the head reads."""
+        nats, segments = _nats_behind(network, hidden, heat, self._targets(batch))
+        return Sums((nats,), (), segments)
 
     def without_loss(self, batch: CausalBatch) -> CausalBatch:
         """The same rows, whose loss begins behind their end."""
@@ -75,14 +85,20 @@ def next_token_nats(
     `transformer.thermometer_names` in order, f32[layers + 2].
     """
     heat: list[Tensor] = []
-    visible = None
-    if network.config.attend_within_documents:
-        assert eos is not None, "borders of documents are found by the token that closes them"
-        visible = visible_within_documents(documents_of(inputs_BT, eos))
-    hidden_ND = network.hidden(inputs_BT, heat=heat, visible_B1TT=visible).flatten(0, 1)
-    nats, logit_heat = nats_in_pieces(
-        network.logits, hidden_ND, targets_BT.flatten(), network.config.z_loss, network.vocabulary
-    )
+    hidden_BTD = network.hidden(inputs_BT, heat=heat, visible_B1TT=_visible(network, inputs_BT, eos))
+    return _nats_behind(network, hidden_BTD, heat, targets_BT)
+
+
+def _visible(network: GPT, inputs_BT: Tensor, eos: int | None) -> Tensor | None:
+    if not network.config.attend_within_documents:
+        return None
+    assert eos is not None, "borders of documents are found by the token that closes them"
+    return visible_within_documents(documents_of(inputs_BT, eos))
+
+
+def _nats_behind(network: GPT, hidden_BTD: Tensor, heat: list[Tensor], targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+    hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
+    nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_N, network.config.z_loss, network.vocabulary)
     return nats, torch.stack([*heat, logit_heat])
 
 

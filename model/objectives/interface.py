@@ -53,6 +53,14 @@ class Objective(Protocol):
         """What the network makes of a batch."""
         ...
 
+    def inputs(self, network: Any, batch: Any) -> dict[str, Any]:
+        """What of a batch the network reads before its head, by name."""
+        ...
+
+    def sums_behind(self, network: Any, hidden: Tensor, heat: list[Tensor], batch: Any) -> Sums:
+        """`sums`, given what the network made of `inputs` up to its head, and the thermometers up to there."""
+        ...
+
     def without_loss(self, batch: Any) -> Any:
         """The same rows with nothing in them that counts."""
         ...

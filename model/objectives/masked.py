@@ -5,6 +5,7 @@ Shapes: B rows, M hidden tokens a row at most, D width.
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 
 from model.bert import BERT
 from model.blocks import largest_magnitude
-from model.config import TrainerRun
 from model.data import SequenceReader
 from model.loader import MaskedBatch, MaskedLoader
 from model.objectives.causal import LOGIT_ROWS
@@ -26,10 +26,9 @@ class MaskedObjective:
 
     terms: tuple[str, ...] = ("masked", "next")
 
-    def __init__(self, run: TrainerRun) -> None:
-        self._seed = run.train.seed
-        self._share = run.train.masked_share
-        self._most = math.ceil(run.train.masked_share * run.model.context)
+    def __init__(self, seed: int, share: float, context: int) -> None:
+        self._seed, self._share = seed, share
+        self._most = math.ceil(share * context)
 
     def loader(self, data: SequenceReader) -> MaskedLoader:
         """Batches of these rows, which hide as much of a full row as its share says (BERT: 20 of 128, 77 of 512)."""
@@ -47,6 +46,15 @@ class MaskedObjective:
         """Nats and right answers of both."""
         return masked_sums(network, batch)
 
+    def inputs(self, network: BERT, batch: MaskedBatch) -> dict[str, Any]:
+        """Tokens, which stretch they belong to, and which are no padding."""
+        del network
+        return _inputs(batch)
+
+    def sums_behind(self, network: BERT, hidden: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
+        """From the stream f32[B, T, D] that both heads read."""
+        return _sums_behind(network, hidden, heat, batch)
+
     def without_loss(self, batch: MaskedBatch) -> MaskedBatch:
         """The same rows, of which nothing is asked."""
         return replace(
@@ -59,7 +67,18 @@ class MaskedObjective:
 def masked_sums(network: BERT, batch: MaskedBatch) -> Sums:
     """What the network makes of a micro-batch: hidden tokens first, then pairs."""
     heat: list[Tensor] = []
-    hidden_BTD = network.hidden(batch.inputs_BT, batch.token_types_BT, batch.is_token_BT, heat)
+    return _sums_behind(network, network.hidden(**_inputs(batch), heat=heat), heat, batch)
+
+
+def _inputs(batch: MaskedBatch) -> dict[str, Any]:
+    return {
+        "tokens_BT": batch.inputs_BT,
+        "token_types_BT": batch.token_types_BT,
+        "is_token_BT": batch.is_token_BT,
+    }
+
+
+def _sums_behind(network: BERT, hidden_BTD: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
     nats, right, masked_heat = (hidden_BTD.new_zeros(()) for _ in range(3))
     rows = max(1, LOGIT_ROWS // batch.positions_BM.shape[1])
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))

@@ -1,11 +1,11 @@
 """The objective of T5: how surprised the network is by the spans that were taken out, sentinels and end included."""
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.config import TrainerRun
 from model.data import SequenceReader
 from model.loader import SpanBatch, SpanLoader
 from model.objectives.causal import nats_in_pieces
@@ -19,8 +19,8 @@ class SpanObjective:
 
     terms: tuple[str, ...] = ("span",)
 
-    def __init__(self, run: TrainerRun) -> None:
-        self._seed = run.train.seed
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
 
     def loader(self, data: SequenceReader) -> SpanLoader:
         """Batches of these rows."""
@@ -39,6 +39,20 @@ class SpanObjective:
         nats, heat = span_nats(network, batch)
         return Sums((nats,), (), heat)
 
+    def inputs(self, network: T5, batch: SpanBatch) -> dict[str, Any]:
+        """Both sides' tokens, and which of the encoder's are no padding."""
+        del network
+        return {
+            "inputs_BT": batch.inputs_BT,
+            "is_token_BT": batch.is_token_BT,
+            "decoder_inputs_BU": batch.decoder_inputs_BU,
+        }
+
+    def sums_behind(self, network: T5, hidden: Tensor, heat: list[Tensor], batch: SpanBatch) -> Sums:
+        """From the decoder's stream f32[B, U, D]."""
+        nats, segments = _nats_behind(network, hidden, heat, batch)
+        return Sums((nats,), (), segments)
+
     def without_loss(self, batch: SpanBatch) -> SpanBatch:
         """The same rows, of which nothing is asked."""
         return replace(batch, targets_BU=torch.full_like(batch.targets_BU, NO_LOSS))
@@ -52,6 +66,10 @@ def span_nats(network: T5, batch: SpanBatch) -> tuple[Tensor, Tensor]:
     heat: list[Tensor] = []
     encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT, heat)
     hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT, heat)
+    return _nats_behind(network, hidden_BUD, heat, batch)
+
+
+def _nats_behind(network: T5, hidden_BUD: Tensor, heat: list[Tensor], batch: SpanBatch) -> tuple[Tensor, Tensor]:
     hidden_ND, targets_N = hidden_BUD.flatten(0, 1), batch.targets_BU.flatten()
     nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_N, network.config.z_loss, network.vocabulary)
     return nats, torch.stack([*heat, logit_heat])

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from model.architecture import read_network_config
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
 from model.same_shape import check_same_shape
@@ -46,7 +47,7 @@ def check_base_model(config: TrainStageConfig, pieces: int | None) -> None:
     _check_stands(folder)
     description = _description(folder)
     try:
-        found = type(config.model).model_validate(description["config"])
+        found = read_network_config(description["config"])
     except (KeyError, TypeError, ValidationError) as error:
         raise InputError(
             f"train.base_model: {folder / DESCRIPTION} does not describe a network that this program could train"

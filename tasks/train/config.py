@@ -5,14 +5,15 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from model.config import GPTConfig, TrainConfig, check_warmup
+from model.architecture import GPTConfig, NetworkConfig
+from model.config import TrainConfig, check_warmup
 from tasks.config import RUNTIME, StrictConfig
 
 
 class TrainStageConfig(StrictConfig, TrainConfig):
     """All settings of `model.config.TrainConfig`, and those below."""
 
-    model: GPTConfig = GPTConfig()
+    model: NetworkConfig = GPTConfig()
     """The network; its `vocab_size` is taken from the vocabulary when left out."""
     base_model: Annotated[Path | None, RUNTIME] = None
     """Folder of a trained model to start from: the train artifact of an earlier run, or a copy of its `model.json` and

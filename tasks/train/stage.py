@@ -16,7 +16,7 @@ from tasks.workspace import Workspace
 TRAIN = Stage(
     "train",
     roots=("tasks.train.stage", "model.train"),
-    libraries=("numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
+    libraries=("numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
 )
 LOG_FILE = "train.log"
 

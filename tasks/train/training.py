@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.config import GPTConfig, TrainerRun
+from model.architecture import NetworkConfig
+from model.config import TrainerRun
 from model.durable import write_atomically
 from model.errors import RecipeError
 from tasks.artifact import Artifact, read_table
@@ -77,8 +78,8 @@ def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, 
     )
 
 
-def _fitted(model: GPTConfig, vocab_size: int) -> GPTConfig:
-    left_out = GPTConfig.model_fields["vocab_size"].default
+def _fitted(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
+    left_out = type(model).model_fields["vocab_size"].default
     if model.vocab_size not in (vocab_size, left_out):
         raise RecipeError(
             f"train.model.vocab_size is {model.vocab_size}, and the vocabulary of this run has {vocab_size} pieces."

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows.recipe import RECIPES, Recipe, find_recipe, load_recipe
-from flows.road import STAGES, check_objective, stretch
+from flows.road import STAGES, stretch
 from model.errors import BessemerError, RecipeError
 from tasks.vocab.config import VocabConfig
 
@@ -77,13 +77,29 @@ def test_the_objective_decides_which_special_tokens_a_vocabulary_gets_unless_the
     assert vocab("chunk.objective=span_corruption", "vocab.base=t5.model").sentinels == 0
 
 
-def test_rows_that_nothing_here_trains_on_yet_are_refused_before_work_begins(tmp_path: Path) -> None:
-    for objective in ("masked_lm", "span_corruption"):
-        recipe = load(tmp_path, MINIMAL, f"chunk.objective={objective}")
-        check_objective(recipe, stretch(until="chunk"))
-        with pytest.raises(RecipeError, match="--until chunk"):
-            check_objective(recipe, STAGES)
-    check_objective(load(tmp_path), STAGES)
+@pytest.mark.parametrize(
+    ("architecture", "objective"), [("gpt", "causal_lm"), ("bert", "masked_lm"), ("t5", "span_corruption")]
+)
+def test_network_and_objective_follow_from_each_other(tmp_path: Path, architecture: str, objective: str) -> None:
+    for said in (f"train.model.architecture={architecture}", f"chunk.objective={objective}"):
+        recipe = load(tmp_path, MINIMAL, said)
+        assert (recipe.train.model.architecture, recipe.chunk.objective) == (architecture, objective)
+
+
+def test_a_network_that_is_not_trained_on_the_objective_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"architecture is bert, which is trained on masked_lm.*on which a t5 is"):
+        load(tmp_path, MINIMAL, "train.model.architecture=bert", "chunk.objective=span_corruption")
+    with pytest.raises(RecipeError, match=r"train\.model: architecture is gpt, bert or t5"):
+        load(tmp_path, MINIMAL, "train.model.architecture=rnn")
+
+
+def test_a_key_of_another_network_is_unknown_to_this_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"train\.model\.qk_norm: unknown key; a gpt has it, and the architecture is bert; known"
+    ):
+        load(tmp_path, MINIMAL, "train.model.architecture=bert", "train.model.qk_norm=true")
+    with pytest.raises(RecipeError, match=r"train\.model\.head_sice: unknown key; did you mean `head_size`"):
+        load(tmp_path, MINIMAL, "train.model.architecture=t5", "train.model.head_sice=32")
 
 
 def test_a_row_with_more_spans_than_sentinels_is_refused_before_anything_runs(tmp_path: Path) -> None:

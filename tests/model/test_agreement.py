@@ -37,7 +37,7 @@ def test_rows_that_say_what_the_run_expects_are_trained_on(over) -> None:
         ),
         (
             {"objective": "span_corruption"},
-            r"laid out for span_corruption.*Leave chunk\.objective out",
+            r'laid out for span_corruption.*Set chunk\.objective = "causal_lm"',
         ),
         ({"vocab_size": 47}, r"written in 47 pieces.*rows for\s+48.*Leave train\.model\.vocab_size out"),
         ({"pad": 1}, r"padded with 1 and close documents with 2; this run says 3 and\s+2"),

@@ -1,7 +1,5 @@
 """What a rank computes of a batch: the ranks' shares are the batch, whatever their number."""
 
-from types import SimpleNamespace
-
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +12,7 @@ from model.ranks import Ranks
 
 PAD = 3
 LENGTH = 5
-CAUSAL = CausalObjective(SimpleNamespace(pad=PAD, eos=None))  # pyright: ignore[reportArgumentType]
+CAUSAL = CausalObjective(PAD, None)
 
 
 @given(rows=st.integers(1, 12), size=st.integers(1, 5), micro=st.integers(1, 4), data=st.data())
@@ -40,7 +38,7 @@ def test_rows_of_pairs_that_do_not_go_round_are_read_again_without_loss() -> Non
     """Three rows on two ranks: the second rank reads the third twice, and counts it once."""
     rows = torch.arange(3)
     batch = MaskedBatch(rows[:, None], rows[:, None], rows[:, None] >= 0, rows[:, None], rows[:, None], rows % 2)
-    objective = MaskedObjective.__new__(MaskedObjective)
+    objective = MaskedObjective(seed=1, share=0.15, context=1)
     shares = [share_of(Ranks(rank, 2), batch, objective, 2) for rank in (0, 1)]
     assert [share.counted for share in shares] == [(3, 3), (3, 3)]
     assert [objective.counts(share.micro_batches[0]) for share in shares] == [(2, 2), (1, 1)]

@@ -18,7 +18,7 @@ from model.t5 import T5
 from model.targets import NO_LOSS
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
-OBJECTIVE = MaskedObjective.__new__(MaskedObjective)
+OBJECTIVE = MaskedObjective(seed=1, share=0.15, context=12)
 GENERATOR = torch.Generator().manual_seed(2)
 TOKENS = torch.randint(3, 40, (70, 12), generator=GENERATOR)
 IS_TOKEN = torch.arange(12) < torch.randint(5, 13, (70, 1), generator=GENERATOR)

@@ -1,0 +1,61 @@
+"""A batch of random tokens for a network, to see what a step costs before there is data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from model.architecture import BERTConfig, GPTConfig, NetworkConfig
+from model.loader import CausalBatch, MaskedBatch, SpanBatch
+from model.objectives.causal import CausalObjective
+from model.objectives.interface import Objective
+from model.objectives.masked import MaskedObjective
+from model.objectives.spans import SpanObjective
+from model.span_lengths import corrupted_lengths, raw_length
+
+MASKED_SHARE = 0.15
+EOS = 0
+
+
+@dataclass(frozen=True)
+class RandomBatch:
+    """Rows, and the objective that they are for."""
+
+    objective: Objective
+    rows: Any
+    tokens: int
+    """As many as training counts."""
+
+
+def random_batch(config: NetworkConfig, rows: int, seed: int = 0) -> RandomBatch:
+    """Full rows without padding, of which as much is asked as in training."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(below: int, *shape: int) -> torch.Tensor:
+        return torch.randint(below, shape, generator=generator)
+
+    context, vocab = config.context, config.vocab_size
+    if isinstance(config, GPTConfig):
+        batch = CausalBatch(drawn(vocab, rows, context + 1), torch.zeros(rows, dtype=torch.int64))
+        return RandomBatch(CausalObjective(pad=-1, eos=EOS), batch, rows * context)
+    if isinstance(config, BERTConfig):
+        objective = MaskedObjective(seed, MASKED_SHARE, context)
+        hidden = max(1, round(MASKED_SHARE * context))
+        pairs = MaskedBatch(
+            inputs_BT=drawn(vocab, rows, context),
+            token_types_BT=(torch.arange(context) >= context // 2).long().expand(rows, -1),
+            is_token_BT=torch.ones(rows, context, dtype=torch.bool),
+            positions_BM=drawn(context, rows, hidden).sort().values,
+            targets_BM=drawn(vocab, rows, hidden),
+            is_next_B=drawn(2, rows),
+        )
+        return RandomBatch(objective, pairs, rows * context)
+    raw = raw_length(context)
+    lengths = corrupted_lengths(raw)
+    spans = SpanBatch(
+        inputs_BT=drawn(vocab, rows, lengths.inputs),
+        is_token_BT=torch.ones(rows, lengths.inputs, dtype=torch.bool),
+        decoder_inputs_BU=drawn(vocab, rows, lengths.targets),
+        targets_BU=drawn(vocab, rows, lengths.targets),
+    )
+    return RandomBatch(SpanObjective(seed), spans, rows * raw)
