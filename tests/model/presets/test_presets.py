@@ -1,0 +1,159 @@
+"""Presets have the parameters of the published networks, and their weights the published names and shapes."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from model.architecture import T5Config, read_network_config
+from model.errors import RecipeError
+from model.networks import make_network, parameter_count
+from model.presets.counting import preset_config, preset_costs
+from model.presets.expansion import expanded
+from model.presets.published import PRESETS
+from model.published.families import fitting_family, settings_of
+from model.published.neox import NEOX
+from model.published.yalm import yalm_origins
+
+PARAMETERS = {
+    "gpt2-small": 124_439_808,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+    "gpt2-xl": 1_557_611_200,
+    "opt-125m": 125_239_296,
+    "opt-350m": 331_196_416,
+    "opt-1.3b": 1_315_758_080,
+    "opt-2.7b": 2_651_596_800,
+    "opt-6.7b": 6_658_473_984,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    "opt-66b": 65_719_701_504,
+    "gpt-neox-20b": 20_554_567_680,
+    "bert-base": 110_106_428,
+    "bert-large": 336_226_108,
+    "t5-small": 60_506_624,
+    "t5-base": 222_903_552,
+    "t5-large": 737_668_096,
+    "t5-3b": 2_851_598_336,
+    "t5-11b": 11_307_321_344,
+    "flan-t5-small": 76_961_152,
+    "flan-t5-base": 247_577_856,
+    "flan-t5-large": 783_150_080,
+    "flan-t5-xl": 2_849_757_184,
+    "flan-t5-xxl": 11_135_332_352,
+}
+"""As the published weights have them, tied heads once."""
+ROUND = {"opt-175b": 175e9, "yalm-100b": 100e9}
+"""Where the weights are not to be had from everywhere: the papers' own number."""
+FAMILIES = {
+    "gpt2": "GPT2LMHeadModel",
+    "opt": "OPTForCausalLM",
+    "gpt-neox": "GPTNeoXForCausalLM",
+    "bert": "BertForPreTraining",
+    "t5": "T5ForConditionalGeneration",
+    "flan-t5": "T5ForConditionalGeneration",
+}
+
+
+def shapes(network: Any) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_preset_has_the_parameters_of_the_published_weights(name: str) -> None:
+    assert parameter_count(preset_config(name)) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", ROUND)
+def test_the_largest_have_the_parameters_that_their_papers_name(name: str) -> None:
+    assert parameter_count(preset_config(name)) == pytest.approx(ROUND[name], rel=0.01)
+
+
+def test_every_preset_is_counted() -> None:
+    assert PARAMETERS.keys() | ROUND.keys() == PRESETS.keys()
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "yalm-100b"])
+def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = preset_config(name)
+    family = fitting_family(config)
+    assert family.class_name == FAMILIES[max((known for known in FAMILIES if name.startswith(known)), key=len)]
+    settings = settings_of(config, family)
+    kind = getattr(transformers, family.class_name)
+    with torch.device("meta"):
+        ours = make_network(config).state_dict()
+        theirs = shapes(kind(kind.config_class(**settings)))
+    # The class names this one otherwise than its published file.
+    if family is NEOX:
+        theirs["embed_out.weight"] = theirs.pop("lm_head.weight")
+    mapped = {
+        published: shape
+        for weight, origin in family.origins(config).items()
+        for published, shape in zip(origin.names, origin.given_shapes(ours[weight]), strict=True)
+    }
+    assert family.origins(config).keys() == ours.keys()
+    assert mapped.items() <= theirs.items()
+    assert theirs.keys() - mapped.keys() <= {*family.copies(config)}
+
+
+def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:
+    config = preset_config("yalm-100b")
+    with torch.device("meta"):
+        ours = make_network(config).state_dict()
+    origins = yalm_origins(config)
+    assert origins.keys() == ours.keys()
+    mapped = {
+        published: shape
+        for weight, origin in origins.items()
+        for published, shape in zip(origin.names, origin.given_shapes(ours[weight]), strict=True)
+    }
+    # What its program makes of 80 layers, width 10240, an embedding of 2048 and 128,000 pieces.
+    assert mapped["layer_00.word_embeddings.weight"] == (128_000, 2048)
+    assert mapped["layer_01.input_layernorm.weight"] == (2048,)
+    assert "layer_03.input_layernorm.weight" not in mapped
+    assert mapped["layer_04.input_layernorm.weight"] == (10_240,)
+    assert mapped["layer_03.attention.query_key_value.weight"] == (30_720, 10_240)
+    assert mapped["layer_82.mlp.dense_ffn_gate.weight"] == (27_308, 10_240)
+    assert mapped["layer_82.mlp.dense_ffn_output.weight"] == (10_240, 27_308)
+    assert mapped["layer_84.dense.weight"] == (2048, 10_240)
+    assert mapped["layer_84.output_bias"] == (128_000,)
+    assert {name.partition(".")[0] for name in mapped} == {f"layer_{n:02}" for n in (0, 1, *range(3, 83), 84)}
+
+
+def test_flan_t5_is_gated_with_a_head_of_its_own_and_t5_is_not() -> None:
+    t5, flan = preset_config("t5-base"), preset_config("flan-t5-base")
+    assert isinstance(t5, T5Config)
+    assert isinstance(flan, T5Config)
+    assert (t5.activation, t5.tied_head) == ("relu", True)
+    assert (flan.activation, flan.tied_head) == ("geglu_tanh", False)
+
+
+def test_keys_beside_a_preset_overrule_it_and_the_rows_stay_open() -> None:
+    values = expanded({"preset": "gpt2-small", "context": 512, "dropout": 0.1})
+    assert "vocab_size" not in values
+    assert "preset" not in values
+    config = read_network_config(values)
+    assert (config.context, config.dropout, config.width, config.layers) == (512, 0.1, 768, 12)
+    assert expanded({"width": 64}) == {"width": 64}
+
+
+def test_an_unknown_preset_lists_the_known_ones() -> None:
+    with pytest.raises(RecipeError, match=r"preset: there is no preset 'gpt2-smal'. Did you mean gpt2-small\?"):
+        expanded({"preset": "gpt2-smal"})
+    with pytest.raises(RecipeError, match=r"no preset 7\. Known are gpt2-small, gpt2-medium, .*, flan-t5-xxl\."):
+        expanded({"preset": 7})
+
+
+def test_a_preset_of_another_architecture_is_refused() -> None:
+    with pytest.raises(RecipeError, match="bert-base is a bert, and architecture beside it says gpt"):
+        expanded({"preset": "bert-base", "architecture": "gpt"})
+
+
+def test_memory_is_sixteen_bytes_a_parameter() -> None:
+    costs = {cost.name: cost for cost in preset_costs()}
+    assert costs["gpt2-small"].training_bytes == 16 * 124_439_808
+    # 6 N + 12 L D T, where N leaves out the table of positions.
+    looked_up = 1024 * 768
+    expected = 6 * (124_439_808 - looked_up) + 12 * 12 * 768 * 1024
+    assert costs["gpt2-small"].flops_a_token == expected
