@@ -43,6 +43,8 @@ class RowFormat(Strict):
     special: tuple[int, ...] = ()
     """All ids that stand for no text, sorted: they are neither masked nor drawn as random tokens."""
 
+    word_borders: str = ""
+    """Which ids stand inside words (`word_borders.WordBorders.packed`), where words are hidden as a whole."""
     denoising: Denoising = "random_spans"
     """How span_corruption makes inputs and targets; the length of rows follows from it and from the two below."""
     noise_density: float = 0.15

@@ -1,11 +1,11 @@
 """What can be chosen about rows and the order in which they are read."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from model.row_format import Objective
-from model.span_lengths import corrupted_lengths, raw_length
+from model.span_lengths import Denoising, corrupted_lengths, raw_length
 from tasks.config import RUNTIME, StrictConfig
 
 MOST_EPOCHS = 16.0
@@ -19,8 +19,8 @@ class ChunkConfig(StrictConfig):
 
     objective: Objective = "causal_lm"
     """What rows are laid out for: `causal_lm` predicts each next token (GPT), `masked_lm` hidden tokens and whether two
-    stretches follow each other (BERT), `span_corruption` spans that were taken out (T5). Hiding and taking out happen
-    while training reads, anew in each epoch."""
+    stretches follow each other (BERT), `span_corruption` spans that were taken out, or what else `denoising` says (T5).
+    Hiding and taking out happen while training reads, anew in each epoch."""
     packing: Literal["concat", "best_fit"] = "concat"
     """How documents fill rows: `concat` lays them end to end and cuts at the row length; `best_fit` cuts only documents
     that are longer than a row and lays the others whole where they leave least room. The second is for `causal_lm`;
@@ -29,11 +29,23 @@ class ChunkConfig(StrictConfig):
     """Tokens in a row. `causal_lm`: the model's context and one more, since inputs and targets are shifted by one;
     `masked_lm`: the context; `span_corruption`: follows from `input_length`."""
     input_length: int | None = Field(default=None, ge=8, le=2**19)
-    """Tokens that the encoder reads in `span_corruption`; rows are longer by what corruption takes out (512: 568)."""
+    """Tokens that the encoder reads in `span_corruption`; rows are longer by what corruption takes out (512: 568). Of
+    `language_model`, where it reads nothing, those that the decoder writes."""
+    denoising: Denoising = "random_spans"
+    """How `span_corruption` makes the encoder's input and the decoder's target of a text (Raffel et al. 2020, table 3):
+    `random_spans` and `iid_spans` put a sentinel in place of each span, and the decoder writes the spans (spans of a
+    mean length, or those into which tokens fall that are drawn one by one); `iid_drop` leaves such tokens out without a
+    sign, and the decoder writes them; `bert_style` masks nine of ten and replaces the tenth by a random token,
+    `mass_style` masks all, `deshuffling` shuffles the text, and the decoder writes all of it; `prefix_lm` cuts the text
+    at a random place, and the decoder goes on; `language_model` lets the decoder write it all from nothing."""
     noise_density: float = Field(default=0.15, gt=0, le=0.5)
-    """Share of the tokens that `span_corruption` takes out."""
+    """Share of the tokens that `span_corruption` corrupts; the last three kinds of `denoising` have none."""
     mean_noise_span: float = Field(default=3.0, ge=1, le=64)
-    """Mean length of the spans that `span_corruption` takes out, tokens."""
+    """Mean length of the spans that `random_spans` takes out, tokens. A mean of 1 is not `iid_spans`: no two noise
+    tokens then stand side by side, while of independent ones 15% do."""
+    whole_words: bool = False
+    """Whether `masked_lm` hides words as a whole where it hides any of their tokens (BERT's later models): the others
+    tell too much of a piece. Rows are the same; they say which tokens begin a word."""
     short_row_share: float = Field(default=0.1, ge=0, lt=1)
     """Share of the rows of `masked_lm` that aim at a random shorter length, so that the model meets short texts too
     (BERT: 0.1)."""
@@ -57,8 +69,9 @@ class ChunkConfig(StrictConfig):
 
     @property
     def noise_spans(self) -> int:
-        """Spans that leave a full row of `span_corruption`, which is how many sentinels it needs."""
-        return corrupted_lengths(self.row_length, self.noise_density, self.mean_noise_span).spans
+        """Sentinels that a full row of `span_corruption` needs: one for each span that leaves it, or one for all."""
+        law = (self.noise_density, self.mean_noise_span, self.denoising)
+        return corrupted_lengths(self.row_length, *law).sentinels
 
     @property
     def most_tokens(self) -> int:
@@ -72,14 +85,17 @@ class ChunkConfig(StrictConfig):
         if not isinstance(values, dict) or values.get("objective") != "span_corruption":
             return values
         given = {
-            name: values.get(name, cls.model_fields[name].default) for name in ("noise_density", "mean_noise_span")
+            name: values.get(name, cls.model_fields[name].default)
+            for name in ("noise_density", "mean_noise_span", "denoising")
         }
         inputs = values.get("input_length")
-        if not isinstance(inputs, int) or not all(isinstance(value, int | float) for value in given.values()):
+        if not isinstance(inputs, int):
             return values
-        if not (inputs >= 8 and 0 < given["noise_density"] <= 0.5 and given["mean_noise_span"] >= 1):
+        density, span, kind = given.values()
+        numbers = isinstance(density, int | float) and isinstance(span, int | float)
+        if not numbers or kind not in get_args(Denoising) or not (inputs >= 8 and 0 < density <= 0.5 and span >= 1):
             return values  # The fields say so themselves.
-        raw = raw_length(inputs, given["noise_density"], given["mean_noise_span"])
+        raw = raw_length(inputs, density, span, kind)
         if values.get("row_length", raw) != raw:
             raise ValueError(
                 f"an input of {inputs} tokens is what corruption leaves of {raw}, and row_length is"
@@ -93,6 +109,12 @@ class ChunkConfig(StrictConfig):
             raise ValueError("span_corruption needs input_length, the tokens that the encoder reads (T5: 512)")
         if self.objective != "span_corruption" and self.input_length is not None:
             raise ValueError(f"input_length belongs to span_corruption, and the objective is {self.objective}")
+        if self.objective != "span_corruption" and self.denoising != "random_spans":
+            raise ValueError(
+                f"denoising = {self.denoising} belongs to span_corruption, and the objective is {self.objective}"
+            )
+        if self.objective != "masked_lm" and self.whole_words:
+            raise ValueError(f"whole_words belongs to masked_lm, and the objective is {self.objective}; leave it out")
         if self.packing == "best_fit" and self.objective != "causal_lm":
             raise ValueError(
                 f"packing = best_fit is for causal_lm, and the objective is {self.objective}; leave it out"

@@ -4,6 +4,7 @@ from model.errors import InputError
 from model.row_format import RowFormat
 from model.span_lengths import corrupted_lengths, raw_length
 from tasks.chunk.config import ChunkConfig
+from tasks.chunk.words import word_borders
 from tasks.tokenizer import Tokenizer
 
 SHORTEST_INPUT = 8
@@ -30,6 +31,8 @@ def row_format(tokenizer: Tokenizer, config: ChunkConfig) -> RowFormat:
         mask=tokenizer.mask,
         sentinels=tokenizer.sentinels,
         special=tokenizer.special,
+        word_borders=word_borders(tokenizer).packed() if config.whole_words else "",
+        denoising=config.denoising,
         noise_density=config.noise_density,
         mean_noise_span=config.mean_noise_span,
     )
@@ -50,6 +53,11 @@ def _check_sentinels(sentinels: int, config: ChunkConfig) -> None:
     needed = config.noise_spans
     if needed <= sentinels:
         return
+    if needed == 1:
+        raise InputError(
+            f"chunk: denoising = {config.denoising} puts the first sentinel in place of what is corrupted, and the"
+            f" vocabulary has none. Set vocab.sentinels = 1 or more."
+        )
     longest = _longest_input(sentinels, config)
     shorter = f", or train.model.context = {longest} or less" if longest >= SHORTEST_INPUT else ""
     raise InputError(
@@ -62,10 +70,10 @@ def _check_sentinels(sentinels: int, config: ChunkConfig) -> None:
 def _longest_input(sentinels: int, config: ChunkConfig) -> int:
     """The longest input whose spans the sentinels can stand for, 0 where there is none."""
     inputs, most = 0, config.input_length or 0
+    law = (config.noise_density, config.mean_noise_span, config.denoising)
     while inputs < most:
         middle = (inputs + most + 1) // 2
-        raw = raw_length(middle, config.noise_density, config.mean_noise_span)
-        if corrupted_lengths(raw, config.noise_density, config.mean_noise_span).spans <= sentinels:
+        if corrupted_lengths(raw_length(middle, *law), *law).sentinels <= sentinels:
             inputs = middle
         else:
             most = middle - 1

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
 from model.masking import MaskedRows, Masking
 from model.row_format import RowFormat
 from model.targets import NO_LOSS
+from model.word_borders import WordBorders
 
 MASK, TEXT = 4, 50
 SPECIAL = (0, 1, 2, 3, 4, 109)
@@ -132,6 +133,82 @@ def test_long_rows_stop_at_the_most_predictions_and_rows_without_text_give_none(
     masked = Masking(FORMAT, 5, max_predictions=7)(tokens, np.arange(2), np.zeros(2))
     assert (masked.targets_BM != NO_LOSS).sum(axis=1).tolist() == [7, 0]
     assert (masked.inputs_BT[1] == 0).all()
+
+
+# Ids 5 to 49 begin a word, 50 to 108 go on with one; [SEP] and [CLS] end one.
+GOES_ON = np.isin(np.arange(110), np.arange(50, 109))
+WORDS = FORMAT.model_copy(
+    update={"word_borders": WordBorders(GOES_ON, ~np.isin(np.arange(110), SPECIAL)).packed(), "vocab_size": 110}
+)
+
+
+def words_in(row: np.ndarray) -> list[list[int]]:
+    """Places of the tokens of each word."""
+    words: list[list[int]] = []
+    for place, token in enumerate(row.tolist()):
+        if token in SPECIAL:
+            continue
+        if token >= 50 and place and row[place - 1] not in SPECIAL:
+            words[-1].append(place)
+        else:
+            words.append([place])
+    return words
+
+
+@settings(deadline=None)  # The first call compiles.
+@given(
+    rows=st.integers(1, 6),
+    length=st.integers(1, 40),
+    most=st.integers(1, 8),
+    seed=st.integers(0, 2**63),
+    data=st.data(),
+)
+def test_words_are_hidden_whole_and_no_more_than_their_share(rows, length, most, seed, data) -> None:
+    tokens = np.array(data.draw(st.lists(st.integers(0, 109), min_size=rows * length, max_size=rows * length)))
+    tokens = tokens.reshape(rows, length)
+    masked = Masking(WORDS, seed, most)(tokens, np.arange(rows), np.zeros(rows))
+    for row in range(rows):
+        counted = masked.targets_BM[row] != NO_LOSS
+        places = masked.positions_BM[row][counted].tolist()
+        assert (tokens[row, places] == masked.targets_BM[row][counted]).all()
+        words = words_in(tokens[row])
+        candidates = sum(map(len, words))
+        hidden = [word for word in words if set(word) & set(places)]
+        assert sorted(place for word in hidden for place in word) == places
+        left = min(candidates, most, max(1, round(0.15 * candidates))) - len(places)
+        # What is left has room for no other word.
+        assert left >= 0
+        assert all(len(word) > left for word in words if word not in hidden) or left == 0
+        unhidden = np.delete(np.arange(length), places)
+        assert (masked.inputs_BT[row, unhidden] == tokens[row, unhidden]).all()
+
+
+def test_every_word_is_hidden_equally_often_and_its_tokens_as_others(p_of_counts, p_value) -> None:
+    """120 tokens in 60 words of two: 18 tokens are 9 words; 960 thousand tokens."""
+    tokens = np.tile([7, TEXT], (8000, 60))
+    masked = Masking(WORDS, 5, 20)(tokens, np.arange(8000), np.zeros(8000))
+    assert set((masked.targets_BM != NO_LOSS).sum(axis=1)) == {18}
+    counts = np.bincount(masked.positions_BM[:, :18].ravel(), minlength=120)
+    assert (counts[::2] == counts[1::2]).all()
+    share = 9 / 60
+    variance = 8000 * share * (1 - share) * 60 / 59
+    assert 0.01 < p_value(float(((counts[::2] - 8000 * share) ** 2 / variance).sum()), 59) < 0.999
+    became = np.take_along_axis(masked.inputs_BT, masked.positions_BM[:, :18], axis=1)
+    stayed = (became == masked.targets_BM[:, :18]).sum()
+    by_chance = 0.1 / len(ORDINARY)
+    kinds = np.array([(became == MASK).sum(), stayed, became.size - (became == MASK).sum() - stayed])
+    assert 0.01 < p_of_counts(kinds, np.array([0.8, 0.1 + by_chance, 0.1 - by_chance])) < 0.999
+
+
+def test_words_are_drawn_by_seed_row_and_epoch_alone() -> None:
+    tokens = np.tile([7, TEXT, TEXT, 8], (12, 20))
+    masking = Masking(WORDS, 5, 20)
+    names, epochs = np.arange(100, 112), np.arange(12) % 3
+    whole = masking(tokens, names, epochs)
+    for begin, end in ((0, 1), (1, 5), (5, 12)):
+        part = masking(tokens[begin:end], names[begin:end], epochs[begin:end])
+        assert (part.inputs_BT == whole.inputs_BT[begin:end]).all()
+    assert len({row.tobytes() for row in whole.positions_BM}) == 12
 
 
 def test_without_a_mask_token_nothing_can_be_hidden() -> None:

@@ -191,6 +191,10 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     raw = recipe.sample.model_dump()
     raw["sources"] = [{**source, "weight": None} for source in raw["sources"]]
     yield "sample", type(recipe.sample).model_validate({**raw, "temperature": 2.0})
+    masked = recipe.chunk.model_dump() | {"objective": "masked_lm", "packing": "concat"}
+    yield "chunk", type(recipe.chunk).model_validate(masked)
+    spans = {"objective": "span_corruption", "denoising": "mass_style", "input_length": 64, "row_length": 63}
+    yield "chunk", type(recipe.chunk).model_validate(masked | spans)
     yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
     yield "vocab", type(recipe.vocab)(model_type="wordpiece")
     yield "train", type(recipe.train)(base_model=Path("base"))

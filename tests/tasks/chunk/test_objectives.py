@@ -134,6 +134,25 @@ def test_raw_rows_of_spans_are_as_long_as_corruption_wants(context, documents, v
     assert facts["mixture"]["code"]["epochs"] <= 4
 
 
+@pytest.mark.parametrize(("kind", "raw"), [("iid_drop", 74), ("bert_style", 63), ("prefix_lm", 64)])
+def test_rows_of_other_objectives_are_as_long_as_each_wants(context, documents, vocab, kind, raw):
+    """64 inputs: of 74 tokens 11 are dropped and the end-of-text token added; of 63 all are read."""
+    config = ChunkConfig(objective="span_corruption", denoising=kind, input_length=64, budget_tokens=10_000)
+    chunk = build_chunk(context, documents, vocab, config)
+    assert tokens_of(chunk).shape[1] == config.row_length == raw
+    told = RowFormat.of(chunk.table("sequences").schema)
+    assert told is not None
+    assert told.denoising == kind
+
+
+def test_masks_of_t5_need_one_sentinel_and_shuffled_text_none(context, documents):
+    vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, character_coverage=0.99))
+    config = ChunkConfig(objective="span_corruption", denoising="mass_style", input_length=64)
+    with pytest.raises(InputError, match=r"mass_style puts the first sentinel .* Set vocab\.sentinels = 1 or more"):
+        build_chunk(context, documents, vocab, config)
+    build_chunk(context, documents, vocab, config.model_copy(update={"denoising": "deshuffling"}))
+
+
 def test_budgets_count_what_the_objective_reads(context, documents, vocab):
     for config in (MASKED, SPANS, BEST_FIT):
         chunk = build_chunk(context, documents, vocab, config)
@@ -192,6 +211,9 @@ def test_a_source_of_empty_texts_is_named(context, make_documents, documents, vo
         ({"objective": "masked_lm", "row_length": 7}, "row_length 7 has no room for a pair"),
         ({"objective": "span_corruption", "input_length": 512, "row_length": 512}, "is what corruption leaves of 568"),
         ({"objective": "bert"}, "masked_lm"),
+        ({"denoising": "deshuffling"}, "deshuffling belongs to span_corruption, and the objective is causal_lm"),
+        ({"objective": "span_corruption", "input_length": 512, "denoising": "deshuffle"}, "'deshuffling'"),
+        ({"whole_words": True}, "whole_words belongs to masked_lm, and the objective is causal_lm"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
