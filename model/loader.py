@@ -7,6 +7,7 @@ Shapes: B rows, L tokens a row, T inputs, U decoder targets, M masked tokens a r
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,6 +17,10 @@ from model.data import SequenceReader
 from model.errors import InputError
 from model.padding import text_lengths
 from model.row_format import Objective, RowFormat
+
+if TYPE_CHECKING:
+    from model.denoising import CorruptedRows
+    from model.masking import Masking
 
 
 @dataclass(frozen=True)
@@ -99,21 +104,25 @@ class MaskedLoader:
 
     def batch(self, begin: int, end: int) -> MaskedBatch:
         """The batch of positions [begin, end) of ORDER."""
-        rows = self._reader.rows(begin, end)
-        assert rows.second_start_B is not None, "rows of masked_lm say where B begins"
-        assert rows.is_next_B is not None, "and whether it follows A"
-        masked = self._mask(rows.tokens_BL, rows.row_B, rows.epoch_B)
-        place = np.arange(rows.tokens_BL.shape[1])
-        is_token = place < text_lengths(rows.tokens_BL, self._format.pad)[:, None]
-        of_second = (place >= rows.second_start_B[:, None]) & is_token
-        return MaskedBatch(
-            torch.from_numpy(masked.inputs_BT),
-            torch.from_numpy(of_second.astype(np.int64)),
-            torch.from_numpy(is_token),
-            torch.from_numpy(masked.positions_BM),
-            torch.from_numpy(masked.targets_BM),
-            torch.from_numpy(rows.is_next_B),
-        )
+        return masked_batch(self._reader.rows(begin, end), self._mask, self._format.pad)
+
+
+def masked_batch(rows: Rows, mask: "Masking", pad: int) -> MaskedBatch:
+    """Rows of pairs as BERT reads them."""
+    assert rows.second_start_B is not None, "rows of masked_lm say where B begins"
+    assert rows.is_next_B is not None, "and whether it follows A"
+    masked = mask(rows.tokens_BL, rows.row_B, rows.epoch_B)
+    place = np.arange(rows.tokens_BL.shape[1])
+    is_token = place < text_lengths(rows.tokens_BL, pad)[:, None]
+    of_second = (place >= rows.second_start_B[:, None]) & is_token
+    return MaskedBatch(
+        torch.from_numpy(masked.inputs_BT),
+        torch.from_numpy(of_second.astype(np.int64)),
+        torch.from_numpy(is_token),
+        torch.from_numpy(masked.positions_BM),
+        torch.from_numpy(masked.targets_BM),
+        torch.from_numpy(rows.is_next_B),
+    )
 
 
 class SpanLoader:
@@ -129,14 +138,18 @@ class SpanLoader:
     def batch(self, begin: int, end: int) -> SpanBatch:
         """The batch of positions [begin, end) of ORDER."""
         rows = self._reader.rows(begin, end)
-        corrupted = self._corrupt(rows.tokens_BL, rows.row_B, rows.epoch_B)
-        is_token = np.arange(corrupted.inputs_BT.shape[1]) < corrupted.input_lengths_B[:, None]
-        return SpanBatch(
-            torch.from_numpy(corrupted.inputs_BT),
-            torch.from_numpy(is_token),
-            torch.from_numpy(corrupted.decoder_inputs_BU),
-            torch.from_numpy(corrupted.targets_BU),
-        )
+        return span_batch(self._corrupt(rows.tokens_BL, rows.row_B, rows.epoch_B))
+
+
+def span_batch(corrupted: "CorruptedRows") -> SpanBatch:
+    """Corrupted rows as T5 reads them."""
+    is_token = np.arange(corrupted.inputs_BT.shape[1]) < corrupted.input_lengths_B[:, None]
+    return SpanBatch(
+        torch.from_numpy(corrupted.inputs_BT),
+        torch.from_numpy(is_token),
+        torch.from_numpy(corrupted.decoder_inputs_BU),
+        torch.from_numpy(corrupted.targets_BU),
+    )
 
 
 def _format_for(objective: Objective, reader: SequenceReader) -> RowFormat:
