@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.data import SequenceReader
+from model.data import Rows, SequenceReader
 from model.errors import InputError
 from model.padding import text_lengths
 from model.row_format import Objective, RowFormat
