@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from flows.network_settings import network_settings
 from flows.road import STAGES
 from flows.wrong_keys import explain, model_within
 from model.architecture import OBJECTIVE_OF, GPTConfig
@@ -134,6 +135,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
+    values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
     model = dict(dict(values.get("train", {})).get("model", {}))
     context = int(model.get("context", GPTConfig.model_fields["context"].default))

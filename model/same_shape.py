@@ -5,7 +5,7 @@ from pathlib import Path
 from model.errors import RecipeError
 from model.strict import Strict
 
-MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init")
+MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init", "init_std")
 """Settings of a network that say nothing of the shape or meaning of its weights, or that are looked at apart."""
 
 

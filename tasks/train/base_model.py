@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from model.architecture import read_network_config
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
-from model.same_shape import check_same_shape
+from model.same_shape import MAY_DIFFER, check_same_shape
 from tasks.artifact import Artifact
 from tasks.digests import InputDigests
 from tasks.tokenizer import BASE, DESCRIPTION_FILE, Tokenizer
@@ -33,6 +33,16 @@ def base_model_digest(root: Path, folder: Path | None) -> dict[str, str]:
     digest = digests.digest(folder / DESCRIPTION)
     digests.save()
     return {"base_model": digest}
+
+
+def settings_of_base(folder: Path) -> dict[str, Any]:
+    """What the network in a folder is, but for what may differ in a run that goes on from it; nothing where no
+    description can be read."""
+    try:
+        found = read_network_config(_description(folder)["config"])
+    except (OSError, InputError, KeyError, TypeError, ValidationError):
+        return {}
+    return {name: getattr(found, name) for name in type(found).model_fields if name not in MAY_DIFFER}
 
 
 def check_base_model(config: TrainStageConfig, pieces: int | None) -> None:

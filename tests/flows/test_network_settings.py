@@ -1,0 +1,85 @@
+"""A preset and a base model's description stand for settings of the network that a recipe leaves out."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.network_settings import network_settings
+from flows.recipe import Recipe, load_recipe
+from model.architecture import BERTConfig, GPTConfig
+from model.errors import RecipeError
+
+RECIPE = """
+name = "small"
+budget_tokens = "40K"
+[[sources]]
+name = "books"
+paths = ["{recipe}/books"]
+weight = 1.0
+[train.model]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "base").mkdir()
+    config = GPTConfig(vocab_size=300, context=64, layers=2, heads=2, width=16, dropout=0.1, positions="learned")
+    (tmp_path / "base" / "model.json").write_text(json.dumps({"config": config.model_dump()}))
+    return tmp_path
+
+
+def load(folder: Path, network: str, *settings: str) -> Recipe:
+    (folder / "small.toml").write_text(RECIPE + network)
+    return load_recipe(folder / "small.toml", folder / "root", settings)
+
+
+def test_a_preset_sets_the_network_and_the_length_of_rows(folder: Path) -> None:
+    recipe = load(folder, 'preset = "gpt2-medium"')
+    network = recipe.train.model
+    assert (network.layers, network.width, network.context) == (24, 1024, 1024)
+    assert recipe.chunk.row_length == 1025
+    assert network.vocab_size == GPTConfig().vocab_size
+
+
+def test_keys_and_settings_beside_a_preset_overrule_it(folder: Path) -> None:
+    recipe = load(
+        folder, 'preset = "gpt2-medium"\nlayers = 2', "train.model.context=128", "train.model.preset=opt-125m"
+    )
+    network = recipe.train.model
+    assert (network.layers, network.width, network.context, network.activation) == (2, 768, 128, "relu")
+    assert recipe.chunk.row_length == 129
+
+
+def test_a_preset_of_bert_sets_the_objective(folder: Path) -> None:
+    recipe = load(folder, 'preset = "bert-base"')
+    assert isinstance(recipe.train.model, BERTConfig)
+    assert recipe.chunk.objective == "masked_lm"
+
+
+def test_the_same_network_has_the_same_identity_with_and_without_its_preset(folder: Path) -> None:
+    named = load(folder, 'preset = "gpt2-small"')
+    choices = 'context = 1024\nlayers = 12\nheads = 12\nwidth = 768\npositions = "learned"\nactivation = "gelu_tanh"'
+    assert load(folder, f"{choices}\nembedding_norm = false").train.identity_params() == named.train.identity_params()
+
+
+def test_an_unknown_preset_names_the_recipe(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"small\.toml: train\.model\.preset: there is no preset 'gpt3'\..*Known are"):
+        load(folder, 'preset = "gpt3"')
+
+
+def test_what_is_left_out_is_the_base_s_but_for_what_may_differ(folder: Path) -> None:
+    recipe = load(folder, "", "train.base_model={recipe}/base")
+    network = recipe.train.model
+    assert isinstance(network, GPTConfig)
+    assert (network.context, network.width, network.positions) == (64, 16, "learned")
+    assert network.dropout == 0.0
+    assert recipe.chunk.row_length == 65
+    assert load(folder, "width = 32", "train.base_model={recipe}/base").train.model.width == 32
+
+
+def test_a_base_of_another_architecture_or_none_gives_nothing(folder: Path) -> None:
+    asked = {"model": {"architecture": "bert"}, "base_model": str(folder / "base")}
+    assert network_settings(asked, "it") == {"architecture": "bert"}
+    assert network_settings({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
