@@ -26,6 +26,7 @@ from model.engines.native import NativeEngine
 from model.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoader
 from model.ranks import ALONE
 from model.row_format import Objective, RowFormat
+from model.schedule import Pace
 from model.schema import ORDER, sequences_schema
 from model.span_lengths import raw_length
 from model.transformer import GPT
@@ -121,11 +122,11 @@ def training(attend_within_documents: bool) -> float:
     # A document every hundred tokens.
     tokens[:, ::100] = EOS
     starts = torch.zeros(DEMO_ROWS, dtype=torch.int64)
-    engine.step(CausalBatch(tokens, starts), 1e-3)
+    engine.step(CausalBatch(tokens, starts), Pace(1e-3))
     seconds = []
     for _ in range(STEPS):
         began = time.process_time()
-        engine.step(CausalBatch(tokens, starts), 1e-3)
+        engine.step(CausalBatch(tokens, starts), Pace(1e-3))
         seconds.append(time.process_time() - began)
     return DEMO_ROWS * DEMO.context / min(seconds)
 

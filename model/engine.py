@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from model.schedule import Pace
+
 
 @dataclass(frozen=True)
 class StepResult:
@@ -30,7 +32,7 @@ class Engine(Protocol):
     optimizer_shards: int
     """Ranks that hold a part of the optimizer's state of their own: 1 where all hold the same, else all of them."""
 
-    def step(self, batch: Any, lr: float) -> StepResult:
+    def step(self, batch: Any, pace: Pace) -> StepResult:
         """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share."""
         ...
 

@@ -6,22 +6,19 @@ Steps that are skipped move the clock too, so what a token meets depends on its 
 import math
 from dataclasses import dataclass
 
-from model.config import ClipConfig, ScheduleConfig, TrainConfig
+from model.config import ClipConfig, ScheduleConfig
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What the data clock says of a step."""
+    """How a step goes, as the data clock says."""
 
     lr: float
     """Learning rate."""
-    max_norm: float
+    max_norm: float = 1.0
     """Largest norm of the gradient; a longer one is scaled down to it."""
-
-
-def pace(share: float, config: TrainConfig) -> Pace:
-    """How the step goes after which `share` (0 to 1) of all tokens have been read."""
-    return Pace(learning_rate(share, config.schedule), clip_norm(share, config.clip))
+    row_pieces: int = 1
+    """Rows of the batch that were one row of SEQUENCES; so many more pass through the model at once."""
 
 
 def clip_norm(share: float, config: ClipConfig) -> float:

@@ -39,10 +39,12 @@ STEPS = pa.schema(
         pa.field("attempt", pa.int32(), nullable=False),
         pa.field("pos_start", pa.int64(), nullable=False),
         pa.field("pos_end", pa.int64(), nullable=False),
+        pa.field("row_pieces", pa.int32(), nullable=False),
         pa.field("applied", pa.bool_(), nullable=False),
     ]
 )
-"""What training really read: positions of ORDER, half-open; `attempt` counts replays by the guard."""
+"""What training really read: positions of ORDER, half-open; `attempt` counts replays by the guard, `row_pieces` the
+short rows that each row was cut into (1: left whole)."""
 
 METRICS = pa.schema(
     [
@@ -51,6 +53,7 @@ METRICS = pa.schema(
         pa.field("loss", pa.float64(), nullable=False),
         pa.field("grad_norm", pa.float64(), nullable=False),
         pa.field("lr", pa.float64(), nullable=False),
+        pa.field("max_norm", pa.float64(), nullable=False),
         pa.field("scale", pa.float64(), nullable=False),
         pa.field("thermometers", pa.list_(pa.float32()), nullable=False),
         pa.field("masked_loss", pa.float64()),
@@ -59,8 +62,9 @@ METRICS = pa.schema(
         pa.field("next_accuracy", pa.float64()),
     ]
 )
-"""One row a step: tokens read so far, mean loss in nats per token, gradient norm before clipping. For masked_lm the
-loss is that of hidden tokens plus that of sentence pairs; each stands in a column of its own, null for others."""
+"""One row a step: tokens read so far, mean loss in nats per token, gradient norm before clipping and its limit. For
+masked_lm the loss is that of hidden tokens plus that of sentence pairs; each stands in a column of its own, null for
+others."""
 
 PERF = pa.schema(
     [

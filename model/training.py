@@ -17,6 +17,7 @@ import torch
 from model.agreement import check_rows
 from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
 from model.config import TrainerRun
+from model.curriculum import Curriculum
 from model.data import SequenceReader
 from model.dropout import seed_dropout
 from model.durable import digest_bytes, digest_file
@@ -28,7 +29,6 @@ from model.link import Link
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
-from model.schedule import learning_rate
 from model.start import starting_network, whole_table
 from model.weights import DESCRIPTION, description_digest, save_model
 
@@ -85,7 +85,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
         link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
     _loop(run, data, engine, ranks, journal, link, step, checkpoint.state["nonfinite"] if checkpoint else 0, expected)
     _write_result(result, run, engine, ranks, journal)
-    link.tell("done", steps=_steps(run, data), folder=str(result))
+    link.tell("done", steps=len(journal.rows["steps"]), folder=str(result))
 
 
 def _expected(run: TrainerRun) -> dict[str, Any]:
@@ -108,10 +108,6 @@ def _deciding(run: TrainerRun) -> str:
     return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
 
 
-def _steps(run: TrainerRun, data: SequenceReader) -> int:
-    return -(-data.positions // run.train.batch_rows)
-
-
 def _loop(
     run: TrainerRun,
     data: SequenceReader,
@@ -123,29 +119,33 @@ def _loop(
     nonfinite: int,
     expected: dict[str, Any],
 ) -> None:
-    steps, rows = _steps(run, data), run.train.batch_rows
     objective = objective_of(run)
     loader, row_tokens = objective.loader(data), objective.tokens_per_row(data.row_length)
-    flops = flops_per_token(run.model)
+    curriculum = Curriculum(run.train, data.positions, run.model.context)
+    steps, flops = curriculum.steps, flops_per_token(run.model)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
     while step < steps:
         began = time.monotonic()
-        begin, end = step * rows, min((step + 1) * rows, data.positions)
-        lr = learning_rate(end / data.positions, run.train.schedule)
+        begin, end = curriculum.positions(step)
+        pace = curriculum.pace(step)
         batch = loader.batch(begin, end)
+        if pace.row_pieces > 1:
+            batch = batch.shortened(run.model.context // pace.row_pieces)
         if run.model.dropout:
             seed_dropout(run.train.seed, step, ranks.rank)
-        done = engine.step(batch, lr)
+        done = engine.step(batch, pace)
         nonfinite = 0 if done.applied else nonfinite + 1
         tokens = end * row_tokens
-        journal.add("steps", step=step, attempt=0, pos_start=begin, pos_end=end, applied=done.applied)
+        read = {"pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
+        journal.add("steps", step=step, attempt=0, **read, applied=done.applied)
         journal.add(
             "metrics",
             step=step,
             tokens=tokens,
             loss=done.loss,
             grad_norm=done.grad_norm,
-            lr=lr,
+            lr=pace.lr,
+            max_norm=pace.max_norm,
             scale=1.0,
             thermometers=done.thermometers,
             **_by_term(objective.terms, done),
@@ -160,7 +160,7 @@ def _loop(
         link.beat()
         if done.applied:
             link.step(
-                step == steps, step=step, steps=steps, loss=done.loss, lr=lr, tokens=tokens, tokens_s=round(speed)
+                step == steps, step=step, steps=steps, loss=done.loss, lr=pace.lr, tokens=tokens, tokens_s=round(speed)
             )
         if nonfinite >= run.train.max_nonfinite_steps:
             raise Numerics(

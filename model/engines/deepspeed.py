@@ -28,8 +28,11 @@ from model.engine import StepResult
 from model.engines.totals import Totals
 from model.networks import Network
 from model.objectives import Objective, Sums, objective_of
-from model.optimizers import make_optimizer
+from model.optimizers import make_optimizer, remembered
+from model.optimizers.groups import grouped
+from model.optimizers.penalty import penalty
 from model.ranks import Ranks
+from model.schedule import Pace
 from model.transformer import GPT
 
 BUCKET_ELEMENTS = 5_000_000
@@ -71,6 +74,7 @@ class DeepSpeedEngine:
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
         objective = _Objective(network, self._objective)
         optimizer = make_optimizer(network, run.train.optimizer)
+        self._matrices = grouped(network).matrices
         assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"
         # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
         self._zero: Any
@@ -86,9 +90,9 @@ class DeepSpeedEngine:
             for parameter in _outside_of_modules(network):
                 deepspeed.zero.register_external_parameter(objective, parameter)
 
-    def step(self, batch: Any, lr: float) -> StepResult:
+    def step(self, batch: Any, pace: Pace) -> StepResult:
         """As the native engine's, with ZeRO's exchanges."""
-        share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows)
+        share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows * pace.row_pieces)
         totals = Totals()
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
@@ -101,10 +105,13 @@ class DeepSpeedEngine:
             # rank skips the step.
             weight = self._ranks.size if all(map(math.isfinite, local)) else math.nan
             minimised = sum(nats * (weight / count) for nats, count in zip(sums.nats, share.counted, strict=True))
+            if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
+                minimised = minimised + penalty(self._matrices, self._config.optimizer)
             self._engine.backward(minimised, scale_wrt_gas=False)
         losses, accuracies, heat = totals.over_all_ranks(self._ranks, share.counted)
         for group in self._zero.param_groups:
-            group["lr"] = lr
+            group["lr"] = pace.lr
+        self._zero.clip_grad = pace.max_norm
         self._engine.step()
         grad_norm = self._engine.get_global_grad_norm()
         assert grad_norm is not None, "ZeRO 1 to 3 compute the norm unless told otherwise"
@@ -120,11 +127,11 @@ class DeepSpeedEngine:
         return weights
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """AdamW's moments of this rank's partitions, as `partition|moment`."""
+        """The optimizer's moments of this rank's partitions, as `partition|moment`."""
         return {
             f"{index}|{moment}": value.detach().contiguous()
             for index, partition in enumerate(self._partitions())
-            for moment, value in self._zero.optimizer.state.get(partition, {}).items()
+            for moment, value in remembered(self._zero.optimizer, partition).items()
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
@@ -156,6 +163,8 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": min(run.train.micro_batch_rows, run.train.batch_rows // ranks.size),
         "gradient_clipping": run.train.clip.max_norm,
+        # SGD is not one that DeepSpeed has tested. It goes element by element, as Adam does, and our tests hold it.
+        "zero_allow_untested_optimizer": True,
         "steps_per_print": None,
         "timers": {"throughput": {"enabled": False}},
         "zero_optimization": {

@@ -13,7 +13,10 @@ from model.engines.totals import Totals, minimised
 from model.networks import Network
 from model.objectives import objective_of
 from model.optimizers import make_optimizer, remembered
+from model.optimizers.groups import grouped
+from model.optimizers.penalty import add_penalty
 from model.ranks import Ranks
+from model.schedule import Pace
 
 
 class NativeEngine:
@@ -34,22 +37,23 @@ class NativeEngine:
         """Those that share the rows of a batch."""
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer)
+        self._matrices = grouped(network).matrices
 
-    def step(self, batch: Any, lr: float) -> StepResult:
+    def step(self, batch: Any, pace: Pace) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
-        share = share_of(self._readers, batch, self._objective, self._config.micro_batch_rows)
+        share = share_of(self._readers, batch, self._objective, self._config.micro_batch_rows * pace.row_pieces)
         losses, accuracies, heat = self._pass_through(share).over_all_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()
+        if self._config.optimizer.l1 or self._config.optimizer.l2:
+            add_penalty(self._matrices, self._config.optimizer)
         grad_norm = self._gradient_norm()
         applied = math.isfinite(loss) and math.isfinite(grad_norm)
         if applied:
-            if grad_norm > self._config.clip.max_norm:
-                torch.nn.utils.clip_grads_with_norm_(
-                    self.network.parameters(), self._config.clip.max_norm, torch.tensor(grad_norm)
-                )
+            if grad_norm > pace.max_norm:
+                torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), pace.max_norm, torch.tensor(grad_norm))
             for group in self.optimizer.param_groups:
-                group["lr"] = lr
+                group["lr"] = pace.lr
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, heat, applied)

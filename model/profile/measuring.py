@@ -22,6 +22,7 @@ from model.profile.machine import Machine, clock_for, measured_machine
 from model.profile.recording import Operation, Recorder
 from model.profile.step import Shape, StepProfile
 from model.ranks import ALONE
+from model.schedule import Pace
 from model.start import starting_network
 
 LEARNING_RATE = 1e-5
@@ -61,7 +62,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
             read = clock()
             padding.append(_padding_share(batch, run.pad))
             stepping = clock()
-            engine.step(batch, LEARNING_RATE)
+            engine.step(batch, Pace(LEARNING_RATE))
             return read - began, clock() - stepping
 
         step(0)
@@ -113,10 +114,12 @@ def _alone(run: TrainerRun) -> TrainerRun:
             "train.trainable is new_rows, and the profile measures a step in which all weights learn; profile the run"
             " that trains them all"
         )
-    share = run.train.batch_rows // run.train.ranks
+    share = run.train.batch_rows // run.train.data_parallel
     settings = {
         "engine": "native",
         "ranks": 1,
+        "tensor_parallel": 1,
+        "pipeline_parallel": 1,
         "batch_rows": share,
         "micro_batch_rows": min(run.train.micro_batch_rows, share),
     }

@@ -14,6 +14,7 @@ from model.engines import make_engine
 from model.link import claim_stdout
 from model.loader import CausalBatch
 from model.ranks import joined
+from model.schedule import Pace
 from model.train import leave, read_run
 from model.transformer import GPT
 
@@ -38,16 +39,16 @@ def main(file: str, rank: int, rendezvous: str, case: str) -> None:
                 network.embedding.weight[RARE] = -4e19
             tokens[3, 16] = RARE
         engine = make_engine(run, network, ranks)
-        applied = [] if case == "infinite" else [engine.step(CausalBatch(tokens, starts), 0.01).applied]
+        applied = [] if case == "infinite" else [engine.step(CausalBatch(tokens, starts), Pace(0.01)).applied]
         weights, moments = copies(engine.weights()), copies(engine.optimizer_state())
         fault = network.final_norm.register_forward_hook(lambda module, inputs, output: output * torch.nan)
         if case == "infinite" or rank != ranks.size - 1:
             fault.remove()
-        skipped = engine.step(CausalBatch(tokens, starts), 0.01)
+        skipped = engine.step(CausalBatch(tokens, starts), Pace(0.01))
         kept = same(engine.weights(), weights) and same(engine.optimizer_state(), moments)
         fault.remove()
         if case == "nan":
-            applied += [skipped.applied, engine.step(CausalBatch(tokens, starts), 0.01).applied]
+            applied += [skipped.applied, engine.step(CausalBatch(tokens, starts), Pace(0.01)).applied]
         else:
             applied += [skipped.applied]
         out.write(json.dumps({"applied": applied, "loss": str(skipped.loss), "kept": kept}) + "\n")

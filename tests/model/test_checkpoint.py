@@ -13,6 +13,7 @@ from model.errors import InputError
 from model.journal import Journal
 from model.loader import CausalBatch
 from model.ranks import ALONE
+from model.schedule import Pace
 from model.transformer import GPT
 
 EXPECTED = {"config": "this"}
@@ -48,7 +49,7 @@ def trained(run: TrainerRun, steps: int) -> NativeEngine:
     engine = fresh_engine(run)
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
-        engine.step(CausalBatch(torch.randint(4, 48, (2, 17), generator=generator), NO_START), 0.01)
+        engine.step(CausalBatch(torch.randint(4, 48, (2, 17), generator=generator), NO_START), Pace(0.01))
     return engine
 
 
@@ -70,7 +71,7 @@ def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 48, (2, 17), generator=generator)
     for engine in (saved, fresh):
-        engine.step(CausalBatch(tokens, NO_START), 0.01)
+        engine.step(CausalBatch(tokens, NO_START), Pace(0.01))
     pairs = zip(saved.network.parameters(), fresh.network.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import ClipConfig, ScheduleConfig, TrainConfig
-from model.schedule import Pace, clip_norm, learning_rate, pace
+from model.config import ClipConfig, ScheduleConfig
+from model.schedule import clip_norm, learning_rate
 
 CONFIG = ScheduleConfig(start_lr=0.0, peak_lr=1.0, end_lr=0.1, warmup_share=0.2)
 KINDS = ("cosine", "linear", "constant", "step", "warmup_stable_decay")
@@ -98,5 +98,3 @@ def test_the_early_norm_holds_up_to_its_share_and_by_default_nowhere() -> None:
     early = ClipConfig(max_norm=5.0, early_norm=0.3, early_share=0.25)
     assert [clip_norm(share, early) for share in (0.0, 0.1, 0.25, 0.26, 1.0)] == [0.3, 0.3, 0.3, 5.0, 5.0]
     assert [clip_norm(share, ClipConfig()) for share in (0.0, 0.001, 1.0)] == [1.0, 1.0, 1.0]
-    config = TrainConfig(schedule=CONFIG, clip=early)
-    assert pace(0.1, config) == Pace(lr=0.5, max_norm=0.3)

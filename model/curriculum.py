@@ -1,0 +1,58 @@
+"""What each step reads: batches and rows that grow at the beginning.
+
+Everything is a function of the place in ORDER. Batches follow each other without a gap, and a row that is cut into
+pieces keeps every pair of input and target, so that a run with a curriculum reads what one without does.
+"""
+
+import math
+
+from model.config import BatchWarmupConfig, LengthWarmupConfig, TrainConfig
+from model.schedule import Pace, clip_norm, learning_rate
+
+
+class Curriculum:
+    """The steps of a run over `positions` rows of ORDER, with `context` predictions a row."""
+
+    def __init__(self, config: TrainConfig, positions: int, context: int) -> None:
+        self._config = config
+        self._positions = positions
+        self._context = context
+        self._growing = _growing_batches(config.batch_warmup, config.batch_rows, positions)
+        """Where the steps begin whose batches still grow, and where the first whole batch does."""
+        self.steps = len(self._growing) - 1 + -(-(positions - self._growing[-1]) // config.batch_rows)
+
+    def positions(self, step: int) -> tuple[int, int]:
+        """The positions [begin, end) of ORDER that a step reads."""
+        return self._begin(step), min(self._begin(step + 1), self._positions)
+
+    def pace(self, step: int) -> Pace:
+        """Rate and limit after the step's tokens, and the length of its rows before them."""
+        begin, end = self.positions(step)
+        share = end / self._positions
+        length = row_length(begin / self._positions, self._context, self._config.length_warmup)
+        return Pace(
+            learning_rate(share, self._config.schedule), clip_norm(share, self._config.clip), self._context // length
+        )
+
+    def _begin(self, step: int) -> int:
+        whole = step - (len(self._growing) - 1)
+        return self._growing[step] if whole < 0 else self._growing[-1] + whole * self._config.batch_rows
+
+
+def _growing_batches(config: BatchWarmupConfig, batch_rows: int, positions: int) -> list[int]:
+    """Megatron-LM's ramp: B0 + Bi floor(c / (R / n)) rows after c of R, in n strides of Bi to the whole batch."""
+    begins = [0]
+    ramp = config.share * positions
+    strides = (batch_rows - config.start_rows) // config.step_rows
+    while begins[-1] < ramp and begins[-1] < positions:
+        passed = math.floor(begins[-1] * strides / ramp)
+        begins.append(begins[-1] + config.start_rows + config.step_rows * passed)
+    return begins
+
+
+def row_length(share: float, context: int, config: LengthWarmupConfig) -> int:
+    """Predictions a row after `share` of all rows: what a straight line to the context has passed, by doublings."""
+    if not config.share or share >= config.share:
+        return context
+    line = config.start_length + (context - config.start_length) * share / config.share
+    return config.start_length * 2 ** int(math.log2(line / config.start_length))

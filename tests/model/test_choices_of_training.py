@@ -1,0 +1,140 @@
+"""Optimizers, penalties, limits and curricula in the real trainer: what is written of them, and that a run goes on."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from safetensors.numpy import load_file
+
+from model.config import TrainerRun
+from model.training import train
+
+EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
+CURRICULA = {
+    "batch_warmup": {"start_rows": 2, "step_rows": 2, "share": 0.5},
+    "length_warmup": {"start_length": 4, "share": 0.6},
+    "clip": {"max_norm": 5.0, "early_norm": 0.3, "early_share": 0.3},
+}
+CHOICES = {
+    "lamb": {"optimizer": {"kind": "lamb"}},
+    "sgd": {"optimizer": {"kind": "sgd", "l1": 1e-4, "l2": 1e-3}},
+    "muon": {"optimizer": {"kind": "muon"}},
+    "curricula": CURRICULA,
+}
+
+
+def columns(run: TrainerRun, table: str) -> dict[str, list]:
+    with pa.OSFile(str(run.out / "result" / f"{table}.arrow"), "rb") as source:
+        return pa.ipc.open_file(source).read_all().to_pydict()
+
+
+def result(run: TrainerRun) -> dict[str, bytes]:
+    return {name: (run.out / "result" / name).read_bytes() for name in EXACT_FILES}
+
+
+def go_back_to(run: TrainerRun, step: int) -> None:
+    """As if the trainer had been killed some steps after this checkpoint."""
+    shutil.rmtree(run.out / "result")
+    for checkpoint in (run.out / "checkpoints").glob("step-*"):
+        if checkpoint.name > f"step-{step:09d}":
+            shutil.rmtree(checkpoint)
+
+
+def finished(trainer: subprocess.Popen[str]) -> None:
+    _, err = trainer.communicate(timeout=120)
+    assert trainer.returncode == 0, err
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_going_on_from_a_checkpoint_changes_no_bit(make_run, choice: str) -> None:
+    run = make_run(batch_rows=4, positions=40, keep_checkpoints=9, **CHOICES[choice])
+    train(run)
+    undisturbed = result(run)
+    go_back_to(run, 6)
+    train(run)
+    assert result(run) == undisturbed
+    kinds = [json.loads(detail) for detail in columns(run, "events")["detail"]]
+    assert len(kinds) == 2, "a start and a resume"
+
+
+def test_what_each_step_read_and_its_limit_are_written_down(make_run) -> None:
+    run = make_run(batch_rows=4, positions=24, **CURRICULA)
+    train(run)
+    steps, metrics = columns(run, "steps"), columns(run, "metrics")
+    # Twelve rows in one stride of two to the whole: two rows a step while the ramp lasts, then four.
+    assert steps["pos_start"] == [0, 2, 4, 6, 8, 10, 12, 16, 20]
+    assert steps["pos_end"] == [*steps["pos_start"][1:], 24]
+    # Sixteen tokens: on a line from 4 at row 0 to 16 at row 14.4, halves are reached at row 4.8.
+    assert steps["row_pieces"] == [4, 4, 4, 2, 2, 2, 2, 1, 1]
+    assert metrics["tokens"] == [16 * end for end in steps["pos_end"]]
+    # The third part of the run ends at row 7.2.
+    assert metrics["max_norm"] == [0.3, 0.3, 0.3, 5.0, 5.0, 5.0, 5.0, 5.0, 5.0]
+
+
+def test_a_limit_that_no_gradient_reaches_changes_no_bit_and_a_lower_one_does(make_run) -> None:
+    weights = {}
+    for name, clip in {"never": 1e9, "nor": 1e8, "always": 1e-3}.items():
+        run = make_run(name, positions=8, clip={"max_norm": clip}, optimizer={"kind": "sgd"})
+        train(run)
+        weights[name] = result(run)["model.safetensors"]
+    assert weights["never"] == weights["nor"] != weights["always"]
+
+
+def test_penalties_shrink_matrices_and_stay_out_of_the_loss_that_is_told(make_run) -> None:
+    def trained(name: str, **penalties: float) -> tuple[float, float, float]:
+        run = make_run(name, positions=40, optimizer={"weight_decay": 0.0, **penalties})
+        train(run)
+        weights = load_file(run.out / "result" / "model.safetensors")
+        told = columns(run, "metrics")
+        matrices = [v for name, v in weights.items() if v.ndim == 2 and name.startswith("blocks")]
+        return sum(float(np.square(m).sum()) for m in matrices), told["loss"][0], told["grad_norm"][0]
+
+    plain, l1, l2 = trained("plain"), trained("l1", l1=0.1), trained("l2", l2=1.0)
+    assert l1[0] < plain[0] > l2[0]
+    assert l1[1] == plain[1] == l2[1]
+    assert l1[2] > plain[2] < l2[2]
+
+
+@pytest.mark.parametrize(
+    ("stage", "choice"),
+    [
+        pytest.param(1, CHOICES["sgd"] | CURRICULA, id="zero-1"),
+        pytest.param(2, CHOICES["sgd"] | CURRICULA, id="zero-2", marks=pytest.mark.prove),
+        pytest.param(3, {"optimizer": {"kind": "sgd"}} | CURRICULA, id="zero-3", marks=pytest.mark.prove),
+    ],
+)
+def test_two_ranks_of_zero_compute_what_one_process_does(
+    make_run, launch: Callable[..., subprocess.Popen[str]], stage: int, choice: dict
+) -> None:
+    settings = {"batch_rows": 4, "micro_batch_rows": 2, "positions": 4 * 12 + 2, **choice}
+    alone, run = (
+        make_run("alone", **settings),
+        make_run("zero", engine="deepspeed", zero_stage=stage, ranks=2, **settings),
+    )
+    train(alone)
+    finished(launch(run))
+    ours, reference = columns(run, "metrics"), columns(alone, "metrics")
+    assert columns(run, "steps") == columns(alone, "steps")
+    np.testing.assert_allclose(ours["loss"], reference["loss"], rtol=1e-5)
+    np.testing.assert_allclose(ours["grad_norm"], reference["grad_norm"], rtol=1e-5)
+    weights, expected = (load_file(Path(folder.out) / "result" / "model.safetensors") for folder in (run, alone))
+    for name in weights:
+        np.testing.assert_allclose(weights[name], expected[name], atol=2e-6, err_msg=name)
+
+
+@pytest.mark.prove
+def test_sgd_under_zero_goes_on_bit_by_bit(make_run, launch: Callable[..., subprocess.Popen[str]]) -> None:
+    run = make_run(
+        engine="deepspeed", zero_stage=2, ranks=2, batch_rows=4, positions=40, keep_checkpoints=9, **CHOICES["sgd"]
+    )
+    finished(launch(run))
+    undisturbed = result(run)
+    go_back_to(run, 6)
+    finished(launch(run))
+    assert result(run) == undisturbed

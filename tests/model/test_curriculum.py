@@ -1,0 +1,146 @@
+"""What each step reads: small batches and short rows at the beginning, and not one pair of tokens more or less."""
+
+import itertools
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from model.architecture import BERTConfig, GPTConfig
+from model.config import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, TrainConfig, check_lengths
+from model.curriculum import Curriculum, row_length
+from model.loader import CausalBatch
+from model.schedule import Pace, learning_rate
+
+
+def config(**settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"batch_rows": 8, "micro_batch_rows": 4, **settings})
+
+
+def batches(curriculum: Curriculum) -> list[int]:
+    return [end - begin for begin, end in map(curriculum.positions, range(curriculum.steps))]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "positions", "rows"),
+    [
+        # Without a ramp all batches are whole but the last.
+        ({}, 20, [8, 8, 4]),
+        # Half of 32 rows in three strides of 5 1/3: steps before row 5 1/3 read 2, before 10 2/3 they read 4.
+        ({"start_rows": 2, "step_rows": 2, "share": 0.5}, 32, [2, 2, 2, 4, 4, 6, 8, 4]),
+        ({"start_rows": 4, "step_rows": 4, "share": 1.0}, 16, [4, 4, 4, 4]),
+        # A ramp that is longer than a batch needs ends with the run.
+        ({"start_rows": 4, "step_rows": 4, "share": 1.0}, 6, [4, 2]),
+    ],
+)
+def test_batches_grow_in_strides(warmup: dict, positions: int, rows: list[int]) -> None:
+    assert batches(Curriculum(config(batch_warmup=warmup), positions, 16)) == rows
+
+
+@given(st.integers(1, 500), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.floats(0, 1))
+def test_every_row_is_read_once_and_batches_never_shrink(positions: int, start: int, step: int, share: float) -> None:
+    warmup = {"start_rows": start * step, "step_rows": step, "share": share}
+    try:
+        curriculum = Curriculum(config(batch_warmup=warmup), positions, 16)
+    except ValidationError:
+        assert (8 - start * step) % step or start * step >= 8
+        return
+    read = list(map(curriculum.positions, range(curriculum.steps)))
+    assert read[0][0] == 0
+    assert read[-1][1] == positions
+    assert all(one[1] == other[0] for one, other in itertools.pairwise(read))
+    assert batches(curriculum)[:-1] == sorted(batches(curriculum)[:-1])
+    assert all(0 < rows <= 8 for rows in batches(curriculum))
+
+
+def test_lengths_double_where_a_straight_line_passes_them() -> None:
+    warmup = LengthWarmupConfig(start_length=16, share=0.5)
+    # The line is 16 at 0, 32 at 1/7, 64 at 3/7 of the way to 128.
+    shares = (0.0, 0.07, 0.072, 0.21, 0.215, 0.49, 0.5, 1.0)
+    assert [row_length(share, 128, warmup) for share in shares] == [16, 16, 32, 32, 64, 64, 128, 128]
+    assert row_length(0.0, 128, LengthWarmupConfig()) == 128
+
+
+def test_the_pace_of_a_step() -> None:
+    settings = config(
+        length_warmup={"start_length": 4, "share": 0.5},
+        clip={"max_norm": 5.0, "early_norm": 0.3, "early_share": 0.25},
+        batch_warmup={"start_rows": 4, "step_rows": 4, "share": 0.25},
+    )
+    curriculum = Curriculum(settings, 32, 16)
+    assert [curriculum.positions(step) for step in range(curriculum.steps)] == [
+        (0, 4),
+        (4, 8),
+        (8, 16),
+        (16, 24),
+        (24, 32),
+    ]
+    norms = [0.3, 0.3, 5.0, 5.0, 5.0]
+    # Lengths at 0, 4, 8 of 16 rows of warm-up: 4, 7, 10 on the line, by doublings 4, 4, 8.
+    pieces = [4, 4, 2, 1, 1]
+    ends = [4, 8, 16, 24, 32]
+    expected = [
+        Pace(learning_rate(end / 32, settings.schedule), norm, piece)
+        for end, norm, piece in zip(ends, norms, pieces, strict=True)
+    ]
+    assert [curriculum.pace(step) for step in range(5)] == expected
+
+
+@given(st.sampled_from([4, 8, 16]), st.floats(0, 1), st.floats(0, 1))
+def test_the_pairs_of_input_and_target_are_those_of_a_run_without(length: int, rows: float, lengths: float) -> None:
+    context, positions = 16, 21
+    ids = torch.randint(0, 9, (positions, context + 1), generator=torch.Generator().manual_seed(3))
+    starts = torch.randint(0, 6, (positions,), generator=torch.Generator().manual_seed(4))
+
+    def pairs(settings: TrainConfig) -> Counter[tuple[int, int, bool]]:
+        curriculum, seen = Curriculum(settings, positions, context), Counter[tuple[int, int, bool]]()
+        for step in range(curriculum.steps):
+            begin, end = curriculum.positions(step)
+            pieces = curriculum.pace(step).row_pieces
+            batch = CausalBatch(ids[begin:end], starts[begin:end]).shortened(context // pieces)
+            assert batch.tokens_BL.shape == ((end - begin) * pieces, context // pieces + 1)
+            for row, start in zip(batch.tokens_BL.tolist(), batch.loss_start_B.tolist(), strict=True):
+                seen.update((row[i - 1], row[i], i >= start) for i in range(1, len(row)))
+        return seen
+
+    warm = config(
+        batch_warmup={"start_rows": 2, "step_rows": 2, "share": rows},
+        length_warmup={"start_length": length, "share": lengths},
+    )
+    assert pairs(warm) == pairs(config())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"batch_warmup": {"start_rows": 3, "step_rows": 2, "share": 0.1}}, "do not lead to batch_rows 8"),
+        ({"batch_warmup": {"start_rows": 8, "share": 0.1}}, "do not lead to batch_rows 8"),
+        ({"batch_warmup": {"start_rows": 4, "step_rows": 1, "share": 0.1}, "ranks": 2}, "ranks 2 does not divide"),
+    ],
+)
+def test_batches_that_cannot_grow_are_refused(settings: dict, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        config(**settings)
+
+
+def test_lengths_that_do_not_double_up_to_the_context_are_refused_and_so_are_rows_of_pairs() -> None:
+    gpt = GPTConfig(vocab_size=48, context=96, layers=1, heads=2, width=16)
+    check_lengths(gpt, LengthWarmupConfig(start_length=24, share=0.1))
+    check_lengths(gpt, LengthWarmupConfig(start_length=7))
+    for length in (7, 32, 192):
+        with pytest.raises(ValueError, match=r"does not double up to model\.context 96"):
+            check_lengths(gpt, LengthWarmupConfig(start_length=length, share=0.1))
+    bert = BERTConfig(architecture="bert", vocab_size=48, context=96, layers=1, heads=2, width=16)
+    with pytest.raises(ValueError, match="rows of a bert mean something as a whole"):
+        check_lengths(bert, LengthWarmupConfig(start_length=24, share=0.1))
+
+
+def test_defaults_change_nothing() -> None:
+    settings = config()
+    assert (settings.batch_warmup, settings.clip) == (BatchWarmupConfig(), ClipConfig())
+    curriculum = Curriculum(settings, 24, 16)
+    assert [curriculum.pace(step).row_pieces for step in range(3)] == [1, 1, 1]
+    assert [curriculum.pace(step).max_norm for step in range(3)] == [1.0, 1.0, 1.0]
