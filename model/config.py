@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
+from model.parallel.checks import check_layout, check_ranks
 from model.strict import Strict
 
 
@@ -101,6 +102,8 @@ class ScheduleConfig(Strict):
         return self
 
 
+Dtype = Literal["float32", "bfloat16"]
+"""Types in which matrices are multiplied."""
 NewRows = Literal["mean", "mean_noise", "random"]
 """How the rows of pieces start that a base model does not have."""
 
@@ -116,8 +119,16 @@ class TrainConfig(Strict):
     """What DeepSpeed spreads over the ranks: 1 optimizer state, 2 gradients too, 3 weights too. The native engine does
     not look at it."""
     ranks: int = Field(default=1, ge=1, le=256)
-    """Processes on this machine that share each batch; must divide `batch_rows`. The data and their order do not depend
-    on it."""
+    """Processes on this machine that share each batch: copies of the model, which must divide `batch_rows`, times
+    `tensor_parallel` times `pipeline_parallel`. The data and their order do not depend on it."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """Processes that cut each matrix of a copy among them (Shoeybi et al. 2019): attention by heads, which it must
+    divide, the MLP by hidden units, embedding and head by pieces of the vocabulary. They talk four times a block, so
+    it is for models that do not fit otherwise."""
+    pipeline_parallel: int = Field(default=1, ge=1, le=64)
+    """Stages of a copy, each a process with some of its layers; micro-batches flow through them (Narayanan et al.
+    2021). They talk least, and of s stages with m micro-batches a share of (s - 1) / (m + s - 1) stands idle: choose
+    `micro_batch_rows` small."""
     batch_rows: int = Field(default=16, ge=1)
     """Rows that one optimizer step reads, over all ranks."""
     micro_batch_rows: int = Field(default=16, ge=1)
@@ -143,8 +154,9 @@ class TrainConfig(Strict):
     masked_share: float = Field(default=0.15, gt=0, lt=1)
     """Share of a row's tokens that are hidden from a `bert`, anew in each epoch: 80% of them as [MASK], 10% as another
     token, 10% as they are (Devlin et al. 2019)."""
-    dtype: Literal["float32"] = "float32"
-    """Type of weights and arithmetic."""
+    dtype: Dtype = "float32"
+    """Type in which matrices are multiplied. `bfloat16` is several times faster where the processor has units for it,
+    and rounds to three digits; weights, norms, softmax, the residual stream and gradients stay float32."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads of each rank's arithmetic; another number sums in another order and gives other last bits. Ranks
     times threads should not exceed the processor's cores."""
@@ -186,15 +198,22 @@ class TrainConfig(Strict):
     def _micro_batches_fill_the_batch(self) -> "TrainConfig":
         if self.batch_rows % self.micro_batch_rows:
             raise ValueError(f"micro_batch_rows {self.micro_batch_rows} does not divide batch_rows {self.batch_rows}")
-        if self.batch_rows % self.ranks:
-            raise ValueError(f"ranks {self.ranks} does not divide batch_rows {self.batch_rows}")
-        share = self.batch_rows // self.ranks
+        check_ranks(self)
+        copies, who = self.data_parallel, "ranks" if self.data_parallel == self.ranks else "copies of the model"
+        if self.batch_rows % copies:
+            raise ValueError(f"{who} {copies} does not divide batch_rows {self.batch_rows}")
+        share = self.batch_rows // copies
         if share % min(self.micro_batch_rows, share):
             raise ValueError(
-                f"micro_batch_rows {self.micro_batch_rows} does not divide the {share} rows that each of {self.ranks}"
-                f" ranks reads of batch_rows {self.batch_rows}"
+                f"micro_batch_rows {self.micro_batch_rows} does not divide the {share} rows that each of {copies}"
+                f" {who} reads of batch_rows {self.batch_rows}"
             )
         return self
+
+    @property
+    def data_parallel(self) -> int:
+        """Copies of the model, which share each batch."""
+        return self.ranks // (self.tensor_parallel * self.pipeline_parallel)
 
     @model_validator(mode="after")
     def _batches_grow_to_the_whole(self) -> "TrainConfig":
@@ -208,8 +227,10 @@ class TrainConfig(Strict):
                 f" lead to batch_rows {self.batch_rows}"
             )
         for name in ("start_rows", "step_rows"):
-            if getattr(grows, name) % self.ranks:
-                raise ValueError(f"ranks {self.ranks} does not divide batch_warmup.{name} {getattr(grows, name)}")
+            if getattr(grows, name) % self.data_parallel:
+                raise ValueError(
+                    f"ranks {self.data_parallel} does not divide batch_warmup.{name} {getattr(grows, name)}"
+                )
         return self
 
 
@@ -278,6 +299,7 @@ class TrainerRun(Strict):
     def _t_fixup_needs_no_warmup(self) -> "TrainerRun":
         check_warmup(self.model, self.train.schedule)
         check_lengths(self.model, self.train.length_warmup)
+        check_layout(self.model, self.train)
         return self
 
     @model_validator(mode="after")

@@ -29,6 +29,10 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine"
         from model.engines.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(run, network, ranks)
+    if run.train.tensor_parallel > 1 or run.train.pipeline_parallel > 1:
+        from model.engines.parallel import ParallelEngine
+
+        return ParallelEngine(run, network, ranks)
     from model.engines.native import NativeEngine
 
     return NativeEngine(run, network, ranks)

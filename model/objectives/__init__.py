@@ -4,15 +4,18 @@ from model.config import TrainerRun
 from model.objectives.causal import CausalObjective
 from model.objectives.interface import Objective, Sums
 from model.objectives.masked import MaskedObjective
+from model.objectives.prefix import PrefixObjective
 from model.objectives.spans import SpanObjective
 
 __all__ = ["Objective", "Sums", "objective_of"]
 
 
 def objective_of(run: TrainerRun) -> Objective:
-    """The objective of the run's architecture."""
+    """The objective of the run's network."""
     if run.model.architecture == "bert":
         return MaskedObjective(run.train.seed, run.train.masked_share, run.model.context)
     if run.model.architecture == "t5":
         return SpanObjective(run.train.seed)
+    if run.model.attention == "prefix":
+        return PrefixObjective(run.pad, run.eos, run.train.seed)
     return CausalObjective(run.pad, run.eos)

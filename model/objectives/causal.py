@@ -12,9 +12,9 @@ from torch import Tensor
 
 from model.blocks import largest_magnitude
 from model.data import SequenceReader
-from model.documents import documents_of, visible_within_documents
-from model.loader import CausalBatch, CausalLoader
-from model.objectives.interface import Sums
+from model.documents import documents_of, of_same_document, visible_with_prefix, visible_within_documents
+from model.loader import CausalBatch, CausalLoader, PrefixBatch
+from model.objectives.interface import Loader, Sums
 from model.targets import NO_LOSS
 from model.transformer import GPT
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
@@ -28,11 +28,12 @@ class CausalObjective:
     """Each next token that is no padding and does not lie before the row's `loss_start`."""
 
     terms: tuple[str, ...] = ("next token",)
+    counts_right = False
 
     def __init__(self, pad: int, eos: int | None) -> None:
         self._pad, self._eos = pad, eos
 
-    def loader(self, data: SequenceReader) -> CausalLoader:
+    def loader(self, data: SequenceReader) -> Loader:
         """Batches of these rows."""
         return CausalLoader(data)
 
@@ -46,13 +47,14 @@ class CausalObjective:
 
     def sums(self, network: GPT, batch: CausalBatch) -> Sums:
         """Nats of the predictions that carry loss."""
-        nats, heat = next_token_nats(network, batch.tokens_BL[:, :-1], self._targets(batch), self._eos)
+        inputs_BT, targets_BT = batch.tokens_BL[:, :-1], self._targets(batch)
+        nats, heat = next_token_nats(network, inputs_BT, targets_BT, self._eos, _prefix(batch))
         return Sums((nats,), (), heat)
 
     def inputs(self, network: GPT, batch: CausalBatch) -> dict[str, Any]:
         """Tokens, and what each of them attends to."""
         tokens_BT = batch.tokens_BL[:, :-1]
-        return {"tokens_BT": tokens_BT, "visible_B1TT": _visible(network, tokens_BT, self._eos)}
+        return {"tokens_BT": tokens_BT, "visible_B1TT": _visible(network, tokens_BT, self._eos, _prefix(batch))}
 
     def sums_behind(self, network: GPT, hidden: Tensor, heat: list[Tensor], batch: CausalBatch) -> Sums:
         """From the stream f32[B, T, D] that the head reads."""
@@ -76,24 +78,32 @@ def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
 
 
 def next_token_nats(
-    network: GPT, inputs_BT: Tensor, targets_BT: Tensor, eos: int | None = None
+    network: GPT, inputs_BT: Tensor, targets_BT: Tensor, eos: int | None = None, prefix_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sum of -ln p over the targets that count (f32[], differentiable), and the thermometers.
 
     A z-loss is in the gradient of that sum and not in its value, so that losses of runs with and without compare.
-    `eos` closes documents; it decides only where the network attends within them. The thermometers are
-    `transformer.thermometer_names` in order, f32[layers + 2].
+    `eos` closes documents; it decides only where the network attends within them. `prefix_B` is how many tokens of each
+    row a prefix language model sees from everywhere. The thermometers are `transformer.thermometer_names` in order,
+    f32[layers + 2].
     """
     heat: list[Tensor] = []
-    hidden_BTD = network.hidden(inputs_BT, heat=heat, visible_B1TT=_visible(network, inputs_BT, eos))
+    hidden_BTD = network.hidden(inputs_BT, heat=heat, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))
     return _nats_behind(network, hidden_BTD, heat, targets_BT)
 
 
-def _visible(network: GPT, inputs_BT: Tensor, eos: int | None) -> Tensor | None:
+def _prefix(batch: CausalBatch) -> Tensor | None:
+    return batch.prefix_B if isinstance(batch, PrefixBatch) else None
+
+
+def _visible(network: GPT, inputs_BT: Tensor, eos: int | None, prefix_B: Tensor | None) -> Tensor | None:
+    assert (network.config.attention == "prefix") == (prefix_B is not None), "a prefix is read by who is asked to"
+    visible = None if prefix_B is None else visible_with_prefix(prefix_B, inputs_BT.shape[1])
     if not network.config.attend_within_documents:
-        return None
+        return visible
     assert eos is not None, "borders of documents are found by the token that closes them"
-    return visible_within_documents(documents_of(inputs_BT, eos))
+    documents_BT = documents_of(inputs_BT, eos)
+    return visible_within_documents(documents_BT) if visible is None else visible & of_same_document(documents_BT)
 
 
 def _nats_behind(network: GPT, hidden_BTD: Tensor, heat: list[Tensor], targets_BT: Tensor) -> tuple[Tensor, Tensor]:

@@ -36,6 +36,8 @@ class Objective(Protocol):
 
     terms: tuple[str, ...]
     """Names of what is added up to the loss."""
+    counts_right: bool
+    """Whether right answers are counted too."""
 
     def loader(self, data: SequenceReader) -> Loader:
         """Batches of these rows. Raises InputError for rows of another objective."""

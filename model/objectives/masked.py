@@ -25,6 +25,7 @@ class MaskedObjective:
     appendix A.2)."""
 
     terms: tuple[str, ...] = ("masked", "next")
+    counts_right = True
 
     def __init__(self, seed: int, share: float, context: int) -> None:
         self._seed, self._share = seed, share

@@ -18,6 +18,7 @@ class SpanObjective:
     """All that the decoder is to write."""
 
     terms: tuple[str, ...] = ("span",)
+    counts_right = False
 
     def __init__(self, seed: int) -> None:
         self._seed = seed

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.config import TrainConfig, check_warmup
+from model.parallel.checks import check_layout
 from tasks.config import RUNTIME, StrictConfig
 
 
@@ -37,6 +38,11 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     @model_validator(mode="after")
     def _t_fixup_needs_no_warmup(self) -> "TrainStageConfig":
         check_warmup(self.model, self.schedule)
+        return self
+
+    @model_validator(mode="after")
+    def _the_network_can_be_shared(self) -> "TrainStageConfig":
+        check_layout(self.model, self)
         return self
 
     @model_validator(mode="after")

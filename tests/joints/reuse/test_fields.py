@@ -198,6 +198,7 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
     yield "vocab", type(recipe.vocab)(model_type="wordpiece")
     yield "train", type(recipe.train)(base_model=Path("base"))
+    yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)
 
 
 def _fields(stage: str, config: StrictConfig) -> Iterator[tuple[str, tuple[str | int, ...], list[Any]]]:

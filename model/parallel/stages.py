@@ -1,0 +1,194 @@
+"""Pipeline parallelism: which layers and weights a stage holds, and what it computes of a micro-batch.
+
+Blocks are dealt out evenly, those left over to the first stages, since the last one has the head. A weight that
+several stages read (a head that is the embedding, a table of distances) is held by each of them, and its gradients are
+added up.
+
+Shapes: B rows, T tokens, D width; a T5's encoder reads T tokens and its decoder U.
+"""
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from model.architecture import NetworkConfig
+from model.bert import BERT
+from model.blocks import Block, Sight, largest_magnitude
+from model.networks import Network
+from model.t5 import T5
+from model.transformer import GPT
+
+
+class Stage(Protocol):
+    """A stretch of a network's blocks, with what comes before the first and behind the last."""
+
+    def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
+        """Shapes of what the stage before hands over, f32, for these inputs; none before the first stage."""
+        ...
+
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+        """What the next stage is handed; from the last stage what the head reads, [B, T, D].
+
+        `inputs` are the objective's for the whole network. `heat` collects thermometers by their number.
+        """
+        ...
+
+
+def block_count(config: NetworkConfig) -> int:
+    """Blocks that can be dealt out; a T5's encoder comes first."""
+    return 2 * config.layers if config.architecture == "t5" else config.layers
+
+
+def blocks_of(stage: int, stages: int, blocks: int) -> range:
+    """The blocks of one stage."""
+    base, left_over = divmod(blocks, stages)
+    begin = stage * base + min(stage, left_over)
+    return range(begin, begin + base + (stage < left_over))
+
+
+def holders(name: str, config: NetworkConfig, stages: int) -> list[int]:
+    """Stages that hold the weight of this name, ascending; the first of them writes it down."""
+    count = block_count(config)
+    home = [stage for stage in range(stages) for _ in blocks_of(stage, stages, count)]
+    top, _, rest = name.partition(".")
+    if top in ("blocks", "encoder_blocks", "decoder_blocks"):
+        number = int(rest.partition(".")[0])
+        return [home[number + (config.layers if top == "decoder_blocks" else 0)]]
+    if name == "embedding.weight":
+        readers = {0, home[config.layers]} if config.architecture == "t5" else {0}
+        return sorted(readers | ({stages - 1} if _reads_table(config) else set()))
+    if top == "embedding_encoder_distances":
+        return sorted(set(home[: config.layers]))
+    if top == "embedding_decoder_distances":
+        return sorted(set(home[config.layers :]))
+    if top == "embedding_distances":
+        return list(range(stages))
+    if top == "encoder_norm":
+        return [home[config.layers - 1]]
+    return [0] if top.startswith(("embedding", "from_embedding")) else [stages - 1]
+
+
+def _reads_table(config: NetworkConfig) -> bool:
+    """Whether the head is the embedding."""
+    return config.architecture == "bert" or config.tied_head
+
+
+def drop_other_weights(network: nn.Module, config: NetworkConfig, stage: int, stages: int) -> None:
+    """Leave a network the weights of one stage."""
+    for name, _ in list(network.named_parameters()):
+        if stage not in holders(name, config, stages):
+            module, _, kind = name.rpartition(".")
+            setattr(network.get_submodule(module), kind, None)
+
+
+def make_stage(network: Network, stage: int, stages: int) -> Stage:
+    """What the stage computes, with the network's own modules."""
+    own = blocks_of(stage, stages, block_count(network.config))
+    if isinstance(network, T5):
+        return _T5Stage(network, own)
+    return _GPTStage(network, own) if isinstance(network, GPT) else _BERTStage(network, own)
+
+
+def _through(blocks: nn.ModuleList, own: range, x: Tensor, heat: dict[int, Tensor], first: int, *seen: Any) -> Tensor:
+    """`x` behind some of the blocks; the thermometer of block 0 has the number `first`."""
+    for number in own:
+        block = blocks[number]
+        assert isinstance(block, Block), "stacks are made of blocks"
+        x = block(x, *seen)
+        heat[first + number] = largest_magnitude(x)
+    return x
+
+
+class _GPTStage:
+    def __init__(self, network: GPT, own: range) -> None:
+        self._network, self._own = network, own
+
+    def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
+        """The residual stream."""
+        return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
+
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+        """The residual stream."""
+        network, tokens_BT = self._network, inputs["tokens_BT"]
+        x_BTD = received[0] if received else network.enter(tokens_BT)
+        if not received:
+            heat[0] = largest_magnitude(x_BTD)
+        sight = network.sight(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
+        x_BTD = _through(network.blocks, self._own, x_BTD, heat, 1, sight)
+        return [network.leave(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
+
+
+class _BERTStage:
+    def __init__(self, network: BERT, own: range) -> None:
+        self._network, self._own = network, own
+
+    def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
+        """The residual stream."""
+        return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
+
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+        """The residual stream."""
+        network = self._network
+        x_BTD = received[0] if received else network.enter(inputs["tokens_BT"], inputs["token_types_BT"])
+        if not received:
+            heat[0] = largest_magnitude(x_BTD)
+        sight = Sight(inputs["is_token_BT"][:, None, None, :])
+        x_BTD = _through(network.blocks, self._own, x_BTD, heat, 1, sight)
+        return [network.final_norm(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
+
+
+class _T5Stage:
+    """Encoder stages hand over the encoder's stream; decoder stages hand over theirs and what the encoder made."""
+
+    def __init__(self, network: T5, own: range) -> None:
+        layers = network.config.layers
+        self._network, self._own = network, own
+        self._encoder = range(min(own.start, layers), min(own.stop, layers))
+        self._decoder = range(max(own.start - layers, 0), max(own.stop - layers, 0))
+
+    def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
+        """The encoder's stream or what it made, and the decoder's stream before it where that has begun."""
+        width, layers = self._network.config.width, self._network.config.layers
+        encoder = (*inputs["inputs_BT"].shape, width)
+        decoder = (*inputs["decoder_inputs_BU"].shape, width)
+        if self._own.start > layers:
+            return [decoder, encoder]
+        return [encoder] if self._own.start else []
+
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+        """As `shapes` says."""
+        network, layers = self._network, self._network.config.layers
+        encoded = received[-1] if received else network.enter(inputs["inputs_BT"])
+        if not received:
+            heat[0] = largest_magnitude(encoded)
+        if self._encoder:
+            sight = network.encoder_sight(inputs["is_token_BT"])
+            encoded = _through(network.encoder_blocks, self._encoder, encoded, heat, 1, sight)
+            if self._encoder.stop == layers:
+                encoded = network.leave_encoder(encoded)
+        if not self._decoder:
+            return [encoded]
+        return self._decode(received, encoded, inputs, heat)
+
+    def _decode(
+        self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], heat: dict[int, Tensor]
+    ) -> list[Tensor]:
+        network, layers, tokens_BU = self._network, self._network.config.layers, inputs["decoder_inputs_BU"]
+        if self._decoder.start:
+            x_BUD = received[0]
+        else:
+            x_BUD = network.enter(tokens_BU)
+            heat[layers + 1] = largest_magnitude(x_BUD)
+        sight = network.decoder_sight(0, tokens_BU.shape[1], tokens_BU.device)
+        seen = (sight, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
+        x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, heat, layers + 2, *seen)
+        if self._decoder.stop == layers:
+            return [network.leave_decoder(x_BUD)]
+        return [x_BUD, encoded_BTD]
+
+
+def filled(heat: dict[int, Tensor], count: int) -> list[Tensor]:
+    """The first `count` thermometers, those of other stages as 0, which no magnitude is below."""
+    some = next(iter(heat.values()))
+    return [heat.get(number, torch.zeros_like(some)) for number in range(count)]
