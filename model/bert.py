@@ -68,12 +68,12 @@ class BERT(nn.Module):
         """Logits f32[B, M, V] of the tokens at these positions alone: at all of them the head would cost a fifth of the
         network's arithmetic once more."""
         found_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
-        found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation))
+        found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation).float())
         return F.linear(self.vocabulary.read(found_BMD), self.embedding.weight, self.masked_head_bias)
 
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
         """Logits f32[B, 2] that the second stretch does not follow the first, and that it does, read from [CLS]."""
-        return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0])))
+        return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0]))).float()
 
 
 def thermometer_names(config: BERTConfig) -> list[str]:

@@ -129,7 +129,7 @@ class Block(nn.Module):
         inner = self.shape.heads * self.shape.head_size
         query, key, value = (self._heads(part) for part in self.attention_in(x_BTD).split(inner, dim=2))
         if self.shape.qk_norm:
-            query, key = self.query_norm(query), self.key_norm(key)
+            query, key = self.query_norm(query.float()), self.key_norm(key.float())
         if sight.rotary is not None:
             query, key = rotate(query, *sight.rotary), rotate(key, *sight.rotary)
         if cache is not None:

@@ -41,11 +41,11 @@ class WholeVocabulary:
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """In one fused kernel."""
-        return F.cross_entropy(logits_NV, targets_N, ignore_index=NO_LOSS, reduction="sum")
+        return F.cross_entropy(logits_NV.float(), targets_N, ignore_index=NO_LOSS, reduction="sum")
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
         """As it is defined."""
-        return torch.logsumexp(logits_NV, -1)
+        return torch.logsumexp(logits_NV.float(), -1)
 
     def likeliest(self, logits_NV: Tensor) -> Tensor:
         """As it is defined."""

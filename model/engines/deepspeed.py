@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from model.batch import share_of
 from model.bert import BERT
 from model.block_shape import is_gated
-from model.config import TrainerRun
+from model.config import Dtype, TrainerRun
 from model.engine import StepResult
 from model.engines.totals import Totals
 from model.networks import Network
@@ -31,6 +31,7 @@ from model.objectives import Objective, Sums, objective_of
 from model.optimizers import make_optimizer, remembered
 from model.optimizers.groups import grouped
 from model.optimizers.penalty import penalty
+from model.precision import computing_in
 from model.ranks import Ranks
 from model.schedule import Pace
 from model.transformer import GPT
@@ -45,13 +46,15 @@ class _Objective(nn.Module):
     DeepSpeed looks into what goes in and comes out for tensors, and knows tuples but no dataclasses.
     """
 
-    def __init__(self, network: Network, objective: Objective) -> None:
+    def __init__(self, network: Network, objective: Objective, dtype: Dtype) -> None:
         super().__init__()
         self.network = network
         self._objective = objective
+        self._dtype: Dtype = dtype
 
     def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        sums = self._objective.sums(self.network, kind(*tensors))
+        with computing_in(self._dtype, tensors[0].device):
+            sums = self._objective.sums(self.network, kind(*tensors))
         return sums.nats, sums.right, sums.thermometers
 
 
@@ -72,7 +75,7 @@ class DeepSpeedEngine:
         # DeepSpeed learns its place from its launcher's environment, and refuses to start without.
         os.environ["LOCAL_RANK"] = str(ranks.rank)
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
-        objective = _Objective(network, self._objective)
+        objective = _Objective(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices
         assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"

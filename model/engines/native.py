@@ -15,6 +15,7 @@ from model.objectives import objective_of
 from model.optimizers import make_optimizer, remembered
 from model.optimizers.groups import grouped
 from model.optimizers.penalty import add_penalty
+from model.precision import computing_in
 from model.ranks import Ranks
 from model.schedule import Pace
 
@@ -62,7 +63,8 @@ class NativeEngine:
         """Forward and backward passes of all micro-batches; their gradients add up."""
         totals = Totals()
         for micro_batch in share.micro_batches:
-            sums = self._objective.sums(self.network, micro_batch)
+            with computing_in(self._config.dtype, self.network.embedding.weight.device):
+                sums = self._objective.sums(self.network, micro_batch)
             minimised(sums, share.counted).backward()
             totals.add(sums)
         return totals

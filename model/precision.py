@@ -1,0 +1,23 @@
+"""The type in which matrices are multiplied, beside weights, gradients and sums that stay in float32."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from model.config import Dtype
+
+COMPUTED_IN: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16}
+"""Types other than that of the weights."""
+
+
+def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[None]:
+    """Within the block forward passes multiply matrices and attend in `dtype`; their backward passes do so too.
+
+    Weights stay float32 and are rounded where they are used; norms, the softmax over the vocabulary, the residual
+    stream, gradients of weights and all sums over micro-batches and ranks are float32 (YaLM-100B's practice). The
+    rounded weights are not kept: a copy that several products share would add up its gradient in `dtype`, and the head
+    is used once for each piece of the logits.
+    """
+    if dtype not in COMPUTED_IN:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=COMPUTED_IN[dtype], cache_enabled=False)
