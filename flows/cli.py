@@ -4,7 +4,18 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import identity, leaking, models, peeking, planning, records, running, service, vocabularies
+from flows.commands import (
+    identity,
+    leaking,
+    models,
+    networks,
+    peeking,
+    planning,
+    records,
+    running,
+    service,
+    vocabularies,
+)
 
 app = typer.Typer(
     name="bessemer",
@@ -31,6 +42,8 @@ COMMANDS = (
     records.step,
     records.report,
     models.generate,
+    networks.presets,
+    networks.export,
     identity.explain,
     identity.accept,
     identity.verify,

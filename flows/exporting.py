@@ -1,0 +1,77 @@
+"""A trained model with its vocabulary in a folder that `transformers` loads."""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.trained import FINETUNED, open_trained
+from model.durable import sync_directory
+from model.errors import InputError
+
+if TYPE_CHECKING:
+    from tasks.tokenizer import Tokenizer
+
+VOCABULARY, VOCABULARY_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+
+
+def export_transformers(root: Path, model: str, folder: Path) -> str:
+    """Write the model into a new folder as `config.json`, `model.safetensors` and its tokenizer's two files.
+
+    Returns the class of `transformers` that loads it. The folder appears whole or not at all. Raises InputError where
+    it holds something, RecipeError where no class computes the network.
+    """
+    from model.published.exporting import export_network
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"export: {folder} is there and not empty; nothing was written. Name a new folder.")
+    trained = open_trained(root, model)
+    config = trained.network.config
+    if FINETUNED in trained.description and config.architecture == "bert":
+        raise InputError(
+            f"export: the model in {trained.folder} is a BERT that was fine-tuned, whose head no class is written for."
+            f" Export the model that it was fine-tuned from."
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        ids = special_ids(trained.tokenizer, with_decoder=config.architecture == "t5")
+        class_name = export_network(staged, config, trained.network.state_dict(), ids)
+        _write_vocabulary(staged, trained.tokenizer, context=config.context)
+        # A temporary folder is for its owner alone.
+        staged.chmod(0o755)
+        if folder.exists():
+            folder.rmdir()
+        staged.rename(folder)
+    except BaseException:
+        shutil.rmtree(staged)
+        raise
+    sync_directory(folder.parent)
+    return class_name
+
+
+def special_ids(tokenizer: "Tokenizer", *, with_decoder: bool) -> dict[str, int]:
+    """The entries of `config.json` that name special tokens; a decoder beside an encoder starts with padding."""
+    begin = tokenizer.bos if tokenizer.bos >= 0 else tokenizer.eos
+    ids = {"bos_token_id": begin, "eos_token_id": tokenizer.eos, "pad_token_id": tokenizer.pad}
+    return {**ids, "decoder_start_token_id": tokenizer.pad} if with_decoder else ids
+
+
+def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> None:
+    from tasks.tokenizer import Tokenizer
+    from tasks.vocab.fast import fast_tokenizer
+
+    # Vocabularies of the other kinds are such files themselves.
+    content = fast_tokenizer(tokenizer.model) if tokenizer.kind == Tokenizer.kind else tokenizer.model
+    (folder / VOCABULARY).write_bytes(content)
+    names = {number: name for name, number in tokenizer.special_names.items()}
+    roles = ("unk", "bos", "eos", "pad", "cls", "sep", "mask")
+    tokens = {f"{role}_token": names[getattr(tokenizer, role)] for role in roles if getattr(tokenizer, role) in names}
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+        **tokens,
+    }
+    (folder / VOCABULARY_SETTINGS).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n")

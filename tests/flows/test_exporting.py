@@ -1,0 +1,145 @@
+"""`bessemer export`: transformers loads model and tokenizer, and computes and tokenizes as here. `bessemer presets`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.trained import write_vocabulary
+from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.errors import InputError, RecipeError
+from model.generate import stream_tokens
+from model.networks import make_network
+from model.presets.published import PRESETS
+from model.sampling import Sampling
+from model.weights import load_model, save_model
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training import train_pieces
+from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.training_words import train_word_pieces
+
+transformers = pytest.importorskip("transformers")
+TEXTS = Path(json.decoder.__file__).read_text(encoding="utf-8").splitlines()
+TEXT = "the  old dog ran,\nand 7 cats — unseen — sat."
+SIZES: dict[str, Any] = {"context": 64, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
+CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def pieces(**settings: Any) -> Tokenizer:
+    return Tokenizer(train_pieces(TEXTS, VocabConfig.model_validate({"vocab_size": 400, **settings})))
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> Callable[[Tokenizer, NetworkConfig], Path]:
+    """The folder of a network that was never trained, with its vocabulary."""
+
+    def make(tokenizer: Tokenizer, config: Any) -> Path:
+        folder = tmp_path / "trained"
+        folder.mkdir()
+        weights = make_network(config).initialise(2).state_dict()
+        save_model(folder, config, weights, {"tokenizer_digest": tokenizer.digest})
+        write_vocabulary(folder, tokenizer)
+        return folder
+
+    return make
+
+
+def exported(model: Path, class_name: str) -> tuple[Any, Any]:
+    """What transformers loads of the exported model: the network and its tokenizer."""
+    told = CliRunner().invoke(app, ["export", str(model), str(model.parent / "out")])
+    assert told.exit_code == 0, told.output
+    assert f"transformers.{class_name}" in told.output
+    network = getattr(transformers, class_name).from_pretrained(model.parent / "out")
+    return network.eval(), transformers.AutoTokenizer.from_pretrained(model.parent / "out")
+
+
+@pytest.mark.parametrize("kind", ["sentencepiece", "byte-level"])
+def test_a_gpt_computes_and_tokenizes_alike(kind: str, trained: Callable[..., Path]) -> None:
+    byte_level = VocabConfig(vocab_size=400, model_type="byte_level")
+    tokenizer = pieces() if kind == "sentencepiece" else Tokenizer.of(train_merges(TEXTS, byte_level))
+    model = trained(tokenizer, GPTConfig(vocab_size=tokenizer.vocab_size, embedding_norm=False, **SIZES))
+    theirs, their_tokenizer = exported(model, "GPTNeoXForCausalLM")
+    ids = tokenizer.encode(TEXT)
+    assert their_tokenizer(TEXT)["input_ids"] == ids
+    assert their_tokenizer.decode(ids) == TEXT
+    assert (their_tokenizer.eos_token_id, their_tokenizer.pad_token_id) == (tokenizer.eos, tokenizer.pad)
+    assert theirs.config.eos_token_id == tokenizer.eos
+    tokens = torch.tensor([ids])
+    torch.testing.assert_close(theirs(tokens).logits, load_model(model)(tokens), **CLOSE)
+
+
+def test_transformers_writes_the_same_tokens(trained: Callable[..., Path]) -> None:
+    tokenizer = pieces()
+    model = trained(tokenizer, GPTConfig(vocab_size=400, embedding_norm=False, **SIZES))
+    theirs, their_tokenizer = exported(model, "GPTNeoXForCausalLM")
+    prompt = their_tokenizer("the old", return_tensors="pt", return_token_type_ids=False)
+    written = theirs.generate(**prompt, max_new_tokens=8, do_sample=False)[0].tolist()
+    ids, greedy = tokenizer.encode("the old"), Sampling(temperature=0.0)
+    assert written == [*ids, *stream_tokens(load_model(model), ids, greedy, max_new_tokens=8, stop=tokenizer.eos)]
+
+
+def test_a_bert_computes_and_tokenizes_alike(trained: Callable[..., Path]) -> None:
+    tokenizer = Tokenizer.of(
+        train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True))
+    )
+    model = trained(tokenizer, BERTConfig(vocab_size=tokenizer.vocab_size, **SIZES))
+    theirs, their_tokenizer = exported(model, "BertForPreTraining")
+    ids = [tokenizer.cls, *tokenizer.encode("The old dog ran."), tokenizer.mask, tokenizer.sep]
+    assert their_tokenizer("The old dog ran.", add_special_tokens=False)["input_ids"] == ids[1:-2]
+    assert (their_tokenizer.cls_token_id, their_tokenizer.mask_token_id) == (tokenizer.cls, tokenizer.mask)
+    tokens = torch.tensor([ids])
+    types, every = torch.zeros_like(tokens), torch.ones_like(tokens, dtype=torch.bool)
+    network = load_model(model)
+    hidden = network.hidden(tokens, types, every)
+    expected = theirs(input_ids=tokens)
+    logits = network.masked_logits(hidden, torch.arange(len(ids))[None])
+    torch.testing.assert_close(expected.prediction_logits, logits, **CLOSE)
+    torch.testing.assert_close(expected.seq_relationship_logits.flip(1), network.next_logits(hidden), **CLOSE)
+
+
+@pytest.mark.parametrize("choices", [{}, {"activation": "geglu_tanh", "tied_head": False}])
+def test_a_t5_computes_and_tokenizes_alike(choices: dict[str, Any], trained: Callable[..., Path]) -> None:
+    tokenizer = pieces(model_type="unigram", sentinels=3)
+    sizes = {name: value for name, value in SIZES.items() if name != "init_std"}
+    model = trained(tokenizer, T5Config(vocab_size=tokenizer.vocab_size, **sizes, **choices))
+    theirs, their_tokenizer = exported(model, "T5ForConditionalGeneration")
+    ids = tokenizer.encode("the old dog ran.")
+    assert their_tokenizer("the old dog ran.")["input_ids"] == ids
+    assert their_tokenizer("<extra_id_1>")["input_ids"] == [tokenizer.sentinels[1]]
+    assert theirs.config.decoder_start_token_id == tokenizer.pad
+    tokens, starts = torch.tensor([[*ids, tokenizer.eos]]), torch.tensor([[tokenizer.pad, tokenizer.sentinels[0]]])
+    every = torch.ones_like(tokens, dtype=torch.bool)
+    network = load_model(model)
+    logits = network.logits(network.decode(starts, network.encode(tokens, every), every))
+    torch.testing.assert_close(theirs(input_ids=tokens, decoder_input_ids=starts).logits, logits, **CLOSE)
+
+
+def test_what_cannot_be_exported_leaves_nothing_behind(trained: Callable[..., Path]) -> None:
+    model = trained(pieces(), GPTConfig(vocab_size=400, **SIZES))
+    out = model.parent / "out"
+    told = CliRunner().invoke(app, ["export", str(model), str(out)])
+    assert told.exit_code == RecipeError.exit_code
+    assert "Train with train.model.embedding_norm = false for a model that can be exported" in told.output
+    assert [path.name for path in model.parent.iterdir()] == ["trained"]
+
+
+def test_a_folder_with_something_in_it_is_left_alone(trained: Callable[..., Path]) -> None:
+    model = trained(pieces(), GPTConfig(vocab_size=400, embedding_norm=False, **SIZES))
+    told = CliRunner().invoke(app, ["export", str(model), str(model)])
+    assert told.exit_code == InputError.exit_code
+    assert "is there and not empty; nothing was written" in told.output
+    assert sorted(path.name for path in model.iterdir())[0] == "model.json"
+
+
+def test_presets_lists_all_and_their_parameters() -> None:
+    found = json.loads(CliRunner().invoke(app, ["presets", "--json"]).stdout)
+    assert [one["name"] for one in found] == list(PRESETS)
+    assert found[0]["parameters"] == 124_439_808
+    told = CliRunner().invoke(app, ["presets"]).stdout
+    assert "opt-175b       gpt           174,604,468,224      2,793.7        1,076.47" in told
