@@ -34,7 +34,7 @@ def _row_length(rows: RowFormat | None, run: TrainerRun) -> int:
         return context
     if rows is None:
         return raw_length(context)
-    return raw_length(context, rows.noise_density, rows.mean_noise_span)
+    return raw_length(context, rows.noise_density, rows.mean_noise_span, rows.denoising)
 
 
 def _check_format(rows: RowFormat, run: TrainerRun) -> None:

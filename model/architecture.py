@@ -89,6 +89,11 @@ class GPTConfig(Strict):
     z_loss: float = Field(default=0.0, ge=0, le=1)
     """Weight of the squared logarithm of the softmax's denominator, added to what is minimised (PaLM: 1e-4), which
     keeps logits from drifting. The loss that is told stays the cross entropy."""
+    attention: Literal["causal", "prefix"] = "causal"
+    """What a token sees of its row: `causal` itself and what stands before it, `prefix` all of the row's beginning too
+    (Liu et al. 2018; Raffel et al. 2020, section 3.2.1). How long that is is drawn for each row in each epoch, from one
+    token to all but one; only what follows carries loss, half of a row on average. Where such a model writes or scores
+    text, the prompt is that beginning."""
     attend_within_documents: bool = False
     """Whether a token sees only its own document in a row that holds several, as where a text is read alone. Off, it
     sees the documents before it too (GPT-3). On, attention takes more time and memory, for it reads a mask."""

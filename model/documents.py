@@ -19,10 +19,14 @@ def positions_in_documents(inputs_BT: Tensor, eos: int) -> Tensor:
     return place - torch.where(inputs_BT == eos, place, 0).cummax(1).values
 
 
+def of_same_document(documents_BT: Tensor) -> Tensor:
+    """Which tokens belong to each token's document, bool[B, 1, T, T]."""
+    return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]
+
+
 def visible_within_documents(documents_BT: Tensor) -> Tensor:
     """What each token may attend to, bool[B, 1, T, T]: itself and what stands before it in its document."""
-    same = documents_BT[:, :, None] == documents_BT[:, None, :]
-    return same.tril()[:, None]
+    return of_same_document(documents_BT).tril()
 
 
 def visible_with_prefix(prefix_B: Tensor, length: int) -> Tensor:

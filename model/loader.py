@@ -16,6 +16,7 @@ from torch import Tensor
 from model.data import Rows, SequenceReader
 from model.errors import InputError
 from model.padding import text_lengths
+from model.philox import philox_key
 from model.row_format import Objective, RowFormat
 
 if TYPE_CHECKING:
@@ -46,6 +47,21 @@ class CausalBatch:
             self.tokens_BL.unfold(1, length + 1, length).reshape(-1, length + 1),
             (self.loss_start_B[:, None] - starts).clamp(min=0).flatten(),
         )
+
+
+@dataclass(frozen=True)
+class PrefixBatch(CausalBatch):
+    """Rows of the next-token objective of which a beginning is read both ways; the loss starts behind it."""
+
+    prefix_B: Tensor
+    """i64; tokens of each row that see each other."""
+
+    def shortened(self, length: int) -> "PrefixBatch":
+        """As that of `CausalBatch`. Of a row's pieces the first ones hold its prefix, whole or in part."""
+        pieces = super().shortened(length)
+        starts = torch.arange(0, self.tokens_BL.shape[1] - 1, length)
+        prefix = (self.prefix_B[:, None] - starts).clamp(min=0, max=length)
+        return PrefixBatch(pieces.tokens_BL, pieces.loss_start_B, prefix.flatten())
 
 
 @dataclass(frozen=True)
@@ -90,6 +106,29 @@ class CausalLoader:
         """The batch of positions [begin, end) of ORDER."""
         rows = self._reader.rows(begin, end)
         return CausalBatch(torch.from_numpy(rows.tokens_BL), torch.from_numpy(rows.loss_start_B))
+
+
+class PrefixLoader:
+    """Batches for next-token prediction behind a prefix, whose length is any from one token to all but one of a row."""
+
+    def __init__(self, reader: SequenceReader, seed: int, pad: int) -> None:
+        self._reader = reader
+        self._key = philox_key(seed, "prefix")
+        self._pad = pad
+
+    def batch(self, begin: int, end: int) -> PrefixBatch:
+        """The batch of positions [begin, end) of ORDER."""
+        from model.noise import prefix_lengths
+
+        rows = self._reader.rows(begin, end)
+        length_B = text_lengths(rows.tokens_BL, self._pad)
+        names = (rows.row_B.astype(np.uint64), rows.epoch_B.astype(np.uint64))
+        prefix_B = prefix_lengths(length_B, self._key, *names)
+        return PrefixBatch(
+            torch.from_numpy(rows.tokens_BL),
+            torch.from_numpy(np.maximum(rows.loss_start_B, prefix_B)),
+            torch.from_numpy(prefix_B),
+        )
 
 
 class MaskedLoader:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from model.blocks import KeyValueCache
+from model.documents import visible_with_prefix
 from model.transformer import GPT
 
 PAD = 0
@@ -102,6 +103,13 @@ def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int
         scored = end
 
 
+def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor | None:
+    """What tokens see where it is not all before them: a prefix language model sees all that is not to be scored."""
+    if network.config.attention == "causal":
+        return None
+    return visible_with_prefix(torch.tensor([window.score_from for window in windows]), longest - 1)
+
+
 def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:
     """Nats of each text over its windows; windows of similar length share a batch, padded at the end.
 
@@ -121,7 +129,7 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
         for place, window in enumerate(chosen):
             counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
         # Most of a benchmark's tokens are context: the head is only run where a token counts.
-        logits = network.logits(network.hidden(batch[:, :-1])[counted])
+        logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
         nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
         sizes = [len(window.tokens) - window.score_from for window in chosen]
         for window, part in zip(chosen, nats.split(sizes), strict=True):

@@ -121,7 +121,7 @@ class GPT(nn.Module):
         `heat` collects the largest absolute value after the embedding and after each block, without leaving the device.
         `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
         `documents.visible_with_prefix`), all before it by default; with a cache, where tokens follow others, it has no
-        meaning.
+        meaning. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
         assert cache is None or visible_B1TT is None, "a mask of whole rows and a cache exclude each other"
         begin = cache.length if cache is not None else 0
@@ -163,7 +163,9 @@ class GPT(nn.Module):
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
         relative = self.config.positions == "relative"
         if visible is None and (cached or relative):
-            visible = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
+            visible = torch.ones(end - begin, end, dtype=torch.bool, device=device)
+            is_prefix = self.config.attention == "prefix" and cached and begin == 0
+            visible = visible if is_prefix else visible.tril(begin)
         if visible is None or not relative:
             return Sight(visible, causal=True, rotary=rotary)
         bias = distance_bias(self.embedding_distances, range(begin, end), end, both_ways=False)
