@@ -1,0 +1,56 @@
+"""`python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT`: fine-tune without the rest of the house.
+
+MODEL is a folder with `model.safetensors` and `model.json`, VOCABULARY a `tokenizer.json` of the library `tokenizers`
+(a run's `fast_tokenizer.json`). The exit code is that of the error's class.
+"""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from model.errors import BessemerError, RecipeError
+
+USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"
+
+
+def main(arguments: list[str]) -> int:
+    """Fine-tune as the words say; returns the exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    try:
+        if len(arguments) != 4:
+            raise RecipeError(f"{len(arguments)} words given, four wanted; {USAGE}")
+        model, tasks, vocabulary, out = map(Path, arguments)
+        _finetune(model, tasks, vocabulary, out)
+    except BessemerError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return error.exit_code
+    return 0
+
+
+def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
+    from model.finetune.config import read_task_file
+    from model.finetune.finetuning import finetune
+    from model.finetune.telling import told_result
+    from model.finetune.vocabulary import JsonVocabulary
+    from model.weights import description_digest, load_model
+
+    config = read_task_file(tasks)
+    found = finetune(
+        load_model(model),
+        description_digest(model),
+        config,
+        JsonVocabulary(vocabulary),
+        out,
+        tell=print,
+        beside=lambda folder: _copy(vocabulary, folder / "fast_tokenizer.json"),
+    )
+    print("\n".join(told_result(found)))
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copyfile(source, target)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,138 @@
+"""What is taught and how, as frozen models; a task file in TOML holds one `FinetuneConfig`."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from model.errors import InputError, RecipeError
+from model.strict import Strict
+
+Kind = Literal["classification", "regression", "tagging", "span", "text"]
+
+
+class Task(Strict):
+    """One task: where its examples are and what their fields mean."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
+    """Name of the task; a T5 reads it at the beginning of each text."""
+    kind: Kind
+    """What an answer is: `classification` one of several labels, `regression` a number, `tagging` a label for each
+    word (BERT alone), `span` a stretch of the last field or nothing, `text` any text (T5 alone)."""
+    train: Path
+    """JSON lines (.jsonl or .jsonl.gz) to learn from."""
+    development: Path | None = None
+    """Those that choose the epoch; by default a share of `train` is held out."""
+    test: Path | None = None
+    """Those that are scored once, at the end."""
+    fields: tuple[str, ...] = Field(min_length=1, max_length=8)
+    """Names of the fields that are read, in their order: one text, or two for a pair; question and passage of a `span`;
+    the list of words of a `tagging`. A T5 reads any number."""
+    answer: str
+    """Name of the field with the answer: a label, a number, a list of labels; of a `span` the text or a list of texts
+    that are all right, empty where the passage has none."""
+    start: str | None = None
+    """`span`: name of the field with the character of the passage where the first answer begins; by default the answer
+    is looked for, and its first place taken."""
+    group: str | None = None
+    """Name of a field that binds examples: those of a group are held out together. By default the passage of a `span`,
+    and the texts of other kinds, so that equal ones are never on both sides."""
+    labels: tuple[str, ...] = ()
+    """Labels that there are; by default all that `train` shows."""
+    smallest: float = 1.0
+    """`regression` as text: the least number."""
+    largest: float = 5.0
+    """`regression` as text: the greatest number."""
+    step: float = Field(default=0.2, gt=0)
+    """`regression` as text: numbers are rounded to multiples of this above `smallest` (Raffel et al. 2020, section 2.4:
+    21 strings from 1.0 to 5.0)."""
+    decoding: Literal["constrained", "free"] = "constrained"
+    """Whether a T5 may write nothing but a label or a number of this task, or anything, which is then wrong."""
+
+    @model_validator(mode="after")
+    def _fields_fit_the_kind(self) -> "Task":
+        if self.kind == "span" and len(self.fields) != 2:
+            raise ValueError(f"span: fields = {list(self.fields)} must be two, the question and the passage")
+        if self.kind == "tagging" and len(self.fields) != 1:
+            raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
+        if self.largest <= self.smallest:
+            raise ValueError(f"largest {self.largest} must be above smallest {self.smallest}")
+        return self
+
+
+class FinetuneConfig(Strict):
+    """Tasks, and how they are learnt: BERT's settings where nothing else is said."""
+
+    tasks: tuple[Task, ...] = Field(min_length=1)
+    """The tasks; a BERT learns one, a T5 any number at once."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Highest learning rate. By default 3e-5 for a BERT (its paper: 2e-5 to 5e-5) and 3e-4 for a T5 at a width of 768,
+    more for narrower networks in proportion, and at most 1e-3."""
+    epochs: int = Field(default=3, ge=1, le=10_000)
+    """Readings of the training examples; the one after which the held-out score is best is kept."""
+    batch_size: int = Field(default=32, ge=1)
+    """Examples that one step reads."""
+    warmup_share: float = Field(default=0.1, ge=0, lt=1)
+    """Share of all steps over which the rate rises; then it falls to nothing."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """AdamW's decay of matrices."""
+    clip_norm: float = Field(default=1.0, gt=0)
+    """Largest gradient norm."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of values set to zero while training."""
+    max_length: int | None = Field(default=None, ge=8)
+    """Most tokens of an example; the model's context by default. What is longer is cut and counted; a `span`'s passage
+    is read in several windows instead."""
+    max_answer: int = Field(default=30, ge=1)
+    """Most tokens of an answer that is found in a passage or written."""
+    max_question: int = Field(default=64, ge=1)
+    """`span` with a BERT: most tokens of the question."""
+    stride_share: float = Field(default=0.5, gt=0, le=1)
+    """`span` with a BERT: what a window is moved on by, as a share of its length (BERT: 128 tokens)."""
+    development_share: float = Field(default=0.1, gt=0, lt=1)
+    """Share of `train` that is held out to choose the epoch where no `development` is named."""
+    mixing_cap: int = Field(default=2**16, ge=1)
+    """Several tasks: each epoch reads as many examples of a task as it has, and at most so many (examples-proportional
+    mixing, Raffel et al. 2020, section 3.5.2)."""
+    seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=100)] = (1,)
+    """Each seed trains once: head, order and dropout differ. The best on held-out examples is kept, all are told."""
+    threads: int = Field(default=2, ge=1, le=1024)
+    """CPU threads; another number gives other last bits."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "FinetuneConfig":
+        for what, values in (("tasks' names", [task.name for task in self.tasks]), ("seeds", list(self.seeds))):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{what} must differ, and are {values}")
+        return self
+
+
+def read_task_file(path: Path) -> FinetuneConfig:
+    """The configuration in a TOML file, whose paths are relative to its folder.
+
+    Raises InputError without the file, RecipeError where it is no TOML or a key is wrong.
+    """
+    if not path.is_file():
+        raise InputError(f"there is no task file {path}; docs/using_models.md shows what one says")
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        config = FinetuneConfig.model_validate(values)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is no TOML: {error}") from error
+    except ValidationError as error:
+        raise RecipeError(f"{path}: {_told(error)}") from error
+    tasks = tuple(_beside(path.parent, task) for task in config.tasks)
+    return config.model_copy(update={"tasks": tasks})
+
+
+def _beside(folder: Path, task: Task) -> Task:
+    named = {name: getattr(task, name) for name in ("train", "development", "test")}
+    return task.model_copy(update={name: folder / path for name, path in named.items() if path is not None})
+
+
+def _told(error: ValidationError) -> str:
+    return "; ".join(
+        f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg'].removeprefix('Value error, ')}"
+        for one in error.errors(include_url=False)
+    )

@@ -1,0 +1,228 @@
+"""A network with what it needs for its tasks: a loss of examples to learn from, answers to others.
+
+Shapes: B rows, T encoder inputs, U decoder inputs, V vocabulary.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from model.bert import BERT
+from model.encoder_decoder import Writing, write_targets
+from model.errors import InputError, RecipeError
+from model.finetune.config import FinetuneConfig, Task
+from model.finetune.examples import Answer, Example
+from model.finetune.heads import Reading, Row, SentenceReading, TaggingReading, TaskHead, whole_hidden
+from model.finetune.spans import SpanReading
+from model.finetune.text_tasks import TextTask
+from model.finetune.truncation import Truncation
+from model.finetune.vocabulary import Vocabulary
+from model.networks import Network, make_network
+from model.t5 import T5
+from model.targets import NO_LOSS
+
+READINGS: dict[str, type[SentenceReading] | type[TaggingReading] | type[SpanReading]] = {
+    "classification": SentenceReading,
+    "regression": SentenceReading,
+    "tagging": TaggingReading,
+    "span": SpanReading,
+}
+ANSWERED_AT_ONCE = 64
+"""Rows that pass through the network together where nothing is learnt."""
+
+Labels = Mapping[str, Sequence[str]]
+"""Labels by the name of the task; none for tasks without."""
+
+
+def make_pupil(trained: Network, config: FinetuneConfig, labels: Labels, vocabulary: Vocabulary, seed: int) -> "Pupil":
+    """A pupil with the weights of `trained`, which stay as they are, and a fresh head where there is one.
+
+    Raises RecipeError for tasks that the architecture does not do, InputError for a vocabulary without what they need.
+    """
+    tasks = list(config.tasks)
+    if isinstance(trained, BERT):
+        if len(tasks) > 1:
+            raise RecipeError(
+                f"the model is a BERT, which learns one task with a head of its own, and the task file has"
+                f" {len(tasks)}: {', '.join(task.name for task in tasks)}. Give each a file, or start from a T5"
+            )
+        if tasks[0].kind == "text":
+            raise RecipeError(f"task {tasks[0].name}: a BERT writes no text; choose another kind, or start from a T5")
+        if vocabulary.cls < 0 or vocabulary.sep < 0:
+            raise InputError(
+                "the model's vocabulary has no [CLS] and [SEP], so it is not one that a BERT was trained on"
+            )
+    elif isinstance(trained, T5):
+        tagged = [task.name for task in tasks if task.kind == "tagging"]
+        if tagged:
+            raise RecipeError(
+                f"task {tagged[0]}: labels of words are learnt by a BERT; as text they would be as many as the words,"
+                f" which a T5 has no way to hold to. Start from a BERT"
+            )
+    else:
+        raise InputError("the model is a GPT, and fine-tuning teaches BERT and T5; choose a model of one of these")
+    if vocabulary.vocab_size > trained.config.vocab_size:
+        raise InputError(
+            f"the vocabulary has {vocabulary.vocab_size} pieces, and the model {trained.config.vocab_size} rows for"
+            f" them: they do not belong together. Name the vocabulary of the model's own run"
+        )
+    network = make_network(trained.config.model_copy(update={"dropout": config.dropout}))
+    network.load_state_dict(trained.state_dict())
+    room = _room(config, trained.config.context, fixed=isinstance(trained, BERT))
+    if isinstance(network, T5):
+        return T5Pupil(
+            network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, room
+        )
+    assert isinstance(network, BERT), "one of two architectures"
+    reading = READINGS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, room)
+    head = TaskHead(network.config.width, reading.outputs, config.dropout, torch.Generator().manual_seed(seed))
+    return BERTPupil(network, head, reading, vocabulary)
+
+
+def _room(config: FinetuneConfig, context: int, *, fixed: bool) -> int:
+    if fixed and (config.max_length or 0) > context:
+        raise RecipeError(
+            f"max_length {config.max_length} is more than the {context} tokens that the model sees at once"
+        )
+    return config.max_length or context
+
+
+class BERTPupil:
+    """A BERT with a head for one task."""
+
+    def __init__(self, network: BERT, head: TaskHead, reading: Reading, vocabulary: Vocabulary) -> None:
+        self.network, self.head = network, head
+        self._reading, self._pad = reading, vocabulary.pad
+        self._rows: list[Row] = []
+        self.counts: list[int] = []
+        """Rows to learn from, by task."""
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What was learnt beside weights."""
+        return self._reading.state
+
+    @state.setter
+    def state(self, found: dict[str, float]) -> None:
+        self._reading.state = found
+
+    def modules(self) -> nn.ModuleDict:
+        """Network and head."""
+        return nn.ModuleDict({"network": self.network, "head": self.head})
+
+    def learn_from(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
+        """Take in the examples of the one task."""
+        self._rows = self._reading.rows(examples[0], truncations[0], learning=True)
+        self.counts = [len(self._rows)]
+
+    def loss(self, numbers: Sequence[int]) -> Tensor:
+        """Mean over rows, f32[]."""
+        rows = [self._rows[number] for number in numbers]
+        hidden_BTD = whole_hidden(self.network, rows, self._pad)
+        return self._reading.loss(self._reading.outputs_of(self.network, self.head, hidden_BTD), rows)
+
+    @torch.inference_mode()
+    def answers(self, task: int, examples: Sequence[Example], truncation: Truncation) -> list[Answer]:
+        """An answer to each example; rows of like length are read together."""
+        assert task == 0, "a BERT has one task"
+        rows = self._reading.rows(examples, truncation, learning=False)
+        by_length = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
+        outputs: list[Tensor] = [torch.empty(0)] * len(rows)
+        for begin in range(0, len(rows), ANSWERED_AT_ONCE):
+            some = by_length[begin : begin + ANSWERED_AT_ONCE]
+            hidden_BTD = whole_hidden(self.network, [rows[number] for number in some], self._pad)
+            for number, output in zip(some, self._reading.outputs_of(self.network, self.head, hidden_BTD), strict=True):
+                outputs[number] = output.cpu()
+        return self._reading.answers(outputs, rows, examples)
+
+
+class T5Pupil:
+    """A T5 that reads and writes tasks as text."""
+
+    head = None
+
+    def __init__(
+        self, network: T5, tasks: Sequence[TextTask], vocabulary: Vocabulary, config: FinetuneConfig, room: int
+    ) -> None:
+        self.network = network
+        self._tasks, self._vocabulary, self._room, self._max_answer = tasks, vocabulary, room, config.max_answer
+        self._rows: list[tuple[list[int], list[int]]] = []
+        self.counts: list[int] = []
+        self.state: dict[str, float] = {}
+
+    def modules(self) -> nn.ModuleDict:
+        """The network alone."""
+        return nn.ModuleDict({"network": self.network})
+
+    def learn_from(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
+        """Take in the examples of each task."""
+        self._rows, self.counts = [], []
+        for task, some, truncation in zip(self._tasks, examples, truncations, strict=True):
+            self.counts.append(len(some))
+            for example in some:
+                target = self._vocabulary.encode(task.written(example))
+                longest = task.longest(self._max_answer) - 1
+                if len(target) > longest:
+                    truncation.leave_out(f"with an answer cut at {longest} tokens")
+                ids = self._inputs(task, example, truncation)
+                self._rows.append((ids, [*target[:longest], self._vocabulary.eos]))
+
+    def loss(self, numbers: Sequence[int]) -> Tensor:
+        """Mean over the tokens that the decoder should write, f32[]."""
+        rows = [self._rows[number] for number in numbers]
+        device = self.network.embedding.weight.device
+        pad = self._vocabulary.pad
+        inputs_BT = _filled([ids for ids, _ in rows], pad).to(device)
+        lengths_B = torch.tensor([len(ids) for ids, _ in rows], device=device)
+        is_token_BT = torch.arange(inputs_BT.shape[1], device=device) < lengths_B[:, None]
+        decoder_inputs_BU = _filled([[pad, *target[:-1]] for _, target in rows], pad).to(device)
+        targets_BU = _filled([target for _, target in rows], NO_LOSS).to(device)
+        encoded_BTD = self.network.encode(inputs_BT, is_token_BT)
+        hidden_BUD = self.network.decode(decoder_inputs_BU, encoded_BTD, is_token_BT)
+        counted = targets_BU != NO_LOSS
+        return F.cross_entropy(self.network.logits(hidden_BUD[counted]), targets_BU[counted])
+
+    def answers(self, task: int, examples: Sequence[Example], truncation: Truncation) -> list[Answer]:
+        """The likeliest tokens one after the other, as the answers that they mean; texts of like length together."""
+        text_task = self._tasks[task]
+        inputs = [self._inputs(text_task, example, truncation) for example in examples]
+        by_length = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
+        rule, longest = text_task.rule(), text_task.longest(self._max_answer)
+        writing = Writing(self._vocabulary.pad, self._vocabulary.eos)
+        found: list[Answer] = [""] * len(inputs)
+        for begin in range(0, len(inputs), ANSWERED_AT_ONCE):
+            some = by_length[begin : begin + ANSWERED_AT_ONCE]
+            written = write_targets(
+                self.network,
+                [inputs[number] for number in some],
+                writing,
+                max_new_tokens=longest,
+                allowed=[rule] * len(some) if rule is not None else None,
+            )
+            for number, ids in zip(some, written, strict=True):
+                found[number] = text_task.answer(ids)
+        return found
+
+    def _inputs(self, task: TextTask, example: Example, truncation: Truncation) -> list[int]:
+        ids = self._vocabulary.encode(task.read(example))
+        kept = ids[: self._room - 1]
+        truncation.count(len(ids), len(kept))
+        return [*kept, self._vocabulary.eos]
+
+
+Pupil = BERTPupil | T5Pupil
+"""What learns tasks and answers them."""
+
+
+def _filled(rows: Sequence[Sequence[int]], filling: int) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[filling] * (longest - len(row))] for row in rows])
+
+
+def task_description(task: Task, labels: Sequence[str]) -> dict[str, Any]:
+    """What must be known of a task to answer it, without the files that it was learnt from."""
+    kept = task.model_dump(mode="json", exclude={"train", "development", "test", "group", "labels"})
+    return {**kept, "labels": list(labels)}

@@ -1,0 +1,25 @@
+"""What fine-tuning came to, in lines."""
+
+from typing import Any
+
+from model.finetune.metrics import MAIN
+
+
+def told_result(found: dict[str, Any]) -> list[str]:
+    """A line for each task: its measures on test examples, or held-out ones where there are none, beside those of a
+    guess that reads nothing, and how far apart the seeds are."""
+    scores = found["scores"]
+    lines = []
+    for task in found["tasks"]:
+        name, main = task["name"], MAIN[task["kind"]]
+        split = "test" if name in scores["test"] else "development"
+        guess = scores["guess"][split][name]
+        measures = ", ".join(
+            f"{measure} {value:.3f} (guess {guess[measure]:.3f})" if measure in guess else f"{measure} {value:.3f}"
+            for measure, value in scores[split][name].items()
+        )
+        values = [one[split][name][main] for one in scores["seeds"]]
+        spread = f"; {main} of {len(values)} seeds {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
+        what = "test" if split == "test" else "held-out examples, which chose the epoch"
+        lines.append(f"{name}, {what}: {measures}{spread}")
+    return [*lines, f"seed {scores['seed']} after epoch {scores['epoch']} is kept"]

@@ -1,0 +1,131 @@
+"""Examples read from files: what is wrong is named by line, what is held out is whole groups."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from model.errors import InputError, RecipeError
+from model.finetune.config import Task, read_task_file
+from model.finetune.examples import Example, check_labels, held_out, label_set, read_examples
+
+
+def task(kind: str, path: Path, **more: object) -> Task:
+    fields = ("question", "text") if kind == "span" else ("text",)
+    values = {"name": "t", "kind": kind, "train": path, "fields": fields, "answer": "answer", **more}
+    return Task.model_validate(values)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., Path]:
+    def write(*lines: object) -> Path:
+        path = tmp_path / "examples.jsonl"
+        path.write_text("".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "problem"),
+    [
+        ("classification", {"texts": "tin", "answer": "yes"}, "line 2 has no text, only texts, answer"),
+        ("classification", {"text": "tin"}, "has no answer"),
+        ("classification", {"text": 3, "answer": "yes"}, "text must be text, and is 3"),
+        ("classification", {"text": "tin", "answer": None}, "must be a label"),
+        ("regression", {"text": "tin", "answer": "3.0"}, "must be a number"),
+        ("tagging", {"text": "tin ore", "answer": ["N", "N"]}, "must be a list of words"),
+        ("tagging", {"text": ["tin", "ore"], "answer": ["N"]}, "1 labels for 2 words"),
+        ("span", {"question": "what", "text": "tin", "answer": 3}, "must be text or a list"),
+        ("text", ["tin"], "no object with fields"),
+        ("text", '{"text": "tin", ', "line 2 is no JSON"),
+    ],
+)
+def test_a_wrong_line_is_named(written: Callable[..., Path], kind: str, record: object, problem: str) -> None:
+    good = {"text": ["ore"] if kind == "tagging" else "ore", "question": "what"}
+    good["answer"] = {"regression": 1, "tagging": ["N"]}.get(kind, "yes")  # pyright: ignore[reportArgumentType]
+    path = written(good, record)
+    with pytest.raises(InputError, match=problem):
+        read_examples(path, task(kind, path))
+
+
+def test_answers_of_each_kind(written: Callable[..., Path], tmp_path: Path) -> None:
+    path = written({"text": "tin", "answer": True}, {"text": "ore", "answer": 2}, "")
+    assert [example.answer for example in read_examples(path, task("classification", path))] == ["true", "2"]
+    assert [
+        example.answer for example in read_examples(written({"text": "x", "answer": 2}), task("regression", path))
+    ] == [2.0]
+    none, one = {"question": "what", "text": "tin", "answer": []}, {"question": "what", "text": "tin", "answer": "tin"}
+    spans = read_examples(written(none, one), task("span", path))
+    assert [example.answer for example in spans] == [(), ("tin",)]
+    packed = tmp_path / "examples.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert read_examples(packed, task("span", packed)) == spans
+    packed.write_bytes(packed.read_bytes()[:-12])
+    with pytest.raises(InputError, match="damaged"):
+        read_examples(packed, task("span", packed))
+
+
+def test_a_missing_or_empty_file_is_named(tmp_path: Path, written: Callable[..., Path]) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        read_examples(tmp_path / "none.jsonl", task("text", tmp_path))
+    with pytest.raises(InputError, match="holds no examples"):
+        read_examples(written(), task("text", tmp_path))
+
+
+def test_whole_groups_are_held_out_and_more_examples_move_none_over() -> None:
+    examples = [Example((f"question {n}", f"passage {n % 40}"), ("a",), group=f"passage {n % 40}") for n in range(400)]
+    kept, out = held_out(examples, 0.25, task("span", Path("x")))
+    assert len(kept) + len(out) == 400
+    assert not {one.group for one in kept} & {one.group for one in out}
+    assert 0.1 < len(out) / 400 < 0.4
+    fewer, fewer_out = held_out(examples[:200], 0.25, task("span", Path("x")))
+    assert set(fewer_out) <= set(out)
+    assert set(fewer) <= set(kept)
+    with pytest.raises(InputError, match="of 10 examples 0 would be held out"):
+        held_out(examples[:1] * 10, 1e-9, task("span", Path("x")))
+
+
+def test_labels_are_those_shown_or_named() -> None:
+    path = Path("train.jsonl")
+    examples = [Example(("a",), "yes"), Example(("b",), "no")]
+    assert label_set(task("classification", path), examples) == ("no", "yes")
+    assert label_set(task("classification", path, labels=("yes", "no", "maybe")), examples) == ("yes", "no", "maybe")
+    assert label_set(task("tagging", path), [Example(("a", "b"), ("N", "V"))]) == ("N", "V")
+    with pytest.raises(InputError, match="nothing to learn"):
+        label_set(task("classification", path), examples[:1])
+    with pytest.raises(InputError, match=r"example 2 of train\.jsonl has the label 'no'"):
+        check_labels(task("classification", path), ("yes",), examples, path)
+
+
+def test_a_task_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text(
+        'epochs = 2\n[[tasks]]\nname = "sst"\nkind = "classification"\ntrain = "train.jsonl"\n'
+        'fields = ["sentence"]\nanswer = "label"\n'
+    )
+    config = read_task_file(path)
+    assert config.epochs == 2
+    assert config.tasks[0].train == tmp_path / "train.jsonl"
+    assert config.tasks[0].test is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("epochs = ", "no TOML"),
+        ("epoch = 3\n", "epoch: Extra inputs"),
+        ('[[tasks]]\nname = "s"\nkind = "span"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "must be two"),
+        ('[[tasks]]\nname = "s p"\nkind = "text"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "tasks.0.name"),
+        ('seeds = [1, 1]\n[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\n', "differ"),
+    ],
+)
+def test_a_wrong_task_file_names_the_key(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=problem):
+        read_task_file(path)
+    with pytest.raises(InputError, match="no task file"):
+        read_task_file(tmp_path / "other.toml")

@@ -1,0 +1,264 @@
+"""From a task file to a folder: every kind is learnt, twice the same bytes, and a killed run goes on."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+
+from model.architecture import GPTConfig
+from model.errors import InputError, IntegrityError, Numerics, RecipeError
+from model.finetune import training
+from model.finetune.__main__ import main
+from model.finetune.config import FinetuneConfig, Task
+from model.finetune.finetuning import finetune
+from model.finetune.metrics import MAIN
+from model.finetune.result import FINETUNED, HEAD, read_result
+from model.finetune.telling import told_result
+from model.finetune.vocabulary import JsonVocabulary
+from model.networks import make_network
+from model.weights import WEIGHTS, describe_model, load_model, save_model
+
+TaskOf = Callable[..., Task]
+Config = Callable[..., FinetuneConfig]
+
+
+def quiet(_: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression", "tagging"])
+def test_a_bert_learns_each_kind_beyond_a_guess(
+    kind: str, bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    task = task_of(kind, 400, test=task_of(kind, 60).train)
+    found = finetune(bert, "parent", config(task), vocabulary, tmp_path / "out", tell=quiet)
+    scores, main = found["scores"], MAIN[kind]
+    if kind == "tagging":
+        # Each word has one label, so that a guess by word is always right too.
+        assert scores["test"][kind]["accuracy"] > 0.99
+    else:
+        assert scores["test"][kind][main] > scores["guess"]["test"][kind][main] + 0.25
+
+
+def test_a_bert_finds_an_answer_in_a_passage(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+    chosen = config(task_of("span", 500), epochs=5)
+    found = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    assert found["scores"]["development"]["span"]["exact"] > 0.8
+    answerer = read_result(tmp_path / "out", vocabulary)
+    records = [{"question": "what", "text": text} for text in ("ore slag tin lead zinc iron", "tin ore slag")]
+    assert answerer.answers(0, records) == ["tin", "tin"]
+
+
+def test_a_t5_learns_several_tasks_at_once(t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+    tasks = (task_of("classification", 400), task_of("regression", 400, decoding="free"), task_of("span", 400))
+    chosen = config(*tasks, epochs=12, max_answer=4)
+    found = finetune(t5, "parent", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    scores = found["scores"]["development"]
+    assert (
+        scores["classification"]["accuracy"]
+        > found["scores"]["guess"]["development"]["classification"]["accuracy"] + 0.2
+    )
+    assert scores["regression"]["pearson"] > 0.3
+    assert scores["span"]["exact"] > 0.8
+    answerer = read_result(tmp_path / "out", vocabulary)
+    number = answerer.task("classification")
+    texts = ["tin lead zinc", "brass lead zinc", "steel ore coal"]
+    assert set(answerer.answers(number, [{"text": text} for text in texts])) <= {"yes", "no"}
+    with pytest.raises(InputError, match="knows the tasks classification, regression, span, and none of them"):
+        answerer.task(None)
+
+
+def test_the_result_is_what_answered_in_training(
+    bert, vocabulary, task_of: TaskOf, config: Config, examples_of, tmp_path: Path
+) -> None:
+    task = task_of("regression", 160, test=task_of("regression", 60).train)
+    found = finetune(bert, "parent", config(task, epochs=2), vocabulary, tmp_path / "out", tell=quiet)
+    records = examples_of("regression", 60)
+    answers = torch.tensor(read_result(tmp_path / "out", vocabulary).answers(0, records))
+    right = torch.tensor([float(record["answer"]) for record in records])
+    again = float((answers - right).square().mean().sqrt())
+    assert again == pytest.approx(found["scores"]["test"]["regression"]["rmse"], rel=1e-5)
+    # The network alone is a BERT like others, and can go on from here.
+    assert load_model(tmp_path / "out", vocabulary.digest).config.architecture == "bert"
+    assert describe_model(tmp_path / "out")[FINETUNED]["parent"] == "parent"
+
+
+def every_byte(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.mark.parametrize("which", ["bert", "t5"])
+def test_twice_the_same_bytes_and_other_seeds_other_ones(
+    which: str, request: pytest.FixtureRequest, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    network = request.getfixturevalue(which)
+    task = task_of("classification", 60)
+    made = []
+    for name, seeds in (("one", (1,)), ("two", (1,)), ("three", (2,))):
+        torch.manual_seed(len(name))
+        chosen = config(task, epochs=2, seeds=seeds, dropout=0.1)
+        finetune(network, "parent", chosen, vocabulary, tmp_path / name, tell=quiet)
+        made.append(every_byte(tmp_path / name))
+    assert made[0] == made[1]
+    assert made[0][WEIGHTS] != made[2][WEIGHTS]
+
+
+def test_the_model_that_it_starts_from_stays_as_it_is(
+    bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    before = {name: tensor.clone() for name, tensor in bert.state_dict().items()}
+    finetune(bert, "parent", config(task_of("classification", 60), epochs=1), vocabulary, tmp_path / "o", tell=quiet)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in bert.state_dict().items())
+
+
+class KilledError(Exception):
+    """Stands for kill -9: nothing is cleaned up behind it."""
+
+
+def test_a_killed_run_goes_on_at_the_seed_where_it_was(
+    bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    chosen = config(task_of("classification", 60), epochs=2, seeds=(1, 2, 3))
+    finetune(bert, "parent", chosen, vocabulary, tmp_path / "whole", tell=quiet)
+
+    def die_at_third(line: str) -> None:
+        if line.startswith("seed 3, epoch 1"):
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", tell=die_at_third)
+    assert not (tmp_path / "killed").exists()
+    lines: list[str] = []
+    finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", tell=lines.append)
+    assert [line.partition(":")[0] for line in lines] == [
+        "seed 1 was trained before",
+        "seed 2 was trained before",
+        "seed 3, epoch 1 of 2",
+        "seed 3, epoch 2 of 2",
+    ]
+    assert every_byte(tmp_path / "killed") == every_byte(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["killed", "whole"]
+
+
+def test_what_stands_is_kept_and_never_written_over(
+    bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    chosen = config(task_of("classification", 60), epochs=1)
+    first = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    lines: list[str] = []
+    assert finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", tell=lines.append) == first
+    assert "stands already" in lines[0]
+    for other in (chosen.model_copy(update={"epochs": 2}), config(task_of("classification", 61), epochs=1)):
+        with pytest.raises(InputError, match="holds something else"):
+            finetune(bert, "parent", other, vocabulary, tmp_path / "out", tell=quiet)
+
+
+def test_damage_is_found(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+    finetune(bert, "p", config(task_of("classification", 60), epochs=1), vocabulary, tmp_path / "out", tell=quiet)
+    whole = bytearray((tmp_path / "out" / HEAD).read_bytes())
+    whole[-1] ^= 1
+    (tmp_path / "out" / HEAD).write_bytes(bytes(whole))
+    with pytest.raises(IntegrityError, match="not what was saved"):
+        read_result(tmp_path / "out", vocabulary)
+
+
+def test_the_best_epoch_is_kept_not_the_last(
+    bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = iter([0.2, 0.9, 0.5, 0.9])
+    monkeypatch.setattr(training, "overall", lambda chosen, scores: scores["classification"]["accuracy"])
+    monkeypatch.setattr(training, "score_tasks", lambda *_: {"classification": {"accuracy": next(values)}})
+    chosen = config(task_of("classification", 60), epochs=4)
+    found = finetune(bert, "p", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    assert found["scores"]["epoch"] == 2
+
+
+def test_test_items_choose_nothing(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+    plain = task_of("classification", 100)
+    tested = plain.model_copy(update={"test": task_of("classification", 40).train})
+    for name, task in (("plain", plain), ("tested", tested)):
+        finetune(bert, "p", config(task, epochs=2, seeds=(1, 2)), vocabulary, tmp_path / name, tell=quiet)
+    assert (tmp_path / "plain" / WEIGHTS).read_bytes() == (tmp_path / "tested" / WEIGHTS).read_bytes()
+
+
+def test_what_is_cut_is_told(bert, t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+    task = task_of("classification", 60)
+    for name, network, room in (("bert", bert, 8), ("t5", t5, 8)):
+        found = finetune(network, "p", config(task, epochs=1, max_length=room), vocabulary, tmp_path / name, tell=quiet)
+        # Six of eight words beside [CLS] and [SEP]; of ten words of a T5's text seven beside the end.
+        lost = {"bert": "(25.0%)", "t5": "(30.0%)"}[name]
+        assert lost in found["not_read"]["learnt"]["classification"]
+        assert "(100.0%)" in found["not_read"]["learnt"]["classification"]
+
+
+def test_what_an_architecture_cannot_learn_is_refused_before_it_begins(
+    bert, t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    one, two = task_of("classification", 60), task_of("regression", 60)
+    writing = one.model_copy(update={"kind": "text"})
+    gpt = make_network(GPTConfig(vocab_size=vocabulary.vocab_size, context=16, layers=1, heads=2, width=16))
+    few = make_network(bert.config.model_copy(update={"vocab_size": 20})).initialise(1)
+    cases = [
+        (bert, (one, two), RecipeError, "a BERT, which learns one task"),
+        (bert, (writing,), RecipeError, "a BERT writes no text"),
+        (t5, (task_of("tagging", 60),), RecipeError, "labels of words are learnt by a BERT"),
+        (gpt, (one,), InputError, "the model is a GPT"),
+        (few, (one,), InputError, "and the model 20 rows"),
+    ]
+    for network, tasks, error, message in cases:
+        with pytest.raises(error, match=message):
+            finetune(network, "p", config(*tasks), vocabulary, tmp_path / "out", tell=quiet)
+    with pytest.raises(RecipeError, match="max_length 99 is more than the 24"):
+        finetune(bert, "p", config(one, max_length=99), vocabulary, tmp_path / "out", tell=quiet)
+    with pytest.raises(Numerics, match="Lower learning_rate"):
+        finetune(t5, "p", config(one, learning_rate=1e30), vocabulary, tmp_path / "out", tell=quiet)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_rate_of_small_networks_is_higher(task_of: TaskOf, config: Config) -> None:
+    chosen = config(task_of("classification", 60), learning_rate=None)
+    assert training.peak_rate(chosen, 768, head=True) == pytest.approx(3e-5)
+    assert training.peak_rate(chosen, 256, head=True) == pytest.approx(9e-5)
+    assert training.peak_rate(chosen, 128, head=False) == 1e-3
+
+
+def test_through_the_module_with_a_tokenizer_json(
+    bert, vocabulary, examples_of, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Tokenizer(WordLevel({vocabulary._words[n]: n for n in range(vocabulary.vocab_size)}, unk_token="<unk>"))
+    engine.pre_tokenizer = WhitespaceSplit()
+    engine.save(str(tmp_path / "tokenizer.json"))
+    read = JsonVocabulary(tmp_path / "tokenizer.json")
+    assert (read.pad, read.eos, read.cls, read.sep) == (0, 1, 2, 3)
+    ids, borders = read.encode_with_offsets("tin é中 ore")
+    assert (ids.tolist(), borders.tolist()) == (vocabulary.encode("tin é中 ore"), [0, 3, 9, 13])
+    assert read.decode(ids) == "tin <unk> ore"
+    (tmp_path / "model").mkdir()
+    save_model(tmp_path / "model", bert.config, bert.state_dict(), {})
+    records = examples_of("classification", 60)
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "task.toml").write_text(
+        'epochs = 1\nthreads = 1\n[[tasks]]\nname = "metals"\nkind = "classification"\ntrain = "train.jsonl"\n'
+        'fields = ["text"]\nanswer = "answer"\n'
+    )
+    words = [str(tmp_path / name) for name in ("model", "task.toml", "tokenizer.json", "out")]
+    assert main(words) == 0
+    assert "metals, held-out examples" in capsys.readouterr().out
+    assert read_result(tmp_path / "out", read).answers(0, [{"text": "tin ore"}])[0] in ("yes", "no")
+    assert main(words[:3]) == RecipeError.exit_code
+    assert "4 wanted" not in capsys.readouterr().out
+    assert main([*words[:2], str(tmp_path / "none.json"), words[3]]) == InputError.exit_code
+
+
+def test_seeds_are_told_apart(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
+    task = task_of("classification", 100, test=task_of("classification", 40).train)
+    found = finetune(bert, "p", config(task, epochs=1, seeds=(1, 2)), vocabulary, tmp_path / "out", tell=quiet)
+    line, kept = told_result(found)
+    assert line.startswith("classification, test: accuracy")
+    assert "accuracy of 2 seeds" in line
+    assert kept in ("seed 1 after epoch 1 is kept", "seed 2 after epoch 1 is kept")

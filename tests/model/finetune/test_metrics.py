@@ -1,0 +1,92 @@
+"""Measures on answers that can be scored in the head."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from model.finetune.config import Task
+from model.finetune.examples import Example
+from model.finetune.metrics import classification, guesses, regression, score, shared_words, tagging, words_of
+
+
+def task(kind: str) -> Task:
+    fields = ("question", "text") if kind == "span" else ("text",)
+    return Task.model_validate({"name": "t", "kind": kind, "train": Path("x"), "fields": fields, "answer": "a"})
+
+
+def examples(*answers: object) -> list[Example]:
+    return [Example(("some text",), answer) for answer in answers]  # pyright: ignore[reportArgumentType]
+
+
+def test_accuracy_f1_and_matthews() -> None:
+    # a: 2 of 3 found, one b called a, so precision and recall are 2/3; b: one of two.
+    found = classification(["a", "a", "b", "a", "b"], ["a", "a", "a", "b", "b"])
+    assert found["accuracy"] == pytest.approx(3 / 5)
+    assert found["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    # (TP TN - FP FN) / root of the products of margins: (2 * 1 - 1 * 1) / root(3 * 3 * 2 * 2).
+    assert found["matthews"] == pytest.approx(1 / 6)
+
+
+def test_a_constant_guess_has_no_correlation() -> None:
+    assert classification(["a"] * 3, ["a", "a", "b"])["matthews"] == 0.0
+    assert regression(np.ones(3), np.array([1.0, 2.0, 3.0]))["pearson"] == 0.0
+
+
+def test_correlations() -> None:
+    right = np.array([1.0, 2.0, 3.0, 4.0])
+    assert regression(2 * right + 1, right)["pearson"] == pytest.approx(1)
+    assert regression(right[::-1], right)["spearman"] == pytest.approx(-1)
+    bent = regression(right**3, right)
+    assert bent["spearman"] == pytest.approx(1)
+    assert bent["pearson"] == pytest.approx(np.corrcoef(right**3, right)[0, 1])
+    assert regression(right + 3, right)["rmse"] == pytest.approx(3)
+    # Two share the ranks 0 and 1.
+    tied = regression(np.array([1.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))["spearman"]
+    assert tied == pytest.approx(np.corrcoef([0.5, 0.5, 2], [0, 1, 2])[0, 1])
+
+
+def test_words_and_whole_spans_of_labels() -> None:
+    right = [("B-A", "I-A", "O", "B-B"), ("O", "B-A")]
+    said = [("B-A", "I-A", "O", "B-A"), ("O", "I-A")]
+    found = tagging(said, right)
+    assert found["accuracy"] == pytest.approx(4 / 6)
+    # Three spans said, three there; the first and the last are the same, for a lone I- begins a span.
+    assert found["span_f1"] == pytest.approx(2 / 3)
+    assert tagging([("B-A", "B-A")], [("B-A", "I-A")])["span_f1"] == 0.0
+    assert "span_f1" not in tagging([("N",)], [("V",)])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The Forge, at Night!", ["forge", "at", "night"]),
+        ("２０ a", ["20"]),
+        ("日本刀 steel", ["日", "本", "刀", "steel"]),
+        ("...", []),
+    ],
+)
+def test_words_are_compared_without_case_signs_and_articles(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
+
+
+def test_shared_words() -> None:
+    assert shared_words("the red forge", "red iron forge door") == pytest.approx(2 * 2 / (2 + 4))
+    assert shared_words("", "") == 1.0
+    assert shared_words("forge", "") == 0.0
+
+
+def test_the_best_of_several_right_answers_counts() -> None:
+    found = score(task("span"), ["red forge", ""], examples(("forge", "The red forge."), ()))
+    assert found == {"exact": 1.0, "f1": 1.0}
+    assert score(task("span"), [""], examples(("forge",))) == {"exact": 0.0, "f1": 0.0}
+
+
+def test_guesses_know_the_answers_and_no_text() -> None:
+    two = examples("x", "y")
+    assert guesses(task("classification"), examples("b", "a", "b"), two) == ["b", "b"]
+    assert guesses(task("regression"), examples(1.0, 4.0), two) == [2.5, 2.5]
+    assert guesses(task("span"), two, two) == ["", ""]
+    learnt = [Example(("lead", "ore"), ("V", "N")), Example(("lead", "tin"), ("N", "N")), Example(("lead",), ("V",))]
+    # `lead` is V twice, `ore` N, and an unseen word is N as most are.
+    assert guesses(task("tagging"), learnt, [Example(("ore", "lead", "slag"), None)]) == [("N", "V", "N")]

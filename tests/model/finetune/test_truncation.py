@@ -1,0 +1,35 @@
+"""What is cut, and that it is counted."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.finetune.truncation import Truncation, fit_together
+
+
+def one_by_one(lengths: list[int], room: int) -> list[int]:
+    """As BERT's program does it: a token of the longest text at a time, of equals of the later one."""
+    kept = list(lengths)
+    while sum(kept) > room:
+        longest = max(range(len(kept)), key=lambda place: (kept[place], place))
+        kept[longest] -= 1
+    return kept
+
+
+@settings(max_examples=200, deadline=None)
+@given(lengths=st.lists(st.integers(0, 40), min_size=1, max_size=3), room=st.integers(0, 60))
+def test_the_longest_is_cut_first(lengths: list[int], room: int) -> None:
+    kept = fit_together(lengths, room)
+    assert sum(kept) == min(sum(lengths), room)
+    assert all(0 <= after <= before for after, before in zip(kept, lengths, strict=True))
+    # Equal texts may be cut in another order, by one token each.
+    slow = one_by_one(lengths, room)
+    assert sorted(kept) == sorted(slow) or max(abs(a - b) for a, b in zip(sorted(kept), sorted(slow), strict=True)) <= 1
+
+
+def test_what_is_cut_is_told() -> None:
+    truncation = Truncation()
+    for tokens, kept in ((10, 10), (30, 20), (60, 20), (100, 50)):
+        truncation.count(tokens, kept)
+    assert truncation.told() == "3 of 4 examples cut (75.0%), 100 tokens lost (50.0%)"
+    truncation.leave_out("without their answer in the passage")
+    assert truncation.told().endswith("; 1 without their answer in the passage")
