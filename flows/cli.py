@@ -14,6 +14,7 @@ from flows.commands import (
     records,
     running,
     service,
+    teaching,
     vocabularies,
 )
 
@@ -42,6 +43,8 @@ COMMANDS = (
     records.step,
     records.report,
     models.generate,
+    teaching.finetune,
+    teaching.predict,
     networks.presets,
     networks.export,
     identity.explain,

@@ -1,0 +1,128 @@
+"""`finetune` and `predict` through the command, on a network that was never trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.finetuning import fields_given
+from flows.trained import write_vocabulary
+from model.architecture import BERTConfig, T5Config
+from model.errors import InputError
+from model.networks import make_network
+from model.weights import save_model
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.training import train_pieces
+
+METALS = ["tin", "copper", "iron", "steel", "lead", "zinc", "brass", "bronze", "gold", "silver"]
+RECORDS = [
+    {
+        "sentence": f"we smelt {METALS[n % 10]} and {METALS[(n // 10 + n + 1) % 10]}",
+        "label": "hard" if n % 2 else "soft",
+    }
+    for n in range(80)
+]
+TASK = """
+epochs = 1
+threads = 1
+[[tasks]]
+name = "metals"
+kind = "classification"
+train = "train.jsonl"
+test = "test.jsonl"
+fields = ["sentence"]
+answer = "label"
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    special = ("[CLS]", "[SEP]", "[MASK]")
+    config = VocabConfig.model_validate({"vocab_size": 320, "special_tokens": special, "sentinels": 3})
+    return Tokenizer(train_pieces([str(record["sentence"]) for record in RECORDS], config))
+
+
+@pytest.fixture
+def home(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    """A folder with a task, its examples, and the models `bert` and `t5`."""
+    for name, kind in (("bert", BERTConfig), ("t5", T5Config)):
+        config = kind.model_validate(
+            {"vocab_size": tokenizer.vocab_size, "context": 32, "layers": 1, "heads": 2, "width": 16}
+        )
+        (tmp_path / name).mkdir()
+        weights = make_network(config).initialise(1).state_dict()
+        save_model(tmp_path / name, config, weights, {"tokenizer_digest": tokenizer.digest})
+        write_vocabulary(tmp_path / name, tokenizer)
+    for name, records in (("train", RECORDS), ("test", RECORDS[:20])):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "metals.toml").write_text(TASK)
+    return tmp_path
+
+
+@pytest.fixture
+def bessemer(home: Path) -> Callable[..., Result]:
+    def call(*words: object) -> Result:
+        return CliRunner().invoke(app, [*map(str, words), "--root", str(home)])
+
+    return call
+
+
+@pytest.mark.parametrize("which", ["bert", "t5"])
+def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result], which: str) -> None:
+    told = bessemer("finetune", home / which, "--task", home / "metals.toml")
+    assert told.exit_code == 0, told.stderr
+    folder = home / "finetuned" / "metals"
+    assert "metals, test: accuracy" in told.stdout
+    assert f"written: {folder}" in told.stdout
+    assert "seed 1, epoch 1 of 1" in told.stderr
+    one = bessemer("predict", folder, "--field", "sentence=we smelt tin")
+    assert json.loads(one.stdout).keys() == {"sentence", "label"}
+    asked = home / "asked.jsonl"
+    asked.write_text('{"id": 7, "sentence": "we smelt gold and lead"}\n\n{"id": 8, "sentence": "we smelt"}\n')
+    answers = [json.loads(line) for line in bessemer("predict", folder, asked).stdout.splitlines()]
+    assert [answer["id"] for answer in answers] == [7, 8]
+    assert {answer["label"] for answer in answers} <= {"hard", "soft"}
+    again = bessemer("finetune", home / which, "--task", home / "metals.toml")
+    assert "stands already" in again.stderr
+    if which == "t5":
+        words = bessemer("generate", folder, "--prompt", "metals sentence: we smelt tin", "--tokens", "9")
+        assert words.exit_code == 0, words.stderr
+
+
+def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
+    bessemer("finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
+    cases = [
+        (("finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
+        (("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"), 3, "holds something else"),
+        (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
+        (("predict", home / "out"), 3, "give a file of records"),
+        (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text"),
+        (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
+        (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer predict"),
+    ]
+    for words, code, message in cases:
+        told = bessemer(*words)
+        assert (told.exit_code, message in told.stderr) == (code, True), told.stderr
+    (home / "metals.toml").write_text(TASK.replace("epochs", "epoch"))
+    assert bessemer("finetune", home / "bert", "--task", home / "metals.toml").exit_code == 2
+
+
+def test_fields_are_text_or_lists() -> None:
+    assert fields_given(["a=b=c", 'words=["x", "y"]', "n=3", "broken=[x"]) == {
+        "a": "b=c",
+        "words": ["x", "y"],
+        "n": "3",
+        "broken": "[x",
+    }
+    with pytest.raises(InputError, match="NAME=TEXT"):
+        fields_given(["a"])
+
+
+def test_the_help_teaches() -> None:
+    told = CliRunner().invoke(app, ["finetune", "--help"]).stdout
+    assert 'kind = "classification"    # regression, tagging, span; a T5 also text' in told
