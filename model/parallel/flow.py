@@ -1,6 +1,7 @@
 """Micro-batches on their way through the stages of a pipeline: activations forward, their gradients back."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from model.parallel.stages import Stage
 from model.ranks import Ranks
 
 Heat = dict[int, Tensor]
+Forward = Callable[[], AbstractContextManager[None]]
 Loss = Callable[[int, Tensor, Heat], Tensor]
 """What is minimised, f32[], given the number of a micro-batch, what the head reads of it, and thermometers."""
 
@@ -19,9 +21,13 @@ Loss = Callable[[int, Tensor, Heat], Tensor]
 class Flow:
     """One stage's part. Sending does not wait, so that no order of turns can lock two stages; receiving does."""
 
-    def __init__(self, stage: Stage, ranks: Ranks, rank_of_stage: Callable[[int], int]) -> None:
-        """`ranks` have one stage each; `rank_of_stage` gives their numbers among all processes."""
+    def __init__(
+        self, stage: Stage, ranks: Ranks, rank_of_stage: Callable[[int], int], forward: Forward = nullcontext
+    ) -> None:
+        """`ranks` have one stage each; `rank_of_stage` gives their numbers among all processes. Forward passes are made
+        within `forward()`."""
         self._stage = stage
+        self._within = forward
         self._ranks = ranks
         self._is_last = ranks.rank == ranks.size - 1
         self._before = rank_of_stage(max(ranks.rank - 1, 0))
@@ -39,10 +45,11 @@ class Flow:
                 self._backward(number, *held.pop(number))
                 continue
             heat: Heat = {}
-            received, made = self._forward(number, inputs[number], heat)
-            if self._is_last:
-                made = [loss(number, made[0], heat)]
-            else:
+            received = self._receive_all(self._empty(inputs[number]), self._before, number)
+            with self._within():
+                made = self._stage(received, inputs[number], heat)
+                made = [loss(number, made[0], heat)] if self._is_last else made
+            if not self._is_last:
                 without_loss(heat)
                 self._send_all(made, self._behind, number)
             held[number] = received, made
@@ -50,11 +57,8 @@ class Flow:
             work.wait()
         self._sent.clear()
 
-    def _forward(self, number: int, inputs: dict[str, Any], heat: Heat) -> tuple[list[Tensor], list[Tensor]]:
-        received = self._receive_all([torch.empty(shape) for shape in self._stage.shapes(inputs)], self._before, number)
-        for tensor in received:
-            tensor.requires_grad_(True)
-        return received, self._stage(received, inputs, heat)
+    def _empty(self, inputs: dict[str, Any]) -> list[Tensor]:
+        return [torch.empty(shape, requires_grad=True) for shape in self._stage.shapes(inputs)]
 
     def _backward(self, number: int, received: list[Tensor], made: list[Tensor]) -> None:
         if self._is_last:
@@ -66,12 +70,13 @@ class Flow:
 
     def _send_all(self, tensors: list[Tensor], to: int, number: int) -> None:
         for index, tensor in enumerate(tensors):
+            assert tensor.dtype == torch.float32, "the residual stream and its gradients are float32"
             whole = tensor.detach().contiguous()
             self._sent.append((torch.distributed.isend(whole, to, tag=_tag(number, index)), whole))
 
     def _receive_all(self, tensors: list[Tensor], source: int, number: int) -> list[Tensor]:
         for index, tensor in enumerate(tensors):
-            torch.distributed.recv(tensor, source, tag=_tag(number, index))
+            torch.distributed.recv(tensor.detach(), source, tag=_tag(number, index))
         return tensors
 
 

@@ -51,4 +51,4 @@ def _read(ranks: Ranks, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[
 
 def _add_up(ranks: Ranks, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     del module, inputs
-    return added_up_(output, ranks)
+    return added_up_(output.float(), ranks)

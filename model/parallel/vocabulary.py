@@ -28,7 +28,7 @@ class VocabularyPart:
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """The target's logit comes from the rank that has it."""
         counts = targets_N != NO_LOSS
-        logits_nV, targets_n = logits_NV[counts], targets_N[counts]
+        logits_nV, targets_n = logits_NV[counts].float(), targets_N[counts]
         own = (targets_n >= self.begin) & (targets_n < self.end)
         place = (targets_n - self.begin).clamp(0, self.end - self.begin - 1)
         found = logits_nV.gather(1, place[:, None])[:, 0] * own
@@ -36,12 +36,13 @@ class VocabularyPart:
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
         """Denominators are added up in units of the largest logit of all ranks, so that none is too large."""
+        logits_NV = logits_NV.float()
         largest_N = self.ranks.max_(logits_NV.detach().amax(-1))
         return largest_N + added_up_((logits_NV - largest_N[:, None]).exp().sum(-1), self.ranks).log()
 
     def likeliest(self, logits_NV: Tensor) -> Tensor:
         """The first piece among those that no rank has a larger logit than."""
-        own_N, place_N = logits_NV.detach().max(-1)
+        own_N, place_N = logits_NV.detach().float().max(-1)
         largest_N = self.ranks.max_(own_N.clone())
         first_N = torch.where(own_N == largest_N, place_N + self.begin, self._vocab_size)
         return -self.ranks.max_(-first_N)
