@@ -4,13 +4,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.peek.as_read import Reading, rows_as_read
 from flows.peek.difference import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
 from flows.peek.documents import Chooser, Row, documents, ledger_rows, need, rules_of, sources_of, texts_of
 from flows.peek.single_edit import around_edit
 from model.errors import InputError, RecipeError
+from model.row_format import RowFormat
 from tasks.artifact import Artifact, read_table
 from tasks.ledger import CUT, DROP, EDIT
 from tasks.tokenizer import Tokenizer
@@ -148,7 +151,8 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
         spans.setdefault(span["row"], []).append(span)
     by_number = {row["row"]: row for row in rows}
     views: list[View] = []
-    for number in (row["row"] for row in chosen):
+    read = _as_read(artifacts, [by_number[row["row"]] for row in chosen], tokenizer)
+    for number, texts in zip((row["row"] for row in chosen), read, strict=True):
         row, mine = by_number[number], sorted(spans.get(number, []), key=lambda span: span["tok_start"])
         segments = [
             (ODD_PIECE if index % 2 else EVEN_PIECE, _text_of_span(tokenizer, row["tokens"], span))
@@ -162,9 +166,19 @@ def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
                 "source": row["source"],
                 "segments": _between_specials(segments) if "is_next" in row else segments,
                 "spans": documents_in,
+                "as_read": texts,
             }
         )
     return views
+
+
+def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> list[list[View]]:
+    """What the network reads and writes of each row; nothing where the rows do not say what they are for."""
+    told = RowFormat.of(read_table(artifacts["chunk"].files("sequences")[0]).schema)
+    if told is None or not rows:
+        return [[] for _ in rows]
+    tokens_RL, row_R = np.array([row["tokens"] for row in rows]), np.array([row["row"] for row in rows])
+    return rows_as_read(tokens_RL, row_R, told, tokenizer, Reading.of(artifacts))
 
 
 def _length_told(row: Row, spans: list[Row], pad: int) -> str:
@@ -181,7 +195,7 @@ def _told_of_row(row: Row, count: int, layout: dict[str, Any]) -> str:
         labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
         return labels[row["is_next"]]
     if layout.get("objective") == "span_corruption":
-        return f"{segments}, raw: spans are taken out while training reads"
+        return f"{segments}, raw: cut into inputs and targets while training reads"
     return f"{segments}, loss from token {row['loss_start']}"
 
 

@@ -35,6 +35,9 @@ def tell_views(views: list[dict[str, Any]], console: Console, *, full: bool) -> 
     """Each view with its heading; `full` shows whole texts."""
     for view in views:
         _tell_view(view, console, full)
+        for text in view.get("as_read", []):
+            console.print(Text(text["title"], style="dim"))
+            _tell_segments(text["segments"], console, full)
         if "survivor" in view:
             _tell_view(view["survivor"], console, full)
         if "item" in view:
@@ -52,7 +55,11 @@ def _tell_view(view: dict[str, Any], console: Console, full: bool) -> None:
         place = f"{span['doc_id'][:12]}/{span['piece']} bytes {span['start']:,} to {span['end']:,}"
         told = f"{place}, {span['tok_len']} tokens"
         console.print(Text(told, style="dim"))
-    segments, hidden = (view["segments"], 0) if full else fitted(view["segments"])
+    _tell_segments(view["segments"], console, full)
+
+
+def _tell_segments(whole: list[tuple[str, str]], console: Console, full: bool) -> None:
+    segments, hidden = (whole, 0) if full else fitted(whole)
     line = Text()
     for kind, text in segments:
         opening, closing = ("", "") if console.is_terminal else PLAIN_MARKS[kind]

@@ -1,24 +1,31 @@
 """What a stage did to documents whose fate is known, and texts laid over each other."""
 
+import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from flows.builders import BUILDERS
 from flows.cli import app
-from flows.peek.difference import ADDED, REMOVED, SAME, SHARED, inline_difference, shared_passages
+from flows.peek.as_read import Reading, rows_as_read
+from flows.peek.difference import ADDED, EVEN_PIECE, REMOVED, SAME, SHARED, inline_difference, shared_passages
 from flows.peek.documents import Chooser
 from flows.peek.stages import peek
-from flows.peek.telling import MOST_CHARS, fitted
+from flows.peek.telling import MOST_CHARS, fitted, tell_views
 from flows.recipe import load_recipe
 from model.errors import InputError, RecipeError
+from model.row_format import RowFormat
+from model.span_lengths import Denoising
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
+from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import OF_BERT, VocabConfig
 
 ALL = Chooser(count=10_000, seed=1)
@@ -103,6 +110,73 @@ def test_a_row_of_pairs_is_shown_with_its_special_tokens_and_label(artifacts: di
         found.add(label)
     assert {"B follows A in its document", "B comes from another document"} <= found
     assert padded
+
+
+def test_a_row_of_pairs_shows_what_is_hidden_and_what_stands_in_its_place(artifacts: dict[str, Artifact], tmp_path):
+    context, decontaminate = RunContext(tmp_path, run_id="pairs"), artifacts["decontaminate"]
+    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, special_tokens=OF_BERT))
+    for whole_words in (False, True):
+        config = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000, whole_words=whole_words)
+        chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
+        for row in peek({"decontaminate": decontaminate, "vocab": vocab, "chunk": chunk}, "chunk", Chooser(5, 1)):
+            (read,) = row["as_read"]
+            assert 1 <= int(read["title"].split()[1]) <= 10
+            text = "".join(part for kind, part in read["segments"] if kind in (SAME, REMOVED))
+            shown = "".join(part for _, part in row["segments"])
+            assert "".join(text.split()) == "".join(shown.split())
+            assert any("[MASK]" in part for kind, part in read["segments"] if kind == ADDED)
+
+
+def test_a_row_of_t5_shows_what_the_encoder_reads_and_the_decoder_writes(artifacts: dict[str, Artifact], tmp_path):
+    context, decontaminate = RunContext(tmp_path, run_id="spans"), artifacts["decontaminate"]
+    vocab = BUILDERS["vocab"](context, decontaminate, VocabConfig(vocab_size=400, sentinels=20))
+    # 70 tokens of random spans lose 10 in 3.
+    expected: list[tuple[Denoising, tuple[int, int]]] = [
+        ("random_spans", (64, 14)),
+        ("bert_style", (64, 64)),
+        ("language_model", (1, 64)),
+    ]
+    for kind, lengths in expected:
+        config = ChunkConfig(objective="span_corruption", denoising=kind, input_length=64, budget_tokens=1000)
+        chunk = BUILDERS["chunk"](context, decontaminate, vocab, config)
+        views = peek({"decontaminate": decontaminate, "vocab": vocab, "chunk": chunk}, "chunk", Chooser(8, 1))
+        row = next(row for row in views if "padding" not in row["title"])
+        encoder, decoder = row["as_read"]
+        assert (encoder["title"], decoder["title"]) == (
+            f"the encoder reads {lengths[0]} tokens",
+            f"the decoder writes {lengths[1]} tokens",
+        )
+        signs = [[part for kind, part in text["segments"] if kind == ADDED] for text in (encoder, decoder)]
+        assert [side[-1].split()[-1] for side in signs] == ["</s>"] * 2
+        if kind == "random_spans":
+            assert [sign.split()[0] for side in signs for sign in side[:1]] == ["<extra_id_0>"] * 2
+        if kind == "bert_style":
+            assert "<extra_id_0>" in " ".join(signs[0])
+        if kind != "random_spans":
+            assert "".join("".join(part for _, part in row["segments"]).split())[:40] in "".join(
+                "".join(part for _, part in decoder["segments"]).split()
+            )
+
+
+def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
+    assert all(row["as_read"] == [] for row in peek(artifacts, "chunk", Chooser(3, 1)))
+    chunk, tokenizer = artifacts["chunk"], Tokenizer.open(artifacts["vocab"])
+    table = chunk.table("sequences").slice(0, 2)
+    told = RowFormat.of(table.schema)
+    assert told is not None
+    tokens, rows = np.array(table.column("tokens").to_pylist()), np.arange(2)
+    for (text,) in rows_as_read(tokens, rows, told, tokenizer, Reading(1, has_prefix=True)):
+        assert [kind for kind, _ in text["segments"]] == [SHARED, SAME]
+        read, written = (int(word) for word in text["title"].split() if word.isdigit())
+        assert read + written == 65
+
+
+def test_rows_as_read_are_told_in_the_terminal(artifacts: dict[str, Artifact], tmp_path: Path):
+    view = {"title": "row 1", "segments": [(EVEN_PIECE, "ab")]}
+    view["as_read"] = [{"title": "read, 1 tokens hidden", "segments": [(SAME, "a"), (REMOVED, "b"), (ADDED, "[MASK]")]}]
+    told = io.StringIO()
+    tell_views([view], Console(file=told, width=80), full=False)
+    assert told.getvalue().splitlines()[:4] == ["row 1", "ab|", "read, 1 tokens hidden", "a[-b-]{+[MASK]+}"]
 
 
 def test_the_same_seed_shows_the_same_and_more_only_adds(artifacts: dict[str, Artifact]):
