@@ -238,7 +238,9 @@ class StartingModel(Strict):
     """A trained model to start from, and what its vocabulary has become."""
 
     folder: Path
-    """Folder with its `model.safetensors` and `model.json`."""
+    """Folder with its `model.safetensors` and `model.json`, or that of a published model, as `transformers` has it."""
+    digest: str | None = None
+    """Digest of a published model's settings and weights, against which they are held."""
     tokenizer_digest: str
     """Digest of the tokenizer that it was trained with: the run's own, or the one that the run's was grown from."""
     added_pieces: Path | None = None

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from model.architecture import BERTConfig, T5Config, read_network_config
-from model.bert import BERT
+from model.architecture import T5Config
+from model.base_weights import base_config, base_weights
 from model.config import StartingModel, TrainerRun
 from model.errors import InputError, RecipeError
 from model.initialisation import EMBEDDING_STD
@@ -14,7 +14,9 @@ from model.networks import Network, make_network
 from model.new_rows import read_added_pieces, starting_rows
 from model.same_shape import check_same_shape
 from model.transformer import GPT
-from model.weights import describe_model, load_model
+
+NEW_ROWS_OF = {"embedding.weight": "new_rows", "head.weight": "new_head_rows"}
+"""Tables, and the parameters of their new rows where these learn alone."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,8 @@ def starting_network(run: TrainerRun, *, resumes: bool) -> Start:
 
 def _rows_of(base: StartingModel, run: TrainerRun) -> int:
     """Rows of the trained model's embedding; all else of its shape is the run's."""
-    found = read_network_config(describe_model(base.folder)["config"])
+    found = base_config(base.folder)
     check_same_shape(base.folder, found, run.model)
-    if base.added_pieces is not None and not isinstance(found, BERTConfig) and not found.tied_head:
-        raise InputError(
-            f"the model in {base.folder} has a head of its own (tied_head = false), and this run's vocabulary was"
-            f" extended: how new rows of a head start is not provided for. Take a model whose head is its embedding, or"
-            f" the model's own vocabulary."
-        )
     if base.added_pieces is None and found.vocab_size != run.model.vocab_size:
         raise InputError(
             f"the model in {base.folder} has {found.vocab_size} rows, and this run's vocabulary {run.model.vocab_size}"
@@ -75,34 +71,44 @@ def _rows_of(base: StartingModel, run: TrainerRun) -> int:
 
 @torch.no_grad()
 def _take_over(network: Network, base: StartingModel, run: TrainerRun, old_rows: int) -> dict[str, Any]:
-    trained = load_model(base.folder, base.tokenizer_digest)
-    weights = trained.state_dict()
-    table_VD = weights["embedding.weight"]
-    facts: dict[str, Any] = {"weights": describe_model(base.folder)["weights_digest"]}
+    weights, digest = base_weights(base)
+    facts: dict[str, Any] = {"weights": digest}
     if base.added_pieces is not None:
         base_ids = read_added_pieces(base.added_pieces, old_rows, run.model.vocab_size)
-        std = EMBEDDING_STD if isinstance(run.model, T5Config) else run.model.init_std
-        start = starting_rows(table_VD, base_ids, run.train.new_rows, run.train.seed, std)
+        starts = {
+            name: starting_rows(weights[name], base_ids, run.train.new_rows, run.train.seed, _std_of(name, run))
+            for name in ("embedding.weight", "head.weight")
+            if name in weights
+        }
         facts |= {
             "new_rows": len(base_ids),
             "start": run.train.new_rows,
-            "without_meaning": start.without_meaning,
+            "without_meaning": starts["embedding.weight"].without_meaning,
         }
-        if not isinstance(network, GPT) or network.new_rows is None:
-            weights["embedding.weight"] = torch.cat((table_VD, start.rows_ND))
-        else:
-            weights["new_rows"] = start.rows_ND
-        if isinstance(network, BERT):
-            bias_V = weights["masked_head_bias"]
-            weights["masked_head_bias"] = torch.cat((bias_V, bias_V.new_zeros(len(base_ids))))
+        apart = isinstance(network, GPT) and network.new_rows is not None
+        for name, start in starts.items():
+            if apart:
+                weights[NEW_ROWS_OF[name]] = start.rows_ND
+            else:
+                weights[name] = torch.cat((weights[name], start.rows_ND))
+        for name in ("head_bias", "masked_head_bias"):
+            if name in weights:
+                weights[name] = torch.cat((weights[name], weights[name].new_zeros(len(base_ids))))
     network.load_state_dict(weights)
     return facts
 
 
+def _std_of(name: str, run: TrainerRun) -> float:
+    """Standard deviation of a table's rows in a network that was never trained."""
+    if not isinstance(run.model, T5Config):
+        return run.model.init_std
+    return EMBEDDING_STD if name == "embedding.weight" else run.model.width**-0.5
+
+
 def whole_table(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Weights as a network without rows of their own has them: new rows behind the old ones in one table."""
-    if "new_rows" not in weights:
-        return weights
-    joined = {name: tensor for name, tensor in weights.items() if name != "new_rows"}
-    joined["embedding.weight"] = torch.cat((weights["embedding.weight"], weights["new_rows"]))
+    joined = {name: tensor for name, tensor in weights.items() if name not in NEW_ROWS_OF.values()}
+    for name, new_rows in NEW_ROWS_OF.items():
+        if new_rows in weights:
+            joined[name] = torch.cat((weights[name], weights[new_rows]))
     return joined

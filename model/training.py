@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import torch
 
 from model.agreement import check_rows
+from model.base_weights import base_digest
 from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
 from model.config import TrainerRun
 from model.curriculum import Curriculum
@@ -30,7 +31,7 @@ from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
 from model.start import starting_network, whole_table
-from model.weights import DESCRIPTION, description_digest, save_model
+from model.weights import DESCRIPTION, save_model
 
 HEARTBEAT = "heartbeat"
 CHECKPOINTS = "checkpoints"
@@ -97,14 +98,15 @@ def _expected(run: TrainerRun) -> dict[str, Any]:
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(_deciding(run).encode()),
         "order": digest_file(run.order),
-        "base": None if run.base is None else description_digest(run.base.folder),
+        "base": None if run.base is None else base_digest(run.base.folder),
     }
 
 
 def _deciding(run: TrainerRun) -> str:
     """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it, and a model to
     start from by its description, which names the digest of its weights."""
-    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "base": {"folder", "added_pieces"}}
+    of_base = {"folder", "digest", "added_pieces"}
+    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "base": of_base}
     return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
 
 

@@ -24,13 +24,13 @@ from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 class GPT(nn.Module):
     """Token ids in, logits out; the head is the transposed embedding, or a matrix of its own.
 
-    The last `new_rows` of the embedding may be a parameter of their own, so that they can learn while the others stay:
-    a masked gradient would not hold those, which weight decay moves all the same, and ZeRO-3 cuts a table anywhere.
+    The last `new_rows` of the embedding may be a parameter of their own, and those of a head that is none, so that they
+    can learn while the others stay: a masked gradient would not hold those, which weight decay moves all the same, and
+    ZeRO-3 cuts a table anywhere.
     """
 
     def __init__(self, config: GPTConfig, new_rows: int = 0) -> None:
         super().__init__()
-        assert config.tied_head or not new_rows, "new rows of a head of its own are not provided for"
         self.config = config
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
         self.old_rows = config.vocab_size - new_rows
@@ -53,7 +53,9 @@ class GPT(nn.Module):
             biases = config.biases and self.pads
             self.head_projection = nn.Linear(config.width, config.embedding_width, bias=biases)
             self.head_norm = make_norm(normed) if self.pads else nn.Identity()
-        self.head = None if config.tied_head else nn.Linear(config.table_width, config.vocab_size, bias=False)
+        self.head = None if config.tied_head else nn.Linear(config.table_width, self.old_rows, bias=False)
+        has_new = new_rows and not config.tied_head
+        self.new_head_rows = nn.Parameter(torch.empty(new_rows, config.table_width)) if has_new else None
         self.head_bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
         self.make_tables()
 
@@ -79,6 +81,8 @@ class GPT(nn.Module):
         assert self.new_rows is not None, "there are no new rows"
         self.requires_grad_(False)
         self.new_rows.requires_grad_(True)
+        if self.new_head_rows is not None:
+            self.new_head_rows.requires_grad_(True)
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
         """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt; a
@@ -105,8 +109,9 @@ class GPT(nn.Module):
         """Logits f32[..., V] of the next token, given what `hidden` returned."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
-        if self.new_rows is not None:
-            logits_XV = torch.cat((logits_XV, F.linear(hidden_XD, self.new_rows)), dim=-1)
+        new_rows = self.new_rows if self.head is None else self.new_head_rows
+        if new_rows is not None:
+            logits_XV = torch.cat((logits_XV, F.linear(hidden_XD, new_rows)), dim=-1)
         return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
     def hidden(

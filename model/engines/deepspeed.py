@@ -153,8 +153,9 @@ class DeepSpeedEngine:
 def _outside_of_modules(network: Network) -> list[Tensor]:
     """Parameters that are read where no module that owns them is called."""
     read = [network.embedding.weight]
-    if isinstance(network, GPT) and network.new_rows is not None:
-        read.append(network.new_rows)
+    if isinstance(network, GPT):
+        apart = (network.new_rows, network.new_head_rows, network.head_bias)
+        read += [parameter for parameter in apart if parameter is not None]
     if isinstance(network, BERT):
         read.append(network.masked_head_bias)
     return read

@@ -217,16 +217,51 @@ def test_new_rows_alone_need_new_rows(make_run, base: Path) -> None:
         TrainerRun.model_validate(made.model_dump() | {"train": alone})
 
 
-def test_a_vocabulary_cannot_be_extended_under_a_head_of_its_own(extend, base: Path, tmp_path: Path) -> None:
-    told = json.loads((base / "model.json").read_text())
-    told["config"]["tied_head"] = False
-    (tmp_path / "model.json").write_text(json.dumps(told))
-    (tmp_path / "model.safetensors").write_bytes(b"")
+@pytest.fixture
+def own_head(make_run, write_sequences, tmp_path: Path) -> Path:
+    """The folder of a model of 40 pieces whose head is a matrix of its own, with a bias for each piece."""
+    made = make_run("own head")
+    tokens = torch.randint(4, OLD, (10, 17), generator=torch.Generator().manual_seed(5)).numpy()
+    choices = {"vocab_size": OLD, "tied_head": False, "head_bias": True}
+    small = {
+        "sequences": (write_sequences(tmp_path / "small.arrow", tokens),),
+        "model": made.model.model_copy(update=choices),
+        "tokenizer_digest": "of the base",
+    }
+    return train(made.model_copy(update=small))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_new_rows_of_a_head_of_its_own_start_and_learn_as_the_embedding_s(
+    extend, own_head: Path, launch, engine: dict
+) -> None:
+    run = extend(**ALONE, batch_rows=8, micro_batch_rows=2, positions=8 * 10, **engine)
+    own = run.model.model_copy(update={"tied_head": False, "head_bias": True})
+    run = run.model_copy(update={"base": run.base.model_copy(update={"folder": own_head}), "model": own})
+    before = weights(own_head)
+    network = starting_network(run, resumes=False).network
+    torch.testing.assert_close(network.new_head_rows[0], before["head.weight"][[10, 20]].mean(dim=0))
+    torch.testing.assert_close(network.new_rows[0], before["embedding.weight"][[10, 20]].mean(dim=0))
+    code, _, err = finish(launch(run))
+    assert code == 0, err
+    after = weights(run.out / "result")
+    tables = ("embedding.weight", "head.weight")
+    for name, trained in before.items():
+        assert torch.equal(after[name][: len(trained)], trained), name
+    assert [len(after[name]) for name in (*tables, "head_bias")] == [OLD + NEW] * 3
+    assert not after["head_bias"][OLD:].any()
+    for name, started in zip(tables, (network.new_rows, network.new_head_rows), strict=True):
+        assert ((after[name][OLD:] - started.detach()).abs().max(dim=1).values > 1e-3).all()
+
+
+def test_new_rows_of_a_head_of_its_own_start_in_one_table_too(extend, own_head: Path) -> None:
     run = extend()
-    moved = run.base.model_copy(update={"folder": tmp_path})
-    own = run.model.model_copy(update={"tied_head": False})
-    with pytest.raises(InputError, match="how new rows of a head start is not provided for"):
-        starting_network(run.model_copy(update={"base": moved, "model": own}), resumes=False)
+    own = run.model.model_copy(update={"tied_head": False, "head_bias": True})
+    run = run.model_copy(update={"base": run.base.model_copy(update={"folder": own_head}), "model": own})
+    network, before = starting_network(run, resumes=False).network, weights(own_head)
+    assert network.new_head_rows is None
+    torch.testing.assert_close(network.head.weight[OLD + 1], before["head.weight"][[11, 21]].mean(dim=0))
+    assert torch.equal(network.head.weight[:OLD], before["head.weight"])
 
 
 def test_a_base_whose_bytes_changed_is_not_trained_on(extend, base: Path, tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""The trained model that a run starts from, one of ours or a published one: what it is, and its weights."""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from model.architecture import BERTConfig, GPTConfig, T5Config, read_network_config
+from model.config import StartingModel
+from model.errors import IntegrityError
+from model.published.folder import is_published, open_published, published_config, published_digest, read_published
+from model.weights import describe_model, description_digest, load_model
+
+
+def base_config(folder: Path) -> GPTConfig | BERTConfig | T5Config:
+    """The network in a folder; InputError where none can be read."""
+    if is_published(folder):
+        return published_config(folder)[1]
+    return read_network_config(describe_model(folder)["config"])
+
+
+def base_digest(folder: Path) -> str:
+    """What stands for its settings and weights, wherever it lies."""
+    return published_digest(folder) if is_published(folder) else description_digest(folder)
+
+
+def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
+    """Its weights by our names, and the digest that stands for them.
+
+    Raises InputError where they are not those of the network that the folder describes, IntegrityError where their
+    bytes have changed since the run was planned.
+    """
+    if not is_published(base.folder):
+        trained = load_model(base.folder, base.tokenizer_digest)
+        return trained.state_dict(), describe_model(base.folder)["weights_digest"]
+    digest = published_digest(base.folder)
+    if base.digest is not None and digest != base.digest:
+        raise IntegrityError(
+            f"the model in {base.folder} has the digest {digest}, and the run was to start from {base.digest}. Its"
+            f" bytes changed; nothing was computed from them. Run again, and the changed model counts as another."
+        )
+    return read_published(open_published(base.folder)), digest
