@@ -7,7 +7,8 @@ from torch import Tensor
 from model.architecture import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config import StartingModel
 from model.errors import IntegrityError
-from model.published.folder import is_published, open_published, published_config, published_digest, read_published
+from model.published.files import is_published, published_digest
+from model.published.folder import open_published, published_config, read_published
 from model.weights import describe_model, description_digest, load_model
 
 

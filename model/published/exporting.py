@@ -11,7 +11,7 @@ from torch import Tensor
 from model.architecture import BERTConfig, GPTConfig, T5Config
 from model.durable import sync_file, write_atomically
 from model.published.families import fitting_family, settings_of
-from model.published.folder import ONE_FILE, SETTINGS
+from model.published.files import ONE_FILE, SETTINGS
 from model.published.origin import give_back
 
 

@@ -1,32 +1,24 @@
-"""A published network as it lies on disk: `config.json` and safetensors, in one file or in several with an index.
+"""A published network: its settings, where its weights lie, whether they are all there, and what they are here."""
 
-Pickles are not read, since reading one runs code that it contains.
-"""
-
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import blake3
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.durable import digest_file
 from model.errors import InputError
 from model.networks import make_network
 from model.published.families import family_of
 from model.published.family import Family
+from model.published.files import SETTINGS, read_json, weight_files
 from model.published.origin import some, take_over
 from model.published.settings import Settings
 
-SETTINGS = "config.json"
-ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
 """Names in BERT's files that come from its first program."""
 
@@ -51,45 +43,10 @@ class PublishedNetwork:
     """By the names of the family's class."""
 
 
-def is_published(folder: Path) -> bool:
-    """Whether a folder is one of `transformers`' and none of ours."""
-    return (folder / SETTINGS).is_file() and not (folder / "model.json").is_file()
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights, sorted; InputError where there are none but pickles, or an index names more."""
-    if (folder / ONE_FILE).is_file():
-        return [folder / ONE_FILE]
-    if (folder / INDEX).is_file():
-        names = sorted(set(_json(folder / INDEX).get("weight_map", {}).values()))
-        absent = [name for name in names if not (folder / name).is_file()]
-        if absent or not names:
-            raise InputError(
-                f"{folder / INDEX} names {len(names)} files of weights, and {some(absent)} are not there. Copy the"
-                f" whole folder again."
-            )
-        return [folder / name for name in names]
-    pickle = next((path.name for pattern in PICKLES for path in sorted(folder.glob(pattern))), None)
-    if pickle is not None:
-        raise InputError(
-            f"{folder} holds its weights in a pickle ({pickle}), and reading one runs code that it contains. Take the"
-            f" safetensors that most publishers offer beside it, or write them where you trust the file:"
-            f" AutoModelForPreTraining.from_pretrained(FOLDER).save_pretrained(OTHER_FOLDER)."
-        )
-    raise InputError(f"{folder} has neither {ONE_FILE} nor {INDEX}: there are no weights in it")
-
-
-def published_digest(folder: Path) -> str:
-    """A digest that stands for settings and weights, whatever the files' dates and whereabouts."""
-    paths = [folder / SETTINGS, *weight_files(folder)]
-    told = "".join(f"{path.name} {digest_file(path)}\n" for path in paths)
-    return blake3.blake3(told.encode()).hexdigest(length=16)
-
-
 def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5Config]:
     """What a folder's `config.json` describes; InputError for what has no network here."""
     path = folder / SETTINGS
-    settings = Settings(_json(path), str(path))
+    settings = Settings(read_json(path), str(path))
     family = family_of(settings)
     return family, family.read(settings)
 
@@ -204,15 +161,3 @@ def _check_copy(published: PublishedNetwork, copy: str, original: str, expected:
             f"{published.folder}: {copy} should repeat {original}, and is another tensor. If the head has weights of"
             f" its own, {SETTINGS} must say tie_word_embeddings = false."
         )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} is no JSON that can be read ({error}). Take an untouched copy of the model."
-        ) from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} is JSON without settings in it. Take an untouched copy of the model.")
-    return values

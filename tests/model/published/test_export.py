@@ -15,7 +15,8 @@ from model.errors import InputError, RecipeError
 from model.networks import make_network
 from model.published.exporting import export_network
 from model.published.families import fitting_family, obstacles
-from model.published.folder import open_published, published_digest, read_published
+from model.published.files import published_digest
+from model.published.folder import open_published, read_published
 from model.published.neox import NEOX
 from model.published.opt import OPT, opt_origins
 from model.published.origin import give_back
