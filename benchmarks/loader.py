@@ -13,7 +13,7 @@ import time
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +23,14 @@ import torch
 from model.config import GPTConfig, TrainConfig, TrainerRun
 from model.data import SequenceReader
 from model.engines.native import NativeEngine
-from model.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoader
+from model.loader import CausalBatch, CausalLoader, MaskedLoader, PrefixLoader, SpanLoader
 from model.ranks import ALONE
-from model.row_format import Objective, RowFormat
+from model.row_format import RowFormat
 from model.schedule import Pace
 from model.schema import ORDER, sequences_schema
-from model.span_lengths import raw_length
+from model.span_lengths import Denoising, raw_length
 from model.transformer import GPT
+from model.word_borders import WordBorders
 
 PIECES = 4096
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
@@ -48,14 +49,29 @@ class Loader(Protocol):
         ...
 
 
-LOADERS: dict[str, tuple[Objective, int, Callable[[SequenceReader], Loader]]] = {
-    "causal_lm, 256": ("causal_lm", 257, CausalLoader),
-    "causal_lm, 1024": ("causal_lm", 1025, CausalLoader),
-    "masked_lm, 128": ("masked_lm", 128, lambda reader: MaskedLoader(reader, 1, 20)),
-    "masked_lm, 512": ("masked_lm", 512, lambda reader: MaskedLoader(reader, 1, 77)),
-    "span_corruption, 512": ("span_corruption", raw_length(512), lambda reader: SpanLoader(reader, 1)),
+WORDS = WordBorders(np.arange(PIECES) % 2 == 1, np.ones(PIECES, dtype=np.bool_)).packed()
+"""Every other id goes on with the word before it."""
+LOADERS: dict[str, tuple[dict[str, str], int, Callable[[SequenceReader], Loader]]] = {
+    "causal_lm, 256": ({"objective": "causal_lm"}, 257, CausalLoader),
+    "causal_lm, 1024": ({"objective": "causal_lm"}, 1025, CausalLoader),
+    "... behind a prefix": ({"objective": "causal_lm"}, 1025, lambda reader: PrefixLoader(reader, 1, PAD)),
+    "masked_lm, 128": ({"objective": "masked_lm"}, 128, lambda reader: MaskedLoader(reader, 1, 20)),
+    "masked_lm, 512": ({"objective": "masked_lm"}, 512, lambda reader: MaskedLoader(reader, 1, 77)),
+    "... in whole words": (
+        {"objective": "masked_lm", "word_borders": WORDS},
+        512,
+        lambda reader: MaskedLoader(reader, 1, 77),
+    ),
+    **{
+        f"{kind}, 512": (
+            {"objective": "span_corruption", "denoising": kind},
+            raw_length(512, kind=kind),
+            lambda reader: SpanLoader(reader, 1),
+        )
+        for kind in get_args(Denoising)
+    },
 }
-"""Name -> objective, tokens of a row, and the loader of its batches."""
+"""Name -> what the rows say of themselves, tokens of a row, and the loader of its batches."""
 
 
 def write(path: Path, table: pa.Table) -> Path:
@@ -64,7 +80,7 @@ def write(path: Path, table: pa.Table) -> Path:
     return path
 
 
-def write_rows(folder: Path, objective: Objective, length: int, rows: int) -> SequenceReader:
+def write_rows(folder: Path, said: dict[str, str], length: int, rows: int) -> SequenceReader:
     """Random rows of an objective, and an order that reads each of them twice."""
     random = np.random.default_rng(1)
     tokens = random.integers(5, PIECES - 100, (rows, length)).astype(np.uint16)
@@ -73,25 +89,27 @@ def write_rows(folder: Path, objective: Objective, length: int, rows: int) -> Se
         "source": pa.array(["text"] * rows).dictionary_encode(),
         "loss_start": pa.array([0] * rows, pa.int32()),
     }
-    if objective == "masked_lm":
+    if said["objective"] == "masked_lm":
         half = length // 2
         tokens[:, 0], tokens[:, [half - 1, length - 1]] = CLS, SEP
         columns |= {"second_start": pa.array([half] * rows, pa.int32()), "is_next": pa.array([True] * rows)}
     columns["tokens"] = pa.FixedSizeListArray.from_arrays(pa.array(tokens.ravel()), length)
-    row_format = RowFormat(
-        objective=objective,
-        tokenizer_digest="random",
-        vocab_size=PIECES,
-        eos=EOS,
-        pad=PAD,
-        cls=CLS,
-        sep=SEP,
-        mask=MASK,
-        sentinels=SENTINELS,
-        special=tuple(sorted((EOS, PAD, CLS, SEP, MASK, *SENTINELS))),
+    row_format = RowFormat.model_validate(
+        {
+            "tokenizer_digest": "random",
+            "vocab_size": PIECES,
+            "eos": EOS,
+            "pad": PAD,
+            "cls": CLS,
+            "sep": SEP,
+            "mask": MASK,
+            "sentinels": SENTINELS,
+            "special": tuple(sorted((EOS, PAD, CLS, SEP, MASK, *SENTINELS))),
+            **said,
+        }
     )
     schema = sequences_schema(length, PIECES, row_format)
-    sequences = write(folder / f"{objective}-{length}.arrow", pa.table(columns).select(schema.names).cast(schema))
+    sequences = write(folder / f"rows-{length}.arrow", pa.table(columns).select(schema.names).cast(schema))
     order = {"row": np.concatenate([random.permutation(rows)] * 2), "epoch": np.repeat([0, 1], rows).astype(np.int16)}
     return SequenceReader([sequences], write(folder / f"order-{rows}.arrow", pa.table(order).cast(ORDER)))
 
@@ -141,8 +159,8 @@ def main() -> None:
     print(f"{'demo model, training':24}{across:>14,.0f} tokens/s")
     print(f"{'... within documents':24}{within:>14,.0f} tokens/s   x {within / across:.2f}")
     with tempfile.TemporaryDirectory() as folder:
-        for name, (objective, length, make) in LOADERS.items():
-            reader = write_rows(Path(folder), objective, length, asked.rows)
+        for name, (said, length, make) in LOADERS.items():
+            reader = write_rows(Path(folder), said, length, asked.rows)
             loader = make(reader)
             began = time.perf_counter()
             loader.batch(0, 1)
