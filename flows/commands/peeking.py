@@ -25,8 +25,8 @@ def peek(
 
     sample: as read; clean: what edits changed, and what rules dropped; dedup: a duplicate beside its survivor;
     decontaminate: the cut in its context, with the item; vocab: text in pieces; chunk: a row, its documents, and what
-    the network reads and writes of it, hidden tokens red and what stands in their place green. Red
-    went, green came, cyan stands in both; in a pipe [-red-], {+green+} and <cyan>.
+    the network reads and writes of it, hidden tokens red and what stands in their place green. Red went,
+    green came, cyan stands in both; in a pipe [-red-], {+green+} and <cyan>.
     """
     with told_errors():
         from flows.lineage import open_run
