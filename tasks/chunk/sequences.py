@@ -1,5 +1,6 @@
 """SEQUENCES and SPANS as files of a fixed number of rows, so that their layout is a function of the data."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,7 @@ class SequenceWriter:
     ) -> None:
         self._workspace = workspace
         self._schema = sequences_schema(row_length, row_format.vocab_size, row_format)
-        self._dtype = token_dtype(row_format.vocab_size)
-        self._part_rows = max(1, part_bytes // (row_length * np.dtype(self._dtype).itemsize))
+        self._part_rows = max(1, part_bytes // (row_length * np.dtype(token_dtype(row_format.vocab_size)).itemsize))
         self._waiting: list[tuple[str, Packed]] = []
         self._waiting_rows = 0
         self._spans: list[pa.Table] = []
@@ -71,25 +71,27 @@ class SequenceWriter:
         self._spans = [spans.slice(mine)] if mine < spans.num_rows else []
         if self._workspace.finished(unit_name(index)) is None:
             with self._workspace.unit(unit_name(index)) as unit:
-                unit.write_table("sequences", self._table(first), name)
+                unit.write_table("sequences", sequences_table(self._schema, self._waiting, first), name)
                 unit.write_table("spans", spans.slice(0, mine), table_file_name("spans", unit_name(index)))
         self.names.append(name)
         self._waiting, self._waiting_rows = [], 0
 
-    def _table(self, first: int) -> pa.Table:
-        count = self._waiting_rows
-        flat = [packed.rows.reshape(-1).astype(self._dtype, copy=False) for _, packed in self._waiting]
-        values = pa.array(np.concatenate([np.zeros(0, self._dtype), *flat]))
-        sources = [source for source, packed in self._waiting for _ in range(len(packed.rows))]
-        columns = {
-            "row": np.arange(first, first + count, dtype=np.int64),
-            "source": pa.array(sources, pa.string()).dictionary_encode(),
-            "tokens": pa.FixedSizeListArray.from_arrays(values, type=self._schema.field("tokens").type),
-            "loss_start": np.zeros(count, dtype=np.int32),
-        }
-        if "second_start" in self._schema.names:
-            starts = [packed.second_start for _, packed in self._waiting if packed.second_start is not None]
-            labels = [packed.is_next for _, packed in self._waiting if packed.is_next is not None]
-            columns["second_start"] = np.concatenate([np.zeros(0, dtype=np.int32), *starts])
-            columns["is_next"] = pa.chunked_array(labels, pa.bool_())
-        return pa.table(columns, schema=self._schema)
+
+def sequences_table(schema: pa.Schema, packed: Sequence[tuple[str, Packed]], first: int) -> pa.Table:
+    """Rows of SEQUENCES, numbered from `first`, each beside its source."""
+    token = schema.field("tokens").type
+    dtype = token.value_type.to_pandas_dtype()
+    flat = [rows.rows.reshape(-1).astype(dtype, copy=False) for _, rows in packed]
+    sources = [source for source, rows in packed for _ in range(len(rows.rows))]
+    columns = {
+        "row": np.arange(first, first + len(sources), dtype=np.int64),
+        "source": pa.array(sources, pa.string()).dictionary_encode(),
+        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(np.concatenate([np.zeros(0, dtype), *flat])), type=token),
+        "loss_start": np.zeros(len(sources), dtype=np.int32),
+    }
+    if "second_start" in schema.names:
+        starts = [rows.second_start for _, rows in packed if rows.second_start is not None]
+        labels = [rows.is_next for _, rows in packed if rows.is_next is not None]
+        columns["second_start"] = np.concatenate([np.zeros(0, dtype=np.int32), *starts])
+        columns["is_next"] = pa.chunked_array(labels, pa.bool_())
+    return pa.table(columns, schema=schema)

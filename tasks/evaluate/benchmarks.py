@@ -14,9 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from model.generate import generate_tokens
-from model.scoring import choice_log_probabilities
-from model.transformer import GPT
+from tasks.evaluate.choices import Choices
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.prompts import ExamplePool, Item, Prompt, build_prompt, chosen_items
 from tasks.evaluate.score_rows import score_row
@@ -40,8 +38,8 @@ class Scored:
     item: Item
     log_probabilities: tuple[float, ...]
     prompt: Prompt
-    spelled: bool = False
-    """The likeliest tokens spell the answer; asked only of items without choices."""
+    spelled: bool | None = None
+    """Whether the likeliest tokens spell the answer; asked only of items without choices, and not of a BERT."""
 
     def right(self, normaliser: str) -> bool:
         """Whether the likeliest choice under the normaliser is the right one; the first of equals counts."""
@@ -80,7 +78,7 @@ def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
 
 
 def benchmark_scores(
-    network: GPT,
+    choices: Choices,
     tokenizer: Tokenizer,
     benchmark: str,
     items: Sequence[Item],
@@ -99,19 +97,30 @@ def benchmark_scores(
     for shots in config.shots:
         scored: list[Scored] = []
         for item in evaluated:
-            one = _score(network, tokenizer, item, pool.examples(item, shots), config.instruction, known)
+            one = _score(choices, tokenizer, item, pool.examples(item, shots), config.instruction, known)
             if one is not None:
                 scored.append(one)
             done += 1
             if done % TOLD_ITEMS == 0:
                 advance(done)
-        rows += _rows(benchmark, shots, scored, len(evaluated), len(items), states, config.primary)
+        rows += _rows(benchmark, shots, scored, len(evaluated), len(items), states, config.primary, choices)
     advance(done)
     return rows
 
 
+def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfig, why: str) -> list[dict[str, Any]]:
+    """A row without a value for every number of shots, where the network cannot be asked."""
+    evaluated = min(len(items), config.max_items)
+    metrics = {"exact" if item.free else "acc" for item in items}
+    return [
+        score_row(benchmark, metric, n=evaluated, value=None, shots=shots, note=why)
+        for shots in config.shots
+        for metric in sorted(metrics)
+    ]
+
+
 def _score(
-    network: GPT,
+    choices: Choices,
     tokenizer: Tokenizer,
     item: Item,
     examples: Sequence[Item],
@@ -125,27 +134,20 @@ def _score(
     encode = tokenizer.encode_following if item.context else tokenizer.encode
     continuations = [encode(text) for text in item.continuations]
     longest = max(map(len, continuations))
-    window = network.config.context
-    if longest > window or not all(continuations):
+    if longest > choices.longest or not all(continuations):
         return None
-    # The last token of a continuation is predicted, never read, so context + 1 tokens fit.
-    room = window + 1 - longest
-    prompt = build_prompt(item, examples, tokenizer, instruction=instruction, room=room)
+    room = choices.room(longest)
+    unread = 0 if choices.opens else 1
+    prompt = build_prompt(item, examples, tokenizer, instruction=instruction, room=room + unread)
     key = (item.item_id, prompt.ids)
     if key not in known:
         # Every choice sees the same context, whatever its own length: what does not fit is cut by the longest.
-        seen = prompt.ids[-room:]
-        values = choice_log_probabilities(network, seen, continuations)
-        known[key] = Scored(item, tuple(values), prompt, item.free and spells(network, seen, continuations[0]))
+        text = prompt.ids[unread:]
+        seen = text[max(0, len(text) - room) :]
+        values = choices.score(seen, continuations)
+        spelled = choices.spelled(seen, continuations[0]) if item.free and choices.spells else None
+        known[key] = Scored(item, tuple(values), prompt, spelled)
     return known[key]
-
-
-def spells(network: GPT, context: Sequence[int], answer: Sequence[int]) -> bool:
-    """Whether the likeliest token at every place after `context` is that of `answer`; most fail at the first."""
-    return all(
-        generate_tokens(network, context, max_new_tokens=length, temperature=0.0) == list(answer[:length])
-        for length in sorted({1, len(answer)})
-    )
 
 
 def _rows(
@@ -156,10 +158,12 @@ def _rows(
     available: int,
     states: dict[str, str],
     primary: str,
+    choices: Choices,
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     overall = Counter(states.get(one.item.item_id, "unmatchable") for one in scored)
-    shared = _shared_note(shots, scored, evaluated, available, overall)
+    how = [choices.note] if choices.note else []
+    shared = [*how, *_shared_note(shots, scored, evaluated, available, overall)]
     for free in (False, True):
         mine = [one for one in scored if one.item.free == free]
         if not mine:
@@ -169,7 +173,7 @@ def _rows(
             part = [one for one in mine if subset in ("all", states.get(one.item.item_id, "unmatchable"))]
             notes = [_chance_note(part), *shared] if not free else list(shared)
             if free:
-                rows += _free_rows(benchmark, shots, subset, part, notes)
+                rows += _free_rows(benchmark, shots, subset, part, notes, choices)
                 continue
             for metric, normaliser in _metrics(primary).items():
                 value, stderr = accuracy([one.right(normaliser) for one in part])
@@ -196,17 +200,18 @@ def accuracy(right: Sequence[bool]) -> tuple[float | None, float | None]:
 
 
 def _free_rows(
-    benchmark: str, shots: int, subset: str, part: Sequence[Scored], notes: list[str]
+    benchmark: str, shots: int, subset: str, part: Sequence[Scored], notes: list[str], choices: Choices
 ) -> list[dict[str, Any]]:
     size = sum(len(one.item.continuations[0].encode()) for one in part)
     bits = -sum(one.log_probabilities[0] for one in part) / math.log(2)
-    share, stderr = accuracy([one.spelled for one in part])
+    share, stderr = accuracy([one.spelled for one in part if one.spelled is not None])
     place = {"shots": shots, "subset": subset, "n": len(part)}
-    exact_note = "; ".join(["likeliest tokens spell the answer", *notes])
-    bits_note = "; ".join(["bits per byte of the given answer", *notes])
+    told = "likeliest tokens spell the answer" if choices.spells else "declined: a BERT writes no text"
+    exact_note = "; ".join([told, *notes])
+    bits_note = "; ".join([f"{'' if choices.spells else 'pseudo-'}bits per byte of the given answer", *notes])
     return [
         score_row(benchmark, "exact", value=share, stderr=stderr, note=exact_note, **place),
-        score_row(benchmark, "answer_bits_per_byte", value=bits / size if size else None, note=bits_note, **place),
+        score_row(benchmark, choices.bits_metric, value=bits / size if size else None, note=bits_note, **place),
     ]
 
 

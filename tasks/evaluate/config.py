@@ -20,6 +20,9 @@ class EvaluateConfig(StrictConfig):
     """Text before the examples of every prompt."""
     heldout_max_bytes: int = Field(default=200_000, ge=1)
     """Held-out text scored of each source, UTF-8 bytes."""
+    hidden_tokens: int = Field(default=2000, ge=1)
+    """Tokens of each source that are hidden one at a time for the pseudo-bits per byte of a BERT; of more, a random
+    choice by seed. Each costs a pass over the context."""
     ngram_tokens: int = Field(default=50_000_000, ge=1, le=10**9)
     """Training tokens that the 5-gram beside the network is counted on; of more, those that are read first. 50 million
     take half a minute and 2 GB."""
@@ -28,13 +31,14 @@ class EvaluateConfig(StrictConfig):
     bootstrap_rounds: int = Field(default=1000, ge=10, le=100_000)
     """Resamples of the held-out documents from which standard errors are estimated."""
     prompts: tuple[str, ...] = ()
-    """Beginnings that the model continues; by default the beginning of one held-out document of each source."""
+    """Beginnings that a GPT continues; by default the beginning of one held-out document of each source. BERT and T5
+    fill holes of these documents instead."""
     temperatures: tuple[float, ...] = (0.0, 0.8)
     """Each prompt is continued once at each temperature; 0 takes the likeliest token."""
     top_p: float = Field(default=0.95, gt=0, le=1)
     """Smallest set of likeliest tokens to draw from, by their probability together."""
     sample_tokens: int = Field(default=60, ge=1, le=4096)
-    """Tokens written after each prompt."""
+    """Tokens written after each prompt; tokens of each text whose holes are filled."""
     batch_tokens: int = Field(default=8192, ge=1)
     """Held-out tokens scored at once; part of the identity, since sums of other shapes end in other last bits."""
     threads: int = Field(default=2, ge=1, le=1024)

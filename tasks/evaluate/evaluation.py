@@ -1,21 +1,31 @@
-"""The evaluate stage from end to end: held-out text, the 5-gram on it, each benchmark, samples; one unit each."""
+"""The evaluate stage from end to end: held-out text, what the network was trained for, the 5-gram, each benchmark,
+samples; one unit of work each."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import torch
 
+from model.bert import BERT
+from model.networks import Network
+from model.row_format import RowFormat
 from model.transformer import GPT
-from model.weights import DESCRIPTION, WEIGHTS, load_gpt
+from model.weights import DESCRIPTION, WEIGHTS, load_model
 from tasks.artifact import Artifact, read_table
-from tasks.evaluate.benchmarks import benchmark_scores, items_of, leak_states
+from tasks.evaluate.benchmarks import benchmark_scores, declined_scores, items_of, leak_states
+from tasks.evaluate.choices import choices_of
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.heldout import heldout_scores, heldout_texts
+from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits
 from tasks.evaluate.ngram_baseline import ngram_scores
-from tasks.evaluate.samples import heldout_prompts, write_samples
+from tasks.evaluate.pairs import pair_scores
+from tasks.evaluate.pseudo import pseudo_scores
+from tasks.evaluate.samples import write_samples
+from tasks.evaluate.spans import span_scores
 from tasks.parts import unit_name
 from tasks.report import StageReport
 from tasks.schema import SCORES
@@ -24,7 +34,35 @@ from tasks.workspace import Workspace, table_file_name
 
 MOST_LOGITS = 1 << 25
 """Logits in memory at once, 128 MiB in float32."""
-NGRAM_UNIT, SAMPLES_UNIT = "5gram", "samples"
+NGRAM_UNIT, OBJECTIVE_UNIT, SAMPLES_UNIT = "5gram", "objective", "samples"
+HEADLINES = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
+"""Metrics of held-out text that a summary shows; the first has no name beside its task."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is evaluated, and on what it was trained."""
+
+    network: Network
+    tokenizer: Tokenizer
+    sequences: Artifact
+    description: dict[str, Any]
+    """Of the model: how it was trained."""
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The schema of the rows that training read."""
+        return read_table(self.sequences.files("sequences")[0]).schema
+
+    @property
+    def row_format(self) -> RowFormat | None:
+        """What these rows say of themselves."""
+        return RowFormat.of(self.rows)
+
+    @property
+    def code_lengths(self) -> Any:
+        """Bits of each token [vocabulary] by its frequency in training."""
+        return unigram_bits(self.sequences.table("unigram"), self.tokenizer.vocab_size)
 
 
 def evaluate_model(
@@ -40,17 +78,20 @@ def evaluate_model(
     Raises InputError when the model was trained with another tokenizer.
     """
     tokenizer = Tokenizer.open(vocab)
-    network = load_gpt(_checked_folder(model), tokenizer.digest)
+    folder = _checked_folder(model)
+    network = load_model(folder, tokenizer.digest)
+    trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
     texts = heldout_texts(decontaminated, config.heldout_max_bytes, config.seed)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
-        _heldout_unit(network, tokenizer, texts, sequences, config, batch_tokens, workspace)
-        _ngram_unit(tokenizer, texts, sequences, config, workspace)
-        _benchmark_units(network, tokenizer, decontaminated, config, workspace)
+        _score_unit(unit_name(0), workspace, lambda: _heldout(trained, texts, config, batch_tokens, workspace))
+        if not isinstance(network, GPT):
+            _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, texts, config, batch_tokens))
+        _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
+        _benchmark_units(trained, decontaminated, config, workspace)
         if workspace.finished(SAMPLES_UNIT) is None:
             with workspace.unit(SAMPLES_UNIT) as unit:
-                prompts = config.prompts or heldout_prompts(texts)
-                unit.write_table("samples", write_samples(network, tokenizer, prompts, config))
+                unit.write_table("samples", write_samples(network, tokenizer, trained.row_format, texts, config))
     report = StageReport()
     tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
     report.facts["headline"] = headline(pa.concat_tables(tables))
@@ -63,86 +104,89 @@ def _checked_folder(model: Artifact) -> Path:
     return model.file(WEIGHTS).parent
 
 
-def _heldout_unit(
-    network: GPT,
-    tokenizer: Tokenizer,
-    texts: dict[str, list[str]],
-    sequences: Artifact,
-    config: EvaluateConfig,
-    batch_tokens: int,
-    workspace: Workspace,
-) -> None:
-    if workspace.finished(unit_name(0)) is not None:
-        return
-    rows = heldout_scores(
-        network,
-        tokenizer,
+def _heldout(
+    trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig, batch_tokens: int, workspace: Workspace
+) -> list[dict[str, Any]]:
+    return heldout_scores(
+        trained.network if isinstance(trained.network, GPT) else None,
+        trained.tokenizer,
         texts,
-        sequences.table("unigram"),
+        trained.code_lengths,
         stride=config.stride,
         batch_tokens=batch_tokens,
         rounds=config.bootstrap_rounds,
         seed=config.seed,
         advance=lambda done: workspace.advance(done, len(texts), "sources"),
     )
-    _write_scores(rows, unit_name(0), workspace)
 
 
-def _ngram_unit(
-    tokenizer: Tokenizer,
-    texts: dict[str, list[str]],
-    sequences: Artifact,
-    config: EvaluateConfig,
-    workspace: Workspace,
-) -> None:
-    if workspace.finished(NGRAM_UNIT) is not None:
-        return
-    rows = ngram_scores(
-        tokenizer,
+def _of_objective(
+    trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig, batch_tokens: int
+) -> list[dict[str, Any]]:
+    """What a BERT or a T5 was trained for, on held-out text."""
+    row_format = trained.row_format
+    assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
+    drawn = {"batch_tokens": batch_tokens, "rounds": config.bootstrap_rounds, "seed": config.seed}
+    if not isinstance(trained.network, BERT):
+        assert not isinstance(trained.network, GPT), "a GPT is trained for text itself"
+        length = trained.rows.field("tokens").type.list_size
+        return span_scores(
+            trained.network, trained.tokenizer, texts, trained.code_lengths, row_format, row_length=length, **drawn
+        )
+    rows = pseudo_scores(trained.network, trained.tokenizer, texts, most_tokens=config.hidden_tokens, **drawn)
+    if not trained.sequences.rows("heldout_rows"):
+        return rows
+    return rows + pair_scores(
+        trained.network,
+        trained.sequences.table("heldout_rows"),
+        trained.sequences.table("heldout_spans"),
+        trained.code_lengths,
+        row_format,
+        masked_share=trained.description["train"]["masked_share"],
+        most_bytes=config.heldout_max_bytes,
+        **drawn,
+    )
+
+
+def _ngrams(trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
+    return ngram_scores(
+        trained.tokenizer,
         texts,
-        sequences,
+        trained.sequences,
         most_tokens=config.ngram_tokens,
         rounds=config.bootstrap_rounds,
         seed=config.seed,
     )
-    _write_scores(rows, NGRAM_UNIT, workspace)
 
 
-def _benchmark_units(
-    network: GPT,
-    tokenizer: Tokenizer,
-    decontaminated: Artifact,
-    config: EvaluateConfig,
-    workspace: Workspace,
-) -> None:
+def _benchmark_units(trained: Trained, decontaminated: Artifact, config: EvaluateConfig, workspace: Workspace) -> None:
     if not decontaminated.rows("items"):
         return
+    choices = choices_of(trained.network, trained.row_format)
     items, leaks = decontaminated.table("items"), decontaminated.table("leaks")
     benchmarks = sorted(set(items.column("benchmark").to_pylist()))
     for number, benchmark in enumerate(benchmarks, start=1):
-        if workspace.finished(unit_name(number)) is not None:
-            continue
         mine = items_of(items, benchmark)
         total = min(len(mine), config.max_items) * len(config.shots)
 
         def advance(done: int, total: int = total) -> None:
             workspace.advance(done, total, "items")
 
-        rows = benchmark_scores(
-            network,
-            tokenizer,
-            benchmark,
-            mine,
-            leak_states(leaks, benchmark),
-            config,
-            advance=advance,
-        )
-        _write_scores(rows, unit_name(number), workspace)
+        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> list[dict[str, Any]]:
+            if isinstance(choices, str):
+                return declined_scores(benchmark, mine, config, why=choices)
+            states = leak_states(leaks, benchmark)
+            return benchmark_scores(choices, trained.tokenizer, benchmark, mine, states, config, advance=advance)
+
+        _score_unit(unit_name(number), workspace, scores)
 
 
-def _write_scores(rows: list[dict[str, Any]], unit: str, workspace: Workspace) -> None:
+def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]]]) -> None:
+    """Write what `scores` gives as one unit, unless an earlier build has."""
+    if workspace.finished(unit) is not None:
+        return
+    table = pa.Table.from_pylist(scores(), schema=SCORES)
     with workspace.unit(unit) as writing:
-        table = pa.Table.from_pylist(rows, schema=SCORES)
         writing.write_table("scores", table, table_file_name("scores", unit))
 
 
@@ -158,11 +202,12 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def headline(scores: pa.Table) -> dict[str, float | None]:
-    """The few numbers that a summary shows: held-out bits per byte, and `acc` or `exact` on all items by benchmark."""
+    """The few numbers that a summary shows: those of held-out text, and `acc` or `exact` on all items by benchmark."""
     chosen: dict[str, float | None] = {}
     for row in scores.to_pylist():
-        if row["task"].startswith("heldout/") and row["metric"] == "bits_per_byte":
-            chosen[row["task"]] = row["value"]
+        if row["task"].startswith("heldout/") and row["metric"] in HEADLINES:
+            name = row["task"] if row["metric"] == HEADLINES[0] else f"{row['task']}/{row['metric']}"
+            chosen[name] = row["value"]
         elif row["metric"] in ("acc", "exact") and row["subset"] == "all":
             chosen[f"{row['task']}/{row['shots']}-shot"] = row["value"]
     return chosen

@@ -52,10 +52,10 @@ def _within(drawn: Sequence[tuple[float, bytes, int, str]], max_bytes: int) -> l
 
 
 def heldout_scores(
-    network: GPT,
+    network: GPT | None,
     tokenizer: Tokenizer,
     texts: dict[str, list[str]],
-    unigram: pa.Table,
+    code_lengths: np.ndarray,
     *,
     stride: int | None,
     batch_tokens: int,
@@ -65,18 +65,20 @@ def heldout_scores(
 ) -> list[dict[str, Any]]:
     """Rows of SCORES: the model, token frequencies of the training text, and xz, by source and as their plain mean.
 
+    Without a network that predicts next tokens, the other two alone. `code_lengths` [vocabulary] are `unigram_bits`,
     `advance` hears how many sources are done.
     """
-    code_lengths = unigram_bits(unigram, tokenizer.vocab_size)
     found = HeldoutRows()
     for done, (source, documents) in enumerate(texts.items(), start=1):
         sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
         ids = list(tokenizer.encode_batch(documents))
-        nats = text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens)
         draw = seed64(seed, "evaluate", "bootstrap", source)
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
-        measured = {
-            "bits_per_byte": ratio(np.array(nats) / math.log(2), sizes, rounds, draw),
+        measured: dict[str, Measured] = {}
+        if network is not None:
+            nats = text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens)
+            measured["bits_per_byte"] = ratio(np.array(nats) / math.log(2), sizes, rounds, draw)
+        measured |= {
             "unigram_bits_per_byte": ratio(np.array([code_lengths[row].sum() for row in ids]), sizes, rounds, draw),
             "xz_bits_per_byte": Measured(xz_bits_per_byte("".join(documents).encode()), None),
         }

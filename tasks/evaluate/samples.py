@@ -1,10 +1,27 @@
-"""Text that the model writes: each prompt continued at each temperature, the same for the same seed."""
+"""Text that the model writes, the same for the same seed: a GPT continues prompts, a BERT fills masks and a T5 writes
+what is missing of held-out text, beside what really stands there.
+"""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pyarrow as pa
+import torch
 
+from model.bert import BERT
+from model.denoising import Denoiser
+from model.encoder_decoder import Writing, stream_target
+from model.fill_masks import fill_masks
 from model.generate import generate_tokens
+from model.masked_scoring import FRAME_TOKENS, Frame
+from model.networks import Network
+from model.row_format import RowFormat
+from model.sampling import Sampling
+from model.t5 import T5
+from model.targets import NO_LOSS
 from model.transformer import GPT
 from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.pseudo import chosen_places
 from tasks.seed import seed64
 from tasks.tokenizer import Tokenizer
 
@@ -14,10 +31,15 @@ SAMPLES = pa.schema(
         pa.field("text", pa.string(), nullable=False),
         pa.field("temperature", pa.float64(), nullable=False),
         pa.field("seed", pa.uint64(), nullable=False),
+        pa.field("truth", pa.string()),
     ]
 )
-"""`text` is what follows the prompt, up to the end of text or `sample_tokens`."""
+"""`text` is what follows the prompt, up to the end of text or `sample_tokens`. Where the prompt has holes (`HOLE`), it
+is what the model puts there, and `truth` what stood there, both with `BETWEEN` between one hole and the next."""
 PROMPT_CHARS = 60
+HOLE, BETWEEN = "___", " | "
+HIDDEN_SHARE = 0.15
+"""Tokens of a BERT's sample that are hidden."""
 
 
 def heldout_prompts(texts: dict[str, list[str]]) -> tuple[str, ...]:
@@ -31,12 +53,36 @@ def heldout_prompts(texts: dict[str, list[str]]) -> tuple[str, ...]:
     return tuple(prompt for prompt in prompts if prompt)
 
 
-def write_samples(network: GPT, tokenizer: Tokenizer, prompts: tuple[str, ...], config: EvaluateConfig) -> pa.Table:
-    """SAMPLES: a row for every prompt and temperature."""
-    rows = []
+def write_samples(
+    network: Network,
+    tokenizer: Tokenizer,
+    row_format: RowFormat | None,
+    texts: dict[str, list[str]],
+    config: EvaluateConfig,
+) -> pa.Table:
+    """SAMPLES: a row for every prompt and temperature. `row_format` is that of the rows that training read."""
+    if isinstance(network, GPT):
+        rows = _continued(network, tokenizer, config.prompts or heldout_prompts(texts), config)
+    else:
+        assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
+        most = min(config.sample_tokens, network.config.context - FRAME_TOKENS)
+        beginnings = [ids[:most] for texts in texts.values() for ids in tokenizer.encode_batch(texts[:1])]
+        rows = []
+        for ids in (ids for ids in beginnings if len(ids) > 1):
+            if isinstance(network, BERT):
+                rows += _masks_filled(network, tokenizer, row_format, ids, config)
+            else:
+                rows += _targets_written(network, tokenizer, row_format, ids, config)
+    return pa.Table.from_pylist(rows, schema=SAMPLES)
+
+
+def _continued(
+    network: GPT, tokenizer: Tokenizer, prompts: Sequence[str], config: EvaluateConfig
+) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
     for prompt in prompts:
         for temperature in config.temperatures:
-            seed = seed64(config.seed, "evaluate", "sample", f"{temperature}/{prompt}") % 2**63
+            seed = _seed(config, temperature, prompt)
             ids = generate_tokens(
                 network,
                 [tokenizer.eos, *tokenizer.encode(prompt)],
@@ -48,4 +94,73 @@ def write_samples(network: GPT, tokenizer: Tokenizer, prompts: tuple[str, ...], 
             )
             text = tokenizer.decode_following(ids)
             rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed})
-    return pa.Table.from_pylist(rows, schema=SAMPLES)
+    return rows
+
+
+def _masks_filled(
+    network: BERT, tokenizer: Tokenizer, row_format: RowFormat, ids: np.ndarray, config: EvaluateConfig
+) -> list[dict[str, object]]:
+    """The beginning of a text with some of its tokens hidden, filled at each temperature."""
+    draw = seed64(config.seed, "evaluate", "hidden sample", tokenizer.decode(ids))
+    holes = chosen_places(len(ids), max(1, round(HIDDEN_SHARE * len(ids))), draw)
+    hidden = ids.copy()
+    hidden[holes] = row_format.mask
+    prompt = with_holes(tokenizer, hidden, {row_format.mask})
+    allowed_V = torch.ones(tokenizer.vocab_size, dtype=torch.bool)
+    allowed_V[list(row_format.special)] = False
+    row = Frame(row_format.cls, row_format.sep, row_format.mask).around(hidden.tolist())
+    truth = BETWEEN.join(tokenizer.decode_following([token]).strip() for token in ids[holes])
+    rows: list[dict[str, object]] = []
+    for temperature in config.temperatures:
+        seed = _seed(config, temperature, prompt)
+        sampling = Sampling(temperature, config.top_p, seed=seed)
+        filled = fill_masks(network, row, (holes + 1).tolist(), allowed_V.expand(len(holes), -1), sampling)
+        text = BETWEEN.join(tokenizer.decode_following([one.token]).strip() for one in filled)
+        rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
+    return rows
+
+
+def _targets_written(
+    network: T5, tokenizer: Tokenizer, row_format: RowFormat, ids: np.ndarray, config: EvaluateConfig
+) -> list[dict[str, object]]:
+    """The beginning of a text as training corrupts it, and what the decoder writes at each temperature."""
+    first = np.zeros(1, dtype=np.int64)
+    corrupted = Denoiser(row_format, config.seed, len(ids))(ids[None].astype(np.int64), first, first)
+    inputs = corrupted.inputs_BT[0, : corrupted.input_lengths_B[0]]
+    targets = corrupted.targets_BU[0][corrupted.targets_BU[0] != NO_LOSS]
+    holes = {*row_format.sentinels, row_format.mask}
+    prompt = with_holes(tokenizer, inputs, holes)
+    writing = Writing(row_format.pad, row_format.eos)
+    rows: list[dict[str, object]] = []
+    for temperature in config.temperatures:
+        seed = _seed(config, temperature, prompt)
+        sampling = Sampling(temperature, config.top_p, seed=seed)
+        written = list(stream_target(network, inputs.tolist(), writing, sampling, max_new_tokens=len(targets)))
+        text, truth = (fillings(tokenizer, of_row, holes) for of_row in (written, targets.tolist()))
+        rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
+    return rows
+
+
+def with_holes(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int]) -> str:
+    """The text of `ids`, with a hole in place of each id of `holes`."""
+    return f" {HOLE} ".join(_between(tokenizer, ids, holes)).strip()
+
+
+def fillings(tokenizer: Tokenizer, ids: Sequence[int], holes: set[int]) -> str:
+    """What stands behind each id of `holes` in what a decoder wrote; all of it where it has none."""
+    parts = _between(tokenizer, ids, holes)
+    return BETWEEN.join(parts[1:] if len(parts) > 1 and not parts[0] else parts)
+
+
+def _between(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int]) -> list[str]:
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if int(token) in holes:
+            parts.append([])
+        else:
+            parts[-1].append(int(token))
+    return [tokenizer.decode_following(part).strip() for part in parts]
+
+
+def _seed(config: EvaluateConfig, temperature: float, prompt: str) -> int:
+    return seed64(config.seed, "evaluate", "sample", f"{temperature}/{prompt}") % 2**63

@@ -23,33 +23,44 @@ class HeldoutConfig(StrictConfig):
     heldout: tuple[tuple[str, str], ...]
     items: tuple[dict[str, Any], ...]
     leaks: tuple[dict[str, Any], ...]
+    documents: tuple[tuple[str, str], ...]
+
+
+def table_of(documents: Sequence[tuple[str, str]], path: str) -> pa.Table:
+    """DOCUMENTS of (source, text)."""
+    rows = [
+        {
+            "doc_id": blake3.blake3(f"{path}/{number}/{text}".encode()).digest(length=16),
+            "piece": 0,
+            "source": source,
+            "text": text,
+            "text_digest": blake3.blake3(text.encode()).digest(length=16),
+            "origin": {"path": f"{path}.txt", "record": number, "byte": 0},
+        }
+        for number, (source, text) in enumerate(documents)
+    ]
+    return pa.Table.from_pylist(rows, schema=DOCUMENTS)
 
 
 @pytest.fixture
 def heldout_artifact(context: RunContext) -> MakeHeldout:
-    """Publishes (source, text) documents as HELDOUT, with ITEMS and LEAKS."""
+    """Publishes (source, text) documents as HELDOUT, with ITEMS and LEAKS, and others to train on."""
 
     def make(
         heldout: Sequence[tuple[str, str]],
         items: Sequence[dict[str, Any]] = (),
         leaks: Sequence[dict[str, Any]] = (),
+        documents: Sequence[tuple[str, str]] = (),
     ) -> Artifact:
-        config = HeldoutConfig(heldout=tuple(heldout), items=tuple(items), leaks=tuple(leaks))
+        config = HeldoutConfig(
+            heldout=tuple(heldout), items=tuple(items), leaks=tuple(leaks), documents=tuple(documents)
+        )
 
         def run(workspace: Workspace) -> StageReport:
-            documents = [
-                {
-                    "doc_id": blake3.blake3(f"{number}/{text}".encode()).digest(length=16),
-                    "piece": 0,
-                    "source": source,
-                    "text": text,
-                    "text_digest": blake3.blake3(text.encode()).digest(length=16),
-                    "origin": {"path": "held.txt", "record": number, "byte": 0},
-                }
-                for number, (source, text) in enumerate(heldout)
-            ]
             with workspace.unit("00000") as unit:
-                unit.write_table("heldout", pa.Table.from_pylist(documents, schema=DOCUMENTS), "heldout-00000.arrow")
+                unit.write_table("heldout", table_of(heldout, "held"), "heldout-00000.arrow")
+                if documents:
+                    unit.write_table("documents", table_of(documents, "read"), "part-00000.arrow")
                 unit.write_table("items", pa.Table.from_pylist(list(items), schema=ITEMS))
                 unit.write_table("leaks", pa.Table.from_pylist(list(leaks), schema=LEAKS))
             return StageReport()

@@ -9,7 +9,8 @@ import torch
 from model.config import GPTConfig
 from model.generate import generate_tokens
 from model.transformer import GPT
-from tasks.evaluate.benchmarks import accuracy, benchmark_scores, leak_states, spells
+from tasks.evaluate.benchmarks import accuracy, benchmark_scores, leak_states
+from tasks.evaluate.choices import CausalChoices
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.prompts import ExamplePool, Item, build_prompt, chosen_items, delimiter, normalised
 from tasks.schema import LEAKS
@@ -40,7 +41,7 @@ def item(number: int, context: str = "", choices: tuple[str, ...] = ("yes", "no"
 
 def scores(tokenizer, items, states=None, context=64, **settings):
     rows = benchmark_scores(
-        indifferent_network(tokenizer.vocab_size, context),
+        CausalChoices(indifferent_network(tokenizer.vocab_size, context)),
         tokenizer,
         "bench",
         items,
@@ -166,9 +167,10 @@ def test_an_answer_is_spelled_when_the_likeliest_tokens_are_its_own(tokenizer):
     network = GPT(GPTConfig(vocab_size=310, context=16, layers=1, heads=2, width=16)).initialise(3).eval()
     context = tokenizer.encode("the cat")
     likeliest = generate_tokens(network, context, max_new_tokens=4, temperature=0.0)
-    assert spells(network, context, likeliest)
-    assert not spells(network, context, [*likeliest[:3], (likeliest[3] + 1) % 310])
-    assert not spells(network, context, [(likeliest[0] + 1) % 310, *likeliest[1:]])
+    spells = CausalChoices(network).spelled
+    assert spells(context, likeliest)
+    assert not spells(context, [*likeliest[:3], (likeliest[3] + 1) % 310])
+    assert not spells(context, [(likeliest[0] + 1) % 310, *likeliest[1:]])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""Held-out text in pairs: all of it, in tables that training does not read, and only for pairs."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.chunk.config import ChunkConfig
+from tasks.chunk.stage import build_chunk
+from tasks.config import StrictConfig
+from tasks.report import StageReport
+from tasks.tokenizer import Tokenizer
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.stage import build_vocab
+from tasks.workspace import Workspace
+
+READ = [("prose", f"Note {number}. It is short. It is told to be read.") for number in range(80)]
+HELD = [
+    ("prose", "It was held out. It is short.\n"),
+    ("odd", "日本語の文章です。それだけです。"),
+    ("prose", "A. B. C. D."),
+]
+MASKED = ChunkConfig(objective="masked_lm", row_length=24, budget_tokens=2_000)
+
+
+@pytest.fixture
+def unseen(context: RunContext, make_documents: Callable[..., Artifact]) -> Artifact:
+    """Documents, and others that are held out, as decontaminate publishes them."""
+    read, held = make_documents([READ]), make_documents([HELD])
+
+    def run(workspace: Workspace) -> StageReport:
+        with workspace.unit("00000") as unit:
+            unit.write_table("documents", read.table("documents"), "part-00000.arrow")
+            unit.write_table("heldout", held.table("documents"), "heldout-00000.arrow")
+        return read.report
+
+    return build_artifact(context, Stage("decontaminate", ("tasks.ledger",), ()), StrictConfig(), {"read": read}, run)
+
+
+@pytest.fixture
+def vocab(context: RunContext, unseen: Artifact) -> Artifact:
+    names = ("[CLS]", "[SEP]", "[MASK]")
+    return build_vocab(context, unseen, VocabConfig(vocab_size=320, special_tokens=names, sentinels=4))
+
+
+def test_every_held_out_text_is_in_pairs_once_and_in_no_sequence(
+    context: RunContext, unseen: Artifact, vocab: Artifact
+):
+    chunk = build_chunk(context, unseen, vocab, MASKED)
+    tokenizer = Tokenizer.open(vocab)
+    rows = chunk.table("heldout_rows")
+    assert rows.schema == chunk.table("sequences").schema
+    assert rows.column("row").to_pylist() == list(range(rows.num_rows))
+    texts: dict[bytes, bytes] = {}
+    tokens = rows.column("tokens").to_pylist()
+    for span in sorted(chunk.table("heldout_spans").to_pylist(), key=lambda span: (span["doc_id"], span["start"])):
+        begin = span["tok_start"]
+        of_span = tokenizer.decode_bytes(tokens[span["row"]][begin : begin + span["tok_len"]])
+        texts[span["doc_id"]] = texts.get(span["doc_id"], b"") + of_span
+    assert sorted(texts.values()) == sorted(text.encode() for _, text in HELD)
+    assert set(rows.column("source").cast(pa.string()).to_pylist()) == {"prose", "odd"}
+    assert not set(chunk.table("spans").column("doc_id").to_pylist()) & set(texts)
+
+
+def test_rows_of_other_objectives_have_no_such_tables(context: RunContext, unseen: Artifact, vocab: Artifact):
+    for config in (
+        ChunkConfig(row_length=25, budget_tokens=2_000),
+        ChunkConfig(objective="span_corruption", input_length=20, budget_tokens=2_000),
+    ):
+        assert build_chunk(context, unseen, vocab, config).rows("heldout_rows") == 0
+
+
+def test_without_held_out_text_there_are_no_pairs_of_it(
+    context: RunContext, make_documents: Callable[..., Artifact], vocab: Artifact
+):
+    assert build_chunk(context, make_documents([READ]), vocab, MASKED).rows("heldout_rows") == 0
