@@ -1,5 +1,6 @@
 """Everything that decides a training run, as frozen models; `run.json` holds one `TrainerRun`."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -102,7 +103,27 @@ class ScheduleConfig(Strict):
         return self
 
 
-Dtype = Literal["float32", "bfloat16"]
+class LossScaleConfig(Strict):
+    """How the loss of `float16` is scaled, so that small gradients do not become zero; other types need none."""
+
+    start: float = Field(default=2.0**16, gt=0)
+    """Scale of the first step, a power of two."""
+    growth_steps: int = Field(default=1000, ge=1)
+    """Steps without overflow after which it doubles."""
+    floor: float = Field(default=2.0**-5, gt=0)
+    """Where it stops halving, and an overflow counts as a non-finite step (1/32: OPT-175B)."""
+
+    @model_validator(mode="after")
+    def _scales_change_no_digit(self) -> "LossScaleConfig":
+        for name in ("start", "floor"):
+            if math.frexp(getattr(self, name))[0] != 0.5:
+                raise ValueError(f"{name} {getattr(self, name):g} is no power of two, so that scaling would round")
+        if self.floor > self.start:
+            raise ValueError(f"floor {self.floor:g} is above start {self.start:g}")
+        return self
+
+
+Dtype = Literal["float32", "tf32", "bfloat16", "float16"]
 """Types in which matrices are multiplied."""
 NewRows = Literal["mean", "mean_noise", "random"]
 """How the rows of pieces start that a base model does not have."""
@@ -156,7 +177,17 @@ class TrainConfig(Strict):
     token, 10% as they are (Devlin et al. 2019)."""
     dtype: Dtype = "float32"
     """Type in which matrices are multiplied. `bfloat16` is several times faster where the processor has units for it,
-    and rounds to three digits; weights, norms, softmax, the residual stream and gradients stay float32."""
+    and rounds to three digits; weights, norms, softmax, the residual stream and gradients stay float32. `float16`
+    likewise, with a digit more and a smaller range, for devices without bfloat16. `tf32` rounds the factors of float32
+    products, on CUDA devices alone."""
+    loss_scale: LossScaleConfig = LossScaleConfig()
+    """`float16`: by how much the loss is multiplied before the backward pass."""
+    recompute: bool = False
+    """Whether blocks keep their input alone and compute what is within them again in the backward pass: a third more
+    arithmetic, and memory for one block's inner results instead of all. Changes no bit without `compile`."""
+    compile: bool = False
+    """Whether blocks are compiled (torch.compile, which needs a C++ compiler): a minute before the first step and less
+    time in each. Other last bits than without, the same at every run."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads of each rank's arithmetic; another number sums in another order and gives other last bits. Ranks
     times threads should not exceed the processor's cores."""
@@ -191,6 +222,20 @@ class TrainConfig(Strict):
                 "penalties l1 and l2 look at all weights outside the network's modules, where ZeRO stage 3 has none."
                 " Set zero_stage = 1 or 2, or engine = native, or use optimizer.weight_decay, which each rank applies"
                 " to its own part"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _blocks_can_be_compiled(self) -> "TrainConfig":
+        if self.compile and self.engine == "deepspeed" and self.zero_stage == 3:
+            raise ValueError(
+                "compile takes a block as one piece, and ZeRO stage 3 fetches weights between its parts. Set"
+                " zero_stage = 1 or 2, or compile = false"
+            )
+        if self.compile and self.tensor_parallel > 1:
+            raise ValueError(
+                f"compile takes a block as one piece, and the ranks of tensor_parallel {self.tensor_parallel} talk to"
+                f" each other within blocks. Set compile = false, or pipeline_parallel instead of tensor_parallel"
             )
         return self
 

@@ -32,8 +32,11 @@ class Engine(Protocol):
     optimizer_shards: int
     """Ranks that hold a part of the optimizer's state of their own: 1 where all hold the same, else all of them."""
 
-    def step(self, batch: Any, pace: Pace) -> StepResult:
-        """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share."""
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
+        """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share.
+
+        `loss_scale` is what the loss is multiplied by in the backward pass, and gradients divided by after it.
+        """
         ...
 
     def weights(self) -> dict[str, Tensor]:

@@ -27,6 +27,7 @@ from model.engines import make_engine
 from model.errors import Infra, Numerics
 from model.journal import Journal
 from model.link import Link
+from model.loss_scale import LossScale
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
@@ -84,7 +85,9 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     for damage in damaged:
         journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
         link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
-    _loop(run, data, engine, ranks, journal, link, step, checkpoint.state["nonfinite"] if checkpoint else 0, expected)
+    scale = LossScale(run.train, checkpoint.state["loss_scale"] if checkpoint else None)
+    nonfinite = checkpoint.state["nonfinite"] if checkpoint else 0
+    _loop(run, data, engine, ranks, journal, link, step, nonfinite, scale, expected)
     _write_result(result, run, engine, ranks, journal)
     link.tell("done", steps=len(journal.rows["steps"]), folder=str(result))
 
@@ -119,6 +122,7 @@ def _loop(
     link: Link,
     step: int,
     nonfinite: int,
+    scale: LossScale,
     expected: dict[str, Any],
 ) -> None:
     objective = objective_of(run)
@@ -135,8 +139,10 @@ def _loop(
             batch = batch.shortened(run.model.context // pace.row_pieces)
         if run.model.dropout:
             seed_dropout(run.train.seed, step, ranks.rank)
-        done = engine.step(batch, pace)
-        nonfinite = 0 if done.applied else nonfinite + 1
+        used_scale = scale.value
+        done = engine.step(batch, pace, used_scale)
+        overflow = scale.adapt(done)
+        nonfinite = 0 if done.applied else nonfinite + (not overflow)
         tokens = end * row_tokens
         read = {"pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
         journal.add("steps", step=step, attempt=0, **read, applied=done.applied)
@@ -148,11 +154,14 @@ def _loop(
             grad_norm=done.grad_norm,
             lr=pace.lr,
             max_norm=pace.max_norm,
-            scale=1.0,
+            scale=used_scale,
             thermometers=done.thermometers,
             **_by_term(objective.terms, done),
         )
-        if not done.applied:
+        if overflow:
+            journal.event(step, "overflow", "Numerics", range(begin, end), scale=used_scale)
+            link.tell("event", event="overflow", step=step, scale=used_scale, next_scale=scale.value)
+        elif not done.applied:
             journal.event(step, "skipped_step", "Numerics", range(begin, end), loss=str(done.loss))
             link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
         wall = time.monotonic() - began
@@ -174,7 +183,7 @@ def _loop(
         stopping = ranks.any(link.stop_requested) and step < steps
         if step % run.train.checkpoint_steps == 0 or stopping:
             checkpoints = run.out / CHECKPOINTS
-            record = {**expected, "nonfinite": nonfinite}
+            record = {**expected, "nonfinite": nonfinite, "loss_scale": scale.state}
             save_checkpoint(checkpoints, step, engine, ranks, journal, record, run.train.keep_checkpoints)
             link.tell("checkpoint", step=step)
         if stopping:

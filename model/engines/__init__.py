@@ -1,6 +1,8 @@
 """The engines behind `model.engine.Engine`: plain PyTorch, and DeepSpeed's ZeRO."""
 
 import importlib.util
+import os
+import shutil
 from typing import TYPE_CHECKING
 
 from model.config import TrainConfig, TrainerRun
@@ -13,18 +15,29 @@ if TYPE_CHECKING:
 
 
 def check_engine(config: TrainConfig) -> None:
-    """Raises RecipeError where the engine that the recipe asks for is not installed; loads nothing."""
+    """Raises RecipeError where the engine or the compiler that the recipe asks for is not installed; loads nothing."""
     if config.engine == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
         raise RecipeError(
             "train.engine is deepspeed, and DeepSpeed is not installed. Install it with `pip install"
             " bessemer[deepspeed]`, or leave the key out: the native engine trains the same model, with every rank"
             " holding all of it."
         )
+    compiler = os.environ.get("CXX", "g++")
+    if config.compile and shutil.which(compiler) is None:
+        raise RecipeError(
+            f"train.compile is on, and there is no C++ compiler `{compiler}`. Install g++, name another in the"
+            f" environment variable CXX, or leave the key out: the same blocks are then computed without it."
+        )
 
 
 def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
     """The engine that the run asks for, around a network whose weights are the same on every rank."""
+    from model.block_forward import wrap_blocks
+    from model.precision import prepare_products
+
     check_engine(run.train)
+    prepare_products(run.train.dtype, network.embedding.weight.device)
+    wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     if run.train.engine == "deepspeed":
         from model.engines.deepspeed import DeepSpeedEngine
 

@@ -93,8 +93,12 @@ class DeepSpeedEngine:
             for parameter in _outside_of_modules(network):
                 deepspeed.zero.register_external_parameter(objective, parameter)
 
-    def step(self, batch: Any, pace: Pace) -> StepResult:
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
         """As the native engine's, with ZeRO's exchanges."""
+        self._zero.clip_grad = pace.max_norm
+        if loss_scale != self._zero.loss_scale:
+            # DeepSpeed's own rule ends the run where a scale cannot fall further.
+            self._zero.override_loss_scale(loss_scale)
         share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows * pace.row_pieces)
         totals = Totals()
         last = len(share.micro_batches) - 1
@@ -114,7 +118,6 @@ class DeepSpeedEngine:
         losses, accuracies, heat = totals.over_all_ranks(self._ranks, share.counted)
         for group in self._zero.param_groups:
             group["lr"] = pace.lr
-        self._zero.clip_grad = pace.max_norm
         self._engine.step()
         grad_norm = self._engine.get_global_grad_norm()
         assert grad_norm is not None, "ZeRO 1 to 3 compute the norm unless told otherwise"

@@ -40,12 +40,16 @@ class NativeEngine:
         self.optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices
 
-    def step(self, batch: Any, pace: Pace) -> StepResult:
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
         share = share_of(self._readers, batch, self._objective, self._config.micro_batch_rows * pace.row_pieces)
-        losses, accuracies, heat = self._pass_through(share).over_all_ranks(self._ranks, share.counted)
+        losses, accuracies, heat = self._pass_through(share, loss_scale).over_all_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()
+        if loss_scale != 1.0:
+            for parameter in self.network.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.div_(loss_scale)
         if self._config.optimizer.l1 or self._config.optimizer.l2:
             add_penalty(self._matrices, self._config.optimizer)
         grad_norm = self._gradient_norm()
@@ -59,13 +63,13 @@ class NativeEngine:
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, heat, applied)
 
-    def _pass_through(self, share: RankBatch) -> Totals:
+    def _pass_through(self, share: RankBatch, loss_scale: float) -> Totals:
         """Forward and backward passes of all micro-batches; their gradients add up."""
         totals = Totals()
         for micro_batch in share.micro_batches:
             with computing_in(self._config.dtype, self.network.embedding.weight.device):
                 sums = self._objective.sums(self.network, micro_batch)
-            minimised(sums, share.counted).backward()
+            minimised(sums, share.counted, loss_scale).backward()
             totals.add(sums)
         return totals
 

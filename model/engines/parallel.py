@@ -45,7 +45,7 @@ class ParallelEngine(NativeEngine):
         """Number, among all processes, of the rank of our copy with our part of the matrices in another stage."""
         return world_rank(self._config, stage, self._layout.data.rank, self._layout.tensor.rank)
 
-    def _pass_through(self, share: RankBatch) -> Totals:
+    def _pass_through(self, share: RankBatch, loss_scale: float) -> Totals:
         totals = Totals()
 
         def loss(number: int, hidden: Tensor, heat: dict[int, Tensor]) -> Tensor:
@@ -53,7 +53,7 @@ class ParallelEngine(NativeEngine):
             sums = self._objective.sums_behind(self.network, hidden, before_head, share.micro_batches[number])
             # Ranks that cut the same matrices have the same loss, which counts once.
             totals.add(sums if self._layout.tensor.is_first else self._nothing(sums.thermometers))
-            return minimised(sums, share.counted)
+            return minimised(sums, share.counted, loss_scale)
 
         def without_loss(heat: dict[int, Tensor]) -> None:
             totals.add(self._nothing(torch.stack(filled(heat, self._thermometers))))

@@ -36,7 +36,7 @@ class Totals:
         return losses, accuracies, ranks.max_(self._heat.cpu()).tolist()
 
 
-def minimised(sums: Sums, counted: tuple[int, ...]) -> Tensor:
-    """What a micro-batch adds to the loss of the whole batch, f32[], differentiable."""
+def minimised(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:
+    """What a micro-batch adds to the loss of the whole batch times its scale, f32[], differentiable."""
     terms = [nats / count for nats, count in zip(sums.nats, counted, strict=True)]
-    return torch.stack(terms).sum()
+    return torch.stack(terms).sum() * loss_scale

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.errors import RecipeError
 from model.networks import make_network
-from model.precision import computing_in
+from model.precision import computing_in, prepare_products
 from model.random_batch import random_batch
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 2, "heads": 2, "width": 32}
@@ -69,3 +70,20 @@ def test_gradients_of_pieces_add_up_in_float32() -> None:
     _, once = gradients(CONFIGS[0], "bfloat16")
     _, often = gradients(CONFIGS[0], "bfloat16", pieces=100)
     torch.testing.assert_close(often / 100, once, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=["gpt", "gpt with options", "bert", "t5"])
+def test_float16_has_eight_times_the_digits_of_bfloat16(config: NetworkConfig) -> None:
+    _, gradient = gradients(config, "float32")
+    errors = {}
+    for dtype in ("bfloat16", "float16"):
+        _, rounded = gradients(config, dtype)
+        errors[dtype] = float((rounded - gradient).norm() / gradient.norm())
+    assert 0 < errors["float16"] < errors["bfloat16"] / 4
+
+
+def test_products_of_tf32_are_refused_where_there_are_none() -> None:
+    with pytest.raises(RecipeError, match="training runs on a device of type cpu"):
+        prepare_products("tf32", CPU)
+    prepare_products("float32", CPU)
+    assert torch.get_float32_matmul_precision() == "highest"
