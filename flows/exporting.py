@@ -59,12 +59,15 @@ def special_ids(tokenizer: "Tokenizer", *, with_decoder: bool) -> dict[str, int]
 
 
 def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> None:
-    from tasks.tokenizer import Tokenizer
+    from tasks.tokenizer import MODEL_FILE, Tokenizer
     from tasks.vocab.fast import fast_tokenizer
 
-    # Vocabularies of the other kinds are such files themselves.
-    content = fast_tokenizer(tokenizer.model) if tokenizer.kind == Tokenizer.kind else tokenizer.model
-    (folder / VOCABULARY).write_bytes(content)
+    if tokenizer.kind == Tokenizer.kind:
+        (folder / MODEL_FILE).write_bytes(tokenizer.model)
+        (folder / VOCABULARY).write_bytes(fast_tokenizer(tokenizer.model))
+    else:
+        # Vocabularies of the other kinds are such files themselves.
+        (folder / VOCABULARY).write_bytes(tokenizer.model)
     names = {number: name for name, number in tokenizer.special_names.items()}
     roles = ("unk", "bos", "eos", "pad", "cls", "sep", "mask")
     tokens = {f"{role}_token": names[getattr(tokenizer, role)] for role in roles if getattr(tokenizer, role) in names}

@@ -9,11 +9,13 @@ from pydantic import ValidationError
 from model.architecture import read_network_config
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
+from model.published.files import SETTINGS, is_published, published_digest, weight_files
 from model.same_shape import MAY_DIFFER, check_same_shape
 from tasks.artifact import Artifact
 from tasks.digests import InputDigests
 from tasks.tokenizer import BASE, DESCRIPTION_FILE, Tokenizer
 from tasks.train.config import TrainStageConfig
+from tasks.train.published_base import check_published_base, network_in, published_start
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 """Files of a trained model, as the trainer writes them."""
@@ -22,7 +24,8 @@ ADDED_PIECES = "added_pieces"
 
 
 def base_model_digest(root: Path, folder: Path | None) -> dict[str, str]:
-    """`base_model` -> digest of the model's description, which names that of its weights; nothing without a folder.
+    """`base_model` -> digest of the model's description, which names that of its weights, or of all files of a
+    published one; nothing without a folder.
 
     The trainer holds the weights against it before it computes anything from them.
     """
@@ -30,7 +33,8 @@ def base_model_digest(root: Path, folder: Path | None) -> dict[str, str]:
         return {}
     _check_stands(folder)
     digests = InputDigests(root / "inputs.json")
-    digest = digests.digest(folder / DESCRIPTION)
+    published = is_published(folder)
+    digest = published_digest(folder, digests.digest) if published else digests.digest(folder / DESCRIPTION)
     digests.save()
     return {"base_model": digest}
 
@@ -39,22 +43,37 @@ def settings_of_base(folder: Path) -> dict[str, Any]:
     """What the network in a folder is, but for what may differ in a run that goes on from it; nothing where no
     description can be read."""
     try:
-        found = read_network_config(_description(folder)["config"])
+        found = network_in(folder) if is_published(folder) else read_network_config(_description(folder)["config"])
     except (OSError, InputError, KeyError, TypeError, ValidationError):
         return {}
     return {name: getattr(found, name) for name in type(found).model_fields if name not in MAY_DIFFER}
 
 
-def check_base_model(config: TrainStageConfig, pieces: int | None) -> None:
+def check_base_model(config: TrainStageConfig, pieces: int | None, base: Path | None = None) -> None:
     """Raise InputError where there is no model in `config.base_model`, RecipeError where it is not `config.model`, or
-    where new rows alone shall learn and a vocabulary of `pieces` gives it none; None is one that grows from no other.
+    where new rows alone shall learn and a vocabulary of `pieces` gives it none; None is one that grows from no other,
+    and `base` the file from which it grows.
 
-    Weights are not opened, and whether it is the vocabulary of the model is not asked.
+    Weights are not read. Whether it is the vocabulary of the model is asked of a published one alone.
     """
     folder = config.base_model
     if folder is None:
         return
     _check_stands(folder)
+    if is_published(folder):
+        rows = check_published_base(folder, config.model, base, pieces)
+    else:
+        rows = _check_trained_here(folder, config)
+    if config.trainable == "new_rows" and (pieces is None or pieces <= rows):
+        told = "is trained anew" if pieces is None else f"has {pieces}"
+        raise RecipeError(
+            f"train.trainable = new_rows, and there are none: the model in {folder} has {rows} rows, and this run's"
+            f" vocabulary {told}. Name the model's vocabulary in vocab.base and add rows with vocab.extend, or leave"
+            f" train.trainable out."
+        )
+
+
+def _check_trained_here(folder: Path, config: TrainStageConfig) -> int:
     description = _description(folder)
     try:
         found = read_network_config(description["config"])
@@ -64,22 +83,20 @@ def check_base_model(config: TrainStageConfig, pieces: int | None) -> None:
             f" further ({str(error).splitlines()[0]}). Take an untouched copy of a model that was trained here."
         ) from error
     check_same_shape(folder, found, config.model)
-    if config.trainable == "new_rows" and (pieces is None or pieces <= found.vocab_size):
-        told = "is trained anew" if pieces is None else f"has {pieces}"
-        raise RecipeError(
-            f"train.trainable = new_rows, and there are none: the model in {folder} has {found.vocab_size} rows, and"
-            f" this run's vocabulary {told}. Name the model's vocabulary in vocab.base and add rows with vocab.extend,"
-            f" or leave train.trainable out."
-        )
+    return found.vocab_size
 
 
 def _check_stands(folder: Path) -> None:
+    if is_published(folder):
+        weight_files(folder)
+        return
     missing = next((name for name in (DESCRIPTION, WEIGHTS) if not (folder / name).is_file()), None)
     if missing is not None:
         found = f"has no {missing}" if folder.is_dir() else "is no folder"
         raise InputError(
             f"train.base_model: {folder} {found}. Set it to the folder of a trained model, which holds {DESCRIPTION}"
-            f" and {WEIGHTS}: the train artifact of a run, or a copy of these two files."
+            f" and {WEIGHTS}: the train artifact of a run, or a copy of these two files; or to that of a published one,"
+            f" with {SETTINGS}."
         )
 
 
@@ -90,10 +107,13 @@ def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -
     """
     if folder is None:
         return None
+    origin = json.loads(vocab.file(DESCRIPTION_FILE).read_text()).get(BASE)
+    tables = vocab.files(ADDED_PIECES)
+    if is_published(folder):
+        return published_start(folder, tokenizer.vocab_size, origin, tables[0] if tables else None)
     trained_with = _description(folder).get("tokenizer_digest")
     if trained_with == tokenizer.digest:
         return StartingModel(folder=folder.resolve(), tokenizer_digest=tokenizer.digest)
-    origin = json.loads(vocab.file(DESCRIPTION_FILE).read_text()).get(BASE)
     if trained_with is None or origin is None or origin["digest"] != trained_with:
         grown = f"grown from {origin['digest']}" if origin else "grown from no other"
         raise InputError(
@@ -101,7 +121,6 @@ def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -
             f" {tokenizer.digest}, {grown}; the same ids mean other text. Set vocab.base to the vocabulary that the"
             f" model was trained with, and run again from vocab."
         )
-    tables = vocab.files(ADDED_PIECES)
     if not tables:
         raise InputError(
             f"train.base_model: this run's vocabulary was grown from that of the model in {folder}, and does not say"

@@ -18,8 +18,9 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     """The network; its `vocab_size` is taken from the vocabulary when left out."""
     base_model: Annotated[Path | None, RUNTIME] = None
     """Folder of a trained model to start from: the train artifact of an earlier run, or a copy of its `model.json` and
-    `model.safetensors`. Its vocabulary must be this run's, or the one that `vocab.base` extends; `train.model` must be
-    as it was trained. Its content, not its place, is part of the identity."""
+    `model.safetensors`, or a published GPT-2, OPT, LLaMA, GPT-NeoX, BERT or T5 (`config.json` and safetensors). Its
+    vocabulary must be this run's, or the one that `vocab.base` extends; what `train.model` leaves out is as it was
+    trained. Its content, not its place, is part of the identity."""
     checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
     """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result."""
     keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
