@@ -63,9 +63,10 @@ def tally(stages: Iterable[Mapping[str, Any]]) -> str:
 
 def rows_told(found: Mapping[str, Any]) -> str:
     """What chunk's rows are: `causal_lm in 12,300 rows of 257 tokens, best_fit, 0.12% padding`."""
+    how = found.get("denoising", "whole words" if found.get("whole_words") else "")
     told = (
-        f"{found['objective']} in {found['rows']:,} rows of {found['row_length']:,} tokens, {found['packing']},"
-        f" {found['padding_share']:.2%} padding"
+        f"{found['objective']}{f' ({how})' if how else ''} in {found['rows']:,} rows of {found['row_length']:,} tokens,"
+        f" {found['packing']}, {found['padding_share']:.2%} padding"
     )
     labels = found.get("labels", {})
     if not labels:

@@ -172,6 +172,8 @@ def _facts(
         "order": {"reads": sum(source.reads for source in planned), "tokens": read, "asked_tokens": mixture.budget},
         "rows": {
             "objective": config.objective,
+            **({"denoising": config.denoising} if config.objective == "span_corruption" else {}),
+            **({"whole_words": True} if config.whole_words else {}),
             "packing": "pairs" if config.objective == "masked_lm" else config.packing,
             "row_length": config.row_length,
             "rows": rows,

@@ -142,7 +142,7 @@ def test_rows_of_other_objectives_are_as_long_as_each_wants(context, documents, 
     assert tokens_of(chunk).shape[1] == config.row_length == raw
     told = RowFormat.of(chunk.table("sequences").schema)
     assert told is not None
-    assert told.denoising == kind
+    assert told.denoising == chunk.report.facts["rows"]["denoising"] == kind
 
 
 def test_masks_of_t5_need_one_sentinel_and_shuffled_text_none(context, documents):
