@@ -18,7 +18,15 @@ from flows.recipe import MIXTURE_KEYS
 from flows.survey.folder import ROOT_GROUP, FolderSurvey, SourceFound
 from flows.survey.sizes import BYTES_PER_TOKEN, EPOCHS, TOKENS_PER_PARAMETER, Sizes, choose_sizes
 from flows.wording import compact, size
-from model.config import ClipConfig, GPTConfig, OptimizerConfig, ScheduleConfig
+from model.config import (
+    BatchWarmupConfig,
+    ClipConfig,
+    GPTConfig,
+    LengthWarmupConfig,
+    LossScaleConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
@@ -47,6 +55,9 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("train.model", GPTConfig),
     ("train.optimizer", OptimizerConfig),
     ("train.clip", ClipConfig),
+    ("train.loss_scale", LossScaleConfig),
+    ("train.batch_warmup", BatchWarmupConfig),
+    ("train.length_warmup", LengthWarmupConfig),
     ("train.schedule", ScheduleConfig),
     ("evaluate", EvaluateConfig),
 )
@@ -74,6 +85,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("vocab", "base"): '"{recipe}/spiece.model", instead of vocab_size',
     ("train", "base_model"): '"{recipe}/model"',
     ("train", "max_seconds"): "3600.0",
+    ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
     ("evaluate", "stride"): "64",
 }

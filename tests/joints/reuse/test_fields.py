@@ -39,7 +39,6 @@ OTHERS: dict[str, list[Any]] = {
 """Values that must name something that exists, which no type can tell."""
 ONE_VALUE = {
     "chunk.input_length": "it belongs to span_corruption, where row_length, which counts, follows from it",
-    "train.dtype": "`float32` is the only type of arithmetic",
     "train.model.init": "`t_fixup` goes with `norm = none` and without warm-up, which count",
 }
 """Fields that can have no other value yet, or none while all else stays."""
