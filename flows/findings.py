@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.base_model import base_model
 from flows.conservation import DOCUMENT_STAGES, conservation
+from flows.measures import measured
 from flows.remarks import remarks
 from flows.road import STAGES
 from model.errors import InputError, IntegrityError
@@ -20,7 +21,13 @@ from tasks.report import SourceCounts, StageReport
 
 HELDOUT = "heldout/"
 SKIPPED, UNDER_WAY, TO_COME = "skipped", "under way", "to come"
-BASELINES = ("unigram", "xz")
+LEFT_TO_RIGHT = {
+    "bits_per_byte": "model",
+    "5gram_bits_per_byte": "5gram",
+    "unigram_bits_per_byte": "unigram",
+    "xz_bits_per_byte": "xz",
+}
+"""Metrics of held-out text that may be laid beside each other: all of the text, each token from what precedes it."""
 
 
 def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
@@ -48,7 +55,7 @@ def _standing(path: Path) -> Artifact | None:
 
 
 FINDINGS = "findings.json"
-FROM_TABLES = ("bits_per_byte", "scores", "conservation")
+FROM_TABLES = ("bits_per_byte", "measures", "scores", "conservation")
 """Findings that take reading tables, not manifests alone."""
 
 
@@ -57,7 +64,7 @@ def gather(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[
 
     `known` are findings of an earlier run with the same artifacts: with them no table is read, only manifests.
     """
-    earlier = {name: known[name] for name in FROM_TABLES} if known else {}
+    earlier = {name: known[name] for name in FROM_TABLES if name in known} if known else {}
     return {name: earlier[name] if name in earlier else find() for name, find in finders(record).items()}
 
 
@@ -86,6 +93,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
         "base_model": lambda: base_model(record, artifacts),
         "bits_per_byte": lambda: bits_per_byte(artifacts),
+        "measures": lambda: measured(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
         "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
@@ -229,22 +237,29 @@ def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
 
 
 def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """By held-out source, `all` last: bits per UTF-8 byte of the model, of the token unigram and of xz."""
+    """By held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz.
+
+    A model that does not predict each next token has none; `measures` has what it is measured by.
+    """
     by_source: dict[str, dict[str, Any]] = {}
-    for row in _score_rows(artifacts):
-        if row["task"].startswith(HELDOUT) and row["metric"].endswith("bits_per_byte"):
-            source = row["task"].removeprefix(HELDOUT)
-            line = by_source.setdefault(source, {"source": source})
-            who = row["metric"].removesuffix("bits_per_byte").rstrip("_") or "model"
-            line[who] = row["value"]
-            if who == "model":
-                line.update(n=row["n"], stderr=row["stderr"], note=row["note"])
+    for row in _heldout_rows(artifacts):
+        who = LEFT_TO_RIGHT.get(row["metric"])
+        if who is None:
+            continue
+        line = by_source.setdefault(row["task"].removeprefix(HELDOUT), {"source": row["task"].removeprefix(HELDOUT)})
+        line[who] = row["value"]
+        if who == "model" or "n" not in line:
+            line.update(n=row["n"], stderr=row["stderr"], note=row["note"])
     return sorted(by_source.values(), key=lambda line: (line["source"] == "all", line["source"]))
 
 
 def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     """All other rows of SCORES, in the order of the artifact."""
     return [row for row in _score_rows(artifacts) if not row["task"].startswith(HELDOUT)]
+
+
+def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    return [row for row in _score_rows(artifacts) if row["task"].startswith(HELDOUT)]
 
 
 def _score_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

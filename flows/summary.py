@@ -14,6 +14,7 @@ from flows import terminal
 from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import SKIPPED, TO_COME, UNDER_WAY, gather, gone_artifacts, known_findings
+from flows.measures import whole_told
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
 from flows.wording import compact, duration, language_word, shots_word
@@ -39,7 +40,18 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
-    tell = (_passed_over, _removed, _recall, _leaks, _vocabulary, _nothing_measured, _base_model, _loss, _times)
+    tell = (
+        _passed_over,
+        _removed,
+        _recall,
+        _leaks,
+        _vocabulary,
+        _nothing_measured,
+        _base_model,
+        _loss,
+        _measures,
+        _times,
+    )
     for line in filter(None, (told(findings) for told in tell)):
         console.print(_hanging(line))
     for remark in findings["remarks"]:
@@ -93,7 +105,7 @@ def _sources(findings: dict[str, Any]) -> Table | None:
     bits = {line["source"]: line for line in findings["bits_per_byte"] if line.get("model") is not None}
     if not mixed:
         return None
-    held_out = ("bits/B", "unigram", "xz", "gain") if bits else ()
+    held_out = ("bits/B", "5-gram", "unigram", "xz", "gain") if bits else ()
     table = _table("mixture and held-out text", "source", "planned", "realised", "tokens", "epochs (plan)", *held_out)
     for source in [*mixed, *(source for source in bits if source not in mixed)]:
         cells = ["", "", "", ""]
@@ -110,7 +122,7 @@ def _sources(findings: dict[str, Any]) -> Table | None:
 
 
 def _bits(line: dict[str, Any]) -> list[str]:
-    values = [f"{line[who]:.3f}" if line.get(who) is not None else "-" for who in ("model", "unigram", "xz")]
+    values = [f"{line[who]:.3f}" if line.get(who) is not None else "-" for who in ("model", "5gram", "unigram", "xz")]
     return [*values, f"{1 - line['model'] / line['unigram']:.0%}" if line.get("unigram") else "-"]
 
 
@@ -136,7 +148,7 @@ def _scores(findings: dict[str, Any]) -> Table | None:
 def _nothing_measured(findings: dict[str, Any]) -> str:
     """Why an evaluation has no numbers, where it has none."""
     evaluated = any(line["stage"] == "evaluate" and "result" in line for line in findings["road"])
-    if not evaluated or findings["bits_per_byte"] or findings["scores"]:
+    if not evaluated or findings["bits_per_byte"] or findings["measures"] or findings["scores"]:
         return ""
     return (
         "[bold]scores[/]        none: too few documents to hold any out (a fifth of a source at most), and no benchmark"
@@ -220,6 +232,12 @@ def _loss(findings: dict[str, Any]) -> str:
         f"[bold]loss[/]          {training['first_loss']:.3f} -> {training['last_loss']:.3f} nats a token in"
         f" {training['steps']:,} steps, {compact(training['tokens'])} tokens{speed}"
     )
+
+
+def _measures(findings: dict[str, Any]) -> str:
+    """What a BERT or a T5 is measured by, as means of the sources."""
+    told = whole_told(findings["measures"])
+    return f"[bold]held out[/]      {told}" if told else ""
 
 
 def _times(findings: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from flows.dashboard.markdown import code, picture, table
 from flows.dashboard.pictures import Bar, bars
 from flows.dashboard.stages import bits_picture, scores_picture
 from flows.findings import gather, known_findings
+from flows.measures import whole_told
 from flows.wording import compact, duration, tally
 from tasks.outcome import with_short_digests
 
@@ -39,11 +40,13 @@ def run_markdown(record: dict[str, Any]) -> str:
     )
     funnel = _funnel(findings["funnel"])
     bits, accuracy = bits_picture(findings["bits_per_byte"]), scores_picture(findings["scores"])
+    measures = whole_told(findings["measures"])
     parts = [
         f"**{record['recipe_name']}**, run {code(record['run_id'])}: {tally(record['stages'])}",
         stages,
         picture(funnel, "documents from reading to packing") if funnel else "",
         picture(bits, "bits per byte against baselines") if bits else "",
+        f"Held-out text, mean of the sources: {measures}" if measures else "",
         picture(accuracy, "scores with their 95% intervals") if accuracy else "",
         conservation_line(findings["conservation"]),
         f"Page of the run, on the machine that ran it: {code(record['page'])}" if record.get("page") else "",

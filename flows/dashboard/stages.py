@@ -142,11 +142,17 @@ def _evaluate(artifact: Artifact) -> list[tuple[str, str]]:
 
 
 def bits_picture(lines: Sequence[dict[str, Any]]) -> str:
-    """Bits per byte by held-out source beside the baselines; empty where nothing was held out."""
-    roles = (("model", "main", "this model"), ("unigram", "calm", "token unigram"), ("xz", "pale", "xz"))
+    """Bits per byte by held-out source beside the baselines; empty for a model without."""
+    roles = (
+        ("model", "main", "this model"),
+        ("5gram", "lost", "5-gram"),
+        ("unigram", "calm", "token unigram"),
+        ("xz", "pale", "xz"),
+    )
     rows = [
         Bar(line["source"] if who == "model" else who, ((line[who], role),), f"{line[who]:.3f}")
         for line in lines
+        if line.get("model") is not None
         for who, role, _ in roles
         if line.get(who) is not None
     ]

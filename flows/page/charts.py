@@ -6,52 +6,12 @@ Colours are left to the page, which knows whether it is dark: a trace names a ro
 import re
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from flows.wording import shots_word
 
-MOST_POINTS = 1500
 MEAN = "all (mean)"
 """How the row of SCORES over all held-out sources is shown: it is their plain mean, whatever their sizes."""
 APART = 0.12
 """Distance between the subsets of one number of shots, as a share of the distance between numbers of shots."""
-
-
-def training_figure(metrics: pa.Table) -> dict[str, Any]:
-    """Loss (nats per token), gradient norm and learning rate over tokens read, in three panels with one x axis."""
-    kept = _thin(metrics.num_rows)
-    tokens = metrics.column("tokens").to_numpy()[kept]
-    panels = [("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate")]
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": tokens.tolist(),
-            "y": _plain(metrics.column(name).to_numpy()[kept]),
-            "yaxis": axis,
-            "name": title,
-            "meta": {"role": f"series{number}"},
-            "hovertemplate": f"{title} %{{y:.4g}} at %{{x:.3s}} tokens<extra></extra>",
-        }
-        for number, (name, axis, title) in enumerate(panels)
-    ]
-    layout = {
-        "height": 460,
-        "showlegend": False,
-        "hovermode": "x",
-        "xaxis": {"title": {"text": "tokens read"}, "anchor": "y3", "tickformat": "~s", "nticks": 6},
-        "yaxis": {"title": {"text": "loss, nats"}, "domain": [0.5, 1.0]},
-        "yaxis2": {"title": {"text": "grad norm"}, "domain": [0.25, 0.44], "nticks": 4},
-        "yaxis3": {
-            "title": {"text": "lr"},
-            "domain": [0.0, 0.19],
-            "nticks": 4,
-            "tickformat": ".1~e",
-            "rangemode": "tozero",
-        },
-    }
-    return {"data": data, "layout": layout}
 
 
 def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
@@ -62,6 +22,7 @@ def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
     for role, who, title in (
         ("muted1", "xz", "xz"),
         ("muted0", "unigram", "token unigram"),
+        ("series1", "5gram", "5-gram"),
         ("accent", "model", "this model"),
     ):
         values = [line.get(who) for line in ordered]
@@ -78,7 +39,7 @@ def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
                 }
             )
     layout = {
-        "height": 110 + 62 * len(names),
+        "height": 110 + 76 * len(names),
         "barmode": "group",
         "bargap": 0.28,
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
@@ -200,13 +161,3 @@ def chance_of(rows: list[dict[str, Any]]) -> float | None:
     """The share that guessing reaches, where the notes of the scores state it (`chance 0.250`)."""
     stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
     return next((float(match[1]) for match in stated if match), None)
-
-
-def _thin(count: int) -> np.ndarray:
-    """At most MOST_POINTS indices of `count`, evenly spread, the last one among them."""
-    return np.unique(np.linspace(0, max(0, count - 1), min(count, MOST_POINTS)).round().astype(np.int64))
-
-
-def _plain(values: np.ndarray) -> list[float | None]:
-    """JSON has no infinities: a step without a finite value is a gap in the line."""
-    return [float(value) if np.isfinite(value) else None for value in values]

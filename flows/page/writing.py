@@ -15,8 +15,10 @@ import jinja2
 from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
-from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure, training_figure
+from flows.measures import MEASURES, OF_METRIC, line_told
+from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure
 from flows.page.examples import leaked_passages, rejected, removals
+from flows.page.training_chart import training_figure
 from flows.record import RECORD
 from flows.wording import clock, compact, duration, language_word, rows_told, shots_word, size
 from model.durable import write_atomically
@@ -27,6 +29,7 @@ PAGE = "page.html"
 MOST_RULES = 40
 MOST_SAMPLES = 12
 MAIN_METRIC = "acc"
+HEADLINE_MEASURES = ("masked_accuracy", "next_accuracy", "target_nats_per_token", "target_bits_per_byte")
 HERE = importlib.resources.files("flows.page")
 
 log = logging.getLogger(__name__)
@@ -106,6 +109,7 @@ def _view(
         ],
         "rejected": attempt("rejected records", lambda: rejected(artifacts), {}),
         "passages": attempt("leaks", lambda: leaked_passages(artifacts), {}),
+        "measures": attempt("measures", lambda: _measures(findings["measures"]), {}),
         "tables": tables,
         "samples": attempt("samples", lambda: _samples(artifacts), []),
         "conservation": attempt("conservation", lambda: conservation_line(findings["conservation"]), ""),
@@ -126,6 +130,15 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
         found.append(
             {"value": f"{whole['model']:.3f}", "name": "bits per byte, held out, mean of the sources", "note": below}
         )
+    found += [
+        {
+            "value": OF_METRIC[line["metric"]].told(line["value"]),
+            "name": f"{OF_METRIC[line['metric']].words}, held out, mean of the sources",
+            "note": line_told(line).partition(" ")[2].strip("()"),
+        }
+        for line in findings["measures"]
+        if line["source"] == "all" and line["value"] is not None and line["metric"] in HEADLINE_MEASURES
+    ]
     training = findings["training"]
     if training.get("last_loss") is not None:
         note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"
@@ -142,6 +155,18 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
         took = duration(record["finished"] - record["started"])
         found.append({"value": took, "name": "from start to end", "note": ""})
     return found
+
+
+def _measures(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a BERT or a T5 is measured by: `names` of those that there are, `lines` a source with a cell for each."""
+    present = [measure for measure in MEASURES if any(line["metric"] == measure.metric for line in lines)]
+    by_source: dict[str, dict[str, str]] = {}
+    for line in lines:
+        by_source.setdefault(line["source"], {})[line["metric"]] = line_told(line)
+    notes = list(dict.fromkeys(f"{line['source']}: {line['note']}" for line in lines if line["source"] != "all"))
+    ordered = sorted(by_source.items(), key=lambda item: (item[0] == "all", item[0]))
+    rows = [{"source": source, "cells": [cells.get(m.metric, "-") for m in present]} for source, cells in ordered]
+    return {"names": [measure.words for measure in present], "lines": rows, "notes": notes}
 
 
 def _training(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:

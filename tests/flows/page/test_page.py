@@ -14,8 +14,9 @@ from rich.console import Console
 from flows.base_model import base_model_told
 from flows.findings import gather
 from flows.page import write_page
-from flows.page.charts import chance_of, training_figure
+from flows.page.charts import chance_of
 from flows.page.examples import removals
+from flows.page.training_chart import training_figure
 from flows.page.writing import inline_script
 from flows.summary import print_summary
 from model.schema import METRICS

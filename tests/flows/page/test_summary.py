@@ -25,9 +25,9 @@ def test_one_screen_tells_the_run(made_run: Any):
     text = " ".join(" ".join(lines).split())
     for told in (
         "web 20 20 14 10 8 8 1 40%",
-        "books 50.00% 50.00% 480 0.67 (0.67) 2.000 4.000 3.000 50%",
+        "books 50.00% 50.00% 480 0.67 (0.67) 2.000 2.500 4.000 3.000 50%",
         "web 50.00% 50.00% 160 2.00 (2.25)",
-        "all 2.250 4.250 3.250 47%",
+        "all 2.250 2.750 4.250 3.250 47%",
         "all: the plain mean of the sources, whatever their sizes",
         "cloze zero-shot - 50% ± 20% (2)",
         "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of planted, by similarity: 0.5-0.6 3/25",

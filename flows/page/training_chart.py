@@ -1,0 +1,73 @@
+"""The curves of a training run as a plain Plotly figure, painted as those of `charts`."""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+MOST_POINTS = 1500
+PANELS = (("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate"))
+"""Column of METRICS, axis, title; the n-th panel has the n-th colour."""
+TERMS = (
+    ("masked_loss", "y", "hidden tokens", "series1"),
+    ("next_loss", "y", "sentence pairs", "series2"),
+    ("masked_accuracy", "y4", "hidden tokens told", "series1"),
+    ("next_accuracy", "y4", "pairs told", "series2"),
+)
+"""Of a BERT, whose loss is a sum of two: column, axis, title, colour."""
+DOMAINS = {"y": (0.5, 1.0), "y2": (0.25, 0.44), "y3": (0.0, 0.19)}
+DOMAINS_WITH_TERMS = {"y": (0.62, 1.0), "y4": (0.4, 0.57), "y2": (0.2, 0.35), "y3": (0.0, 0.15)}
+
+
+def training_figure(metrics: pa.Table) -> dict[str, Any]:
+    """Loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
+
+    Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly.
+    """
+    kept = thin(metrics.num_rows)
+    tokens = metrics.column("tokens").to_numpy()[kept].tolist()
+    traces = [(*panel, f"series{number}") for number, panel in enumerate(PANELS)]
+    has_terms = "masked_loss" in metrics.column_names and metrics.column("masked_loss").null_count < metrics.num_rows
+    traces += TERMS if has_terms else ()
+    data = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": tokens,
+            "y": plain(metrics.column(name).to_numpy()[kept]),
+            "yaxis": axis,
+            "name": title,
+            "meta": {"role": role},
+            "hovertemplate": f"{title} %{{y:{'.1%' if axis == 'y4' else '.4g'}}} at %{{x:.3s}} tokens<extra></extra>",
+        }
+        for name, axis, title, role in traces
+    ]
+    domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
+    layout = {
+        "height": 580 if has_terms else 460,
+        "showlegend": False,
+        "hovermode": "x",
+        "xaxis": {"title": {"text": "tokens read"}, "anchor": "y3", "tickformat": "~s", "nticks": 6},
+        "yaxis": {"title": {"text": "loss, nats"}, "domain": [*domains["y"]]},
+        "yaxis2": {"title": {"text": "grad norm"}, "domain": [*domains["y2"]], "nticks": 4},
+        "yaxis3": {
+            "title": {"text": "lr"},
+            "domain": [*domains["y3"]],
+            "nticks": 4,
+            "tickformat": ".1~e",
+            "rangemode": "tozero",
+        },
+    }
+    if has_terms:
+        layout["yaxis4"] = {"title": {"text": "told"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
+    return {"data": data, "layout": layout}
+
+
+def thin(count: int) -> np.ndarray:
+    """At most MOST_POINTS indices of `count`, evenly spread, the last one among them."""
+    return np.unique(np.linspace(0, max(0, count - 1), min(count, MOST_POINTS)).round().astype(np.int64))
+
+
+def plain(values: np.ndarray) -> list[float | None]:
+    """JSON has no infinities: a step without a finite value is a gap in the line."""
+    return [float(value) if np.isfinite(value) else None for value in values]

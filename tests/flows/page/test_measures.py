@@ -1,0 +1,119 @@
+"""BERT and T5 on page, screen and summary: each figure under its own name, none under that of another measure."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from flows.dashboard.run import run_markdown
+from flows.dashboard.stages import bits_picture
+from flows.findings import gather
+from flows.measures import line_told, measured, whole_told
+from flows.page.training_chart import training_figure
+from flows.page.writing import headlines, write_page
+from model.schema import METRICS
+from tasks.schema import SCORES
+from tasks.workspace import Unit
+
+BERT = {
+    "pseudo_bits_per_byte": 1.5,
+    "masked_nats_per_token": 4.0,
+    "unigram_masked_nats_per_token": 6.0,
+    "masked_accuracy": 0.25,
+    "frequent_token_accuracy": 0.05,
+    "next_accuracy": 0.6,
+    "majority_next_accuracy": 0.52,
+    "5gram_bits_per_byte": 2.0,
+    "unigram_bits_per_byte": 4.0,
+    "xz_bits_per_byte": 3.0,
+}
+
+
+def score_rows(values: dict[str, float], sources: tuple[str, ...] = ("web", "all")) -> list[dict[str, Any]]:
+    place = {"shots": 0, "subset": "all", "n": 3, "stderr": 0.01, "note": "12 hidden tokens in 4 pairs"}
+    return [
+        {"task": f"heldout/{source}", "metric": metric, "value": value, **place}
+        for source in sources
+        for metric, value in values.items()
+    ]
+
+
+@pytest.fixture
+def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def write(unit: Unit) -> None:
+        unit.write_table("scores", pa.Table.from_pylist(score_rows(BERT), schema=SCORES))
+        samples = [
+            {"prompt": "The ___ sat", "text": "dog", "temperature": 0.0, "seed": 1, "truth": "cat <i>"},
+        ]
+        unit.write_table("samples", pa.Table.from_pylist(samples))
+
+    monkeypatch.setitem(make.__globals__["WRITERS"], "evaluate", write)
+    return make(tmp_path)
+
+
+def test_measures_stand_beside_what_a_guess_reaches():
+    lines = measured(score_rows(BERT))
+    assert [(line["metric"], line["source"]) for line in lines] == [
+        (metric, source)
+        for metric in ("pseudo_bits_per_byte", "masked_nats_per_token", "masked_accuracy", "next_accuracy")
+        for source in ("web", "all")
+    ]
+    assert [line_told(line) for line in lines if line["source"] == "web"] == [
+        "1.500",
+        "4.000 (by frequency 6.000)",
+        "25.0% (the most frequent one 5.0%)",
+        "60.0% (the more frequent answer 52.0%)",
+    ]
+    assert line_told({**lines[0], "value": None}) == "-"
+    assert whole_told(lines).startswith(
+        "pseudo-bits per byte 1.500, nats per hidden token 4.000 (by frequency 6.000), "
+    )
+    assert measured(score_rows({"bits_per_byte": 1.0})) == []
+
+
+def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: Any):
+    record = json.loads((bert_run.folder / "run.json").read_text())
+    found = gather(record)
+    assert [(line["source"], line.get("model"), line["5gram"]) for line in found["bits_per_byte"]] == [
+        ("web", None, 2.0),
+        ("all", None, 2.0),
+    ]
+    names = [line["name"] for line in headlines(record, found)]
+    assert "hidden tokens told rightly, held out, mean of the sources" in names
+    assert not any(name.startswith("bits per byte") for name in names)
+    page = write_page(bert_run.folder, bert_run.root).read_text()
+    assert "Error: " not in page
+    for told in ("25.0% (the most frequent one 5.0%)", "pseudo-bits per byte", "in truth: cat &lt;i&gt;", "5-gram"):
+        assert told in page
+    assert 'id="figure-bits"' not in page
+
+
+def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
+    record = json.loads((bert_run.folder / "run.json").read_text())
+    told = run_markdown(record)
+    assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in told
+    assert bits_picture(gather(record)["bits_per_byte"]) == ""
+
+
+def metrics(**terms: float | None) -> pa.Table:
+    row = {"tokens": 4, "loss": 5.0, "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": [], **terms}
+    return pa.Table.from_pylist([{"step": step, **row} for step in range(3)], schema=METRICS)
+
+
+def test_the_terms_of_a_loss_are_curves_where_there_are_some():
+    plain = training_figure(metrics())
+    assert [trace["name"] for trace in plain["data"]] == ["loss", "gradient norm", "learning rate"]
+    figure = training_figure(metrics(masked_loss=4.4, masked_accuracy=0.2, next_loss=0.6, next_accuracy=0.7))
+    curves = {trace["name"]: (trace["yaxis"], trace["y"][0]) for trace in figure["data"][3:]}
+    assert curves == {
+        "hidden tokens": ("y", 4.4),
+        "sentence pairs": ("y", 0.6),
+        "hidden tokens told": ("y4", 0.2),
+        "pairs told": ("y4", 0.7),
+    }
+    panels = sorted(axis["domain"] for name, axis in figure["layout"].items() if name.startswith("yaxis"))
+    assert all(below[1] < above[0] for below, above in pairwise(panels))
