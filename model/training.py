@@ -17,7 +17,7 @@ import torch
 from model.agreement import check_rows
 from model.base_weights import base_digest
 from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
-from model.config import TrainerRun
+from model.config import TrainConfig, TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
 from model.dropout import seed_dropout
@@ -94,15 +94,21 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
 
 def _expected(run: TrainerRun) -> dict[str, Any]:
     """What a checkpoint must agree with. What is part of the config too is told in words here."""
-    zero = f", ZeRO stage {run.train.zero_stage}" if run.train.engine == "deepspeed" else ""
     return {
-        "engine": f"{run.train.engine}{zero}",
+        "engine": _engine_in_words(run.train),
         "ranks": run.train.ranks,
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(_deciding(run).encode()),
         "order": digest_file(run.order),
         "base": None if run.base is None else base_digest(run.base.folder),
     }
+
+
+def _engine_in_words(train: TrainConfig) -> str:
+    shared = [f", ZeRO stage {train.zero_stage}"] if train.engine == "deepspeed" else []
+    layout = {"tensor_parallel": train.tensor_parallel, "pipeline_parallel": train.pipeline_parallel}
+    shared += [f", {name} {size}" for name, size in layout.items() if size > 1]
+    return train.engine + "".join(shared)
 
 
 def _deciding(run: TrainerRun) -> str:

@@ -4,6 +4,8 @@ It differs in how micro-batches pass through, in which gradients are added up wh
 again; the step itself, its norm, clipping and policy for non-finite numbers, is the native engine's.
 """
 
+from functools import partial
+
 import torch
 import torch.distributed
 from torch import Tensor, nn
@@ -19,6 +21,7 @@ from model.parallel.flow import Flow
 from model.parallel.layout import lay_out, world_rank
 from model.parallel.stages import drop_other_weights, filled, holders, make_stage
 from model.parallel.tensor import cut_network
+from model.precision import computing_in
 from model.ranks import Ranks
 
 
@@ -36,7 +39,8 @@ class ParallelEngine(NativeEngine):
         super().__init__(run, network, ranks)
         self._readers = self._layout.data
         self.optimizer_shards = ranks.size
-        self._flow = Flow(make_stage(network, stage, stages), self._layout.pipeline, self._rank_of_stage)
+        computing = partial(computing_in, run.train.dtype, torch.device("cpu"))
+        self._flow = Flow(make_stage(network, stage, stages), self._layout.pipeline, self._rank_of_stage, computing)
         names = thermometer_names(run.model)
         self._thermometers = len(names)
         self._thermometers_of_head = len([name for name in names if name.endswith("logits")])

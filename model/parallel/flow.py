@@ -1,7 +1,7 @@
 """Micro-batches on their way through the stages of a pipeline: activations forward, their gradients back."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -21,9 +21,7 @@ Loss = Callable[[int, Tensor, Heat], Tensor]
 class Flow:
     """One stage's part. Sending does not wait, so that no order of turns can lock two stages; receiving does."""
 
-    def __init__(
-        self, stage: Stage, ranks: Ranks, rank_of_stage: Callable[[int], int], forward: Forward = nullcontext
-    ) -> None:
+    def __init__(self, stage: Stage, ranks: Ranks, rank_of_stage: Callable[[int], int], forward: Forward) -> None:
         """`ranks` have one stage each; `rank_of_stage` gives their numbers among all processes. Forward passes are made
         within `forward()`."""
         self._stage = stage
