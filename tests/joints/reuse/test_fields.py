@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 import tasks.identity
 from flows.recipe import Recipe, load_recipe
 from flows.road import STAGES
+from model.architecture import BERTConfig, GPTConfig, T5Config
 from tasks.build import Stage, stage_identity
 from tasks.config import Runtime, StrictConfig
 from tasks.identity import Identity, first_difference
@@ -39,6 +40,7 @@ OTHERS: dict[str, list[Any]] = {
 """Values that must name something that exists, which no type can tell."""
 ONE_VALUE = {
     "chunk.input_length": "it belongs to span_corruption, where row_length, which counts, follows from it",
+    "train.model.architecture": "another one is another table of settings, each of which counts",
     "train.model.init": "`t_fixup` goes with `norm = none` and without warm-up, which count",
 }
 """Fields that can have no other value yet, or none while all else stays."""
@@ -98,10 +100,10 @@ def test_every_field_counts_or_is_runtime(alloy: Path, tmp_path: Path, joint: Ca
     assert free == set(RUNTIME_FIELDS), "a field that is marked as runtime needs its reason or proof in RUNTIME_FIELDS"
 
 
-def test_the_recipe_has_a_value_of_every_kind(alloy: Path, tmp_path: Path) -> None:
-    """A kind of table that the recipe leaves empty would hide its fields from the proof above."""
+def test_the_configurations_have_a_value_of_every_kind(alloy: Path, tmp_path: Path) -> None:
+    """A kind of table that they leave empty would hide its fields from the proof above."""
     recipe = load_recipe(alloy / "alloy.toml", tmp_path)
-    present = {type(model) for name in STAGES for model, _ in _models(getattr(recipe, name), ())}
+    present = {type(model) for _, config in _configurations(recipe) for model, _ in _models(config, ())}
     wanted = {model for name in STAGES for model in _models_of_type(Recipe.model_fields[name].annotation)}
     assert wanted - present == set()
 
@@ -197,6 +199,8 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
     yield "vocab", type(recipe.vocab)(model_type="wordpiece")
     yield "train", type(recipe.train)(base_model=Path("base"))
+    for network in (GPTConfig(positions="learned"), GPTConfig(embedding_width=32), BERTConfig(), T5Config()):
+        yield "train", type(recipe.train)(model=network)
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)
 
 
@@ -204,11 +208,20 @@ def _fields(stage: str, config: StrictConfig) -> Iterator[tuple[str, tuple[str |
     """Every field of a configuration and of the models within it: its name, its place, and values to try."""
     for model, path in _models(config, ()):
         for name, field in type(model).model_fields.items():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            if _is_table(field.annotation):
                 continue
             place = (*path, name)
             general = f"{stage}.{'.'.join(str(key) for key in place if isinstance(key, str))}"
             yield general, place, OTHERS.get(general) or _others(field.annotation, getattr(model, name))
+
+
+def _is_table(annotation: Any) -> bool:
+    """Whether a field always holds a model, be it one of several kinds."""
+    if get_origin(annotation) is Annotated:
+        return _is_table(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return all(_is_table(kind) for kind in get_args(annotation))
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _models(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[BaseModel, tuple[str | int, ...]]]:
