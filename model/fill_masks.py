@@ -50,7 +50,7 @@ def fill_masks(
     types_1T, is_token_1T = torch.zeros_like(tokens_1T), torch.ones_like(tokens_1T, dtype=torch.bool)
     generator = sampling.generator(sample)
     filled: dict[int, Filled] = {}
-    while len(filled) < len(holes):
+    for _ in holes:
         hidden_1TD = network.hidden(tokens_1T, types_1T, is_token_1T)
         logits_MV = network.masked_logits(hidden_1TD, torch.tensor([list(holes)], device=device))[0].cpu()
         logits_MV = logits_MV.masked_fill(~allowed_MV, -torch.inf)
