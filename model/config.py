@@ -152,9 +152,14 @@ class TrainConfig(Strict):
     `micro_batch_rows` small."""
     batch_rows: int = Field(default=16, ge=1)
     """Rows that one optimizer step reads, over all ranks."""
-    micro_batch_rows: int = Field(default=16, ge=1)
+    micro_batch_rows: Annotated[int, Field(ge=1)] | Literal["auto"] = 16
     """Rows that pass through the model at once on each rank; must divide `batch_rows`, and a rank's share of it unless
-    it is larger than that."""
+    it is larger than that. `auto` tries sizes before the first step, tells tokens per second of each, and takes the
+    largest that fits into `memory_limit`. Another size adds up the same gradients in another order, so that the last
+    bits of an `auto` run are the machine's; the model says which size it was."""
+    memory_limit: int | None = Field(default=None, ge=1)
+    """`micro_batch_rows = "auto"`: bytes that all ranks together may take; four fifths of the machine's memory by
+    default."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
     clip: ClipConfig = ClipConfig()
@@ -241,19 +246,32 @@ class TrainConfig(Strict):
 
     @model_validator(mode="after")
     def _micro_batches_fill_the_batch(self) -> "TrainConfig":
-        if self.batch_rows % self.micro_batch_rows:
-            raise ValueError(f"micro_batch_rows {self.micro_batch_rows} does not divide batch_rows {self.batch_rows}")
+        rows = self.micro_batch_rows
+        if rows != "auto" and self.batch_rows % rows:
+            raise ValueError(f"micro_batch_rows {rows} does not divide batch_rows {self.batch_rows}")
+        if rows == "auto" and self.tensor_parallel * self.pipeline_parallel > 1:
+            raise ValueError(
+                "micro_batch_rows = auto tries sizes on a whole model, and tensor_parallel and pipeline_parallel share"
+                " one out; a pipeline wants small ones besides. Set a number"
+            )
         check_ranks(self)
         copies, who = self.data_parallel, "ranks" if self.data_parallel == self.ranks else "copies of the model"
         if self.batch_rows % copies:
             raise ValueError(f"{who} {copies} does not divide batch_rows {self.batch_rows}")
         share = self.batch_rows // copies
-        if share % min(self.micro_batch_rows, share):
+        if rows != "auto" and share % min(rows, share):
             raise ValueError(
-                f"micro_batch_rows {self.micro_batch_rows} does not divide the {share} rows that each of {copies}"
+                f"micro_batch_rows {rows} does not divide the {share} rows that each of {copies}"
                 f" {who} reads of batch_rows {self.batch_rows}"
             )
         return self
+
+    @property
+    def rows_at_once(self) -> int:
+        """Rows that pass through the model at once on each rank. Where the machine has yet to decide, all that there
+        are."""
+        share = self.batch_rows // self.data_parallel
+        return share if self.micro_batch_rows == "auto" else min(self.micro_batch_rows, share)
 
     @property
     def data_parallel(self) -> int:

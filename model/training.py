@@ -6,7 +6,6 @@ the first one writes and speaks.
 """
 
 import os
-import resource
 import shutil
 import time
 from pathlib import Path
@@ -28,6 +27,7 @@ from model.errors import Infra, Numerics
 from model.journal import Journal
 from model.link import Link
 from model.loss_scale import LossScale
+from model.micro_batch import resident_bytes, with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
@@ -64,6 +64,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
+    run = with_decided_rows(run, ranks, link)
     expected = _expected(run)
     damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
     ranks.barrier()
@@ -172,7 +173,7 @@ def _loop(
             link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
         wall = time.monotonic() - began
         speed = (end - begin) * row_tokens / wall
-        journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=_resident_bytes())
+        journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=resident_bytes())
         step += 1
         link.beat()
         if done.applied:
@@ -202,14 +203,6 @@ def _by_term(terms: tuple[str, ...], done: StepResult) -> dict[str, float | None
         return {"masked_loss": None, "masked_accuracy": None, "next_loss": None, "next_accuracy": None}
     named = {f"{term}_loss": loss for term, loss in zip(terms, done.losses, strict=True)}
     return {**named, **{f"{term}_accuracy": share for term, share in zip(terms, done.accuracies, strict=True)}}
-
-
-def _resident_bytes() -> int:
-    statm = Path("/proc/self/statm")
-    if statm.exists():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    # Elsewhere only the peak is known, in bytes on macOS.
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, journal: Journal) -> None:

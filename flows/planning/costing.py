@@ -192,7 +192,7 @@ def _measured_here(recipe: Recipe, network: NetworkConfig) -> tuple[Accelerator,
     from flows.planning.this_machine import measured_processor, measured_step
 
     device = measured_processor(recipe.train.threads)
-    step = measured_step(network, recipe.train.micro_batch_rows, recipe.train.threads)
+    step = measured_step(network, recipe.train.rows_at_once, recipe.train.threads)
     return device, step.flops / device.peak_flops, f"measured: {step.tokens_per_second:,.0f} tokens/s"
 
 

@@ -85,6 +85,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("vocab", "base"): '"{recipe}/spiece.model", instead of vocab_size',
     ("train", "base_model"): '"{recipe}/model"',
     ("train", "max_seconds"): "3600.0",
+    ("train", "memory_limit"): "8000000000",
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
     ("evaluate", "stride"): "64",

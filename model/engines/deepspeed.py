@@ -99,7 +99,7 @@ class DeepSpeedEngine:
         if loss_scale != self._zero.loss_scale:
             # DeepSpeed's own rule ends the run where a scale cannot fall further.
             self._zero.override_loss_scale(loss_scale)
-        share = share_of(self._ranks, batch, self._objective, self._config.micro_batch_rows * pace.row_pieces)
+        share = share_of(self._ranks, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
         totals = Totals()
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
@@ -168,7 +168,7 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
     hidden = run.model.hidden * (2 if is_gated(run.model.activation) else 1)
     vectors = max(hidden, 3 * run.model.width)
     return {
-        "train_micro_batch_size_per_gpu": min(run.train.micro_batch_rows, run.train.batch_rows // ranks.size),
+        "train_micro_batch_size_per_gpu": run.train.rows_at_once,
         "gradient_clipping": run.train.clip.max_norm,
         # SGD is not one that DeepSpeed has tested. It goes element by element, as Adam does, and our tests hold it.
         "zero_allow_untested_optimizer": True,

@@ -42,7 +42,7 @@ class NativeEngine:
 
     def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
-        share = share_of(self._readers, batch, self._objective, self._config.micro_batch_rows * pace.row_pieces)
+        share = share_of(self._readers, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
         losses, accuracies, heat = self._pass_through(share, loss_scale).over_all_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()

@@ -101,7 +101,7 @@ def _shape(run: TrainerRun, rows: int, element_bytes: int) -> Shape:
         hidden=run.model.hidden,
         layers=run.model.layers,
         context=run.model.context,
-        micro_batch_rows=min(run.train.micro_batch_rows, rows),
+        micro_batch_rows=min(run.train.rows_at_once, rows),
         batch_rows=rows,
         element_bytes=element_bytes,
     )
@@ -121,7 +121,7 @@ def _alone(run: TrainerRun) -> TrainerRun:
         "tensor_parallel": 1,
         "pipeline_parallel": 1,
         "batch_rows": share,
-        "micro_batch_rows": min(run.train.micro_batch_rows, share),
+        "micro_batch_rows": run.train.rows_at_once,
     }
     return run.model_copy(update={"train": run.train.model_copy(update=settings)})
 

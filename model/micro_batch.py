@@ -1,0 +1,161 @@
+"""How many rows pass through the model at once where the recipe leaves it to the machine: `micro_batch_rows = "auto"`.
+
+The largest share of a batch that fits into memory. It is found before the first step and written down, so that a run
+goes on with it: other micro-batches add up the same gradients in another order, which changes the last bits.
+"""
+
+import json
+import os
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from model.block_forward import wrap_blocks
+from model.config import TrainerRun
+from model.durable import write_atomically
+from model.engines.totals import minimised
+from model.errors import RecipeError
+from model.link import Link
+from model.networks import Network, make_network
+from model.precision import computing_in
+from model.random_batch import random_batch
+from model.ranks import Ranks
+
+DECISION = "micro_batch.json"
+SHARE_OF_MACHINE = 0.8
+"""Of the machine's memory, where no limit is named: others want some."""
+MOMENTS_OF_4_BYTES = {"adamw": 2, "lamb": 2, "sgd": 1, "muon": 2}
+"""What the optimizer will keep of each parameter; it does not exist yet while sizes are tried."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a size of micro-batch takes."""
+
+    rows: int
+    tokens_s: int
+    bytes: int
+    """Resident memory of the process at its highest, and what the optimizer will add."""
+    idle_bytes: int
+    """What of it would be there without any row."""
+
+    def expected_bytes(self, rows: int) -> float:
+        """Of another size, on a straight line."""
+        return self.idle_bytes + (self.bytes - self.idle_bytes) * rows / self.rows
+
+
+def with_decided_rows(run: TrainerRun, ranks: Ranks, link: Link) -> TrainerRun:
+    """The run with a number for `micro_batch_rows`: its own, the one found before, or the one that the first rank finds
+    now and tells. All ranks call it together.
+
+    Raises RecipeError where not even one row fits.
+    """
+    if run.train.micro_batch_rows != "auto":
+        return run
+    file = run.out / DECISION
+    if ranks.is_first and not file.exists():
+        share = run.train.batch_rows // run.train.data_parallel
+        limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * memory_of_machine())) // ranks.size
+        trials = largest_that_fits(divisors(share), limit, _passes(run))
+        told = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
+        link.tell("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
+        found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
+        write_atomically(file, json.dumps(found, indent=1).encode())
+    ranks.barrier()
+    rows = json.loads(file.read_text())["rows"]
+    return run.model_copy(update={"train": run.train.model_copy(update={"micro_batch_rows": rows})})
+
+
+def divisors(share: int) -> list[int]:
+    """Sizes that cut a rank's share of a batch into equal parts, smallest first."""
+    return [rows for rows in range(1, share + 1) if share % rows == 0]
+
+
+def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], Trial]) -> list[Trial]:
+    """Trials of the sizes in turn, the last of which is the largest that fits into `limit` bytes.
+
+    A size is only tried where a straight line through the one before says that it fits: memory that is not there is
+    never asked for. Raises RecipeError where the smallest does not fit.
+    """
+    trials = [trial(sizes[0])]
+    if trials[0].bytes > limit:
+        raise RecipeError(
+            f"one row takes {trials[0].bytes / 2**20:,.0f} MiB, and training may take {limit / 2**20:,.0f} MiB on each"
+            f" rank (train.memory_limit, or {SHARE_OF_MACHINE:.0%} of the machine's memory, over the ranks). Set"
+            f" train.recompute = true, a smaller train.model or train.model.context, or a larger train.memory_limit."
+        )
+    for rows in sizes[1:]:
+        if trials[-1].expected_bytes(rows) > limit:
+            break
+        found = trial(rows)
+        if found.bytes > limit:
+            break
+        trials.append(found)
+    return trials
+
+
+def _passes(run: TrainerRun) -> Callable[[int], Trial]:
+    network = make_network(run.model).initialise(run.train.seed).train()
+    wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
+    elements = sum(parameter.numel() for parameter in network.parameters())
+    moments = 4 * elements * MOMENTS_OF_4_BYTES[run.train.optimizer.kind]
+    # Gradients are there after the first pass, whatever its size.
+    idle = resident_bytes() + 4 * elements + moments
+
+    def trial(rows: int) -> Trial:
+        tokens_s = _tokens_a_second(run, network, rows)
+        return Trial(rows, round(tokens_s), peak_bytes() + moments, idle)
+
+    return trial
+
+
+def _tokens_a_second(run: TrainerRun, network: Network, rows: int) -> float:
+    batch = random_batch(run.model, rows)
+    counted = tuple(max(count, 1) for count in batch.objective.counts(batch.rows))
+    forget_peak()
+    seconds = 0.0
+    # The first pass compiles where that is asked for, and fills caches.
+    for _ in range(2):
+        began = time.perf_counter()
+        with computing_in(run.train.dtype, network.embedding.weight.device):
+            sums = batch.objective.sums(network, batch.rows)
+        minimised(sums, counted).backward()
+        seconds = time.perf_counter() - began
+    return batch.tokens / seconds
+
+
+def memory_of_machine() -> int:
+    """Bytes of main memory, or those that a container may use of them."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        file = Path("/sys/fs/cgroup", name)
+        if file.is_file() and file.read_text().strip().isdigit():
+            limits.append(int(file.read_text()))
+    return min(limits)
+
+
+def resident_bytes() -> int:
+    """Memory of this process now; elsewhere than on Linux only its peak is known, in bytes on macOS."""
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def forget_peak() -> None:
+    """Let `peak_bytes` begin anew, where the system can: sizes rise, so that elsewhere the last is the highest too."""
+    references = Path("/proc/self/clear_refs")
+    if references.exists() and os.access(references, os.W_OK):
+        references.write_text("5")
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had since `forget_peak`."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,96 @@
+"""Sizes of micro-batches that the machine chooses: the largest that fits, and nothing tried that does not."""
+
+import io
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from model.config import TrainConfig, TrainerRun
+from model.errors import RecipeError
+from model.micro_batch import DECISION, Trial, divisors, forget_peak, largest_that_fits, peak_bytes, resident_bytes
+from model.training import train
+
+
+def linear(idle: int, row: int, tried: list[int]) -> Callable[[int], Trial]:
+    def trial(rows: int) -> Trial:
+        tried.append(rows)
+        return Trial(rows, 100 * rows, idle + row * rows, idle)
+
+    return trial
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows"),
+    [(110, [1]), (129, [1, 2]), (130, [1, 2, 3]), (219, [1, 2, 3, 4, 6]), (10**6, [1, 2, 3, 4, 6, 12])],
+)
+def test_sizes_are_tried_up_to_the_largest_that_fits(limit: int, rows: list[int]) -> None:
+    assert [trial.rows for trial in largest_that_fits(divisors(12), limit, linear(100, 10, []))] == rows
+
+
+def test_where_not_one_row_fits_it_is_told_with_the_cure() -> None:
+    with pytest.raises(RecipeError, match="one row takes 3 MiB, and training may take 2 MiB"):
+        largest_that_fits([1, 2], 2 << 20, linear(1 << 20, 2 << 20, []))
+
+
+@given(st.integers(1, 60), st.integers(0, 1000), st.integers(1, 50), st.integers(100, 3000))
+def test_nothing_that_would_not_fit_is_tried(share: int, idle: int, row: int, limit: int) -> None:
+    tried: list[int] = []
+    try:
+        found = largest_that_fits(divisors(share), limit, linear(idle, row, tried))[-1].rows
+    except RecipeError:
+        assert tried == [1]
+        assert idle + row > limit
+        return
+    assert max(tried) == found == max(rows for rows in divisors(share) if idle + row * rows <= limit)
+
+
+def test_peaks_are_seen_and_forgotten() -> None:
+    block = bytearray(200 << 20)
+    block[::4096] = b"x" * len(block[::4096])
+    high = peak_bytes()
+    assert high >= resident_bytes() >= 200 << 20
+    del block
+    forget_peak()
+    assert peak_bytes() < high - (100 << 20)
+
+
+def test_the_size_that_was_found_is_told_kept_and_used(make_run) -> None:
+    run = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
+    messages = io.StringIO()
+    train(run, messages=messages)
+    told = [json.loads(line) for line in messages.getvalue().splitlines()]
+    (event,) = [message for message in told if message.get("event") == "micro_batch_rows"]
+    assert event["rows"] == 6
+    assert [part.partition(":")[0] for part in event["tried"].split("; ")] == ["1", "2", "3", "6"]
+    chosen = json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"]
+    assert chosen == 6
+    same = make_run("same", batch_rows=6, positions=24, micro_batch_rows=6)
+    train(same)
+    weights = [(one.out / "result" / "model.safetensors").read_bytes() for one in (run, same)]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_goes_on_with_the_size_that_it_found_under_another_limit_too(make_run) -> None:
+    run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
+    run.out.mkdir(parents=True)
+    (run.out / DECISION).write_text('{"rows": 2}')
+    train(run)
+    assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 2
+
+
+def test_a_limit_below_one_row_ends_the_run_before_its_first_step(make_run) -> None:
+    run = make_run(micro_batch_rows="auto", memory_limit=1 << 20)
+    with pytest.raises(RecipeError, match=r"Set train\.recompute = true"):
+        train(run)
+    assert not (run.out / "checkpoints").exists()
+
+
+def test_a_pipeline_names_its_size() -> None:
+    with pytest.raises(ValidationError, match="Set a number"):
+        TrainConfig(micro_batch_rows="auto", pipeline_parallel=2, ranks=2)
+    assert TrainConfig(micro_batch_rows="auto", ranks=2, batch_rows=32).rows_at_once == 16
+    assert TrainConfig(micro_batch_rows=8, ranks=4, batch_rows=16).rows_at_once == 4
