@@ -211,6 +211,7 @@ def test_of_bert_style_noise_90_per_cent_are_masks_and_10_any_token(p_of_counts)
     stayed = 150_000 - masks - others.sum()
     assert 0.01 < p_of_counts(np.array([masks, others.sum()]), np.array([0.9, 0.1 - by_chance])) < 0.999
     assert stayed < 60
+    assert others.min() > 0
     assert 0.01 < p_of_counts(others, np.full(997, 1 / 997)) < 0.999
     assert became[list(SENTINELS[1:])].sum() == 0
 
