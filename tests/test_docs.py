@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.recipe import load_recipe
-from model.config import GPTConfig
+from model.architecture import read_network_config
 from model.networks import parameter_count
+from model.presets.expansion import expanded
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -28,8 +29,10 @@ def test_the_recipe_in_the_documentation_loads(tmp_path: Path) -> None:
 
 def test_the_networks_in_the_documentation_have_as_many_parameters_as_published() -> None:
     blocks = re.findall(r"    \[train\.model\]\n((?:    .+\n)+)", (DOCS / "networks.md").read_text())
-    pieces, millions = (50_257, 50_272, 32_000), (124.4, 125, 6_738)
-    assert len(blocks) == 3
-    for block, vocab_size, published in zip(blocks, pieces, millions, strict=True):
-        config = GPTConfig(vocab_size=vocab_size, **tomllib.loads(block))
-        assert parameter_count(config) == pytest.approx(published * 1e6, rel=2e-3)
+    networks = [expanded(tomllib.loads(block)) for block in blocks]
+    assert len(networks) == 4
+    pieces, millions = (50_257, 50_257, 50_272, 32_000), (124.4, 124.4, 124.5, 6_738)
+    for network, vocab_size, published in zip(networks, pieces, millions, strict=True):
+        config = read_network_config({**network, "vocab_size": vocab_size})
+        assert parameter_count(config) == pytest.approx(published * 1e6, rel=1e-3)
+    assert networks[0].items() <= networks[1].items()
