@@ -7,17 +7,20 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from model.batch import share_of
 from model.blocks import KeyValueCache
-from model.config import GPTConfig
-from model.data import SequenceReader
+from model.config import GPTConfig, TrainerRun
+from model.data import SequenceReader, open_table
 from model.documents import visible_with_prefix
 from model.errors import RecipeError
 from model.generate import generate_tokens
 from model.loader import PrefixBatch, PrefixLoader
 from model.objectives.prefix import PrefixObjective
 from model.published.families import fitting_family
+from model.ranks import Ranks
 from model.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
 from model.targets import NO_LOSS
+from model.training import train
 from model.transformer import GPT
 
 PAD, EOS = 3, 2
@@ -156,6 +159,36 @@ def test_targets_before_the_prefix_carry_no_loss() -> None:
     counted = PrefixObjective(PAD, EOS, 1)._targets(PrefixBatch(TOKENS, prefix, prefix)) != NO_LOSS
     assert counted.sum(dim=1).tolist() == [16, 13, 12, 1, 9]
     assert counted[:, -1].all()
+
+
+def test_shares_of_ranks_add_up_to_the_batch() -> None:
+    """Three rows on two ranks in micro-batches of one; the last row is read again without loss."""
+    network, objective, prefix = prefix_gpt(), PrefixObjective(PAD, EOS, 1), torch.tensor([3, 9, 16])
+    batch = PrefixBatch(TOKENS[:3], prefix, prefix)
+    shares = [share_of(Ranks(rank, 2), batch, objective, 1) for rank in range(2)]
+    assert {share.counted for share in shares} == {objective.counts(batch)} == {(14 + 8 + 1,)}
+    parts = [objective.sums(network, one).nats[0] for share in shares for one in share.micro_batches]
+    assert len(parts) == 4
+    torch.testing.assert_close(sum(parts), objective.sums(network, batch).nats[0])
+
+
+def test_two_ranks_and_rows_that_grow_train_behind_prefixes(make_run, launch) -> None:
+    def behind_prefixes(name: str, **settings: object) -> TrainerRun:
+        run = make_run(name, batch_rows=4, positions=40, **settings)
+        return run.model_copy(update={"model": run.model.model_copy(update={"attention": "prefix"})})
+
+    alone, both = behind_prefixes("alone"), behind_prefixes("both", ranks=2)
+    grows = behind_prefixes("grows", length_warmup={"start_length": 4, "share": 0.5})
+    train(alone)
+    train(grows)
+    _, words = launch(both).communicate(timeout=120)
+    losses = {}
+    for run in (alone, both, grows):
+        assert (run.out / "result" / "metrics.arrow").exists(), words
+        losses[run.out.name] = open_table(run.out / "result" / "metrics.arrow").column("loss").to_numpy()
+    np.testing.assert_allclose(losses["both"], losses["alone"], rtol=1e-5)
+    assert np.isfinite(losses["grows"]).all()
+    assert losses["grows"][0] != pytest.approx(losses["alone"][0], rel=1e-6)
 
 
 def test_no_class_of_transformers_reads_a_prefix() -> None:
