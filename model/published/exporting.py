@@ -28,6 +28,8 @@ def export_network(
     family = fitting_family(config)
     # `transformers` reads the format of the tensors from here.
     save_file(give_back(weights, family.origins(config)), folder / ONE_FILE, metadata={"format": "pt"})
+    # The library writes for its owner alone.
+    (folder / ONE_FILE).chmod(0o644)
     sync_file(folder / ONE_FILE)
     settings: dict[str, Any] = {**settings_of(config, family), **special_ids, "dtype": "float32"}
     write_atomically(folder / SETTINGS, (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode())
