@@ -5,7 +5,8 @@ import torch
 from model import bert, t5, transformer
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.bert import BERT
-from model.span_lengths import corrupted_lengths, raw_length
+from model.row_format import RowFormat
+from model.span_lengths import Denoising, corrupted_lengths, raw_length
 from model.t5 import T5
 from model.transformer import GPT
 
@@ -36,16 +37,16 @@ def parameter_count(config: NetworkConfig) -> int:
         return sum(parameter.numel() for parameter in make_network(config).parameters())
 
 
-def flops_per_token(config: NetworkConfig) -> float:
+def flops_per_token(config: NetworkConfig, rows: RowFormat | None = None) -> float:
     """Floating point operations of one training token: 6 N + 12 L D T (Kaplan et al. 2020; full attention).
 
     N leaves out tables that are only looked up. BERT's head sees the masked 15% alone. A token of T5 is one of the text
-    that rows were made of: most pass through the encoder, spans and sentinels through the decoder and its head, with
-    spans of 15% and three tokens.
+    that rows were made of: most pass through the encoder, spans and sentinels through the decoder and its head, or what
+    else `rows` say; without them spans of 15% and three tokens.
     """
     if isinstance(config, GPTConfig):
         return _of_gpt(config)
-    return _of_bert(config) if isinstance(config, BERTConfig) else _of_t5(config)
+    return _of_bert(config) if isinstance(config, BERTConfig) else _of_t5(config, rows)
 
 
 def _of_gpt(config: GPTConfig) -> float:
@@ -61,9 +62,13 @@ def _of_bert(config: BERTConfig) -> float:
     return 6.0 * (blocks + MASKED_SHARE * head) + 12.0 * config.layers * config.width * config.context
 
 
-def _of_t5(config: T5Config) -> float:
-    raw = raw_length(config.context)
-    lengths = corrupted_lengths(raw)
+def _of_t5(config: T5Config, rows: RowFormat | None) -> float:
+    law: tuple[float, float, Denoising] = (0.15, 3.0, "random_spans")
+    if rows is not None:
+        law = (rows.noise_density, rows.mean_noise_span, rows.denoising)
+    raw = raw_length(config.context, *law)
+    lengths = corrupted_lengths(raw, *law)
+    # Of a prefix and what follows both sides are computed at their longest.
     inputs, targets = lengths.inputs, lengths.targets
     inner = config.heads * config.block(decoder=False).head_size
     attention = 4 * config.width * inner

@@ -31,6 +31,7 @@ from model.micro_batch import resident_bytes, with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
+from model.row_format import RowFormat
 from model.start import starting_network, whole_table
 from model.weights import DESCRIPTION, save_model
 
@@ -89,7 +90,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     scale = LossScale(run.train, checkpoint.state["loss_scale"] if checkpoint else None)
     nonfinite = checkpoint.state["nonfinite"] if checkpoint else 0
     _loop(run, data, engine, ranks, journal, link, step, nonfinite, scale, expected)
-    _write_result(result, run, engine, ranks, journal)
+    _write_result(result, run, data.row_format, engine, ranks, journal)
     link.tell("done", steps=len(journal.rows["steps"]), folder=str(result))
 
 
@@ -135,7 +136,7 @@ def _loop(
     objective = objective_of(run)
     loader, row_tokens = objective.loader(data), objective.tokens_per_row(data.row_length)
     curriculum = Curriculum(run.train, data.positions, run.model.context)
-    steps, flops = curriculum.steps, flops_per_token(run.model)
+    steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
     while step < steps:
         began = time.monotonic()
@@ -205,7 +206,9 @@ def _by_term(terms: tuple[str, ...], done: StepResult) -> dict[str, float | None
     return {**named, **{f"{term}_accuracy": share for term, share in zip(terms, done.accuracies, strict=True)}}
 
 
-def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, journal: Journal) -> None:
+def _write_result(
+    result: Path, run: TrainerRun, rows: RowFormat | None, engine: Engine, ranks: Ranks, journal: Journal
+) -> None:
     """Everything beside the description first, the description last: its existence means trained to the end."""
     weights = whole_table(engine.weights())
     if not ranks.is_first:
@@ -221,7 +224,7 @@ def _write_result(result: Path, run: TrainerRun, engine: Engine, ranks: Ranks, j
         {
             "architecture": run.model.architecture,
             "parameters": parameter_count(run.model),
-            "flops_per_token": flops_per_token(run.model),
+            "flops_per_token": flops_per_token(run.model, rows),
             "tokenizer_digest": run.tokenizer_digest,
             "thermometers": thermometer_names(run.model),
             "train": run.train.model_dump(mode="json", exclude=RUNTIME_SETTINGS),

@@ -88,7 +88,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
         slowdown=min(seconds for seconds, _ in recorded) / (loading + computing),
         tokens=rows * row_tokens,
         padding_share=statistics.fmean(padding),
-        model_flops=rows * row_tokens * flops_per_token(run.model),
+        model_flops=rows * row_tokens * flops_per_token(run.model, data.row_format),
         shape=_shape(run, rows, element_bytes=4),
         machine=machine,
     )

@@ -7,9 +7,14 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from model.architecture import BERTConfig, T5Config
 from model.bert import BERT
+from model.networks import flops_per_token
+from model.row_format import RowFormat
+from model.span_lengths import Denoising, corrupted_lengths, raw_length
 from model.t5 import T5
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
@@ -148,3 +153,18 @@ def test_heads_divide_the_width_or_have_a_size_of_their_own() -> None:
     with pytest.raises(ValidationError, match="Choose width 18"):
         T5Config(width=17, heads=3)
     assert T5Config(width=17, heads=3, head_size=4).block(decoder=False).head_size == 4
+
+
+@pytest.mark.parametrize("kind", ["random_spans", "iid_drop", "bert_style", "language_model"])
+def test_a_t5_s_arithmetic_is_that_of_its_matrices_for_inputs_and_targets(kind: Denoising) -> None:
+    """Counted by PyTorch over a forward pass; the backward one takes twice as much."""
+    config = T5Config(vocab_size=400, context=64, layers=2, heads=2, width=32)
+    rows = RowFormat(objective="span_corruption", tokenizer_digest="t", vocab_size=400, eos=1, pad=0, denoising=kind)
+    raw = raw_length(64, kind=kind)
+    lengths = corrupted_lengths(raw, kind=kind)
+    network, inputs = T5(config), torch.ones(1, lengths.inputs, dtype=torch.int64)
+    with FlopCounterMode(display=False) as counted, sdpa_kernel(SDPBackend.MATH):
+        encoded = network.encode(inputs, inputs == 1)
+        network.logits(network.decode(torch.ones(1, lengths.targets, dtype=torch.int64), encoded, inputs == 1))
+    assert flops_per_token(config, rows) * raw == pytest.approx(3 * counted.get_total_flops(), rel=1e-6)
+    assert (flops_per_token(config, rows) == flops_per_token(config)) == (kind == "random_spans")
