@@ -93,11 +93,11 @@ def label_set(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
 
 def check_labels(task: Task, labels: Sequence[str], examples: Sequence[Example], path: Path) -> None:
     """InputError where examples have an answer that is none of the labels."""
-    for number, example in enumerate(examples, 1):
+    for example in examples:
         if unknown := set(_labels_of(example)) - set(labels):
             raise InputError(
-                f"task {task.name}: example {number} of {path} has the label {sorted(unknown)[0]!r}, and the known ones"
-                f" are {', '.join(labels)}: name all in `labels`, or correct the file"
+                f"task {task.name}: an example of {path} has the label {sorted(unknown)[0]!r}, and the known ones are"
+                f" {', '.join(labels)}: name all in `labels`, or correct the file. It reads {example.texts[0][:60]!r}"
             )
 
 

@@ -121,9 +121,12 @@ def labels_of(config: FinetuneConfig, splits: Splits) -> Labels:
         if task.kind not in ("classification", "tagging"):
             continue
         labels[task.name] = label_set(task, [*splits.learnt[number], *splits.development[number]])
-        for path, examples in ((task.train, splits.learnt[number]), (task.test, splits.test[number])):
-            if path is not None:
-                check_labels(task, labels[task.name], examples, path)
+        for path, split in (
+            (task.train, splits.learnt),
+            (task.development or task.train, splits.development),
+            (task.test or task.train, splits.test),
+        ):
+            check_labels(task, labels[task.name], split[number], path)
     return labels
 
 
@@ -148,9 +151,9 @@ def _seed(
     pupil = make_pupil(trained, config, labels, vocabulary, seed)
     cut = {split: [Truncation() for _ in config.tasks] for split in ("learnt", "test")}
     pupil.learn_from(splits.learnt, cut["learnt"])
-    for task, count in zip(config.tasks, pupil.counts, strict=True):
+    for task, count, left_out in zip(config.tasks, pupil.counts, cut["learnt"], strict=True):
         if not count:
-            raise InputError(f"task {task.name}: nothing of {task.train} can be learnt from: {cut['learnt'][0].told()}")
+            raise InputError(f"task {task.name}: nothing of {task.train} can be learnt from: {left_out.told()}")
     if first:
         _tell_sizes(config, splits, cut["learnt"], tell)
     learnt = train_pupil(pupil, splits.development, config, seed, tell)

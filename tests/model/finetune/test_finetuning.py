@@ -220,6 +220,16 @@ def test_what_an_architecture_cannot_learn_is_refused_before_it_begins(
     assert not (tmp_path / "out").exists()
 
 
+def test_labels_that_the_task_does_not_name_are_found_in_every_file(
+    bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    plain = task_of("classification", 60)
+    for changed in ({"labels": ("yes",)}, {"labels": ("no",), "development": plain.train}):
+        task = plain.model_copy(update=changed)
+        with pytest.raises(InputError, match="name all in `labels`"):
+            finetune(bert, "p", config(task), vocabulary, tmp_path / "out", tell=quiet)
+
+
 def test_the_rate_of_small_networks_is_higher(task_of: TaskOf, config: Config) -> None:
     chosen = config(task_of("classification", 60), learning_rate=None)
     assert training.peak_rate(chosen, 768, head=True) == pytest.approx(3e-5)
