@@ -13,7 +13,7 @@ from model.data import SequenceReader
 from model.documents import documents_of, positions_in_documents, visible_within_documents
 from model.errors import InputError
 from model.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoader
-from model.objective import loss_targets
+from model.objectives.causal import loss_targets
 from model.row_format import RowFormat
 from model.span_lengths import corrupted_lengths
 from model.targets import NO_LOSS
