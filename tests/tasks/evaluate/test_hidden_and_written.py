@@ -72,7 +72,8 @@ def values(rows: list[dict[str, object]], source: str = "en") -> dict[str, dict[
 def test_a_bert_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(
     tokenizer: Tokenizer, bert: BERT, hidden: int
 ):
-    texts = {"en": ["the cat sat on the mat. the dog sat on the mat.", "a log"], "ja": ["日本語の文章"]}
+    two_contexts = next(text for length in range(100) if len(tokenizer.encode(text := "z" * length)) == 32)
+    texts = {"en": ["the cat sat on the mat. the dog sat on the mat.", two_contexts], "ja": ["日本語の文章"]}
     tokenizer.cls, tokenizer.sep, tokenizer.mask = 4, 5, 6
     rows = pseudo_scores(bert, tokenizer, texts, most_tokens=hidden, batch_tokens=64, rounds=50, seed=1)
     tokens = sum(len(tokenizer.encode(text)) for text in texts["en"])
@@ -114,6 +115,7 @@ def test_a_t5_that_knows_nothing_pays_ln_v_for_each_target(tokenizer: Tokenizer,
     layout = row_format("span_corruption", sentinels=sentinels, special=(0, 1, 2, 3, *sentinels))
     # These sentinels are pieces of text, which get no bytes, as sentinels have none.
     tokenizer.piece_lengths = np.where(np.arange(VOCAB) >= 290, 0, tokenizer.piece_lengths)
+    tokenizer.piece_lengths[0] = 5
     flat = np.full(VOCAB, 8.0)
     rows = span_scores(t5, tokenizer, texts, flat, layout, row_length=16, batch_tokens=32, rounds=50, seed=1)
     found = values(rows)
