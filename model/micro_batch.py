@@ -12,15 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from model.batch import joined, rows_of
 from model.block_forward import wrap_blocks
 from model.config import TrainerRun
+from model.data import SequenceReader
 from model.durable import write_atomically
 from model.engines.totals import minimised
 from model.errors import RecipeError
 from model.link import Link
 from model.networks import Network, make_network
+from model.objectives import objective_of
 from model.precision import computing_in
-from model.random_batch import random_batch
 from model.ranks import Ranks
 
 DECISION = "micro_batch.json"
@@ -46,7 +48,7 @@ class Trial:
         return self.idle_bytes + (self.bytes - self.idle_bytes) * rows / self.rows
 
 
-def with_decided_rows(run: TrainerRun, ranks: Ranks, link: Link) -> TrainerRun:
+def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link: Link) -> TrainerRun:
     """The run with a number for `micro_batch_rows`: its own, the one found before, or the one that the first rank finds
     now and tells. All ranks call it together.
 
@@ -58,7 +60,7 @@ def with_decided_rows(run: TrainerRun, ranks: Ranks, link: Link) -> TrainerRun:
     if ranks.is_first and not file.exists():
         share = run.train.batch_rows // run.train.data_parallel
         limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * memory_of_machine())) // ranks.size
-        trials = largest_that_fits(divisors(share), limit, _passes(run))
+        trials = largest_that_fits(divisors(share), limit, _passes(run, data))
         told = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
         link.tell("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
@@ -96,7 +98,7 @@ def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], T
     return trials
 
 
-def _passes(run: TrainerRun) -> Callable[[int], Trial]:
+def _passes(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]:
     network = make_network(run.model).initialise(run.train.seed).train()
     wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     elements = sum(parameter.numel() for parameter in network.parameters())
@@ -105,25 +107,28 @@ def _passes(run: TrainerRun) -> Callable[[int], Trial]:
     idle = resident_bytes() + 4 * elements + moments
 
     def trial(rows: int) -> Trial:
-        tokens_s = _tokens_a_second(run, network, rows)
+        tokens_s = _tokens_a_second(run, data, network, rows)
         return Trial(rows, round(tokens_s), peak_bytes() + moments, idle)
 
     return trial
 
 
-def _tokens_a_second(run: TrainerRun, network: Network, rows: int) -> float:
-    batch = random_batch(run.model, rows)
-    counted = tuple(max(count, 1) for count in batch.objective.counts(batch.rows))
+def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:
+    objective = objective_of(run)
+    batch = objective.loader(data).batch(0, min(rows, data.positions))
+    # Of ORDER's few rows the last stands for what is missing: all are equally long.
+    batch = joined(batch, *[rows_of(batch, data.positions - 1, data.positions)] * (rows - data.positions))
+    counted = tuple(max(count, 1) for count in objective.counts(batch))
     forget_peak()
     seconds = 0.0
     # The first pass compiles where that is asked for, and fills caches.
     for _ in range(2):
         began = time.perf_counter()
         with computing_in(run.train.dtype, network.embedding.weight.device):
-            sums = batch.objective.sums(network, batch.rows)
+            sums = objective.sums(network, batch)
         minimised(sums, counted).backward()
         seconds = time.perf_counter() - began
-    return batch.tokens / seconds
+    return rows * objective.tokens_per_row(data.row_length) / seconds
 
 
 def memory_of_machine() -> int:

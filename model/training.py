@@ -32,7 +32,8 @@ from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
 from model.row_format import RowFormat
-from model.start import starting_network, whole_table
+from model.split_tables import whole_tables
+from model.start import starting_network
 from model.weights import DESCRIPTION, save_model
 
 HEARTBEAT = "heartbeat"
@@ -65,7 +66,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
     data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
-    run = with_decided_rows(run, ranks, link)
+    run = with_decided_rows(run, data, ranks, link)
     expected = _expected(run)
     damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
     ranks.barrier()
@@ -210,7 +211,7 @@ def _write_result(
     result: Path, run: TrainerRun, rows: RowFormat | None, engine: Engine, ranks: Ranks, journal: Journal
 ) -> None:
     """Everything beside the description first, the description last: its existence means trained to the end."""
-    weights = whole_table(engine.weights())
+    weights = whole_tables(engine.weights())
     if not ranks.is_first:
         return
     # A trainer that was paused here and passed over may still hold these files open: fresh ones are out of its reach.

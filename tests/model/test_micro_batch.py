@@ -74,6 +74,12 @@ def test_the_size_that_was_found_is_told_kept_and_used(make_run) -> None:
     assert weights[0] == weights[1]
 
 
+def test_more_rows_than_order_has_can_be_tried(make_run) -> None:
+    run = make_run(batch_rows=8, positions=3, micro_batch_rows="auto")
+    train(run)
+    assert json.loads((run.out / DECISION).read_text())["rows"] == 8
+
+
 def test_a_run_goes_on_with_the_size_that_it_found_under_another_limit_too(make_run) -> None:
     run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     run.out.mkdir(parents=True)
