@@ -95,13 +95,14 @@ class ParallelEngine(NativeEngine):
 
     def _gradient_norm(self) -> float:
         own = dict(self.network.named_parameters())
-        square = torch.zeros((), dtype=torch.float64)
-        for place in self._places:
-            counts = place.stages[0] == self._layout.pipeline.rank
-            counts &= self._layout.tensor.is_first or not place.cut.is_whole
-            if counts and place.name in own:
-                square += _gradient(own[place.name]).double().square().sum()
+        counted = [_gradient(own[place.name]) for place in self._places if place.name in own and self._counts(place)]
+        square = torch.nn.utils.get_total_norm(counted).double().square()
         return float(self._layout.pipeline.sum_(self._layout.tensor.sum_(square)).sqrt())
+
+    def _counts(self, place: "Place") -> bool:
+        """Whether what this rank holds of a weight is in the norm: what several hold alike is there once."""
+        is_writer = place.stages[0] == self._layout.pipeline.rank
+        return is_writer and (self._layout.tensor.is_first or not place.cut.is_whole)
 
     def weights(self) -> dict[str, Tensor]:
         """Brought together from the ranks of the first copy, one at a time, and complete on the first rank only."""

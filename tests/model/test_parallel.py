@@ -1,4 +1,4 @@
-"""One copy of the model over several real processes: the same numbers as in one, and the same bytes after kills."""
+"""One copy of the model over several real processes computes what one process does, whatever the network."""
 
 import json
 import subprocess
@@ -10,40 +10,65 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
+from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from model.config import TrainerRun
+from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config import ScheduleConfig, TrainConfig, TrainerRun
+from model.row_format import RowFormat
+from model.span_lengths import raw_length
 from model.training import train
 
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
 BOTH = {"ranks": 4, "tensor_parallel": 2, "pipeline_parallel": 2}
-BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 50 + 3}
-"""Fifty steps of four micro-batches, and one that is short."""
+COPIES = [{"ranks": 4, "tensor_parallel": 2}, {"ranks": 4, "pipeline_parallel": 2}]
+STEPS = 50
+BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * STEPS + 3}
+"""Four micro-batches a step, and one step more that is short."""
 WITHIN = 1e-4
+VOCABULARY, CONTEXT = 47, 16
+SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "context": CONTEXT, "layers": 2, "heads": 2, "width": 16}
+"""Of an odd number of pieces, which two ranks cannot share evenly."""
 
 
-def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
+def finish(trainer: subprocess.Popen[str]) -> str:
     out, err = trainer.communicate(timeout=240)
-    return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
+    assert trainer.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["kind"] == "done"
+    return err
 
 
 def metrics(run: TrainerRun) -> dict[str, np.ndarray]:
     with pa.OSFile(str(run.out / "result" / "metrics.arrow"), "rb") as source:
         table = pa.ipc.open_file(source).read_all()
-    return {name: np.array(table[name].to_pylist()) for name in ("loss", "grad_norm", "thermometers", "lr")}
+    told = {name: np.array(table[name].to_pylist()) for name in ("loss", "grad_norm", "thermometers")}
+    if table["next_accuracy"][0].is_valid:
+        told |= {name: np.array(table[name].to_pylist()) for name in ("masked_accuracy", "next_accuracy")}
+    return told
 
 
 def agree(run: TrainerRun, reference: TrainerRun) -> None:
+    """In all that is told of each step, and in the result, whose weights have their own names and whole shapes."""
     ours, theirs = metrics(run), metrics(reference)
-    assert len(ours["loss"]) == 51
-    for name in ("loss", "grad_norm", "thermometers"):
-        print(name, float(np.max(np.abs(ours[name] / theirs[name] - 1))))
-        np.testing.assert_allclose(ours[name], theirs[name], rtol=WITHIN, err_msg=name)
+    assert len(ours["loss"]) == STEPS + 1
+    assert set(ours) == set(theirs)
+    for name in theirs:
+        # A thermometer may read 0.003 where numbers of order 1 nearly cancel.
+        np.testing.assert_allclose(
+            ours[name], theirs[name], rtol=WITHIN, atol=1e-5 if name == "thermometers" else 0, err_msg=name
+        )
     weights, expected = (load_file(folder.out / "result" / "model.safetensors") for folder in (run, reference))
     assert {name: w.shape for name, w in weights.items()} == {name: w.shape for name, w in expected.items()}
     for name in weights:
-        np.testing.assert_allclose(weights[name], expected[name], atol=1e-3, err_msg=name)
+        # Adam divides by roots of squares that may be tiny, which magnifies the last bits of a gradient.
+        np.testing.assert_allclose(weights[name], expected[name], atol=2e-3, err_msg=name)
+
+
+def laid_out(run: TrainerRun, layout: dict[str, Any]) -> TrainerRun:
+    train = TrainConfig.model_validate(run.train.model_dump() | layout)
+    name = "-".join(f"{setting}-{value}" for setting, value in layout.items())
+    return run.model_copy(update={"train": train, "out": run.out.with_name(name)})
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +78,155 @@ def alone(tmp_path_factory: pytest.TempPathFactory, build_run) -> TrainerRun:
     return run
 
 
-@pytest.mark.parametrize("layout", [TENSOR, PIPELINE, BOTH], ids=["tensor", "pipeline", "both"])
-def test_a_copy_over_several_ranks_computes_what_one_does(alone: TrainerRun, make_run, launch, layout: dict) -> None:
-    run = make_run(**BATCHES, **layout)
-    code, messages, err = finish(launch(run))
-    assert code == 0, err
-    assert messages[-1]["kind"] == "done"
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(TENSOR, id="tensor"),
+        pytest.param(PIPELINE, id="pipeline"),
+        pytest.param(BOTH, id="both", marks=pytest.mark.prove),
+        pytest.param(COPIES[0], id="copies-tensor", marks=pytest.mark.prove),
+        pytest.param(COPIES[1], id="copies-pipeline", marks=pytest.mark.prove),
+        pytest.param(BOTH | {"ranks": 8}, id="copies-both", marks=pytest.mark.prove),
+    ],
+)
+def test_a_copy_over_several_ranks_computes_what_one_does(alone: TrainerRun, launch, layout: dict) -> None:
+    run = laid_out(alone, layout)
+    finish(launch(run))
     agree(run, alone)
+
+
+CHOICES: dict[str, dict[str, Any]] = {
+    "learned": {"positions": "learned", "activation": "swiglu", "ffn_width": 37, "tied_head": False, "z_loss": 0.01},
+    "relative": {"positions": "relative", "norm_position": "post", "qk_norm": True, "biases": False},
+    "narrow": {"embedding_width": 8, "embedding_projection": "padding", "head_bias": True, "first_input_norm": False},
+    "parallel": {"parallel_residual": True, "norm": "rmsnorm", "attend_within_documents": True, "layers": 3},
+}
+"""Networks that have between them a weight of every kind."""
+
+
+@pytest.mark.parametrize("layout", [TENSOR, PIPELINE, BOTH], ids=["tensor", "pipeline", "both"])
+@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.prove
+def test_every_kind_of_weight_is_shared_and_comes_together(make_run, launch, choices: str, layout: dict) -> None:
+    # At 0.01 the post-norm network magnifies last bits: other micro-batches alone change its gradient's norm by 5e-5.
+    run = make_run(**BATCHES, schedule=ScheduleConfig(peak_lr=0.003))
+    model = GPTConfig.model_validate(SIZES | {"vocab_size": 48} | CHOICES[choices])
+    run = run.model_copy(update={"eos": 5, "model": model})
+    train(run)
+    parts = laid_out(run, layout)
+    finish(launch(parts))
+    agree(parts, run)
+
+
+@pytest.fixture
+def run_of(tmp_path: Path, write_sequences, write_order) -> Callable[[NetworkConfig], TrainerRun]:
+    """A run of a BERT or a T5 over random rows."""
+
+    def make(model: NetworkConfig) -> TrainerRun:
+        is_bert = model.architecture == "bert"
+        sentinels = () if is_bert else tuple(range(VOCABULARY - 1, VOCABULARY - 11, -1))
+        rows = RowFormat.model_validate(
+            {
+                "objective": "masked_lm" if is_bert else "span_corruption",
+                "tokenizer_digest": "tokenizer",
+                "vocab_size": VOCABULARY,
+                "eos": 1,
+                "pad": 0,
+                "cls": 2,
+                "sep": 3,
+                "mask": 4,
+                "sentinels": sentinels,
+                "special": (0, 1, 2, 3, 4, *sorted(sentinels)),
+            }
+        )
+        length = CONTEXT if is_bert else raw_length(CONTEXT)
+        tokens = np.random.default_rng(5).integers(5, VOCABULARY - 10, size=(12, length))
+        pairs = None
+        if is_bert:
+            tokens[:, 0], tokens[:, [7, 15]], pairs = 2, 3, ([8] * 12, [True, False] * 6)
+            # Rows that end early, and one without a second stretch.
+            tokens[3, 11:], tokens[3, 10] = 0, 3
+        return TrainerRun(
+            sequences=(write_sequences(tmp_path / "rows.arrow", tokens, row_format=rows, pairs=pairs),),
+            order=write_order(tmp_path / "order.arrow", [(7 * i) % 12 for i in range(int(BATCHES["positions"]))]),
+            out=tmp_path / "alone",
+            pad=0,
+            eos=1,
+            tokenizer_digest="tokenizer",
+            model=model,
+            train=TrainConfig(batch_rows=8, micro_batch_rows=2, threads=1, schedule=ScheduleConfig(peak_lr=0.005)),
+        )
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        pytest.param(BERTConfig.model_validate(SIZES), TENSOR, id="bert-tensor", marks=pytest.mark.prove),
+        pytest.param(BERTConfig.model_validate(SIZES), PIPELINE, id="bert-pipeline", marks=pytest.mark.prove),
+        pytest.param(BERTConfig.model_validate(SIZES), BOTH, id="bert-both", marks=pytest.mark.prove),
+        pytest.param(T5Config.model_validate(SIZES), TENSOR, id="t5-tensor", marks=pytest.mark.prove),
+        pytest.param(
+            T5Config.model_validate(SIZES | {"tied_head": False}),
+            PIPELINE,
+            id="t5-untied-pipeline",
+            marks=pytest.mark.prove,
+        ),
+        pytest.param(T5Config.model_validate(SIZES | {"activation": "geglu_tanh"}), BOTH, id="t5-both"),
+        # The encoder ends within a stage, and at the end of one; a table is held by one, two and three stages.
+        pytest.param(
+            T5Config.model_validate(SIZES), {"ranks": 3, "pipeline_parallel": 3}, id="t5-3", marks=pytest.mark.prove
+        ),
+        pytest.param(
+            T5Config.model_validate(SIZES), {"ranks": 4, "pipeline_parallel": 4}, id="t5-4", marks=pytest.mark.prove
+        ),
+    ],
+)
+def test_bert_and_t5_over_several_ranks_compute_what_one_does(
+    run_of, launch, model: NetworkConfig, layout: dict
+) -> None:
+    run = run_of(model)
+    train(run)
+    parts = laid_out(run, layout)
+    finish(launch(parts))
+    agree(parts, run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tensor_parallel": 2}, "2 processes that hold one copy of the model, and ranks is 1. Set ranks = 2"),
+        ({"tensor_parallel": 2, "pipeline_parallel": 2, "ranks": 6}, "ranks is 6. Set ranks = 8"),
+        ({**TENSOR, "engine": "deepspeed"}, "Set engine = native, or leave both out"),
+        ({**PIPELINE, "engine": "deepspeed"}, "Set engine = native, or leave both out"),
+        ({**TENSOR, "optimizer": {"kind": "muon"}}, "Set pipeline_parallel = 2 instead"),
+        ({**PIPELINE, "trainable": "new_rows"}, "Leave tensor_parallel and pipeline_parallel out"),
+        ({**TENSOR, "ranks": 6}, "copies of the model 3 does not divide batch_rows 16"),
+    ],
+)
+def test_what_cannot_be_laid_out_is_refused_with_the_cure(settings: dict, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        TrainConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "words"),
+    [
+        ({"heads": 3, "width": 24}, TENSOR, "does not divide model.heads 3, and a head is not cut"),
+        ({"dropout": 0.1}, TENSOR, "Set model.dropout = 0, or pipeline_parallel"),
+        ({"layers": 1}, PIPELINE, "model.layers are 1. Set pipeline_parallel = 1 at most"),
+    ],
+)
+def test_a_network_that_cannot_be_shared_is_refused_with_the_cure(
+    make_run, model: dict, layout: dict, words: str
+) -> None:
+    run = make_run(**layout).model_dump()
+    with pytest.raises(ValidationError, match=words):
+        TrainerRun.model_validate({**run, "model": {**run["model"], **model}})
+
+
+def test_a_t5_has_the_blocks_of_both_sides_for_stages(make_run) -> None:
+    run = make_run(ranks=2, pipeline_parallel=2).model_dump()
+    model = T5Config.model_validate(SIZES | {"layers": 1})
+    assert TrainerRun.model_validate({**run, "model": model.model_dump()}).train.pipeline_parallel == 2

@@ -23,6 +23,8 @@ from model.training import train
 
 PROJECT = Path(__file__).resolve().parents[2]
 NATIVE = {"ranks": 2}
+TENSOR = {"ranks": 2, "tensor_parallel": 2}
+PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
 ZERO = {stage: {"engine": "deepspeed", "zero_stage": stage, "ranks": 2} for stage in (1, 2, 3)}
 BATCHES = {"batch_rows": 8, "micro_batch_rows": 2, "positions": 8 * 20 + 3}
 """Twenty steps of two micro-batches a rank, and one whose rows do not go round."""
@@ -154,6 +156,9 @@ def test_two_ranks_train_other_networks_as_one_does(make_run, launch, settings: 
     "settings",
     [
         pytest.param(NATIVE, id="native"),
+        pytest.param(TENSOR, id="tensor", marks=pytest.mark.prove),
+        pytest.param(PIPELINE, id="pipeline"),
+        pytest.param(TENSOR | PIPELINE | {"ranks": 4}, id="both", marks=pytest.mark.prove),
         # With three ranks the order of summation is no longer the only one possible.
         pytest.param({"ranks": 3, "batch_rows": 6, "positions": 600}, id="native-3", marks=pytest.mark.prove),
         pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
@@ -200,6 +205,7 @@ def test_killed_and_stopped_they_end_with_the_bytes_of_an_undisturbed_run(make_r
     ("settings", "words"),
     [
         ({"ranks": 2}, "its `ranks` is 1, but this run asks for 2"),
+        (TENSOR, "its `engine` is native, but this run asks for native, tensor_parallel 2"),
         (ZERO[2], "its `engine` is native, but this run asks for deepspeed, ZeRO stage 2"),
     ],
 )
@@ -234,6 +240,8 @@ def test_an_error_of_all_ranks_is_told_once_with_its_own_exit_code(make_run, lau
     "settings",
     [
         pytest.param(NATIVE, id="native", marks=pytest.mark.prove),
+        pytest.param(TENSOR, id="tensor", marks=pytest.mark.prove),
+        pytest.param(PIPELINE, id="pipeline"),
         pytest.param(ZERO[1], id="zero-1", marks=pytest.mark.prove),
         pytest.param(ZERO[2], id="zero-2"),
         pytest.param(ZERO[3], id="zero-3", marks=pytest.mark.prove),
