@@ -105,17 +105,18 @@ def _masks_filled(
     holes = chosen_places(len(ids), max(1, round(HIDDEN_SHARE * len(ids))), draw)
     hidden = ids.copy()
     hidden[holes] = row_format.mask
-    prompt = with_holes(tokenizer, hidden, {row_format.mask})
+    missing = [tokenizer.decode_following([token]) for token in ids[holes]]
+    prompt = with_holes(tokenizer, hidden, {row_format.mask}, missing)
     allowed_V = torch.ones(tokenizer.vocab_size, dtype=torch.bool)
     allowed_V[list(row_format.special)] = False
     row = Frame(row_format.cls, row_format.sep, row_format.mask).around(hidden.tolist())
-    truth = BETWEEN.join(tokenizer.decode_following([token]).strip() for token in ids[holes])
+    truth = told_apart(missing)
     rows: list[dict[str, object]] = []
     for temperature in config.temperatures:
         seed = _seed(config, temperature, prompt)
         sampling = Sampling(temperature, config.top_p, seed=seed)
         filled = fill_masks(network, row, (holes + 1).tolist(), allowed_V.expand(len(holes), -1), sampling)
-        text = BETWEEN.join(tokenizer.decode_following([one.token]).strip() for one in filled)
+        text = told_apart([tokenizer.decode_following([one.token]) for one in filled])
         rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
     return rows
 
@@ -129,27 +130,35 @@ def _targets_written(
     inputs = corrupted.inputs_BT[0, : corrupted.input_lengths_B[0]]
     targets = corrupted.targets_BU[0][corrupted.targets_BU[0] != NO_LOSS]
     holes = {*row_format.sentinels, row_format.mask}
-    prompt = with_holes(tokenizer, inputs, holes)
+    missing = fillings(tokenizer, targets.tolist(), holes)
+    prompt = with_holes(tokenizer, inputs[:-1], holes, missing)
     writing = Writing(row_format.pad, row_format.eos)
     rows: list[dict[str, object]] = []
     for temperature in config.temperatures:
         seed = _seed(config, temperature, prompt)
         sampling = Sampling(temperature, config.top_p, seed=seed)
         written = list(stream_target(network, inputs.tolist(), writing, sampling, max_new_tokens=len(targets)))
-        text, truth = (fillings(tokenizer, of_row, holes) for of_row in (written, targets.tolist()))
+        text, truth = told_apart(fillings(tokenizer, written, holes)), told_apart(missing)
         rows.append({"prompt": prompt, "text": text, "temperature": temperature, "seed": seed, "truth": truth})
     return rows
 
 
-def with_holes(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int]) -> str:
-    """The text of `ids`, with a hole in place of each id of `holes`."""
-    return f" {HOLE} ".join(_between(tokenizer, ids, holes)).strip()
+def with_holes(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int], missing: Sequence[str]) -> str:
+    """The text of `ids`, with a hole in place of each id of `holes`, behind a blank where what is missing has one."""
+    first, *others = _between(tokenizer, ids, holes)
+    blanks = [" " if text.startswith(" ") else "" for text in missing] + [""] * len(others)
+    return (first + "".join(f"{blank}{HOLE}{part}" for blank, part in zip(blanks, others, strict=False))).strip()
 
 
-def fillings(tokenizer: Tokenizer, ids: Sequence[int], holes: set[int]) -> str:
+def fillings(tokenizer: Tokenizer, ids: Sequence[int], holes: set[int]) -> list[str]:
     """What stands behind each id of `holes` in what a decoder wrote; all of it where it has none."""
     parts = _between(tokenizer, ids, holes)
-    return BETWEEN.join(parts[1:] if len(parts) > 1 and not parts[0] else parts)
+    return parts[1:] if len(parts) > 1 and not parts[0] else parts
+
+
+def told_apart(texts: Sequence[str]) -> str:
+    """Fillings in one line; blanks and line ends alone between quotation marks."""
+    return BETWEEN.join(text.strip() or repr(text) for text in texts)
 
 
 def _between(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[int]) -> list[str]:
@@ -159,7 +168,7 @@ def _between(tokenizer: Tokenizer, ids: Sequence[int] | np.ndarray, holes: set[i
             parts.append([])
         else:
             parts[-1].append(int(token))
-    return [tokenizer.decode_following(part).strip() for part in parts]
+    return [tokenizer.decode_following(part) for part in parts]
 
 
 def _seed(config: EvaluateConfig, temperature: float, prompt: str) -> int:

@@ -18,7 +18,7 @@ from tasks.evaluate.choices import MaskedChoices, SpanChoices, choices_of
 from tasks.evaluate.heldout import unigram_bits
 from tasks.evaluate.pairs import chosen_pairs, most_frequent, pair_scores
 from tasks.evaluate.pseudo import chosen_places, pseudo_scores
-from tasks.evaluate.samples import fillings, with_holes
+from tasks.evaluate.samples import fillings, told_apart, with_holes
 from tasks.evaluate.spans import document_rows, span_scores
 from tasks.evaluate.stretches import even_cuts
 from tasks.schema import SPANS
@@ -232,7 +232,9 @@ def test_a_t5_is_asked_as_it_was_trained(t5: T5):
 
 def test_holes_and_what_fills_them(tokenizer: Tokenizer):
     the, cat, sat = (tokenizer.encode_following(text) for text in ("the", " cat", " sat"))
-    assert with_holes(tokenizer, [*the, 299, *sat], {299}) == "the ___ sat"
-    assert fillings(tokenizer, [299, *cat, 298, *sat], {298, 299}) == "cat | sat"
-    assert fillings(tokenizer, [*the, *cat], {298, 299}) == "the cat"
-    assert fillings(tokenizer, [], {299}) == ""
+    assert with_holes(tokenizer, [*the, 299, *sat], {299}, [" cat"]) == "the ___ sat"
+    assert with_holes(tokenizer, [*the, 299, *sat, 299], {299}, ["n", " on"]) == "the___ sat ___"
+    assert with_holes(tokenizer, [*the, 299], {299}, []) == "the___"
+    assert fillings(tokenizer, [299, *cat, 298, *sat], {298, 299}) == [" cat", " sat"]
+    assert fillings(tokenizer, [*the, *cat], {298, 299}) == ["the cat"]
+    assert told_apart([" cat", " ", "\n", ""]) == "cat | ' ' | '\\n' | ''"
