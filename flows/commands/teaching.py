@@ -15,7 +15,9 @@ def finetune(
     model: Model,
     task: Annotated[
         Path,
-        typer.Option("--task", metavar="FILE.toml", help="What to learn from; see below and docs/using_models.md."),
+        typer.Option(
+            "--task", metavar="FILE.toml", help="What to learn from, as above; docs/using_models.md tells more."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the result; ROOT/finetuned/FILE by default. Never written over.")

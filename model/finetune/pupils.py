@@ -73,6 +73,7 @@ def make_pupil(trained: Network, config: FinetuneConfig, labels: Labels, vocabul
     network.load_state_dict(trained.state_dict())
     room = _room(config, trained.config.context, fixed=isinstance(trained, BERT))
     if isinstance(network, T5):
+        _check_names([task.name for task in tasks], vocabulary)
         return T5Pupil(
             network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, room
         )
@@ -88,6 +89,18 @@ def _room(config: FinetuneConfig, context: int, *, fixed: bool) -> int:
             f"max_length {config.max_length} is more than the {context} tokens that the model sees at once"
         )
     return config.max_length or context
+
+
+def _check_names(names: Sequence[str], vocabulary: Vocabulary) -> None:
+    """InputError where two tasks have names of the same tokens, so that a T5 could not know which is asked."""
+    of_ids: dict[tuple[int, ...], str] = {}
+    for name in names:
+        other = of_ids.setdefault(tuple(vocabulary.encode(name)), name)
+        if other != name:
+            raise InputError(
+                f"the model's vocabulary writes the names of the tasks {other} and {name} with the same tokens, so the"
+                f" model could not know which is asked; choose names of words that it knows"
+            )
 
 
 class BERTPupil:

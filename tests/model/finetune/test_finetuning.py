@@ -230,6 +230,15 @@ def test_labels_that_the_task_does_not_name_are_found_in_every_file(
             finetune(bert, "p", config(task), vocabulary, tmp_path / "out", tell=quiet)
 
 
+def test_tasks_whose_names_read_alike_are_refused(
+    t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    # Both names are words that this vocabulary does not know.
+    tasks = [task_of("classification", 60, name=name) for name in ("mood", "grammar")]
+    with pytest.raises(InputError, match="names of the tasks mood and grammar with the same tokens"):
+        finetune(t5, "p", config(*tasks), vocabulary, tmp_path / "out", tell=quiet)
+
+
 def test_the_rate_of_small_networks_is_higher(task_of: TaskOf, config: Config) -> None:
     chosen = config(task_of("classification", 60), learning_rate=None)
     assert training.peak_rate(chosen, 768, head=True) == pytest.approx(3e-5)
