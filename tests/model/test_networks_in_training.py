@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from model.config import TrainerRun
 from model.errors import InputError
 from model.networks import thermometer_names
 from model.row_format import RowFormat
+from model.training import train
 from model.weights import load_model
 
 PAD, CLS, SEP, MASK = 3, 4, 5, 6
@@ -192,3 +194,29 @@ def test_rows_of_another_objective_are_refused_before_the_first_step(run_of, lau
     assert trainer.returncode == InputError.exit_code, err
     assert "laid out for masked_lm, and the network (t5) is trained on span_corruption" in err
     assert not Path(run.out / "checkpoints").exists()
+
+
+CHOICES = {
+    "muon": {"optimizer": {"kind": "muon"}, "recompute": True},
+    "lamb": {"optimizer": {"kind": "lamb"}, "dtype": "bfloat16"},
+    "float16": {"dtype": "float16", "micro_batch_rows": "auto", "clip": {"early_norm": 0.1, "early_share": 0.5}},
+    "growing": {
+        "batch_warmup": {"start_rows": 2, "step_rows": 2, "share": 0.5},
+        "optimizer": {"kind": "sgd", "l2": 0.1},
+    },
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("architecture", ["bert", "t5"])
+def test_what_can_be_chosen_of_training_is_there_for_all_networks(run_of, architecture: str, choice: str) -> None:
+    run = run_of(architecture, **{"positions": 48, "schedule": {"peak_lr": 0.003}, **CHOICES[choice]})
+    train(run)
+    undisturbed = [(run.out / "result" / name).read_bytes() for name in EXACT_FILES]
+    losses = column(metrics(run), "loss")
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0] + 0.1
+    shutil.rmtree(run.out / "result")
+    shutil.rmtree(max((run.out / "checkpoints").glob("step-*")))
+    train(run)
+    assert [(run.out / "result" / name).read_bytes() for name in EXACT_FILES] == undisturbed
