@@ -6,10 +6,11 @@ from typing import Any
 import torch
 
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig
-from model.loader import CausalBatch, MaskedBatch, SpanBatch
+from model.loader import CausalBatch, MaskedBatch, PrefixBatch, SpanBatch
 from model.objectives.causal import CausalObjective
 from model.objectives.interface import Objective
 from model.objectives.masked import MaskedObjective
+from model.objectives.prefix import PrefixObjective
 from model.objectives.spans import SpanObjective
 from model.span_lengths import corrupted_lengths, raw_length
 
@@ -36,8 +37,12 @@ def random_batch(config: NetworkConfig, rows: int, seed: int = 0) -> RandomBatch
 
     context, vocab = config.context, config.vocab_size
     if isinstance(config, GPTConfig):
-        batch = CausalBatch(drawn(vocab, rows, context + 1), torch.zeros(rows, dtype=torch.int64))
-        return RandomBatch(CausalObjective(pad=-1, eos=EOS), batch, rows * context)
+        tokens_BL, start_B = drawn(vocab, rows, context + 1), torch.zeros(rows, dtype=torch.int64)
+        if config.attention == "prefix":
+            prefix_B = 1 + drawn(context, rows)
+            batch = PrefixBatch(tokens_BL, prefix_B, prefix_B)
+            return RandomBatch(PrefixObjective(pad=-1, eos=EOS, seed=seed), batch, rows * context)
+        return RandomBatch(CausalObjective(pad=-1, eos=EOS), CausalBatch(tokens_BL, start_B), rows * context)
     if isinstance(config, BERTConfig):
         objective = MaskedObjective(seed, MASKED_SHARE, context)
         hidden = max(1, round(MASKED_SHARE * context))

@@ -17,6 +17,7 @@ from model.generate import generate_tokens
 from model.loader import PrefixBatch, PrefixLoader
 from model.objectives.prefix import PrefixObjective
 from model.published.families import fitting_family
+from model.random_batch import random_batch
 from model.ranks import Ranks
 from model.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
 from model.targets import NO_LOSS
@@ -189,6 +190,13 @@ def test_two_ranks_and_rows_that_grow_train_behind_prefixes(make_run, launch) ->
     np.testing.assert_allclose(losses["both"], losses["alone"], rtol=1e-5)
     assert np.isfinite(losses["grows"]).all()
     assert losses["grows"][0] != pytest.approx(losses["alone"][0], rel=1e-6)
+
+
+def test_a_random_batch_has_prefixes_too() -> None:
+    made = random_batch(CONFIG, 40)
+    assert set(made.rows.prefix_B.tolist()) <= set(range(1, 17))
+    assert made.objective.counts(made.rows) == ((17 - made.rows.prefix_B).sum(),)
+    assert torch.isfinite(made.objective.sums(prefix_gpt(), made.rows).nats[0])
 
 
 def test_no_class_of_transformers_reads_a_prefix() -> None:
