@@ -192,7 +192,7 @@ def _score_tables(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         ]
         notes = list(dict.fromkeys(f"{shots_word(r['shots'])}: {r['note']}" for r in accuracy if r["note"]))
         others = [row for row in mine if row["metric"] != MAIN_METRIC]
-        figure = scores_figure(accuracy) if accuracy else None
+        figure = scores_figure(accuracy) if any(row["value"] is not None for row in accuracy) else None
         tables.append({"task": task, "lines": lines, "notes": notes, "others": others, "figure": figure})
     return tables
 

@@ -33,6 +33,18 @@ BERT = {
 }
 
 
+DECLINED = {
+    "task": "cloze",
+    "metric": "acc",
+    "shots": 0,
+    "subset": "all",
+    "n": 8,
+    "value": None,
+    "stderr": None,
+    "note": "declined: nothing goes on from a text",
+}
+
+
 def score_rows(values: dict[str, float], sources: tuple[str, ...] = ("web", "all")) -> list[dict[str, Any]]:
     place = {"shots": 0, "subset": "all", "n": 3, "stderr": 0.01, "note": "12 hidden tokens in 4 pairs"}
     return [
@@ -45,7 +57,7 @@ def score_rows(values: dict[str, float], sources: tuple[str, ...] = ("web", "all
 @pytest.fixture
 def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def write(unit: Unit) -> None:
-        unit.write_table("scores", pa.Table.from_pylist(score_rows(BERT), schema=SCORES))
+        unit.write_table("scores", pa.Table.from_pylist([*score_rows(BERT), DECLINED], schema=SCORES))
         samples = [
             {"prompt": "The ___ sat", "text": "dog", "temperature": 0.0, "seed": 1, "truth": "cat <i>"},
         ]
@@ -87,7 +99,14 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
     assert not any(name.startswith("bits per byte") for name in names)
     page = write_page(bert_run.folder, bert_run.root).read_text()
     assert 'id="measures"' in page
-    for told in ("25.0% (the most frequent one 5.0%)", "pseudo-bits per byte", "in truth: cat &lt;i&gt;", "5-gram"):
+    assert 'id="figure-scores0"' not in page
+    for told in (
+        "zero-shot: declined: nothing goes on from a text",
+        "25.0% (the most frequent one 5.0%)",
+        "pseudo-bits per byte",
+        "in truth: cat &lt;i&gt;",
+        "5-gram",
+    ):
         assert told in page
     assert 'id="figure-bits"' not in page
 
