@@ -10,17 +10,23 @@ from torch.nn import functional as F
 from model.architecture import BERTConfig
 from model.blocks import Block, Sight, activated, largest_magnitude, make_norm
 from model.initialisation import initialise_gaussian
+from model.split_tables import looked_up, make_new_rows, with_new_logits
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
 class BERT(nn.Module):
-    """Token ids in, a stream out, from which two heads read."""
+    """Token ids in, a stream out, from which two heads read.
 
-    def __init__(self, config: BERTConfig) -> None:
+    The last `new_rows` of the embedding may be a parameter of their own (`model/split_tables.py`).
+    """
+
+    def __init__(self, config: BERTConfig, new_rows: int = 0) -> None:
         super().__init__()
         self.config = config
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.old_rows = config.vocab_size - new_rows
+        self.embedding = nn.Embedding(self.old_rows, config.width)
+        self.new_rows = make_new_rows(new_rows, config.width)
         self.embedding_positions = nn.Embedding(config.context, config.width)
         self.embedding_types = nn.Embedding(2, config.width)
         self.embedding_norm = make_norm(config.block)
@@ -61,7 +67,8 @@ class BERT(nn.Module):
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
         """The residual stream f32[B, T, D] before the first block."""
         place = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-        x_BTD = self.embedding(tokens_BT) + self.embedding_positions(place) + self.embedding_types(token_types_BT)
+        rows_BTD = looked_up(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        x_BTD = rows_BTD + self.embedding_positions(place) + self.embedding_types(token_types_BT)
         return F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
 
     def masked_logits(self, hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
@@ -69,7 +76,11 @@ class BERT(nn.Module):
         network's arithmetic once more."""
         found_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
         found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation).float())
-        return F.linear(self.vocabulary.read(found_BMD), self.embedding.weight, self.masked_head_bias)
+        found_BMD = self.vocabulary.read(found_BMD)
+        if self.new_rows is None:
+            return F.linear(found_BMD, self.embedding.weight, self.masked_head_bias)
+        logits_BMV = with_new_logits(F.linear(found_BMD, self.embedding.weight), found_BMD, self.new_rows)
+        return logits_BMV + self.masked_head_bias
 
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
         """Logits f32[B, 2] that the second stretch does not follow the first, and that it does, read from [CLS]."""

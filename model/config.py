@@ -377,8 +377,4 @@ class TrainerRun(Strict):
     def _new_rows_have_a_base(self) -> "TrainerRun":
         if self.train.trainable == "new_rows" and self.base is None:
             raise ValueError("train.trainable = new_rows needs a trained model whose vocabulary was extended")
-        if self.train.trainable == "new_rows" and not isinstance(self.model, GPTConfig):
-            raise ValueError(
-                f"train.trainable = new_rows is there for gpt alone, and the model is a {self.model.architecture}"
-            )
         return self

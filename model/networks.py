@@ -16,12 +16,10 @@ MASKED_SHARE = 0.15
 
 
 def make_network(config: NetworkConfig, new_rows: int = 0) -> Network:
-    """A network without meaningful weights yet; the last `new_rows` of a GPT's embedding as a parameter of their
-    own."""
+    """A network without meaningful weights yet; the last `new_rows` of its tables as parameters of their own."""
     if isinstance(config, GPTConfig):
         return GPT(config, new_rows)
-    assert not new_rows, "new rows of their own exist in GPT alone"
-    return BERT(config) if isinstance(config, BERTConfig) else T5(config)
+    return BERT(config, new_rows) if isinstance(config, BERTConfig) else T5(config, new_rows)
 
 
 def thermometer_names(config: NetworkConfig) -> list[str]:

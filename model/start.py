@@ -13,10 +13,7 @@ from model.initialisation import EMBEDDING_STD
 from model.networks import Network, make_network
 from model.new_rows import read_added_pieces, starting_rows
 from model.same_shape import check_same_shape
-from model.transformer import GPT
-
-NEW_ROWS_OF = {"embedding.weight": "new_rows", "head.weight": "new_head_rows"}
-"""Tables, and the parameters of their new rows where these learn alone."""
+from model.split_tables import NEW_ROWS_OF, train_new_rows_alone
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,7 @@ def starting_network(run: TrainerRun, *, resumes: bool) -> Start:
     alone = run.train.trainable == "new_rows"
     network = make_network(run.model, new_rows if alone else 0)
     if alone:
-        assert isinstance(network, GPT), "the run was checked"
-        network.train_new_rows_alone()
+        train_new_rows_alone(network)
     return Start(network, {} if resumes else _take_over(network, base, run, old_rows))
 
 
@@ -85,9 +81,8 @@ def _take_over(network: Network, base: StartingModel, run: TrainerRun, old_rows:
             "start": run.train.new_rows,
             "without_meaning": starts["embedding.weight"].without_meaning,
         }
-        apart = isinstance(network, GPT) and network.new_rows is not None
         for name, start in starts.items():
-            if apart:
+            if network.new_rows is not None:
                 weights[NEW_ROWS_OF[name]] = start.rows_ND
             else:
                 weights[name] = torch.cat((weights[name], start.rows_ND))
@@ -103,12 +98,3 @@ def _std_of(name: str, run: TrainerRun) -> float:
     if not isinstance(run.model, T5Config):
         return run.model.init_std
     return EMBEDDING_STD if name == "embedding.weight" else run.model.width**-0.5
-
-
-def whole_table(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Weights as a network without rows of their own has them: new rows behind the old ones in one table."""
-    joined = {name: tensor for name, tensor in weights.items() if name not in NEW_ROWS_OF.values()}
-    for name, new_rows in NEW_ROWS_OF.items():
-        if new_rows in weights:
-            joined[name] = torch.cat((weights[name], weights[new_rows]))
-    return joined

@@ -12,25 +12,32 @@ from model.architecture import T5Config
 from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
 from model.initialisation import initialise_t5
 from model.positions import DISTANCE_BUCKETS, distance_bias
+from model.split_tables import looked_up, make_new_rows, with_new_logits
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
 class T5(nn.Module):
-    """Two stacks of blocks over one embedding; each has one table of distances for all its blocks."""
+    """Two stacks of blocks over one embedding; each has one table of distances for all its blocks.
 
-    def __init__(self, config: T5Config) -> None:
+    The last `new_rows` of embedding and head may be parameters of their own (`model/split_tables.py`).
+    """
+
+    def __init__(self, config: T5Config, new_rows: int = 0) -> None:
         super().__init__()
         self.config = config
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
         encoder, decoder = config.block(decoder=False), config.block(decoder=True)
-        self.embedding = nn.Embedding(config.vocab_size, config.width)
+        self.old_rows = config.vocab_size - new_rows
+        self.embedding = nn.Embedding(self.old_rows, config.width)
+        self.new_rows = make_new_rows(new_rows, config.width)
         self.embedding_encoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
         self.embedding_decoder_distances = nn.Embedding(DISTANCE_BUCKETS, config.heads)
         self.encoder_blocks = nn.ModuleList(Block(encoder, layer) for layer in range(config.layers))
         self.encoder_norm = make_norm(encoder)
         self.decoder_blocks = nn.ModuleList(Block(decoder, layer) for layer in range(config.layers))
         self.decoder_norm = make_norm(decoder)
-        self.head = None if config.tied_head else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head = None if config.tied_head else nn.Linear(config.width, self.old_rows, bias=False)
+        self.new_head_rows = None if config.tied_head else make_new_rows(new_rows, config.width)
 
     def initialise(self, seed: int) -> "T5":
         """T5's start from a private generator: the same seed gives the same bits on every machine."""
@@ -90,7 +97,7 @@ class T5(nn.Module):
 
     def enter(self, tokens: Tensor) -> Tensor:
         """The residual stream of either stack before its first block."""
-        return self._dropped(self.embedding(tokens))
+        return self._dropped(looked_up(self.embedding, self.new_rows, tokens, self.old_rows))
 
     def leave_encoder(self, x_BTD: Tensor) -> Tensor:
         """What the decoder sees of the encoder, given the stream behind its last block."""
@@ -104,8 +111,9 @@ class T5(nn.Module):
         """Logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         if self.head is not None:
-            return self.head(hidden_XD)
-        return F.linear(hidden_XD * self.config.width**-0.5, self.embedding.weight)
+            return with_new_logits(self.head(hidden_XD), hidden_XD, self.new_head_rows)
+        scaled_XD = hidden_XD * self.config.width**-0.5
+        return with_new_logits(F.linear(scaled_XD, self.embedding.weight), scaled_XD, self.new_rows)
 
     def _dropped(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)

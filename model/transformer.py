@@ -18,15 +18,14 @@ from model.architecture import GPTConfig
 from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
 from model.initialisation import initialise_gaussian, initialise_t_fixup
 from model.positions import DISTANCE_BUCKETS, distance_bias, rotary_table
+from model.split_tables import looked_up, make_new_rows, with_new_logits
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
 class GPT(nn.Module):
     """Token ids in, logits out; the head is the transposed embedding, or a matrix of its own.
 
-    The last `new_rows` of the embedding may be a parameter of their own, and those of a head that is none, so that they
-    can learn while the others stay: a masked gradient would not hold those, which weight decay moves all the same, and
-    ZeRO-3 cuts a table anywhere.
+    The last `new_rows` of its tables may be parameters of their own (`model/split_tables.py`).
     """
 
     def __init__(self, config: GPTConfig, new_rows: int = 0) -> None:
@@ -35,7 +34,7 @@ class GPT(nn.Module):
         self.vocabulary: Vocabulary = WHOLE_VOCABULARY
         self.old_rows = config.vocab_size - new_rows
         self.embedding = nn.Embedding(self.old_rows, config.table_width)
-        self.new_rows = nn.Parameter(torch.empty(new_rows, config.table_width)) if new_rows else None
+        self.new_rows = make_new_rows(new_rows, config.table_width)
         if config.positions == "learned":
             self.embedding_positions = nn.Embedding(config.position_offset + config.context, config.width)
         if config.positions == "relative":
@@ -54,8 +53,7 @@ class GPT(nn.Module):
             self.head_projection = nn.Linear(config.width, config.embedding_width, bias=biases)
             self.head_norm = make_norm(normed) if self.pads else nn.Identity()
         self.head = None if config.tied_head else nn.Linear(config.table_width, self.old_rows, bias=False)
-        has_new = new_rows and not config.tied_head
-        self.new_head_rows = nn.Parameter(torch.empty(new_rows, config.table_width)) if has_new else None
+        self.new_head_rows = None if config.tied_head else make_new_rows(new_rows, config.table_width)
         self.head_bias = nn.Parameter(torch.empty(config.vocab_size)) if config.head_bias else None
         self.make_tables()
 
@@ -76,18 +74,10 @@ class GPT(nn.Module):
             initialise_gaussian(self, self.config.init_std, residual_std, generator)
         return self
 
-    def train_new_rows_alone(self) -> None:
-        """Let nothing learn but the new rows."""
-        assert self.new_rows is not None, "there are no new rows"
-        self.requires_grad_(False)
-        self.new_rows.requires_grad_(True)
-        if self.new_head_rows is not None:
-            self.new_head_rows.requires_grad_(True)
-
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
         """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt; a
         narrow embedding is brought to the network's width."""
-        rows_BTD = self._rows(tokens_BT)
+        rows_BTD = looked_up(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         if self.pads:
             rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
         elif self.config.embedding_width is not None:
@@ -98,20 +88,11 @@ class GPT(nn.Module):
             rows_BTD = rows_BTD + self.embedding_positions(place)
         return rows_BTD
 
-    def _rows(self, tokens_BT: Tensor) -> Tensor:
-        if self.new_rows is None:
-            return self.embedding(tokens_BT)
-        old_BTD = self.embedding(tokens_BT.clamp(max=self.old_rows - 1))
-        new_BTD = F.embedding((tokens_BT - self.old_rows).clamp(min=0), self.new_rows)
-        return torch.where((tokens_BT >= self.old_rows)[..., None], new_BTD, old_BTD)
-
     def logits(self, hidden_XD: Tensor) -> Tensor:
         """Logits f32[..., V] of the next token, given what `hidden` returned."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
-        new_rows = self.new_rows if self.head is None else self.new_head_rows
-        if new_rows is not None:
-            logits_XV = torch.cat((logits_XV, F.linear(hidden_XD, new_rows)), dim=-1)
+        logits_XV = with_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
         return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
     def hidden(

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from model.batch import share_of
-from model.bert import BERT
 from model.block_shape import is_gated
 from model.config import Dtype, TrainerRun
 from model.engine import StepResult
@@ -34,7 +33,6 @@ from model.optimizers.penalty import penalty
 from model.precision import computing_in
 from model.ranks import Ranks
 from model.schedule import Pace
-from model.transformer import GPT
 
 BUCKET_ELEMENTS = 5_000_000
 """Gradients and weights travel in pieces of at most this many elements. DeepSpeed's own 500M mean 2 GB a process."""
@@ -155,13 +153,9 @@ class DeepSpeedEngine:
 
 def _outside_of_modules(network: Network) -> list[Tensor]:
     """Parameters that are read where no module that owns them is called."""
-    read = [network.embedding.weight]
-    if isinstance(network, GPT):
-        apart = (network.new_rows, network.new_head_rows, network.head_bias)
-        read += [parameter for parameter in apart if parameter is not None]
-    if isinstance(network, BERT):
-        read.append(network.masked_head_bias)
-    return read
+    apart = ("new_rows", "new_head_rows", "head_bias", "masked_head_bias")
+    own = dict(network.named_parameters(recurse=False))
+    return [network.embedding.weight, *(own[name] for name in apart if name in own)]
 
 
 def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:

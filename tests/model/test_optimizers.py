@@ -18,6 +18,7 @@ from model.optimizers.lamb import Lamb
 from model.optimizers.muon import MuonWithAdamW
 from model.optimizers.penalty import add_penalty, penalty
 from model.optimizers.sgd import SGDW
+from model.split_tables import train_new_rows_alone
 from model.t5 import T5
 from model.transformer import GPT
 
@@ -141,7 +142,7 @@ def test_muon_is_pytorchs_own_on_matrices_in_blocks_and_adamw_on_the_rest(networ
 
 def test_muon_over_new_rows_alone_is_adamw() -> None:
     network = GPT(GPT_CONFIG, new_rows=8).initialise(1)
-    network.train_new_rows_alone()
+    train_new_rows_alone(network)
     assert isinstance(make_optimizer(network, OptimizerConfig(kind="muon")), torch.optim.AdamW)
 
 

@@ -138,10 +138,12 @@ def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[.
     rows = Tokenizer.of(content).vocab_size
     folder = publish(BERTConfig(vocab_size=rows, **SIZES), "tokenizer.json", content)
     made = grown(folder / "tokenizer.json", {"objective": "masked_lm", "row_length": 32}, RUSSIAN, extend={"ru": NEW})
-    model = trained(context, made, config(folder))
-    after = weights(model)
+    model = trained(context, made, config(folder, trainable="new_rows"))
+    before, after = read_published(open_published(folder)), weights(model)
     assert model.report.facts["base_model"]["new_rows"] >= NEW
     assert len(after["embedding.weight"]) == len(after["masked_head_bias"]) > rows
+    for name, expected in before.items():
+        assert torch.equal(after[name][: len(expected)], expected), name
 
 
 def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
@@ -151,8 +153,10 @@ def test_a_t5_with_a_head_of_its_own_goes_on(context: RunContext, publish: Publi
     folder = publish(T5Config.model_validate(SIZES | choices), "spiece.model", content)
     chunk = {"objective": "span_corruption", "input_length": 32}
     made = grown(folder / "spiece.model", chunk, RUSSIAN, sentinels=20, embedding_rows=rows, extend={"ru": NEW})
-    model = trained(context, made, config(folder))
-    after = weights(model)
+    model = trained(context, made, config(folder, trainable="new_rows"))
+    before, after = read_published(open_published(folder)), weights(model)
+    for name, expected in before.items():
+        assert torch.equal(after[name][: len(expected)], expected), name
     new = model.report.facts["base_model"]["new_rows"]
     assert new >= NEW
     assert len(after["embedding.weight"]) == len(after["head.weight"]) == rows + new
