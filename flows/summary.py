@@ -17,7 +17,7 @@ from flows.findings import SKIPPED, TO_COME, UNDER_WAY, gather, gone_artifacts, 
 from flows.measures import whole_told
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
-from flows.wording import compact, duration, language_word, shots_word
+from flows.wording import compact, duration, language_word, loss_unit, shots_word
 
 STAGE_WORDS = {
     "sample": "sampled",
@@ -229,8 +229,8 @@ def _loss(findings: dict[str, Any]) -> str:
         return ""
     speed = f", {compact(training['tokens_s'])} tokens a second" if training.get("tokens_s") else ""
     return (
-        f"[bold]loss[/]          {training['first_loss']:.3f} -> {training['last_loss']:.3f} nats a token in"
-        f" {training['steps']:,} steps, {compact(training['tokens'])} tokens{speed}"
+        f"[bold]loss[/]          {training['first_loss']:.3f} -> {training['last_loss']:.3f}"
+        f" {loss_unit(findings['rows'])} in {training['steps']:,} steps, {compact(training['tokens'])} tokens{speed}"
     )
 
 

@@ -11,6 +11,11 @@ SHORT_ID = 12
 UNTOLD = "unknown"
 """How the vocabulary's comparison calls the language of documents that name none."""
 SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
+LOSS_UNITS = {
+    "masked_lm": "nats (hidden tokens plus sentence pairs)",
+    "span_corruption": "nats a target of the decoder",
+}
+"""By objective; elsewhere nats a token."""
 
 
 def duration(seconds: float) -> str:
@@ -59,6 +64,11 @@ def tally(stages: Iterable[Mapping[str, Any]]) -> str:
     """What became of the stages of a run's record: `2 built, 6 reused`."""
     counts = Counter(entry["outcome"] for entry in stages)
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def loss_unit(rows: Mapping[str, Any]) -> str:
+    """What a training loss is counted in, given what chunk's rows are."""
+    return LOSS_UNITS.get(rows.get("objective", ""), "nats a token")
 
 
 def rows_told(found: Mapping[str, Any]) -> str:

@@ -13,6 +13,13 @@ from tasks.artifact import Artifact
 from tasks.outcome import cause_of
 
 MOST_RULES = 12
+TERMS = (
+    ("masked_loss", "of hidden tokens", ".3f"),
+    ("masked_accuracy", "hidden tokens told", ".1%"),
+    ("next_loss", "of sentence pairs", ".3f"),
+    ("next_accuracy", "pairs told", ".1%"),
+)
+"""Columns of METRICS that a BERT fills: words, format."""
 KEPT_AND_LOST = (("main", "kept"), ("lost", "removed"))
 
 
@@ -122,7 +129,12 @@ def _train(artifact: Artifact) -> list[tuple[str, str]]:
         return []
     tokens = metrics.column("tokens").to_pylist()
     panels = [
-        Curve("loss, nats per token", tokens, metrics.column("loss").to_pylist(), ".3f"),
+        Curve("loss, nats", tokens, metrics.column("loss").to_pylist(), ".3f"),
+        *(
+            Curve(words, tokens, metrics.column(name).to_pylist(), form, spark=True)
+            for name, words, form in TERMS
+            if name in metrics.column_names and not metrics.column(name).null_count
+        ),
         Curve("learning rate", tokens, metrics.column("lr").to_pylist(), ".1e", spark=True),
         Curve("gradient norm", tokens, metrics.column("grad_norm").to_pylist(), ".2g", spark=True),
     ]

@@ -20,7 +20,7 @@ from flows.page.charts import bits_figure, duplicates_figure, removed_figure, sc
 from flows.page.examples import leaked_passages, rejected, removals
 from flows.page.training_chart import training_figure
 from flows.record import RECORD
-from flows.wording import clock, compact, duration, language_word, rows_told, shots_word, size
+from flows.wording import clock, compact, duration, language_word, loss_unit, rows_told, shots_word, size
 from model.durable import write_atomically
 from model.errors import BessemerError
 from tasks.artifact import Artifact
@@ -142,7 +142,8 @@ def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str
     training = findings["training"]
     if training.get("last_loss") is not None:
         note = f"from {training['first_loss']:.2f} in {training['steps']:,} steps"
-        found.append({"value": f"{training['last_loss']:.2f}", "name": "training loss, nats a token", "note": note})
+        name = f"training loss, {loss_unit(findings['rows'])}"
+        found.append({"value": f"{training['last_loss']:.2f}", "name": name, "note": note})
         found.append({"value": compact(training["tokens"]), "name": "tokens trained", "note": ""})
     documents = findings["conservation"].get("documents")
     if documents:

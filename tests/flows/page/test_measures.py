@@ -15,6 +15,7 @@ from flows.findings import gather
 from flows.measures import line_told, measured, whole_told
 from flows.page.training_chart import training_figure
 from flows.page.writing import headlines, write_page
+from flows.wording import loss_unit
 from model.schema import METRICS
 from tasks.schema import SCORES
 from tasks.workspace import Unit
@@ -116,6 +117,12 @@ def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
     told = run_markdown(record)
     assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in told
     assert bits_picture(gather(record)["bits_per_byte"]) == ""
+
+
+def test_a_loss_says_what_it_is_counted_in():
+    assert loss_unit({"objective": "masked_lm"}) == "nats (hidden tokens plus sentence pairs)"
+    assert loss_unit({"objective": "span_corruption"}) == "nats a target of the decoder"
+    assert loss_unit({"objective": "causal_lm"}) == loss_unit({}) == "nats a token"
 
 
 def metrics(**terms: float | None) -> pa.Table:
