@@ -139,6 +139,8 @@ class TrainConfig(Strict):
     zero_stage: Literal[1, 2, 3] = 1
     """What DeepSpeed spreads over the ranks: 1 optimizer state, 2 gradients too, 3 weights too. The native engine does
     not look at it."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where it is computed: on the processor, or on CUDA devices, one for each rank."""
     ranks: int = Field(default=1, ge=1, le=256)
     """Processes on this machine that share each batch: copies of the model, which must divide `batch_rows`, times
     `tensor_parallel` times `pipeline_parallel`. The data and their order do not depend on it."""
@@ -228,6 +230,18 @@ class TrainConfig(Strict):
                 " Set zero_stage = 1 or 2, or engine = native, or use optimizer.weight_decay, which each rank applies"
                 " to its own part"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_device_can_be_shared(self) -> "TrainConfig":
+        if self.device == "cuda" and self.tensor_parallel * self.pipeline_parallel > 1:
+            raise ValueError(
+                f"copies over several ranks (tensor_parallel {self.tensor_parallel}, pipeline_parallel"
+                f" {self.pipeline_parallel}) exchange over processors alone. Set both to 1, and engine = deepspeed with"
+                f" zero_stage = 3 for a model that no device holds"
+            )
+        if self.device == "cuda" and self.micro_batch_rows == "auto":
+            raise ValueError("micro_batch_rows = auto measures the memory of processes, not of devices. Set a number")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ COMPUTED_IN: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": 
 """Types other than that of the weights."""
 
 
-def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[None]:
+def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[object]:
     """Within the block forward passes multiply matrices and attend in `dtype`; their backward passes do so too.
 
     Weights stay float32 and are rounded where they are used; norms, the softmax over the vocabulary, the residual

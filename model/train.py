@@ -72,7 +72,7 @@ def _train_rank(run: TrainerRun, rank: int, meeting: Path) -> None:
     from model.training import train
 
     messages = claim_stdout()
-    with joined(rank, run.train.ranks, rendezvous_file(meeting)) as ranks:
+    with joined(rank, run.train.ranks, rendezvous_file(meeting), run.train.device) as ranks:
         train(run, ranks, messages)
 
 

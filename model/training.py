@@ -19,6 +19,7 @@ from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_asi
 from model.config import TrainConfig, TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
+from model.devices import training_device
 from model.dropout import seed_dropout
 from model.durable import digest_bytes, digest_file
 from model.engine import Engine, StepResult
@@ -64,6 +65,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    device = training_device(run.train, ranks.rank)
     data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
     run = with_decided_rows(run, data, ranks, link)
@@ -74,7 +76,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     start = starting_network(run, resumes=checkpoint is not None)
     if checkpoint is not None:
         start.network.load_state_dict(checkpoint.weights())
-    engine = make_engine(run, start.network, ranks)
+    engine = make_engine(run, start.network.to(device), ranks)
     if checkpoint is not None:
         engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, engine.optimizer_shards))
     journal = checkpoint.journal() if checkpoint else Journal()

@@ -39,6 +39,8 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine"
     prepare_products(run.train.dtype, network.embedding.weight.device)
     wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     if run.train.engine == "deepspeed":
+        # Left alone, DeepSpeed looks for a device when it is loaded, and warns.
+        os.environ["DS_ACCELERATOR"] = run.train.device
         from model.engines.deepspeed import DeepSpeedEngine
 
         return DeepSpeedEngine(run, network, ranks)

@@ -12,9 +12,6 @@ from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
-# Which device to use is decided here; left alone, DeepSpeed looks for one and warns.
-os.environ.setdefault("DS_ACCELERATOR", "cpu")
-
 import deepspeed
 import deepspeed.ops
 import torch
@@ -23,6 +20,7 @@ from torch import Tensor, nn
 from model.batch import share_of
 from model.block_shape import is_gated
 from model.config import Dtype, TrainerRun
+from model.devices import moved
 from model.engine import StepResult
 from model.engines.totals import Totals
 from model.networks import Network
@@ -61,6 +59,7 @@ class DeepSpeedEngine:
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
+        self._device = network.embedding.weight.device
         self._objective = objective_of(run)
         self._ranks = ranks
         self._network = network
@@ -72,7 +71,9 @@ class DeepSpeedEngine:
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
         # DeepSpeed learns its place from its launcher's environment, and refuses to start without.
         os.environ["LOCAL_RANK"] = str(ranks.rank)
-        deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+        deepspeed.init_distributed(
+            "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
+        )
         objective = _Objective(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices
@@ -102,6 +103,7 @@ class DeepSpeedEngine:
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
             self._engine.set_gradient_accumulation_boundary(index == last)
+            micro_batch = moved(micro_batch, self._device)
             tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
             sums = Sums(*self._engine(type(micro_batch), *tensors))
             local = totals.add(sums)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from model.batch import RankBatch, share_of
 from model.config import TrainerRun
+from model.devices import moved
 from model.engine import StepResult
 from model.engines.totals import Totals, minimised
 from model.networks import Network
@@ -36,6 +37,7 @@ class NativeEngine:
         self._ranks = ranks
         self._readers = ranks
         """Those that share the rows of a batch."""
+        self._device = network.embedding.weight.device
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices
@@ -67,8 +69,8 @@ class NativeEngine:
         """Forward and backward passes of all micro-batches; their gradients add up."""
         totals = Totals()
         for micro_batch in share.micro_batches:
-            with computing_in(self._config.dtype, self.network.embedding.weight.device):
-                sums = self._objective.sums(self.network, micro_batch)
+            with computing_in(self._config.dtype, self._device):
+                sums = self._objective.sums(self.network, moved(micro_batch, self._device))
             minimised(sums, share.counted, loss_scale).backward()
             totals.add(sums)
         return totals
@@ -103,4 +105,4 @@ class NativeEngine:
         parameters = dict(self.network.named_parameters())
         for key, value in state.items():
             name, _, moment = key.rpartition("|")
-            self.optimizer.state[parameters[name]][moment] = value
+            self.optimizer.state[parameters[name]][moment] = value.to(self._device)

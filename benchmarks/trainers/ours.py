@@ -1,0 +1,55 @@
+"""Bessemer's native engine: python ours.py (eager | compiled | rung's name) SETTING"""
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+from pathlib import Path
+
+import torch
+from setting import BETAS, CLIP, EPS, LEARNING_RATE, Watch, chosen
+
+from model.config import ClipConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainerRun
+from model.dropout import seed_dropout
+from model.engines import make_engine
+from model.loader import CausalBatch
+from model.ranks import ALONE
+from model.schedule import Pace
+from model.weights import load_gpt
+
+
+def main() -> None:
+    name, setting = chosen()
+    torch.set_num_threads(setting.threads)
+    network = load_gpt(Path(setting.folder) / "ours").train()
+    run = TrainerRun(
+        sequences=(),
+        order=Path(),
+        out=Path(),
+        # No token of the rows: nothing is padding.
+        pad=network.config.vocab_size,
+        tokenizer_digest="rows",
+        model=network.config,
+        train=TrainConfig(
+            batch_rows=setting.batch_rows,
+            micro_batch_rows=setting.batch_rows,
+            dtype=setting.dtype,
+            threads=setting.threads,
+            compile=name == "compiled",
+            optimizer=OptimizerConfig(beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0),
+            clip=ClipConfig(max_norm=CLIP),
+            schedule=ScheduleConfig(kind="constant", peak_lr=LEARNING_RATE, warmup_share=0.0),
+            **({"device": "cuda"} if setting.device == "cuda" else {}),
+        ),
+    )
+    engine = make_engine(run, network, ALONE)
+    rows, watch = setting.rows(), Watch(setting)
+    starts = torch.zeros(setting.batch_rows, dtype=torch.int64)
+    for step in range(setting.steps):
+        batch = CausalBatch(torch.from_numpy(setting.batch(rows, step)), starts)
+        seed_dropout(1, step, 0)
+        watch.step_done(engine.step(batch, Pace(LEARNING_RATE, CLIP, 1)).loss)
+    watch.tell()
+
+
+main()

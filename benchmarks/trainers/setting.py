@@ -1,0 +1,84 @@
+"""What each trainer of the comparison is given, and how it tells what it took. NumPy and the standard library only."""
+
+import json
+import resource
+import sys
+import time
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+LEARNING_RATE, BETAS, EPS, CLIP = 6e-4, (0.9, 0.95), 1e-8, 1.0
+"""GPT-3's for 124M parameters, without weight decay: trainers differ in what they decay."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One race. `rows.npy` in `folder` are i64[steps * batch_rows, context + 1] token ids, read in order."""
+
+    folder: str
+    batch_rows: int
+    warm: int
+    """Steps that are not timed: compilation, first touches of memory."""
+    timed: int
+    dtype: str
+    device: str
+    threads: int
+    dropout: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """All steps."""
+        return self.warm + self.timed
+
+    def rows(self) -> np.ndarray:
+        """All rows."""
+        return np.load(Path(self.folder) / "rows.npy")
+
+    def batch(self, rows: np.ndarray, step: int) -> np.ndarray:
+        """The rows of a step."""
+        return rows[step * self.batch_rows : (step + 1) * self.batch_rows]
+
+
+class Watch:
+    """Seconds of the timed steps: processor time of all threads on a CPU, wall time on a GPU."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._times: list[float] = []
+        self.losses: list[float] = []
+
+    def step_done(self, loss: float) -> None:
+        """Call behind each step, with its loss as a number (which waits for a device)."""
+        self.losses.append(loss)
+        self._times.append(self._now())
+
+    def tell(self) -> None:
+        """Print what the driver reads, as the last line."""
+        taken = [b - a for a, b in pairwise(self._times[self._setting.warm - 1 :])]
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if self._setting.device == "cuda":
+            import torch
+
+            peak = torch.cuda.max_memory_allocated()
+        print(json.dumps({"seconds": sorted(taken)[len(taken) // 2], "losses": self.losses, "peak_bytes": peak}))
+
+    def _now(self) -> float:
+        return time.perf_counter() if self._setting.device == "cuda" else time.process_time()
+
+
+def setting_from(argument: str) -> Setting:
+    """The setting that the driver gave as JSON."""
+    return Setting(**json.loads(argument))
+
+
+def as_argument(setting: Setting) -> str:
+    """What `setting_from` reads."""
+    return json.dumps(asdict(setting))
+
+
+def chosen() -> tuple[str, Setting]:
+    """The contender's name and its setting, from the command line."""
+    return sys.argv[1], setting_from(sys.argv[2])

@@ -1,0 +1,218 @@
+"""Training steps beside others' on the same network, rows and first weights, and YaLM-100B's ladder rung by rung.
+
+    python benchmarks/training.py --peers .peers --json .peers/training.json
+    python benchmarks/training.py --peers .peers --device cuda --size gpt2-small --batch-rows 64
+
+Contenders take turns, each in a process of its own. On a CPU the figure is tokens per second of processor time, all
+threads together, which a busy machine disturbs least, times the threads; on a GPU it is wall time. The fastest of the
+turns' median steps counts, compiling does not. All begin with the same bits and read the same rows, and their losses
+must agree, or the table says where they part. Dropout is off but for the first rungs of the ladder.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from measuring import python_of
+from rich.console import Console
+from rich.table import Table
+from trainers.setting import Setting, as_argument
+
+from model.architecture import GPTConfig
+from model.networks import flops_per_token, parameter_count
+from model.profile.machine import measured_machine
+from model.published.exporting import export_network
+from model.published.gpt2 import gpt2_config
+from model.transformer import GPT
+from model.weights import save_model
+
+HERE = Path(__file__).parent
+SIZES = {
+    "small": {"vocab_size": 8192, "layers": 4, "heads": 4, "width": 256},
+    "gpt2-small": {"vocab_size": 50_304, "layers": 12, "heads": 12, "width": 768},
+    "gpt2-medium": {"vocab_size": 50_304, "layers": 24, "heads": 16, "width": 1024},
+}
+PEAK = {"cuda": {"bfloat16": 989e12, "float32": 67e12}}
+"""FLOP/s of an H200 by its data sheet; that of a CPU is measured."""
+FIRST_LOSSES = 5
+"""Steps over which losses of one type must agree; behind them the roundings of other kernels grow apart."""
+AGREEMENT = {"float32": 1e-4, "bfloat16": 1e-2}
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A program, the name by which it is asked, and the type in which it multiplies."""
+
+    label: str
+    program: str
+    name: str
+    dtype: str
+    peer: str | None = None
+    dropout: float = 0.0
+
+
+CONTENDERS = [
+    contender
+    for dtype in ("float32", "bfloat16")
+    for contender in (
+        Contender("written by hand, eager", "trainers/plain.py", "nanogpt", dtype),
+        Contender("Hugging Face Trainer", "peers/transformers_trainer.py", "eager", dtype, "transformers"),
+        Contender("... compiled", "peers/transformers_trainer.py", "compiled", dtype, "transformers"),
+        Contender("Bessemer", "trainers/ours.py", "eager", dtype),
+        Contender("Bessemer, compiled", "trainers/ours.py", "compiled", dtype),
+    )
+]
+PLAIN = "trainers/plain.py"
+RUNGS = [
+    Contender("float32, all written out, dropout 0.1", PLAIN, "float32", "float32", dropout=0.1),
+    Contender("matrices in bfloat16", PLAIN, "dtype", "bfloat16", dropout=0.1),
+    Contender("optimizer in one kernel", PLAIN, "fused", "bfloat16", dropout=0.1),
+    Contender("attention in one kernel", PLAIN, "attention", "bfloat16", dropout=0.1),
+    Contender("no dropout", PLAIN, "no_dropout", "bfloat16"),
+    Contender("compiled", PLAIN, "compile", "bfloat16"),
+    Contender("Bessemer: logits in pieces, thermometers", "trainers/ours.py", "eager", "bfloat16"),
+    Contender("Bessemer, compiled", "trainers/ours.py", "compiled", "bfloat16"),
+]
+"""Each with what the rung before has. YaLM's authors state one gain of a rung, 80% for fetching weights ahead of ZeRO,
+which one process cannot show, and more than twofold for all together."""
+
+
+def prepare(folder: Path, size: str, context: int, rows: int) -> GPTConfig:
+    """First weights in both formats, and random rows that repeat a few patterns: there is something to learn."""
+    # One more position than is predicted: the peer's loss shifts within the rows that it is given.
+    config = gpt2_config(context=context + 1, **SIZES[size])
+    network = GPT(config).initialise(1)
+    for name in ("ours", "transformers"):
+        (folder / name).mkdir()
+    save_model(folder / "ours", config, network.state_dict(), {"architecture": "gpt", "tokenizer_digest": "rows"})
+    export_network(folder / "transformers", config, network.state_dict(), {"eos_token_id": 0, "bos_token_id": 0})
+    random = np.random.default_rng(1)
+    pieces = random.integers(0, config.vocab_size, size=(64, context + 1))
+    np.save(folder / "rows.npy", pieces[random.integers(0, 64, size=rows)])
+    return config
+
+
+def run(contender: Contender, setting: Setting, peers: Path) -> dict[str, Any]:
+    """What a contender's process tells."""
+    python = Path(sys.executable) if contender.peer is None else python_of(peers, contender.peer)
+    if python is None:
+        raise SystemExit(f"there is no environment of {contender.peer} under {peers}; make it: make bench-train")
+    paths = [HERE / "trainers", HERE.parent] if contender.peer is None else [HERE / "trainers"]
+    given = Setting(**{**setting.__dict__, "dtype": contender.dtype, "dropout": contender.dropout})
+    done = subprocess.run(
+        [python, HERE / contender.program, contender.name, as_argument(given)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_WAIT_POLICY": "passive"},
+    )
+    if done.returncode:
+        raise SystemExit(f"{contender.label} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def race(contenders: Sequence[Contender], setting: Setting, peers: Path, turns: int, console: Console) -> list[Any]:
+    """The best of each contender's turns."""
+    told: list[list[dict[str, Any]]] = [[] for _ in contenders]
+    for turn in range(turns):
+        for results, contender in zip(told, contenders, strict=True):
+            console.print(f"[dim]turn {turn + 1} of {turns}: {contender.label}, {contender.dtype}[/]")
+            results.append(run(contender, setting, peers))
+    return [min(results, key=lambda one: one["seconds"]) for results in told]
+
+
+def parity(results: Sequence[dict[str, Any]], dtype: str) -> str:
+    """Whether the first losses of all are those of the first, in words."""
+    first = np.array(results[0]["losses"][:FIRST_LOSSES])
+    apart = max(float(np.abs(np.array(one["losses"][:FIRST_LOSSES]) - first).max()) for one in results)
+    verdict = "agree" if apart <= AGREEMENT[dtype] else "PART"
+    return f"{dtype}: the first {FIRST_LOSSES} losses {verdict}, largest difference {apart:.1e} nats"
+
+
+def asked(arguments: Sequence[str] | None = None) -> Namespace:
+    """The command line."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, default=Path(".peers"), help="where install.sh made the environments")
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--size", choices=SIZES, default="small", help="of the network")
+    parser.add_argument("--context", type=int, default=256, help="predictions a row")
+    parser.add_argument("--batch-rows", type=int, default=16, help="rows of a step")
+    parser.add_argument("--warm", type=int, default=6, help="steps before the clock starts")
+    parser.add_argument("--timed", type=int, default=10, help="steps on the clock")
+    parser.add_argument("--turns", type=int, default=2, help="how often each contender runs")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="CPU threads")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Both tables."""
+    options, console = asked(), Console()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        setting = Setting(
+            name, options.batch_rows, options.warm, options.timed, "float32", options.device, options.threads
+        )
+        config = prepare(folder, options.size, options.context, setting.steps * setting.batch_rows)
+        races = race(CONTENDERS, setting, options.peers, options.turns, console)
+        ladder = race(RUNGS, setting, options.peers, options.turns, console)
+    step_tokens = options.batch_rows * options.context
+    share = options.threads if options.device == "cpu" else 1
+    flops = flops_per_token(config)
+    torch.set_num_threads(options.threads)
+    # Of float32, by which CPU steps of every type are told; data sheets know a GPU's.
+    peak = measured_machine().flops_s if options.device == "cpu" else None
+
+    def rate(result: dict[str, Any]) -> float:
+        return step_tokens / result["seconds"] * share
+
+    console.print(
+        f"\n{options.size}: {parameter_count(config) / 1e6:.1f}M parameters, context {options.context},"
+        f" {options.batch_rows} rows a step, {options.device}, {options.threads} threads"
+    )
+    table = Table("trainer", "type", "tokens/s", "MFU", "memory, MB", "beside HF", "beside by hand", box=None)
+    for contender, result in zip(CONTENDERS, races, strict=True):
+        of_type = {c.label: rate(r) for c, r in zip(CONTENDERS, races, strict=True) if c.dtype == contender.dtype}
+        top = peak or PEAK[options.device][contender.dtype]
+        table.add_row(
+            contender.label,
+            contender.dtype,
+            f"{rate(result):,.0f}",
+            f"{rate(result) * flops / top:.0%}",
+            f"{result['peak_bytes'] / 1e6:,.0f}",
+            f"{rate(result) / of_type['Hugging Face Trainer']:.2f}",
+            f"{rate(result) / of_type['written by hand, eager']:.2f}",
+        )
+    console.print(table)
+    if peak is not None:
+        console.print(f"MFU of {peak / 1e9:.0f} GFLOP/s, measured in float32: bfloat16 can be above 100%")
+    for dtype in ("float32", "bfloat16"):
+        console.print(parity([r for c, r in zip(CONTENDERS, races, strict=True) if c.dtype == dtype], dtype))
+    climbed = Table("the ladder", "tokens/s", "beside the rung before", "beside the first", box=None)
+    for number, (rung, result) in enumerate(zip(RUNGS, ladder, strict=True)):
+        before = ladder[max(number - 1, 0)]
+        climbed.add_row(
+            rung.label,
+            f"{rate(result):,.0f}",
+            f"{rate(result) / rate(before):.2f}",
+            f"{rate(result) / rate(ladder[0]):.2f}",
+        )
+    console.print(climbed)
+    console.print("YaLM-100B's authors: more than 2 for all their measures; 1.8 for fetching ZeRO's weights ahead")
+    if options.json:
+        told = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(CONTENDERS, races, strict=True)]
+        rungs = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(RUNGS, ladder, strict=True)]
+        options.json.write_text(json.dumps({"setting": setting.__dict__, "race": told, "ladder": rungs}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Where tensors are computed: the processor, or a CUDA device for each rank. No CUDA device was at hand to test on."""
+
+import os
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+
+from model.config import TrainConfig
+from model.errors import RecipeError
+
+LEAST_BFLOAT16 = (8, 0)
+"""Compute capability of Ampere, the first generation that multiplies bfloat16."""
+
+
+def training_device(config: TrainConfig, rank: int) -> torch.device:
+    """The device of a rank; RecipeError where this machine has none as is asked for.
+
+    Makes CUDA's sums repeat: cuBLAS does so with a workspace of its own, which it must be told before it starts.
+    """
+    if config.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        build = "was built without CUDA" if torch.version.cuda is None else "finds no device"
+        raise RecipeError(
+            f"train.device is cuda, and PyTorch {torch.__version__} {build}. Set train.device = cpu, or run where"
+            f" `python -c 'import torch; print(torch.cuda.is_available())'` prints True."
+        )
+    found = torch.cuda.device_count()
+    if config.ranks > found:
+        raise RecipeError(
+            f"train.ranks is {config.ranks}, each with a CUDA device of its own, and this machine has {found}. Set"
+            f" train.ranks = {found} or less."
+        )
+    if config.dtype == "bfloat16" and torch.cuda.get_device_capability(rank) < LEAST_BFLOAT16:
+        raise RecipeError(
+            f"train.dtype is bfloat16, which {torch.cuda.get_device_name(rank)} cannot multiply; devices from Ampere on"
+            f" can. Set train.dtype = float16, or float32."
+        )
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.cuda.set_device(rank)
+    return torch.device("cuda", rank)
+
+
+def moved(batch: Any, device: torch.device) -> Any:
+    """A batch on the device; itself on a processor."""
+    if device.type == "cpu":
+        return batch
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
