@@ -307,6 +307,11 @@ def _check_sentinels(recipe: Recipe, origin: str) -> None:
     """A vocabulary that is trained here has the sentinels that were asked for; a base's are counted by chunk."""
     if recipe.chunk.objective != "span_corruption" or recipe.vocab.base is not None:
         return
+    if recipe.vocab.sentinels < recipe.chunk.noise_spans == 1:
+        raise RecipeError(
+            f"{origin}: chunk.denoising = {recipe.chunk.denoising} puts a sentinel in place of what is corrupted, and"
+            f" vocab.sentinels = 0. Set vocab.sentinels = 1 or more."
+        )
     if recipe.vocab.sentinels < recipe.chunk.noise_spans:
         raise RecipeError(
             f"{origin}: span_corruption with a context of {recipe.chunk.input_length} takes {recipe.chunk.noise_spans}"

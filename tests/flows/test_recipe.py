@@ -107,6 +107,12 @@ def test_a_row_with_more_spans_than_sentinels_is_refused_before_anything_runs(tm
     with pytest.raises(RecipeError, match=r"of 2048 takes 114 spans .* vocab.sentinels = 100; .* = 114 or more"):
         load(tmp_path, MINIMAL, *t5, "vocab.sentinels=100")
     assert load(tmp_path, MINIMAL, *t5, "vocab.sentinels=114").chunk.row_length == 2274
+    masks = (*t5, "chunk.denoising=mass_style")
+    with pytest.raises(RecipeError, match=r"mass_style puts a sentinel .* Set vocab.sentinels = 1 or more"):
+        load(tmp_path, MINIMAL, *masks, "vocab.sentinels=0")
+    assert load(tmp_path, MINIMAL, *masks, "vocab.sentinels=1").chunk.row_length == 2047
+    shuffled = load(tmp_path, MINIMAL, *t5, "chunk.denoising=deshuffling", "vocab.sentinels=0")
+    assert shuffled.chunk.row_length == 2047
 
 
 def test_placeholders_are_filled_in_paths(tmp_path: Path) -> None:
