@@ -41,11 +41,6 @@ def check_ranks(train: "TrainConfig") -> None:
 def check_layout(model: NetworkConfig, train: "TrainConfig") -> None:
     """Raises ValueError where the network cannot be shared as asked."""
     tensor, stages = train.tensor_parallel, train.pipeline_parallel
-    if tensor * stages > 1 and train.dtype != "float32":
-        raise ValueError(
-            f"dtype is {train.dtype}, and copies of the model over several ranks (tensor_parallel {tensor},"
-            f" pipeline_parallel {stages}) compute in float32. Leave dtype out, or set both to 1"
-        )
     if model.heads % tensor:
         fitting = max(n for n in range(1, tensor + 1) if model.heads % n == 0)
         raise ValueError(

@@ -118,6 +118,29 @@ def test_every_kind_of_weight_is_shared_and_comes_together(make_run, launch, cho
     agree(parts, run)
 
 
+@pytest.mark.prove
+@pytest.mark.parametrize(
+    ("settings", "within"),
+    [
+        ({"recompute": True}, WITHIN),
+        # Halves of a product are rounded to 8 bits each before they are added up.
+        ({"dtype": "bfloat16"}, 0.01),
+        ({"dtype": "float16"}, 0.002),
+        ({"optimizer": {"l1": 0.001, "l2": 0.01, "kind": "sgd"}}, WITHIN),
+        ({"length_warmup": {"share": 0.5, "start_length": 8}}, WITHIN),
+    ],
+    ids=["recompute", "bfloat16", "float16", "penalties", "length-warmup"],
+)
+def test_other_settings_go_with_layouts(make_run, launch, settings: dict, within: float) -> None:
+    run = make_run(batch_rows=8, micro_batch_rows=2, positions=8 * 10 + 3, **settings)
+    train(run)
+    parts = laid_out(run, BOTH)
+    finish(launch(parts))
+    ours, theirs = metrics(parts), metrics(run)
+    np.testing.assert_allclose(ours["loss"], theirs["loss"], rtol=within)
+    np.testing.assert_allclose(ours["grad_norm"], theirs["grad_norm"], rtol=3 * within)
+
+
 @pytest.fixture
 def run_of(tmp_path: Path, write_sequences, write_order) -> Callable[[NetworkConfig], TrainerRun]:
     """A run of a BERT or a T5 over random rows."""
