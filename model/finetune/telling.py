@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from model.finetune.metrics import MAIN
+from model.finetune.metrics import main_measure
 
 
 def told_result(found: dict[str, Any]) -> list[str]:
@@ -11,8 +11,9 @@ def told_result(found: dict[str, Any]) -> list[str]:
     scores = found["scores"]
     lines = []
     for task in found["tasks"]:
-        name, main = task["name"], MAIN[task["kind"]]
+        name = task["name"]
         split = "test" if name in scores["test"] else "development"
+        main = main_measure(task["kind"], scores[split][name])
         guess = scores["guess"][split][name]
         measures = ", ".join(
             f"{measure} {value:.3f} (guess {guess[measure]:.3f})" if measure in guess else f"{measure} {value:.3f}"

@@ -11,7 +11,7 @@ from model.dropout import seed_dropout
 from model.errors import Numerics
 from model.finetune.config import FinetuneConfig
 from model.finetune.examples import Example
-from model.finetune.metrics import MAIN, score
+from model.finetune.metrics import main_measure, score
 from model.finetune.mixing import epoch_order
 from model.finetune.pupils import Pupil
 from model.finetune.truncation import Truncation
@@ -112,13 +112,15 @@ def score_tasks(
 
 def overall(config: FinetuneConfig, scores: Scores) -> float:
     """Mean over tasks of the main measure of each."""
-    return sum(scores[task.name][MAIN[task.kind]] for task in config.tasks) / len(config.tasks)
+    found = [scores[task.name][main_measure(task.kind, scores[task.name])] for task in config.tasks]
+    return sum(found) / len(found)
 
 
 def told(config: FinetuneConfig, scores: Scores) -> str:
     """The main measure of each task, in words."""
     kinds = {task.name: task.kind for task in config.tasks}
-    return ", ".join(f"{name} {MAIN[kinds[name]]} {found[MAIN[kinds[name]]]:.3f}" for name, found in scores.items())
+    mains = {name: main_measure(kinds[name], found) for name, found in scores.items()}
+    return ", ".join(f"{name} {mains[name]} {found[mains[name]]:.3f}" for name, found in scores.items())
 
 
 def make_optimizer(modules: nn.Module, weight_decay: float) -> torch.optim.AdamW:

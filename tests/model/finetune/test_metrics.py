@@ -7,7 +7,16 @@ import pytest
 
 from model.finetune.config import Task
 from model.finetune.examples import Example
-from model.finetune.metrics import classification, guesses, regression, score, shared_words, tagging, words_of
+from model.finetune.metrics import (
+    classification,
+    guesses,
+    main_measure,
+    regression,
+    score,
+    shared_words,
+    tagging,
+    words_of,
+)
 
 
 def task(kind: str) -> Task:
@@ -42,8 +51,8 @@ def test_correlations() -> None:
     assert bent["pearson"] == pytest.approx(np.corrcoef(right**3, right)[0, 1])
     assert regression(right + 3, right)["rmse"] == pytest.approx(3)
     # Two share the ranks 0 and 1.
-    tied = regression(np.array([1.0, 1.0, 2.0]), np.array([1.0, 2.0, 3.0]))["spearman"]
-    assert tied == pytest.approx(np.corrcoef([0.5, 0.5, 2], [0, 1, 2])[0, 1])
+    tied = regression(np.array([1.0, 1.0, 2.0, 9.0]), np.array([1.0, 2.0, 3.0, 4.0]))["spearman"]
+    assert tied == pytest.approx(np.corrcoef([0.5, 0.5, 2, 3], [0, 1, 2, 3])[0, 1])
 
 
 def test_words_and_whole_spans_of_labels() -> None:
@@ -53,8 +62,11 @@ def test_words_and_whole_spans_of_labels() -> None:
     assert found["accuracy"] == pytest.approx(4 / 6)
     # Three spans said, three there; the first and the last are the same, for a lone I- begins a span.
     assert found["span_f1"] == pytest.approx(2 / 3)
+    assert main_measure("tagging", found) == "span_f1"
     assert tagging([("B-A", "B-A")], [("B-A", "I-A")])["span_f1"] == 0.0
-    assert "span_f1" not in tagging([("N",)], [("V",)])
+    words = tagging([("N",)], [("V",)])
+    assert main_measure("tagging", words) == "accuracy"
+    assert "span_f1" not in words
 
 
 @pytest.mark.parametrize(
