@@ -7,7 +7,11 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 
+from model.presets.expansion import KEY
+
 Location = tuple[int | str, ...]
+SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {("train", "model"): (KEY,)}
+"""Keys that a recipe may write and that stand for others before any model sees them."""
 MOST_NAMED = 3
 """A key that stands in more tables than these says nothing about which is meant."""
 
@@ -143,4 +147,5 @@ def _known_keys(recipe: type[BaseModel], location: Sequence[int | str]) -> list[
         model = model_within(field.annotation) if field is not None else None
         if model is None:
             return []
-    return sorted(model.model_fields)
+    shorthands = SHORTHANDS.get(tuple(location[:2]), ())
+    return sorted([*model.model_fields, *shorthands])

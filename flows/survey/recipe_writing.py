@@ -27,6 +27,7 @@ from model.config import (
     OptimizerConfig,
     ScheduleConfig,
 )
+from model.presets.expansion import KEY
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
@@ -86,6 +87,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train", "base_model"): '"{recipe}/model"',
     ("train", "max_seconds"): "3600.0",
     ("train", "memory_limit"): "8000000000",
+    ("train.model", KEY): '"gpt2-small"',
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
     ("evaluate", "stride"): "64",
@@ -225,6 +227,9 @@ def _names(sources: list[SourceFound]) -> list[str]:
 def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str]) -> list[str]:
     chosen = _chosen(section, sizes)
     lines = [f"[{section}]"]
+    if section == "train.model":
+        lines += _comment("A published network by name (`bessemer presets`); keys of this table overrule its own.")
+        lines.append(_example(section, KEY, names))
     for key, value in chosen.items():
         lines += [*_comment(_help(model, key)), f"{key} = {_toml(value)}"]
     for key, info in model.model_fields.items():
@@ -240,8 +245,12 @@ def _explained(section: str, model: type[BaseModel], key: str, names: list[str])
     words = _comment(_help(model, key))
     if default not in (None, PydanticUndefined):
         return [*words, f"# {key} = {_toml(default)}"]
+    return [*words, _example(section, key, names)]
+
+
+def _example(section: str, key: str, names: list[str]) -> str:
     example = EXAMPLES[section, key].replace("SOURCE", names[0])
-    return [*words, f"## {key} is not set by default; for example: {key} = {example}"]
+    return f"## {key} is not set by default; for example: {key} = {example}"
 
 
 def _is_table(default: Any) -> bool:

@@ -83,3 +83,10 @@ def test_a_base_of_another_architecture_or_none_gives_nothing(folder: Path) -> N
     asked = {"model": {"architecture": "bert"}, "base_model": str(folder / "base")}
     assert network_settings(asked, "it") == {"architecture": "bert"}
     assert network_settings({"model": {"width": 8}, "base_model": str(folder / "gone")}, "it") == {"width": 8}
+
+
+def test_a_preset_that_is_misspelled_is_guessed_and_one_with_a_wrong_key_told(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"train\.model\.presett: unknown key; did you mean `preset`\?"):
+        load(folder, 'presett = "gpt2-small"')
+    with pytest.raises(RecipeError, match=r"train\.model\.layres: unknown key; did you mean `layers`\?"):
+        load(folder, 'preset = "bert-base"\nlayres = 3')
