@@ -13,7 +13,7 @@ from model.parallel.stages import Stage
 from model.ranks import Ranks
 
 Heat = dict[int, Tensor]
-Forward = Callable[[], AbstractContextManager[None]]
+Forward = Callable[[], AbstractContextManager[object]]
 Loss = Callable[[int, Tensor, Heat], Tensor]
 """What is minimised, f32[], given the number of a micro-batch, what the head reads of it, and thermometers."""
 
