@@ -37,12 +37,14 @@ def ngram_scores(
 
     Of more than `most_tokens` the rows that ORDER reads first are counted: every stretch of it holds the mixture.
     """
+    if not texts:
+        return []
     tables = [read_table(path) for path in sequences.files("sequences")]
     read, left_out = read_rows(tables, sequences.table("order"), tokenizer, most_tokens)
     ids = {source: list(tokenizer.encode_batch(documents)) for source, documents in texts.items()}
     scored = documents_alone([row for rows in ids.values() for row in rows], tokenizer.eos)
     found = estimate(read, scored, tokenizer.vocab_size, tokenizer.eos, _walls(tables, tokenizer))
-    bits = np.add.reduceat(np.nan_to_num(found.bits), np.flatnonzero(scored.begins)) if texts else np.zeros(0)
+    bits = np.add.reduceat(np.nan_to_num(found.bits), np.flatnonzero(scored.begins))
     note = _note(int(read.is_predicted.sum()), left_out, found)
     scores = HeldoutRows()
     done = 0

@@ -40,6 +40,7 @@ def test_rows_count_once_and_only_where_they_are_read(tokenizer: Tokenizer):
         sequences(tokenizer, [[10, 11, 12, 13], [20, 21, 22, 23]]),
         sequences(tokenizer, [[30, 31, 32, 33], [40, 41, 42, 43]], first=2),
     ]
+    tables.append(tables[0].slice(0, 0))
     read, left_out = read_rows(tables, order((3, 0), (0, 0), (3, 1), (2, 0), (0, 1)), tokenizer, 10**6)
     assert read.tokens.tolist() == [10, 11, 12, 13, 30, 31, 32, 33, 40, 41, 42, 43]
     assert np.flatnonzero(read.begins).tolist() == [0, 4, 8]
