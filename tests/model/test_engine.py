@@ -82,3 +82,12 @@ def test_decay_touches_matrices_and_neither_norms_nor_biases_nor_the_embedding(m
         "mlp_out",
     }
     assert len(decayed["params"]) + len(kept["params"]) == len(names)
+
+
+def test_as_many_tokens_pass_at_once_where_rows_are_cut(make_run, tokens: torch.Tensor) -> None:
+    engine = engine_of(make_run(batch_rows=4), micro_batch_rows=2)
+    seen: list[tuple[int, ...]] = []
+    engine.network.embedding.register_forward_hook(lambda _, inputs, __: seen.append(tuple(inputs[0].shape)))
+    engine.step(CausalBatch(tokens, NO_START), Pace(0.01))
+    engine.step(CausalBatch(tokens, NO_START).shortened(4), Pace(0.01, row_pieces=4))
+    assert seen == [(2, 16), (2, 16), (8, 4), (8, 4)]
