@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab prove-architectures bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -48,6 +48,13 @@ prove-data: $(READY) ## the data stages on real text: recall, precision, conserv
 
 prove-vocab: $(READY) ## a released vocabulary extended on real text, beside Chinese-LLaMA's recipe, in one table
 	$(BIN)/python -m pytest tests/prove_data -k vocab -m prove_data $(PYTEST_FLAGS)
+
+prove-architectures: $(READY) ## GPT, BERT and T5 on 20M tokens of real text, native and ZeRO 1 to 3, exported: hours
+	$(BIN)/python benchmarks/architectures.py --root $(PEERS)/architectures --data $(DATA) --json $(PEERS)/architectures.json
+
+bench-train: $(READY) ## training steps beside a loop by hand and the Hugging Face Trainer, and YaLM's ladder
+	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS) transformers
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/training.py --peers $(PEERS) --json $(PEERS)/training.json
 
 bench-data: $(READY) ## the data stages beside datatrove, datasketch, rensa, ftfy: rates of one core, in one table
 	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS)

@@ -1,0 +1,209 @@
+"""GPT, BERT and T5 through the flow on 20M tokens of real text, by the native engine and by DeepSpeed's ZeRO 1 to 3.
+
+    python benchmarks/architectures.py --root FOLDER [--data DATA] [--only gpt/native,bert/zero-3] [--budget 20M]
+
+`make prove-architectures` does this; it takes hours on two cores. Whatever was done under FOLDER is not done again, and
+a training that was stopped goes on from its checkpoint. Each model is exported and its logits compared with those of
+`transformers`. What each kind must reach stands in its line of the table:
+
+- a GPT fewer bits per byte of held-out text than a Kneser-Ney 5-gram of all that it read;
+- a BERT 80% of held-out sentence pairs, and twice the share of hidden tokens that the most frequent one would be;
+- a T5 one nat a token of held-out spans under the frequencies of tokens.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from flows.record import list_runs
+from flows.trained import open_trained
+from model.bert import BERT
+from model.random_batch import random_batch
+from model.transformer import GPT
+from tasks.artifact import Artifact
+
+HERE = Path(__file__).parent
+RECIPE = HERE / "architectures.toml"
+NSP_GOAL, MASKED_GOAL, NATS_GOAL = 0.8, 2.0, 1.0
+LOGITS_AGREE = 1e-4
+Scores = Mapping[str, float]
+
+
+def gpt_verdict(scores: Scores) -> tuple[bool, str]:
+    """Beside the 5-gram."""
+    ours, theirs = scores["bits_per_byte"], scores["5gram_bits_per_byte"]
+    return ours < theirs, f"{ours:.3f} bits a byte, 5-gram {theirs:.3f}"
+
+
+def bert_verdict(scores: Scores) -> tuple[bool, str]:
+    """Beside the goal for pairs and the most frequent token."""
+    pairs, majority = scores["next_accuracy"], scores["majority_next_accuracy"]
+    hidden, frequent = scores["masked_accuracy"], scores["frequent_token_accuracy"]
+    reached = pairs >= NSP_GOAL and hidden >= MASKED_GOAL * frequent
+    return reached, f"pairs {pairs:.1%} (majority {majority:.1%}), hidden {hidden:.1%} (most frequent {frequent:.1%})"
+
+
+def t5_verdict(scores: Scores) -> tuple[bool, str]:
+    """Beside the frequencies of tokens."""
+    ours, theirs = scores["text_target_nats_per_token"], scores["unigram_text_target_nats_per_token"]
+    return theirs - ours >= NATS_GOAL, f"{ours:.2f} nats a token of spans, by frequency {theirs:.2f}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An architecture at a size that two cores train within half an hour, and what it must reach."""
+
+    settings: tuple[str, ...]
+    verdict: Callable[[Scores], tuple[bool, str]]
+
+
+KINDS = {
+    "gpt": Kind(("train.model.architecture=gpt", "train.model.embedding_norm=false"), gpt_verdict),
+    "bert": Kind(
+        (
+            "train.model.architecture=bert",
+            "train.model.context=128",
+            "train.batch_rows=64",
+            "train.micro_batch_rows=64",
+        ),
+        bert_verdict,
+    ),
+    "t5": Kind(("train.model.architecture=t5",), t5_verdict),
+}
+ZERO = "train.engine=deepspeed", "train.ranks=2", "train.threads=1"
+ENGINES = {"native": (), **{f"zero-{stage}": (*ZERO, f"train.zero_stage={stage}") for stage in (1, 2, 3)}}
+CELLS = [f"{kind}/{engine}" for engine in ENGINES for kind in KINDS]
+
+
+def settings_of(cell: str, options: Namespace) -> list[str]:
+    """What `bessemer run` is told of a cell."""
+    kind, _, engine = cell.partition("/")
+    said = (
+        f"variables.data={options.data}",
+        f"budget_tokens={options.budget}",
+        *KINDS[kind].settings,
+        *ENGINES[engine],
+    )
+    return [word for setting in (*said, *options.set) for word in ("--set", setting)]
+
+
+def run_cell(cell: str, options: Namespace) -> dict[str, Any]:
+    """Run the road to its end, export the model, and tell what it came to."""
+    began = time.time()
+    command = [sys.executable, "-m", "flows.cli", "run", RECIPE, "--root", options.root, *settings_of(cell, options)]
+    options.root.mkdir(parents=True, exist_ok=True)
+    log = options.root / f"{cell.replace('/', '-')}.log"
+    with log.open("w") as told:
+        done = subprocess.run(command, stdout=told, stderr=subprocess.STDOUT, check=False, cwd=HERE.parent)
+    if done.returncode:
+        raise SystemExit(f"{cell} ended with {done.returncode}; the last words of {log}:\n{log.read_text()[-2000:]}")
+    record = next(run for run in reversed(list_runs(options.root)) if run["started"] >= began - 1)
+    stages = {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
+    rows = stages["evaluate"].table("scores").to_pylist()
+    scores = {row["metric"]: row["value"] for row in rows if row["task"] == "heldout/all" and row["value"] is not None}
+    training = stages["train"].report.facts["training"]
+    reached, words = KINDS[cell.partition("/")[0]].verdict(scores)
+    return {
+        "cell": cell,
+        "reached": reached,
+        "words": words,
+        "tokens": training["tokens"],
+        "tokens_s": training["tokens_s"],
+        "minutes": training["seconds"] / 60,
+        "loss": training["last_loss"],
+        "logits": exported_difference(options.root, record["run_id"]),
+        "scores": scores,
+    }
+
+
+@torch.inference_mode()
+def exported_difference(root: Path, run_id: str) -> float:
+    """Largest difference between our logits and those of the exported model in `transformers`."""
+    import transformers
+
+    from flows.exporting import export_transformers
+
+    trained = open_trained(root, run_id)
+    network = trained.network
+    batch = random_batch(network.config, 2).rows
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "exported"
+        class_name = export_transformers(root, run_id, folder)
+        loaded: Any = getattr(transformers, class_name)
+        theirs: Any = loaded.from_pretrained(folder, dtype=torch.float32).eval()
+        if isinstance(network, GPT):
+            ours, found = network(batch.tokens_BL[:, :-1]), theirs(batch.tokens_BL[:, :-1]).logits
+        elif isinstance(network, BERT):
+            told = (batch.inputs_BT, batch.token_types_BT, batch.is_token_BT)
+            everywhere = torch.arange(network.config.context).expand(2, -1)
+            ours = network.masked_logits(network.hidden(*told), everywhere)
+            found = theirs(input_ids=told[0], token_type_ids=told[1], attention_mask=told[2]).prediction_logits
+        else:
+            encoded = network.encode(batch.inputs_BT, batch.is_token_BT)
+            ours = network.logits(network.decode(batch.decoder_inputs_BU, encoded, batch.is_token_BT))
+            found = theirs(
+                input_ids=batch.inputs_BT,
+                attention_mask=batch.is_token_BT.long(),
+                decoder_input_ids=batch.decoder_inputs_BU,
+            ).logits
+        return float((ours - found).abs().max())
+
+
+def asked() -> Namespace:
+    """The command line."""
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, required=True, help="folder of the artifacts")
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the corpora")
+    parser.add_argument("--only", default=",".join(CELLS), help="cells, by commas")
+    parser.add_argument("--budget", default="20M", help="tokens that each reads")
+    parser.add_argument(
+        "--set", action="append", default=[], help="a setting for all cells, as `bessemer run` takes it"
+    )
+    parser.add_argument("--json", type=Path, help="write all figures there")
+    options = parser.parse_args()
+    options.root, options.data = options.root.resolve(), options.data.resolve()
+    return options
+
+
+def main() -> None:
+    """Run the cells and print their table."""
+    options, console = asked(), Console(width=140)
+    table = Table("cell", "tokens", "tokens/s", "minutes", "held out", "logits differ by", "", box=None)
+    told: list[dict[str, Any]] = []
+    for cell in options.only.split(","):
+        console.print(f"[dim]{cell}[/]")
+        result = run_cell(cell, options)
+        told.append(result)
+        fine = result["reached"] and result["logits"] <= LOGITS_AGREE
+        table.add_row(
+            cell,
+            f"{result['tokens']:,}",
+            f"{result['tokens_s']:,.0f}",
+            f"{result['minutes']:.0f}",
+            result["words"],
+            f"{result['logits']:.0e}",
+            "reached" if fine else "[red]MISSED[/]",
+        )
+        if options.json:
+            options.json.write_text(json.dumps(told, indent=1))
+    console.print(table)
+    missed = [one["cell"] for one in told if not one["reached"] or one["logits"] > LOGITS_AGREE]
+    if missed:
+        raise SystemExit(f"missed: {', '.join(missed)}")
+
+
+if __name__ == "__main__":
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    main()
