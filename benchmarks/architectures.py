@@ -75,8 +75,9 @@ KINDS = {
         (
             "train.model.architecture=bert",
             "train.model.context=128",
-            "train.batch_rows=64",
-            "train.micro_batch_rows=64",
+            "train.batch_rows=32",
+            "train.micro_batch_rows=32",
+            "train.model.norm_position=pre",
         ),
         bert_verdict,
     ),

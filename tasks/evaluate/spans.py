@@ -24,6 +24,8 @@ from tasks.seed import seed64
 from tasks.tokenizer import Tokenizer
 
 LOSS, BITS, UNIGRAM_BITS = "target_nats_per_token", "target_bits_per_byte", "unigram_target_bits_per_byte"
+TEXT_LOSS, UNIGRAM_TEXT_LOSS = "text_target_nats_per_token", "unigram_text_target_nats_per_token"
+"""Of targets that are text, which the frequencies of tokens know; sentinels follow from where they stand."""
 
 
 def span_scores(
@@ -49,7 +51,7 @@ def span_scores(
     for source, documents in texts.items():
         ids = list(tokenizer.encode_batch(documents))
         document_of, rows = document_rows(ids, row_length, row_format.pad)
-        sums = np.zeros((5, len(documents)))
+        sums = np.zeros((6, len(documents)))
         for begin in range(0, len(rows), batch_rows):
             some = rows[begin : begin + batch_rows]
             numbers = np.arange(first_row + begin, first_row + begin + len(some))
@@ -58,7 +60,7 @@ def span_scores(
             of_batch = _sums(nats, targets, code_lengths, tokenizer.piece_lengths)
             np.add.at(sums.T, document_of[begin : begin + batch_rows], of_batch)
         first_row += len(rows)
-        nats, targets, bits, size, code = sums
+        nats, targets, bits, size, code, text = sums
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
         note = (
             f"{row_format.denoising} of {len(rows)} rows of at most {row_length} tokens; {int(targets.sum())} targets,"
@@ -67,6 +69,8 @@ def span_scores(
         lost = _lost(tokenizer, unknown)
         draw = seed64(seed, "evaluate", "bootstrap", source)
         found.add(source, LOSS, ratio(nats, targets, rounds, draw), len(documents), note)
+        for metric, above in ((TEXT_LOSS, bits), (UNIGRAM_TEXT_LOSS, code)):
+            found.add(source, metric, ratio(above * math.log(2), text, rounds, draw), len(documents), note)
         for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
             measured = NOTHING if lost else ratio(above, size, rounds, draw)
             found.add(source, metric, measured, len(documents), f"{note}{lost}")
@@ -83,7 +87,7 @@ def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple
 
 
 def _sums(nats: np.ndarray, targets: np.ndarray, code_lengths: np.ndarray, piece_lengths: np.ndarray) -> np.ndarray:
-    """Of each row [R, 5]: nats of all targets and their number; of text bits, bytes, and bits by frequency."""
+    """Of each row [R, 6]: nats of all targets and their number; of text bits, bytes, bits by frequency, and tokens."""
     counted = targets != NO_LOSS
     token = np.where(counted, targets, 0)
     size = np.where(counted, piece_lengths[token], 0)
@@ -95,6 +99,7 @@ def _sums(nats: np.ndarray, targets: np.ndarray, code_lengths: np.ndarray, piece
             (nats * is_text).sum(axis=1) / math.log(2),
             size.sum(axis=1),
             (code_lengths[token] * is_text).sum(axis=1),
+            is_text.sum(axis=1),
         ],
         axis=1,
     )

@@ -125,6 +125,8 @@ def test_a_t5_that_knows_nothing_pays_ln_v_for_each_target(tokenizer: Tokenizer,
     )
     assert bits / unigram == pytest.approx(math.log2(VOCAB) / 8, rel=1e-5)
     assert str(found["target_bits_per_byte"]["note"]).startswith("random_spans of ")
+    assert found["text_target_nats_per_token"]["value"] == pytest.approx(math.log(VOCAB), rel=1e-5)
+    assert found["unigram_text_target_nats_per_token"]["value"] == pytest.approx(8 * math.log(2), rel=1e-9)
 
 
 def test_documents_are_cut_alone():
