@@ -1,6 +1,5 @@
 """Everything that decides a training run, as frozen models; `run.json` holds one `TrainerRun`."""
 
-import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,120 +7,15 @@ from pydantic import Field, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.parallel.checks import check_layout, check_ranks
+from model.step_config import (
+    BatchWarmupConfig,
+    ClipConfig,
+    LengthWarmupConfig,
+    LossScaleConfig,
+    OptimizerConfig,
+    ScheduleConfig,
+)
 from model.strict import Strict
-
-
-class OptimizerConfig(Strict):
-    """What becomes of a gradient: a step, with decay of matrices apart from it."""
-
-    kind: Literal["adamw", "lamb", "sgd", "muon"] = "adamw"
-    """`adamw`; `lamb`, which scales AdamW's step of each matrix to its length, for batches of tens of thousands of rows
-    (You et al. 2020); `sgd` with momentum, whose rate is ten to a hundred times AdamW's; `muon` for the matrices within
-    blocks, at AdamW's rate, and AdamW for all else (Jordan et al. 2024). `lamb` and `muon` need whole matrices, which
-    ZeRO cuts up."""
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    """Decay of the first moment; `sgd` has none."""
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    """Decay of the second moment (0.95: OPT-175B, GPT-3); `sgd` has none."""
-    eps: float = Field(default=1e-8, gt=0)
-    """Added to the root of the second moment."""
-    momentum: float = Field(default=0.95, ge=0, lt=1)
-    """`sgd`, `muon`: what is left of the sum of earlier gradients."""
-    nesterov: bool = True
-    """`sgd`, `muon`: whether the step looks ahead along the momentum."""
-    weight_decay: float = Field(default=0.1, ge=0)
-    """Decay of matrices per unit of learning rate; norms, biases and the embedding are not decayed."""
-    l1: float = Field(default=0.0, ge=0)
-    """Penalty in the loss: this times the sum of the magnitudes of the matrices that are decayed. The loss that is told
-    leaves penalties out."""
-    l2: float = Field(default=0.0, ge=0)
-    """Penalty in the loss: half of this times the sum of squares. Unlike `weight_decay` it is part of the gradient, is
-    clipped, and goes through Adam's division."""
-
-
-class ClipConfig(Strict):
-    """The largest gradient norm, as a function of the share of tokens read; a longer gradient is scaled down to it."""
-
-    max_norm: float = Field(default=1.0, gt=0)
-    """The limit (1: GPT-3, OPT-175B)."""
-    early_norm: float = Field(default=0.3, gt=0)
-    """The limit before `early_share` (0.3: OPT-175B's, after its first instabilities)."""
-    early_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of all tokens over which `early_norm` holds."""
-
-
-class BatchWarmupConfig(Strict):
-    """Smaller batches at the beginning, as a function of the rows read so far."""
-
-    start_rows: int = Field(default=1, ge=1)
-    """Rows of the first step."""
-    step_rows: int = Field(default=1, ge=1)
-    """Rows by which the batch grows at a time, in even strides, up to `batch_rows`."""
-    share: float = Field(default=0.0, ge=0, le=1)
-    """Share of all rows over which the batch grows; 0: all steps read `batch_rows`."""
-
-
-class LengthWarmupConfig(Strict):
-    """Shorter rows at the beginning: each is cut into pieces, and all its tokens are read all the same."""
-
-    start_length: int = Field(default=64, ge=1)
-    """Tokens of the first pieces; the length doubles up to the model's context."""
-    share: float = Field(default=0.0, ge=0, le=1)
-    """Share of all rows over which the length grows; 0: all rows are read whole."""
-
-
-class ScheduleConfig(Strict):
-    """Linear warm-up, then the way back down, as functions of the share of tokens read."""
-
-    kind: Literal["cosine", "linear", "constant", "step", "warmup_stable_decay"] = "cosine"
-    """What follows warm-up: half a `cosine` to the end (GPT-3, OPT), a `linear` fall (BERT), a `constant` rate, `step`s
-    down at `steps`, or a constant rate that falls linearly over the last `decay_share` (`warmup_stable_decay`), which a
-    run can leave without having known its length."""
-    start_lr: float = Field(default=0.0, ge=0)
-    """Learning rate before the first token."""
-    peak_lr: float = Field(default=2e-3, gt=0)
-    """Learning rate at the end of warm-up."""
-    end_lr: float = Field(default=2e-4, ge=0)
-    """Learning rate after the last token."""
-    warmup_share: float = Field(default=0.05, ge=0, lt=1)
-    """Share of all tokens over which the rate rises."""
-    steps: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(0.5, 0.75), min_length=1)
-    """`step`: shares of all tokens at which the rate is multiplied by `step_factor`."""
-    step_factor: float = Field(default=0.1, gt=0, lt=1)
-    """`step`: what is left of the rate after each step; never less than `end_lr`."""
-    decay_share: float = Field(default=0.2, gt=0, le=1)
-    """`warmup_stable_decay`: share of all tokens, at the end, over which the rate falls."""
-
-    @model_validator(mode="after")
-    def _phases_follow_each_other(self) -> "ScheduleConfig":
-        if self.kind == "step" and (list(self.steps) != sorted(set(self.steps)) or self.steps[0] <= self.warmup_share):
-            raise ValueError(f"steps {self.steps} must rise, and begin after warmup_share {self.warmup_share}")
-        if self.kind == "warmup_stable_decay" and self.warmup_share + self.decay_share > 1:
-            raise ValueError(
-                f"warmup_share {self.warmup_share} and decay_share {self.decay_share} are more than the whole run"
-            )
-        return self
-
-
-class LossScaleConfig(Strict):
-    """How the loss of `float16` is scaled, so that small gradients do not become zero; other types need none."""
-
-    start: float = Field(default=2.0**16, gt=0)
-    """Scale of the first step, a power of two."""
-    growth_steps: int = Field(default=1000, ge=1)
-    """Steps without overflow after which it doubles."""
-    floor: float = Field(default=2.0**-5, gt=0)
-    """Where it stops halving, and an overflow counts as a non-finite step (1/32: OPT-175B)."""
-
-    @model_validator(mode="after")
-    def _scales_change_no_digit(self) -> "LossScaleConfig":
-        for name in ("start", "floor"):
-            if math.frexp(getattr(self, name))[0] != 0.5:
-                raise ValueError(f"{name} {getattr(self, name):g} is no power of two, so that scaling would round")
-        if self.floor > self.start:
-            raise ValueError(f"floor {self.floor:g} is above start {self.start:g}")
-        return self
-
 
 Dtype = Literal["float32", "tf32", "bfloat16", "float16"]
 """Types in which matrices are multiplied."""
@@ -242,6 +136,15 @@ class TrainConfig(Strict):
             )
         if self.device == "cuda" and self.micro_batch_rows == "auto":
             raise ValueError("micro_batch_rows = auto measures the memory of processes, not of devices. Set a number")
+        return self
+
+    @model_validator(mode="after")
+    def _the_device_has_the_type(self) -> "TrainConfig":
+        if self.dtype == "tf32" and self.device != "cuda":
+            raise ValueError(
+                f"dtype is tf32, and device is {self.device}: only CUDA devices, from Ampere on, have such products."
+                f" Set dtype = bfloat16, which is faster still, or float32, or device = cuda"
+            )
         return self
 
     @model_validator(mode="after")

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from model.config import Dtype
-from model.errors import RecipeError
 
 COMPUTED_IN: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 """Types other than that of the weights."""
@@ -24,14 +23,7 @@ def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[o
     return torch.autocast(device.type, dtype=COMPUTED_IN[dtype], cache_enabled=False)
 
 
-def prepare_products(dtype: Dtype, device: torch.device) -> None:
-    """Set how float32 matrices are multiplied, for the whole process: with factors rounded to ten bits for `tf32`.
-
-    Raises RecipeError for tf32 on a device that has no such products. No CUDA device was at hand to test them on.
-    """
-    if dtype == "tf32" and device.type != "cuda":
-        raise RecipeError(
-            f"train.dtype is tf32, and training runs on a device of type {device.type}: only CUDA devices, from Ampere"
-            f" on, have such products. Set train.dtype = bfloat16, which is faster still, or float32."
-        )
+def prepare_products(dtype: Dtype) -> None:
+    """Set how float32 matrices are multiplied on CUDA devices, for the whole process: with factors rounded to ten bits
+    of mantissa for `tf32`, else as they are."""
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")

@@ -36,7 +36,7 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine"
     from model.precision import prepare_products
 
     check_engine(run.train)
-    prepare_products(run.train.dtype, network.embedding.weight.device)
+    prepare_products(run.train.dtype)
     wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     if run.train.engine == "deepspeed":
         # Left alone, DeepSpeed looks for a device when it is loaded, and warns.

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.errors import RecipeError
+from model.config import TrainConfig
 from model.networks import make_network
 from model.precision import computing_in, prepare_products
 from model.random_batch import random_batch
@@ -82,8 +83,12 @@ def test_float16_has_eight_times_the_digits_of_bfloat16(config: NetworkConfig) -
     assert 0 < errors["float16"] < errors["bfloat16"] / 4
 
 
-def test_products_of_tf32_are_refused_where_there_are_none() -> None:
-    with pytest.raises(RecipeError, match="training runs on a device of type cpu"):
-        prepare_products("tf32", CPU)
-    prepare_products("float32", CPU)
+def test_products_of_tf32_are_asked_for_where_there_are_some() -> None:
+    with pytest.raises(ValidationError, match="dtype is tf32, and device is cpu"):
+        TrainConfig(dtype="tf32")
+    try:
+        prepare_products(TrainConfig(dtype="tf32", device="cuda").dtype)
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        prepare_products("float32")
     assert torch.get_float32_matmul_precision() == "highest"
