@@ -37,7 +37,7 @@ class NativeEngine:
         self._ranks = ranks
         self._readers = ranks
         """Those that share the rows of a batch."""
-        self._device = network.embedding.weight.device
+        self._device = next(network.parameters()).device
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices
