@@ -17,6 +17,7 @@ from model.errors import InputError, RecipeError
 from model.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.networks import flops_per_token
 from model.objectives import objective_of
+from model.precision import COMPUTED_IN
 from model.profile.costs import costs_of, scaled
 from model.profile.machine import Machine, clock_for, measured_machine
 from model.profile.recording import Operation, Recorder
@@ -25,6 +26,8 @@ from model.ranks import ALONE
 from model.schedule import Pace
 from model.start import starting_network
 
+ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
+"""Of a number in a matrix product, where it has not four."""
 LEARNING_RATE = 1e-5
 """So small that the measured steps do not make the network diverge, whatever the run's own."""
 
@@ -46,7 +49,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
         raise InputError(f"{run.order} asks for no row, so there is no step to measure; build it anew from chunk")
     row_tokens = objective_of(run).tokens_per_row(data.row_length)
     with _as_in_training(run.train.threads):
-        machine = machine or measured_machine()
+        machine = machine or measured_machine(COMPUTED_IN.get(run.train.dtype, torch.float32))
         clock = clock_for(run.train.threads)
         network = starting_network(run, resumes=False).network
         engine = make_engine(run, network, ALONE)
@@ -89,7 +92,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
         tokens=rows * row_tokens,
         padding_share=statistics.fmean(padding),
         model_flops=rows * row_tokens * flops_per_token(run.model, data.row_format),
-        shape=_shape(run, rows, element_bytes=4),
+        shape=_shape(run, rows, ELEMENT_BYTES.get(run.train.dtype, 4)),
         machine=machine,
     )
 
