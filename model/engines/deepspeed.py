@@ -177,6 +177,7 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
             # Norms and biases stay whole on every rank: to fetch them costs more messages than they save memory.
             "stage3_param_persistence_threshold": vectors,
-            "overlap_comm": False,
+            # Streams hide exchanges behind the backward pass on devices; a processor has none.
+            "overlap_comm": run.train.device == "cuda",
         },
     }
