@@ -311,3 +311,16 @@ def test_without_deepspeed_its_engine_is_refused_with_the_command_that_installs_
     check_engine(TrainConfig())
     with pytest.raises(RecipeError, match=r"pip install bessemer\[deepspeed\]"):
         check_engine(TrainConfig(engine="deepspeed"))
+
+
+def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Path) -> None:
+    """DeepSpeed would compile its exchange and its optimizer on first use: minutes, and nothing without a compiler."""
+    run = make_run(**ZERO[3], positions=4)
+    file = tmp_path / "run.json"
+    file.write_text(run.model_dump_json())
+    fresh = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
+    done = subprocess.run(
+        [sys.executable, "-m", "model.train", str(file)], cwd=PROJECT, env=fresh, capture_output=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "extensions").exists()
