@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 def check_prerequisites(recipe: Recipe, stages: Sequence[str]) -> None:
     """Raise RecipeError or InputError where one of `stages` would refuse to begin, whatever the text."""
     check_starting_points(recipe, stages)
+    if "train" in stages and recipe.train.device != "cpu":
+        from model.devices import training_device
+
+        training_device(recipe.train.trainer_config(), rank=0)
 
 
 def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:

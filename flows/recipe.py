@@ -135,10 +135,14 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
+    _check_tables(values, origin)
     values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
     model = dict(dict(values.get("train", {})).get("model", {}))
-    context = int(model.get("context", GPTConfig.model_fields["context"].default))
+    default = GPTConfig.model_fields["context"].default
+    asked = model.get("context", default)
+    # What is no number is refused below, with all else that is wrong.
+    context = asked if isinstance(asked, int) and not isinstance(asked, bool) else default
     shared.update(_length_of_rows(context, objective))
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     for stage in STAGES:
@@ -156,6 +160,17 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     _check_length_of_rows(recipe, origin)
     _check_sentinels(recipe, origin)
     return recipe
+
+
+def _check_tables(values: Mapping[str, Any], origin: str) -> None:
+    """Raises RecipeError where a value stands in place of a table that is looked into before all is checked."""
+    places = {stage: values.get(stage, {}) for stage in STAGES}
+    train = places["train"]
+    if isinstance(train, dict):
+        places["train.model"] = train.get("model", {})
+    for place, found in places.items():
+        if not isinstance(found, dict):
+            raise RecipeError(f"{origin}: {place} is {found!r}, and a table of settings belongs there")
 
 
 def _agree_on_objective(values: dict[str, Any], origin: str) -> str:

@@ -9,8 +9,8 @@ import torch
 from model.config import TrainConfig
 from model.errors import RecipeError
 
-LEAST_BFLOAT16 = (8, 0)
-"""Compute capability of Ampere, the first generation that multiplies bfloat16."""
+AMPERE = (8, 0)
+"""Compute capability of the first generation that multiplies bfloat16 and tf32."""
 
 
 def training_device(config: TrainConfig, rank: int) -> torch.device:
@@ -32,10 +32,10 @@ def training_device(config: TrainConfig, rank: int) -> torch.device:
             f"train.ranks is {config.ranks}, each with a CUDA device of its own, and this machine has {found}. Set"
             f" train.ranks = {found} or less."
         )
-    if config.dtype == "bfloat16" and torch.cuda.get_device_capability(rank) < LEAST_BFLOAT16:
+    if config.dtype in ("bfloat16", "tf32") and torch.cuda.get_device_capability(rank) < AMPERE:
         raise RecipeError(
-            f"train.dtype is bfloat16, which {torch.cuda.get_device_name(rank)} cannot multiply; devices from Ampere on"
-            f" can. Set train.dtype = float16, or float32."
+            f"train.dtype is {config.dtype}, which {torch.cuda.get_device_name(rank)} cannot multiply; devices from"
+            f" Ampere on can. Set train.dtype = float16, or float32."
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.cuda.set_device(rank)

@@ -19,6 +19,9 @@ from model.finetune.truncation import Truncation, fit_together
 from model.finetune.vocabulary import Vocabulary
 from model.targets import NO_LOSS
 
+OUTSIDE = "O"
+"""Label of words that belong to no name (Ramshaw and Marcus 1995)."""
+
 
 @dataclass(frozen=True)
 class Row:
@@ -186,5 +189,7 @@ class TaggingReading:
         for output, row, example in zip(outputs, rows, examples, strict=True):
             first = [place for place, target in enumerate(row.target) if target != NO_LOSS]
             said = [self._labels[int(output[place].argmax())] for place in first]
-            found.append((*said, *[self._labels[0]] * (len(example.texts) - len(said))))
+            # Of words that were cut off nothing is known; a label that begins a name would invent one.
+            unsaid = OUTSIDE if OUTSIDE in self._labels else self._labels[0]
+            found.append((*said, *[unsaid] * (len(example.texts) - len(said))))
         return found

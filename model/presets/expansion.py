@@ -20,7 +20,7 @@ def expanded(model: Mapping[str, Any], place: str = "train.model") -> dict[str, 
     if KEY not in values:
         return values
     name = values.pop(KEY)
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         close = difflib.get_close_matches(str(name), PRESETS, n=1)
         meant = f" Did you mean {close[0]}?" if close else ""
         raise RecipeError(f"{place}.{KEY}: there is no preset {name!r}.{meant} Known are {', '.join(PRESETS)}.")

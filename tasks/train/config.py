@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
-from model.config import TrainConfig, check_warmup
+from model.config import TrainConfig, check_lengths, check_warmup
 from model.parallel.checks import check_layout
 from tasks.config import RUNTIME, StrictConfig
 
@@ -44,6 +44,7 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     @model_validator(mode="after")
     def _the_network_can_be_shared(self) -> "TrainStageConfig":
         check_layout(self.model, self)
+        check_lengths(self.model, self.length_warmup)
         return self
 
     @model_validator(mode="after")

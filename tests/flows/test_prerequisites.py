@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
@@ -128,3 +129,11 @@ def test_a_run_that_is_refused_has_no_name(folder: Path) -> None:
     assert "there are none" in told.output
     assert "run 2" not in told.output
     assert not (folder / "root" / "runs").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_there_is_told_before_the_first_stage(folder: Path) -> None:
+    recipe = load(folder, "train.device=cuda")
+    check_prerequisites(recipe, stretch(until="chunk"))
+    with pytest.raises(RecipeError, match=r"train\.device is cuda"):
+        check_prerequisites(recipe, stretch())

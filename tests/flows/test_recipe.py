@@ -93,6 +93,22 @@ def test_a_network_that_is_not_trained_on_the_objective_is_refused(tmp_path: Pat
         load(tmp_path, MINIMAL, "train.model.architecture=rnn")
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("train=5", "train is 5, and a table of settings belongs there"),
+        ("train.model=5", r"train\.model is 5, and a table"),
+        ("train.model.context=abc", r"train\.model\.context: .*valid integer"),
+        ('train.model.preset=["a"]', "there is no preset"),
+        ("train.length_warmup.start_length=100", "train"),
+    ],
+)
+def test_what_is_no_table_and_no_number_is_told_as_such(tmp_path: Path, setting: str, words: str) -> None:
+    more = ("train.length_warmup.share=0.1",) if "length_warmup" in setting else ()
+    with pytest.raises(RecipeError, match=words):
+        load(tmp_path, MINIMAL, setting, *more)
+
+
 def test_a_key_of_another_network_is_unknown_to_this_one(tmp_path: Path) -> None:
     with pytest.raises(
         RecipeError, match=r"train\.model\.qk_norm: unknown key; a gpt has it, and the architecture is bert; known"
