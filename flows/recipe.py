@@ -138,9 +138,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     _check_tables(values, origin)
     values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
-    model = dict(dict(values.get("train", {})).get("model", {}))
     default = GPTConfig.model_fields["context"].default
-    asked = model.get("context", default)
+    asked = values["train"]["model"].get("context", default)
     # What is no number is refused below, with all else that is wrong.
     context = asked if isinstance(asked, int) and not isinstance(asked, bool) else default
     shared.update(_length_of_rows(context, objective))

@@ -48,25 +48,23 @@ def tagged_models(annotation: Any) -> dict[str, Any]:
 
 def _without_tags(location: Location, recipe: type[BaseModel]) -> Location:
     """The location as the recipe writes it: which of several models was chosen is no step of it."""
-    written: list[int | str] = []
-    for part, several in zip(location, _choices(location, recipe), strict=True):
-        if part not in several:
-            written.append(part)
-    return tuple(written)
+    return tuple(part for part, several, _ in _walk(location, recipe) if part not in several)
 
 
-def _choices(location: Location, recipe: type[BaseModel]) -> Iterator[dict[str, Any]]:
-    """For each part of a location the models that it may choose among by their tags; mostly none."""
+def _walk(location: Location, recipe: type[BaseModel]) -> Iterator[tuple[int | str, dict[str, Any], Any]]:
+    """Each part of a location, the models that it may choose among by their tags (mostly none), and the model that it
+    leads to (None where there is none)."""
     model: Any = recipe
     several: dict[str, Any] = {}
     for part in location:
-        yield several
-        if part in several:
-            model, several = several[str(part)], {}
+        offered = several
+        if part in offered:
+            model, several = offered[str(part)], {}
         elif isinstance(part, str):
             field = model.model_fields.get(part) if model is not None else None
             several = tagged_models(field.annotation) if field is not None else {}
             model = model_within(field.annotation) if field is not None else None
+        yield part, offered, model
 
 
 def model_within(annotation: Any) -> Any:
@@ -83,8 +81,8 @@ def model_within(annotation: Any) -> Any:
 def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str]) -> str:
     """The key that was meant: of this name in another table of the stage, or like it here, or of this name anywhere."""
     key, known = str(location[-1]), _known_keys(recipe, location[:-1])
-    *_, several, _ = ({}, *_choices(location, recipe))
-    others = [tag for tag, model in several.items() if key in model.model_fields]
+    chosen_among = [offered for _, offered, _ in _walk(location[:-1], recipe)][-1:]
+    others = [tag for models in chosen_among for tag, model in models.items() if key in model.model_fields]
     if others:
         return (
             f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
@@ -132,20 +130,9 @@ def _place(location: Sequence[int | str]) -> str:
     return text
 
 
-def _known_keys(recipe: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+def _known_keys(recipe: type[BaseModel], location: Location) -> list[str]:
     """Field names of the config model at a place within the recipe."""
-    model: Any = recipe
-    several: dict[str, Any] = {}
-    for part in location:
-        if isinstance(part, int):
-            continue
-        if part in several:
-            model, several = several[part], {}
-            continue
-        field = model.model_fields.get(part) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        several = tagged_models(field.annotation) if field is not None else {}
-        model = model_within(field.annotation) if field is not None else None
-        if model is None:
-            return []
-    shorthands = SHORTHANDS.get(tuple(location[:2]), ())
-    return sorted([*model.model_fields, *shorthands])
+    model = [recipe, *(model for *_, model in _walk(location, recipe))][-1]
+    if model is None:
+        return []
+    return sorted([*model.model_fields, *SHORTHANDS.get(location[:2], ())])

@@ -7,6 +7,7 @@ import torch
 
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig
 from model.loader import CausalBatch, MaskedBatch, PrefixBatch, SpanBatch
+from model.networks import MASKED_SHARE
 from model.objectives.causal import CausalObjective
 from model.objectives.interface import Objective
 from model.objectives.masked import MaskedObjective
@@ -14,7 +15,6 @@ from model.objectives.prefix import PrefixObjective
 from model.objectives.spans import SpanObjective
 from model.span_lengths import corrupted_lengths, raw_length
 
-MASKED_SHARE = 0.15
 EOS = 0
 
 
