@@ -37,7 +37,8 @@ def export_transformers(root: Path, model: str, folder: Path) -> str:
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         ids = special_ids(trained.tokenizer, with_decoder=config.architecture == "t5")
-        class_name = export_network(staged, config, trained.network.state_dict(), ids)
+        settings = {**ids, **_tasks_as_text(trained.description)}
+        class_name = export_network(staged, config, trained.network.state_dict(), settings)
         _write_vocabulary(staged, trained.tokenizer, context=config.context)
         # A temporary folder is for its owner alone.
         staged.chmod(0o755)
@@ -56,6 +57,13 @@ def special_ids(tokenizer: "Tokenizer", *, with_decoder: bool) -> dict[str, int]
     begin = tokenizer.bos if tokenizer.bos >= 0 else tokenizer.eos
     ids = {"bos_token_id": begin, "eos_token_id": tokenizer.eos, "pad_token_id": tokenizer.pad}
     return {**ids, "decoder_start_token_id": tokenizer.pad} if with_decoder else ids
+
+
+def _tasks_as_text(description: dict[str, Any]) -> dict[str, Any]:
+    """How a text begins for each task that a T5 was taught, where its published models say so."""
+    tasks = description.get(FINETUNED, {}).get("tasks", [])
+    told = {task["name"]: {"prefix": f"{task['name']} {task['fields'][0]}: "} for task in tasks}
+    return {"task_specific_params": told} if told else {}
 
 
 def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flows.trained import open_trained, write_vocabulary
 from model.errors import InputError
+from model.published.files import is_published
 
 FOLDER = "finetuned"
 """Folder under the root where results stand unless another is named."""
@@ -18,9 +19,9 @@ def teach(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Pa
 
     Returns the folder of the result, by default ROOT/finetuned/NAME of the task file, and what it says of itself.
     """
+    from model.base_weights import base_digest
     from model.finetune.config import read_task_file
     from model.finetune.finetuning import finetune
-    from model.weights import description_digest
 
     config = read_task_file(task_file)
     trained = open_trained(root, model)
@@ -28,7 +29,7 @@ def teach(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Pa
     folder.parent.mkdir(parents=True, exist_ok=True)
     found = finetune(
         trained.network,
-        description_digest(trained.folder),
+        base_digest(trained.folder),
         config,
         trained.tokenizer,
         folder,
@@ -43,6 +44,11 @@ def answered(root: Path, model: str, task: str | None, records: list[dict[str, A
     there."""
     from model.finetune.result import read_result
 
+    if is_published(Path(model)):
+        raise InputError(
+            f"{model} is a folder of transformers, in which no task and no head stands. Name the folder that `bessemer"
+            f" finetune` wrote; `bessemer finetune` can start from this one"
+        )
     trained = open_trained(root, model)
     answerer = read_result(trained.folder, trained.tokenizer)
     number = answerer.task(task)

@@ -1,4 +1,4 @@
-"""A trained model with its vocabulary, found by run, by artifact, or by the folder that fine-tuning wrote."""
+"""A trained model with its vocabulary, found by run, by artifact, or by the folder that fine-tuning or export wrote."""
 
 import json
 from dataclasses import dataclass
@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.lineage import open_run, run_artifacts
+from flows.published_model import open_published_model, tasks_in
 from model.errors import InputError
+from model.published.files import is_published
 from tasks.artifact import MANIFEST, Artifact
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ class Trained:
     network: "Network"
     tokenizer: "Tokenizer"
     description: dict[str, Any]
-    """The contents of `model.json`."""
+    """The contents of `model.json`; of a folder of `transformers`, the tasks that it names under `FINETUNED`."""
 
 
 def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
@@ -44,11 +46,16 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
 
 
 def open_trained(root: Path, model: str) -> Trained:
-    """The model of a run, of an artifact's folder, or of a folder that holds its vocabulary beside it."""
+    """The model of a run, of an artifact's folder, or of a folder that holds its vocabulary beside it, be it one that
+    `transformers` reads."""
     from model.weights import describe_model, load_model
     from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 
     folder = Path(model)
+    if is_published(folder):
+        network, tokenizer = open_published_model(folder)
+        tasks = tasks_in(folder)
+        return Trained(folder, network, tokenizer, {FINETUNED: tasks} if tasks else {})
     if (folder / DESCRIPTION_FILE).is_file() and not (folder / MANIFEST).exists():
         files = [folder / name for name in MODEL_FILES.values() if (folder / name).is_file()]
         if len(files) != 1:

@@ -69,10 +69,14 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
             f"{folder / WEIGHTS} has the digest {digest}, but {DESCRIPTION} says {description.get('weights_digest')}."
             f" The bytes changed after training; nothing was computed from them. Train again or restore a copy."
         )
-    config = read_network_config(description["config"])
+    return network_of(read_network_config(description["config"]), load_file(folder / WEIGHTS))
+
+
+def network_of(config: NetworkConfig, weights: dict[str, Tensor]) -> Network:
+    """The network that holds these very tensors, in evaluation mode."""
     with torch.device("meta"):
         network = make_network(config)
-    network.load_state_dict(load_file(folder / WEIGHTS), assign=True)
+    network.load_state_dict(weights, assign=True)
     if isinstance(network, GPT):
         network.make_tables()
     return network.eval()

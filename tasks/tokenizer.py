@@ -262,14 +262,19 @@ def is_json(model: bytes) -> bool:
     return model.lstrip()[:1] == b"{"
 
 
-def json_model_type(model: bytes) -> str | None:
-    """The type of model that a `tokenizer.json` holds; None for another file."""
+def json_model(model: bytes) -> dict[str, Any]:
+    """The model that a `tokenizer.json` holds, as parsed; empty for another file."""
     try:
         parsed = json.loads(model)
     except (json.JSONDecodeError, UnicodeDecodeError):
-        return None
+        return {}
     held = parsed.get("model") if isinstance(parsed, dict) else None
-    return held.get("type") if isinstance(held, dict) else None
+    return held if isinstance(held, dict) else {}
+
+
+def json_model_type(model: bytes) -> str | None:
+    """The type of model that a `tokenizer.json` holds; None for another file."""
+    return json_model(model).get("type")
 
 
 def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:

@@ -11,7 +11,8 @@ from flows.commands.output import print_json, told_errors
 Model = Annotated[
     str,
     typer.Argument(
-        help="Run id or its beginning, `latest`, a model's folder (artifacts/train/ID), or one that `finetune` wrote."
+        help="Run id or its beginning, `latest`, a model's folder (artifacts/train/ID), or one that `finetune` or"
+        " `export` wrote."
     ),
 ]
 

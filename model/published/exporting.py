@@ -19,11 +19,12 @@ def export_network(
     folder: Path,
     config: GPTConfig | BERTConfig | T5Config,
     weights: Mapping[str, Tensor],
-    special_ids: Mapping[str, int],
+    settings: Mapping[str, Any],
 ) -> str:
     """Write the network into an existing folder; returns the class that loads it.
 
-    `special_ids` are entries such as `eos_token_id`. Raises RecipeError where no class computes such a network.
+    `settings` are more entries of `config.json`, such as `eos_token_id`. Raises RecipeError where no class computes
+    such a network.
     """
     family = fitting_family(config)
     # `transformers` reads the format of the tensors from here.
@@ -31,6 +32,6 @@ def export_network(
     # The library writes for its owner alone.
     (folder / ONE_FILE).chmod(0o644)
     sync_file(folder / ONE_FILE)
-    settings: dict[str, Any] = {**settings_of(config, family), **special_ids, "dtype": "float32"}
-    write_atomically(folder / SETTINGS, (json.dumps(settings, indent=1, sort_keys=True) + "\n").encode())
+    written = {**settings_of(config, family), **settings, "dtype": "float32"}
+    write_atomically(folder / SETTINGS, (json.dumps(written, indent=1, sort_keys=True) + "\n").encode())
     return family.class_name

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
-from tasks.tokenizer import is_json, json_model_type
+from tasks.tokenizer import is_json, json_model, json_model_type
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.specials import add_controls
 
@@ -27,6 +27,8 @@ NORMAL, BYTE = 1, 6
 """Types of pieces in SentencePiece's file; others are unknown, control, user-defined and unused."""
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 """First bytes of packed files."""
+OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model")
+"""Names of its files beside released weights."""
 CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
 
 
@@ -85,6 +87,7 @@ def prepared_base(config: VocabConfig) -> bytes:
 
         return prepared_word_pieces(given, config)
     if is_json(given):
+        _refuse_sentencepiece(given, path)
         from tasks.vocab.merges import prepared_merges
 
         return prepared_merges(given, config)
@@ -101,6 +104,21 @@ def prepared_base(config: VocabConfig) -> bytes:
     ]
     parsed.trainer_spec.vocab_size = len(parsed.pieces)
     return write_model(parsed) if any(changed) else given
+
+
+def _refuse_sentencepiece(given: bytes, path: Path) -> None:
+    """Raise InputError for a `tokenizer.json` made from SentencePiece's file, which lacks what growing needs."""
+    model = json_model(given)
+    if model.get("type") != "Unigram" and not model.get("byte_fallback"):
+        return
+    stands = next((path.parent / name for name in OF_SENTENCEPIECE if (path.parent / name).is_file()), None)
+    cure = (
+        f"Set vocab.base to {stands}, which lies beside it." if stands else f"Take its {' or '.join(OF_SENTENCEPIECE)}."
+    )
+    raise InputError(
+        f"vocab.base: {path} is a SentencePiece vocabulary ({model.get('type')}) written as a tokenizer.json, in which"
+        f" its scores and kinds of pieces no longer stand. {cure}"
+    )
 
 
 def _without_normaliser(parsed: Any, path: Path, normaliser: str) -> bool:

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.trained import write_vocabulary
+from flows.trained import FINETUNED, open_trained, write_vocabulary
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.errors import InputError, RecipeError
 from model.generate import stream_tokens
@@ -135,6 +135,67 @@ def test_a_folder_with_something_in_it_is_left_alone(trained: Callable[..., Path
     assert told.exit_code == InputError.exit_code
     assert "is there and not empty; nothing was written" in told.output
     assert sorted(path.name for path in model.iterdir())[0] == "model.json"
+
+
+def wordpiece() -> Tokenizer:
+    return Tokenizer.of(train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True)))
+
+
+def byte_level() -> Tokenizer:
+    return Tokenizer.of(train_merges(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "kind", "settings"),
+    [
+        (pieces, GPTConfig, {"embedding_norm": False, "init_std": 0.3}),
+        (byte_level, GPTConfig, {"embedding_norm": False, "init_std": 0.3}),
+        (wordpiece, BERTConfig, {"init_std": 0.3}),
+        (lambda: pieces(model_type="unigram", sentinels=3), T5Config, {}),
+    ],
+)
+def test_an_exported_folder_is_a_model_like_others(
+    vocabulary: Callable[[], Tokenizer], kind: type, settings: dict[str, Any], trained: Callable[..., Path]
+) -> None:
+    tokenizer = vocabulary()
+    model = trained(
+        tokenizer, kind(vocab_size=tokenizer.vocab_size, context=64, layers=2, heads=2, width=16, **settings)
+    )
+    out = model.parent / "out"
+    assert CliRunner().invoke(app, ["export", str(model), str(out)]).exit_code == 0
+    before, after = open_trained(model.parent, str(model)), open_trained(model.parent, str(out))
+    assert after.tokenizer.description() == {**before.tokenizer.description(), "digest": after.tokenizer.digest}
+    assert after.tokenizer.encode(TEXT) == before.tokenizer.encode(TEXT)
+    for name, weights in before.network.state_dict().items():
+        assert torch.equal(after.network.state_dict()[name], weights), name
+    words = ["--prompt", "the ___ dog" if kind is BERTConfig else "the old", "--tokens", "4", "--temperature", "0"]
+    told = [CliRunner().invoke(app, ["generate", str(folder), *words]) for folder in (model, out)]
+    assert told[1].exit_code == 0, told[1].output
+    assert told[0].stdout == told[1].stdout
+
+
+def test_an_exported_model_has_no_task_to_answer(trained: Callable[..., Path]) -> None:
+    tokenizer = pieces(model_type="unigram", sentinels=3)
+    model = trained(tokenizer, T5Config(vocab_size=tokenizer.vocab_size, context=64, layers=1, heads=2, width=16))
+    description = json.loads((model / "model.json").read_text())
+    description[FINETUNED] = {"tasks": [{"name": "mood", "fields": ["text"]}]}
+    (model / "model.json").write_text(json.dumps(description))
+    out = model.parent / "out"
+    exported(model, "T5ForConditionalGeneration")
+    assert open_trained(model.parent, str(out)).description == {FINETUNED: {"mood": {"prefix": "mood text: "}}}
+    told = CliRunner().invoke(app, ["predict", str(out), "--field", "text=so so"])
+    assert told.exit_code == InputError.exit_code
+    assert "Name the folder that `bessemer finetune` wrote" in told.output
+
+
+def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Path]) -> None:
+    tokenizer = pieces()
+    model = trained(tokenizer, GPTConfig(vocab_size=400, embedding_norm=False, **SIZES))
+    exported(model, "GPTNeoXForCausalLM")
+    (model.parent / "out" / "tokenizer.model").write_bytes(pieces(vocab_size=410).model)
+    told = CliRunner().invoke(app, ["generate", str(model.parent / "out")])
+    assert told.exit_code == InputError.exit_code
+    assert "has 410, and the model has 400 rows for them" in told.output
 
 
 def test_presets_lists_all_and_their_parameters() -> None:

@@ -94,6 +94,16 @@ def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result]
         assert words.exit_code == 0, words.stderr
 
 
+def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Callable[..., Result]) -> None:
+    for name, model in (("own", home / "t5"), ("exported", home / "out")):
+        if name == "exported":
+            assert bessemer("export", home / "t5", model).exit_code == 0
+        told = bessemer("finetune", model, "--task", home / "metals.toml", "--out", home / name)
+        assert told.exit_code == 0, told.stderr
+    own, exported = ((home / name / "model.safetensors").read_bytes() for name in ("own", "exported"))
+    assert own == exported
+
+
 def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
     bessemer("finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [

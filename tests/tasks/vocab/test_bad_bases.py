@@ -15,6 +15,7 @@ from model.errors import InputError
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import NORMAL, prepared_base, read_model
 from tasks.vocab.config import VocabConfig
+from tasks.vocab.fast import fast_tokenizer
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.training_bytes import train_merges
 from tasks.vocab.training_words import train_word_pieces
@@ -68,6 +69,16 @@ def test_a_model_cut_between_two_pieces_is_refused(tmp_path: Path):
         opened(tmp_path / "base.model", model[: sum(lengths[:300])])
 
 
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_a_repetition_of_sentencepieces_file_names_that_file(tmp_path: Path, kind: str):
+    model = sentencepiece_model(model_type=kind, vocab_size=300)
+    with pytest.raises(InputError, match=r"a SentencePiece vocabulary .* Take its tokenizer\.model or spiece\.model"):
+        opened(tmp_path / "tokenizer.json", fast_tokenizer(model))
+    (tmp_path / "spiece.model").write_bytes(model)
+    with pytest.raises(InputError, match=r"Set vocab\.base to .*/spiece\.model"):
+        opened(tmp_path / "tokenizer.json", fast_tokenizer(model))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_garbage_is_refused(tmp_path: Path, seed: int):
     with pytest.raises(InputError):
@@ -81,7 +92,7 @@ def test_garbage_is_refused(tmp_path: Path, seed: int):
         (b"{}", "no tokenizer.json with pieces"),
         (b'{"model": 5}', "no tokenizer.json with pieces"),
         (b'{"kind": "sentencepiece", "vocab_size": 300}', "no tokenizer.json with pieces"),
-        (b'{"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}', "no tokenizer.json with pieces"),
+        (b'{"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}', "Take its tokenizer.model or spiece.model"),
         (b'{"model": {"type": "BPE", "vocab": {"a": 0}}, "added_tokens": []}', "cannot read this tokenizer.json"),
         (b'{"model": {"type": "WordPiece", "vocab": {"a": "b"}}}', "cannot read this tokenizer.json"),
         (b'{"model": ', "is no JSON"),
