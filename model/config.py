@@ -88,7 +88,8 @@ class TrainConfig(Strict):
     arithmetic, and memory for one block's inner results instead of all. Changes no bit without `compile`."""
     compile: bool = False
     """Whether blocks are compiled (torch.compile, which needs a C++ compiler): a minute before the first step and less
-    time in each. Other last bits than without, the same at every run."""
+    time in each. Other last bits than without, the same at every run. Whole micro-batches alone: rows that fill none,
+    of a last batch or of one that still grows, are computed without it."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads of each rank's arithmetic; another number sums in another order and gives other last bits. Ranks
     times threads should not exceed the processor's cores."""

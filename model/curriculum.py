@@ -34,6 +34,16 @@ class Curriculum:
             learning_rate(share, self._config.schedule), clip_norm(share, self._config.clip), self._context // length
         )
 
+    def steps_with_rest(self) -> int:
+        """Steps in which a rank's rows do not fill whole micro-batches: last, short ones, and some that still grow."""
+        return sum(map(self._leaves_rest, range(self.steps)))
+
+    def _leaves_rest(self, step: int) -> bool:
+        begin, end = self.positions(step)
+        pieces = self._context // row_length(begin / self._positions, self._context, self._config.length_warmup)
+        share = -(-(end - begin) * pieces // self._config.data_parallel)
+        return share % (self._config.rows_at_once * pieces) > 0
+
     def _begin(self, step: int) -> int:
         whole = step - (len(self._growing) - 1)
         return self._growing[step] if whole < 0 else self._growing[-1] + whole * self._config.batch_rows
@@ -56,3 +66,9 @@ def row_length(share: float, context: int, config: LengthWarmupConfig) -> int:
         return context
     line = config.start_length + (context - config.start_length) * share / config.share
     return config.start_length * 2 ** int(math.log2(line / config.start_length))
+
+
+def whole_micro_batches(config: TrainConfig, context: int) -> frozenset[int]:
+    """Rows of whole micro-batches: as many tokens at once, in rows of each length that there is."""
+    shortest = config.length_warmup.start_length if config.length_warmup.share else context
+    return frozenset(config.rows_at_once * 2**doubling for doubling in range((context // shortest).bit_length()))

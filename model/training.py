@@ -141,6 +141,8 @@ def _loop(
     curriculum = Curriculum(run.train, data.positions, run.model.context)
     steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
+    if run.train.compile and (rest := curriculum.steps_with_rest()):
+        link.tell("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
     while step < steps:
         began = time.monotonic()
         begin, end = curriculum.positions(step)

@@ -33,11 +33,18 @@ def check_engine(config: TrainConfig) -> None:
 def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
     """The engine that the run asks for, around a network whose weights are the same on every rank."""
     from model.block_forward import wrap_blocks
+    from model.curriculum import whole_micro_batches
     from model.precision import prepare_products
 
     check_engine(run.train)
     prepare_products(run.train.dtype)
-    wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
+    wrap_blocks(
+        network,
+        compiled=run.train.compile,
+        recomputed=run.train.recompute,
+        # Of those there are few. A graph takes many seconds, and rows that are left over come in any number.
+        compiled_rows=whole_micro_batches(run.train, run.model.context),
+    )
     if run.train.engine == "deepspeed":
         # Left alone, DeepSpeed looks for a device when it is loaded, and warns.
         os.environ["DS_ACCELERATOR"] = run.train.device

@@ -19,8 +19,8 @@ SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 3, "heads":
 CONFIGS = {"gpt": GPTConfig(**SIZES), "bert": BERTConfig(**SIZES), "t5": T5Config(**SIZES)}
 
 
-def gradients(network: Network, dtype: Any = "float32", seed: int = 7) -> dict[str, torch.Tensor]:
-    batch = random_batch(network.config, 4)
+def gradients(network: Network, dtype: Any = "float32", seed: int = 7, rows: int = 4) -> dict[str, torch.Tensor]:
+    batch = random_batch(network.config, rows)
     torch.manual_seed(seed)
     with computing_in(dtype, torch.device("cpu")):
         nats = sum(batch.objective.sums(network.train(), batch.rows).nats)
@@ -86,6 +86,42 @@ def test_compiled_blocks_compute_the_same_numbers_and_the_same_bits_again(archit
     assert all(torch.equal(compiled[name], again[name]) for name in eager)
     for name in eager:
         torch.testing.assert_close(compiled[name], eager[name], rtol=1e-4, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("architecture", CONFIGS)
+def test_only_whole_micro_batches_go_through_the_compiler(architecture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_compiled: list[int] = []
+
+    def recorded(forward: Any, **_: Any) -> Any:
+        def call(x_BTD: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+            rows_compiled.append(len(x_BTD))
+            return forward(x_BTD, *rest, **named)
+
+        return call
+
+    monkeypatch.setattr(torch, "compile", recorded)
+    network = make_network(CONFIGS[architecture]).initialise(1)
+    wrap_blocks(network, compiled=True, recomputed=False, compiled_rows={4, 8})
+    for rows in (1, 4, 3, 8, 5):
+        gradients(network, rows=rows)
+    blocks = 6 if architecture == "t5" else 3
+    assert rows_compiled == [4] * blocks + [8] * blocks
+
+
+@pytest.mark.prove
+def test_a_run_does_not_end_by_the_number_of_its_batch_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network(CONFIGS["t5"]).initialise(1)
+    wrap_blocks(network, compiled=True, recomputed=False, compiled_rows={4})
+    # Where PyTorch would give up for good: at the two graphs of encoder and decoder.
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 2)
+    torch._dynamo.reset()
+    gradients(network, rows=4)
+    plain = make_network(CONFIGS["t5"]).initialise(1)
+    for rows in (1, 2, 3):
+        network.zero_grad()
+        plain.zero_grad()
+        rest, written = gradients(network, rows=rows), gradients(plain, rows=rows)
+        assert all(torch.equal(rest[name], written[name]) for name in written)
 
 
 def test_names_of_parameters_stay() -> None:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from model.architecture import BERTConfig, GPTConfig
 from model.config import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, TrainConfig, check_lengths
-from model.curriculum import Curriculum, row_length
+from model.curriculum import Curriculum, row_length, whole_micro_batches
 from model.loader import CausalBatch
 from model.schedule import Pace, learning_rate
 
@@ -54,6 +54,32 @@ def test_every_row_is_read_once_and_batches_never_shrink(positions: int, start: 
     assert all(one[1] == other[0] for one, other in itertools.pairwise(read))
     assert batches(curriculum)[:-1] == sorted(batches(curriculum)[:-1])
     assert all(0 < rows <= 8 for rows in batches(curriculum))
+
+
+@pytest.mark.parametrize(
+    ("settings", "positions", "steps"),
+    [
+        ({}, 24, 0),
+        # Of 8, 8 and 4 rows in micro-batches of 4 none is left over; of 8, 8 and 5 one is.
+        ({}, 20, 0),
+        ({}, 21, 1),
+        # Steps of 2, 2, 2, 4, 4, 6, 8 and 4 rows.
+        ({"batch_warmup": {"start_rows": 2, "step_rows": 2, "share": 0.5}}, 32, 4),
+        # Two ranks read 1, 1, 1, 2, 2, 3, 4 and 2 of these each.
+        ({"batch_warmup": {"start_rows": 2, "step_rows": 2, "share": 0.5}, "ranks": 2}, 32, 7),
+        ({"length_warmup": {"start_length": 4, "share": 0.5}}, 24, 0),
+    ],
+)
+def test_steps_whose_rows_fill_no_micro_batch_are_counted(settings: dict, positions: int, steps: int) -> None:
+    assert Curriculum(config(**settings), positions, 16).steps_with_rest() == steps
+
+
+def test_whole_micro_batches_hold_the_same_tokens_at_every_length() -> None:
+    assert whole_micro_batches(config(), 64) == {4}
+    # Rows of 16, 32 and 64 tokens.
+    assert whole_micro_batches(config(length_warmup={"start_length": 16, "share": 0.5}), 64) == {16, 8, 4}
+    assert whole_micro_batches(config(length_warmup={"start_length": 16}), 64) == {4}
+    assert whole_micro_batches(config(ranks=4), 64) == {2}
 
 
 def test_lengths_double_where_a_straight_line_passes_them() -> None:
