@@ -62,6 +62,11 @@ def make_pupil(trained: Network, config: FinetuneConfig, labels: Labels, vocabul
                 f"task {tagged[0]}: labels of words are learnt by a BERT; as text they would be as many as the words,"
                 f" which a T5 has no way to hold to. Start from a BERT"
             )
+        if vocabulary.eos < 0:
+            raise InputError(
+                "a T5 is taught to end its answers, and the vocabulary has no token for the end of a text (</s>), so it"
+                " is not one that a T5 was trained on. Name the vocabulary of the model's own run"
+            )
     else:
         raise InputError("the model is a GPT, and fine-tuning teaches BERT and T5; choose a model of one of these")
     if vocabulary.vocab_size > trained.config.vocab_size:

@@ -1,5 +1,6 @@
 """From a task file to a folder: every kind is learnt, twice the same bytes, and a killed run goes on."""
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -218,6 +219,16 @@ def test_what_an_architecture_cannot_learn_is_refused_before_it_begins(
     with pytest.raises(Numerics, match="Lower learning_rate"):
         finetune(t5, "p", config(one, learning_rate=1e30), vocabulary, tmp_path / "out", tell=quiet)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["classification", "regression"])
+def test_a_t5_without_an_end_of_text_is_refused_before_it_begins(
+    kind: str, t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    endless = copy.copy(vocabulary)
+    endless.eos = -1
+    with pytest.raises(InputError, match="no token for the end of a text"):
+        finetune(t5, "p", config(task_of(kind, 60)), endless, tmp_path / "out", tell=quiet)
 
 
 def test_labels_that_the_task_does_not_name_are_found_in_every_file(
