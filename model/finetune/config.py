@@ -33,8 +33,9 @@ class Task(Strict):
     """Name of the field with the answer: a label, a number, a list of labels; of a `span` the text or a list of texts
     that are all right, empty where the passage has none."""
     start: str | None = None
-    """`span`: name of the field with the character of the passage where the first answer begins; by default the answer
-    is looked for, and its first place taken."""
+    """`span`: name of the field with the character of the passage where the first answer begins, from 0; nothing is
+    learnt from examples that have another text there. By default the answer is looked for, and its first place
+    taken."""
     group: str | None = None
     """Name of a field that binds examples: those of a group are held out together. By default the passage of a `span`,
     and the texts of other kinds, so that equal ones are never on both sides."""
@@ -54,6 +55,8 @@ class Task(Strict):
     def _fields_fit_the_kind(self) -> "Task":
         if self.kind == "span" and len(self.fields) != 2:
             raise ValueError(f"span: fields = {list(self.fields)} must be two, the question and the passage")
+        if self.kind != "span" and self.start is not None:
+            raise ValueError(f"start = {self.start!r} speaks of a span, and kind is {self.kind}; leave start out")
         if self.kind == "tagging" and len(self.fields) != 1:
             raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
         if self.largest <= self.smallest:

@@ -41,7 +41,8 @@ def read_examples(path: Path, task: Task) -> list[Example]:
 
 def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool = True) -> Example:
     """The example in a record; InputError names `where` it stands and the field that is wrong."""
-    wanted = [*task.fields, *([task.answer] if answered else [])]
+    group = [task.group] if task.group is not None else []
+    wanted = [*task.fields, *([task.answer, *group] if answered else [])]
     missing = [name for name in wanted if name not in record]
     if missing:
         raise InputError(
@@ -56,10 +57,10 @@ def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool
             if not isinstance(value, str):
                 raise InputError(f"task {task.name}: {where}: {name} must be text, and is {value!r}")
         texts = tuple(values)
-    start = record.get(task.start) if task.start is not None else None
-    group = record.get(task.group) if task.group else texts[-1] if task.kind == "span" else "\x1f".join(texts)
-    answer = _answer(record[task.answer], texts, task, where) if answered else None
-    return Example(texts, answer, start if isinstance(start, int) else None, str(group))
+    if not answered:
+        return Example(texts, None)
+    answer = _answer(record[task.answer], texts, task, where)
+    return Example(texts, answer, _start(record, answer, task, where), _group(record, texts, task, where))
 
 
 def held_out(examples: Sequence[Example], share: float, task: Task) -> tuple[list[Example], list[Example]]:
@@ -145,6 +146,30 @@ def _answer(value: Any, texts: tuple[str, ...], task: Task, where: str) -> Answe
     if not isinstance(value, str):
         raise InputError(f"{place} must be a label as text, and is {value!r}")
     return value
+
+
+def _start(record: dict[str, Any], answer: Answer, task: Task, where: str) -> int | None:
+    if task.start is None or answer == ():
+        return None
+    start = record.get(task.start)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise InputError(
+            f"task {task.name}: {where}: {task.start} must be the number of the character where the first answer"
+            f" begins, from 0, and is {start!r}. Without `start` in the task file the answer is looked for"
+        )
+    return start
+
+
+def _group(record: dict[str, Any], texts: tuple[str, ...], task: Task, where: str) -> str:
+    if task.group is None:
+        return texts[-1] if task.kind == "span" else "\x1f".join(texts)
+    group = record[task.group]
+    if isinstance(group, bool) or not isinstance(group, str | int):
+        raise InputError(
+            f"task {task.name}: {where}: {task.group} must be text or a whole number that binds examples, and is"
+            f" {group!r}. Give each line one, or leave `group` out of the task file"
+        )
+    return str(group)
 
 
 def _strings(value: Any, problem: str) -> tuple[str, ...]:

@@ -50,7 +50,8 @@ class SpanReading:
             golds = tuple(gold for gold in example.answer or () if gold) if isinstance(example.answer, tuple) else ()
             bytes_of_answer = _place(example, passage, golds)
             if learning and golds and bytes_of_answer is None:
-                truncation.leave_out("without their answer in the passage")
+                place = "in the passage" if example.start is None else "where they say that it begins"
+                truncation.leave_out(f"without their answer {place}")
                 continue
             if learning and not golds:
                 self.state["answerless"] = 1.0
@@ -141,13 +142,11 @@ def _of_passage(output_T2: Tensor, row: Row) -> Tensor:
 
 
 def _place(example: Example, passage: str, golds: tuple[str, ...]) -> tuple[int, int] | None:
-    """The bytes of the first answer in the passage; None where there is none or it cannot be found."""
+    """The bytes of the first answer in the passage; None where there is none or it does not stand there."""
     if not golds:
         return None
-    start = example.start
-    if start is None or passage[start : start + len(golds[0])] != golds[0]:
-        start = passage.find(golds[0])
-    if start < 0:
+    start = passage.find(golds[0]) if example.start is None else example.start
+    if start < 0 or not passage.startswith(golds[0], start):
         return None
     begin = len(passage[:start].encode())
     return begin, begin + len(golds[0].encode())

@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import InputError, RecipeError
 from model.finetune.config import Task, read_task_file
-from model.finetune.examples import Example, check_labels, held_out, label_set, read_examples
+from model.finetune.examples import Example, check_labels, example_of, held_out, label_set, read_examples
 
 
 def task(kind: str, path: Path, **more: object) -> Task:
@@ -68,6 +68,32 @@ def test_answers_of_each_kind(written: Callable[..., Path], tmp_path: Path) -> N
         read_examples(packed, task("span", packed))
 
 
+@pytest.mark.parametrize("start", ["7", 7.0, True, None, -1])
+def test_a_start_that_is_no_place_is_named_by_line(written: Callable[..., Path], start: object) -> None:
+    good = {"question": "what", "text": "copper tin", "answer": "tin", "at": 7}
+    path = written(good, {**good, "at": start})
+    with pytest.raises(InputError, match=r"line 2: at must be the number of the character .* and is "):
+        read_examples(path, task("span", path, start="at"))
+    none = {"question": "what", "text": "copper", "answer": [], "at": None}
+    read = read_examples(written(good, none), task("span", path, start="at"))
+    assert [example.start for example in read] == [7, None]
+
+
+def test_a_group_that_is_missing_is_named_by_line(written: Callable[..., Path]) -> None:
+    good = {"text": "tin", "answer": "yes", "book": "one"}
+    path = written(good, {"text": "ore", "answer": "no"})
+    with pytest.raises(InputError, match=r"line 2 has no book, only text, answer"):
+        read_examples(path, task("classification", path, group="book"))
+    for wrong in (None, True, ["one"], 1.5):
+        path = written(good, {**good, "book": wrong})
+        with pytest.raises(InputError, match=r"line 2: book must be text or a whole number"):
+            read_examples(path, task("classification", path, group="book"))
+    path = written(good, {**good, "book": 2})
+    assert [one.group for one in read_examples(path, task("classification", path, group="book"))] == ["one", "2"]
+    # Nothing is held out of what is asked later, so that no group is needed there.
+    assert example_of({"text": "tin"}, task("classification", path, group="book"), "it", answered=False).group == ""
+
+
 def test_a_missing_or_empty_file_is_named(tmp_path: Path, written: Callable[..., Path]) -> None:
     with pytest.raises(InputError, match="there is no file"):
         read_examples(tmp_path / "none.jsonl", task("text", tmp_path))
@@ -118,6 +144,7 @@ def test_a_task_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
         ("epochs = ", "no TOML"),
         ("epoch = 3\n", "epoch: Extra inputs"),
         ('[[tasks]]\nname = "s"\nkind = "span"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "must be two"),
+        ('[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\nstart = "b"\n', "speaks"),
         ('[[tasks]]\nname = "s p"\nkind = "text"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "tasks.0.name"),
         ('seeds = [1, 1]\n[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\n', "differ"),
     ],

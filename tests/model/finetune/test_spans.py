@@ -68,6 +68,18 @@ def test_what_cannot_be_learnt_is_counted(vocabulary) -> None:
     assert [row.example for row in found.rows([there, elsewhere, none], Truncation(), learning=False)] == [0, 1, 2]
 
 
+def test_an_answer_is_where_it_is_said_to_be_or_nowhere(vocabulary) -> None:
+    twice = "tin copper tin"
+    first, second = (Example(("what", twice), ("tin",), start=start) for start in (0, 11))
+    rows = reading(vocabulary).rows([first, second, Example(("what", twice), ("tin",))], Truncation(), learning=True)
+    # [CLS] what [SEP], then the passage.
+    assert [row.target for row in rows] == [(3, 3), (5, 5), (3, 3)]
+    truncation = Truncation()
+    beside = [Example(("what", twice), ("tin",), start=start) for start in (1, 99)]
+    assert not reading(vocabulary).rows(beside, truncation, learning=True)
+    assert truncation.unusable == {"without their answer where they say that it begins": 2}
+
+
 def test_a_long_question_is_cut_and_counted(vocabulary) -> None:
     truncation = Truncation()
     example = Example((" ".join(["what"] * 30), "tin copper iron"), ("iron",))
