@@ -49,17 +49,23 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
     context = RunContext(root, run_id="", dry=True)
     forecasts: list[Forecast] = []
     rebuilt: list[str] = []
+    undecided: set[str] = set()
+    """Stages whose output hangs on what a rebuilt one gives; what stands for it is a guess."""
 
     def step(stage: str, *inputs: Any) -> Artifact:
         try:
             artifact = BUILDERS[stage](context, *inputs)
         except WouldBuild as would:
-            forecasts.append(_build(stage, would, rebuilt))
-            rebuilt.append(stage)
+            guessed = {one.content: one.stage for one in inputs if isinstance(one, Artifact) and one.stage in undecided}
+            forecasts.append(_build(stage, would, rebuilt, guessed))
+            undecided.add(stage)
+            if forecasts[-1].verdict == BUILD:
+                rebuilt.append(stage)
             if would.miss.nearest is None:
                 raise _Unforeseeable from would
             return Artifact.open(would.miss.nearest)
         if rebuilt and artifact.outcome == REUSED:
+            undecided.add(stage)
             told = f"reused if {_names(rebuilt)} gives what it gave before, else built"
             forecasts.append(Forecast(stage, DEPENDS, told))
         else:
@@ -77,11 +83,22 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
     return forecasts
 
 
-def _build(stage: str, would: WouldBuild, rebuilt: list[str]) -> Forecast:
-    nearest = would.miss.nearest_parts
-    causes = tuple(differences(nearest, would.identity.parts())) if nearest is not None else ()
-    identity = None if rebuilt else would.identity.key
-    return Forecast(stage, BUILD, would.miss.cause, identity, causes)
+def _build(stage: str, would: WouldBuild, rebuilt: list[str], guessed: dict[str, str]) -> Forecast:
+    """`guessed` names, by content, the stages whose output only stands in for what they will give."""
+    if would.miss.nearest_parts is None:
+        return Forecast(stage, BUILD, would.miss.cause, None if rebuilt else would.identity.key)
+    asked, nearest = would.identity.parts(), would.miss.nearest_parts
+    parents = asked["parents"]
+    later = {name: guessed[content] for name, content in parents.items() if content in guessed}
+    known = {name: content for name, content in parents.items() if name not in later or name not in nearest["parents"]}
+    taken = {name: nearest["parents"][name] for name in parents if name not in known}
+    causes = tuple(differences(nearest, {**asked, "parents": {**known, **taken}}))
+    if not causes and later:
+        return Forecast(stage, DEPENDS, f"decided when {_names(rebuilt)} is built, whose content it takes")
+    if not causes:
+        return Forecast(stage, BUILD, would.miss.cause, would.identity.key)
+    told = tuple(f"the input `{name}` is decided when `{at}` is built" for name, at in later.items())
+    return Forecast(stage, BUILD, causes[0], None if rebuilt else would.identity.key, (*causes, *told))
 
 
 def _names(stages: list[str]) -> str:

@@ -51,6 +51,25 @@ def test_a_stage_behind_a_rebuilt_one_may_have_a_cause_of_its_own(foundry: Path,
     assert found["dedup"].identity is None
 
 
+def test_of_an_input_that_is_not_built_yet_no_content_is_told(foundry: Path, root: Path) -> None:
+    """Clean stands twice, dedup once: what stands in for the clean to come is not what dedup was made from."""
+    other = ("clean.limits.gopher_words_max=300", "clean.html_extractor=resiliparse")
+    recipe = load_recipe(foundry / "foundry.toml", root, other)
+    context = RunContext(root, "run")
+    BUILDERS["clean"](context, BUILDERS["sample"](context, recipe.sample), recipe.clean)
+    settings = (*other, "clean.emoji=keep")
+    found = forecast(foundry, root, *settings)
+    assert verdicts(found)[:3] == ["reused", "build", "depends"]
+    assert found["dedup"].cause == "decided when `clean` is built, whose content it takes"
+    assert found["dedup"].identity is None
+    found = forecast(foundry, root, *settings, "dedup.threshold=0.9")
+    assert found["dedup"].verdict == "build"
+    assert found["dedup"].differences == (
+        "params.threshold: 0.8 -> 0.9",
+        "the input `documents` is decided when `clean` is built",
+    )
+
+
 def test_a_missing_input_is_told_as_a_run_would_tell_it(foundry: Path, root: Path) -> None:
     with pytest.raises(InputError, match="nowhere"):
         forecast(foundry, root, "decontaminate.benchmarks.cloze.path=nowhere.jsonl")
