@@ -1,6 +1,7 @@
 """What is taught and how, as frozen models; a task file in TOML holds one `FinetuneConfig`."""
 
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -41,11 +42,11 @@ class Task(Strict):
     and the texts of other kinds, so that equal ones are never on both sides."""
     labels: tuple[str, ...] = ()
     """Labels that there are; by default all that `train` shows."""
-    smallest: float = 1.0
+    smallest: float = Field(default=1.0, allow_inf_nan=False)
     """`regression` as text: the least number."""
-    largest: float = 5.0
-    """`regression` as text: the greatest number."""
-    step: float = Field(default=0.2, gt=0)
+    largest: float = Field(default=5.0, allow_inf_nan=False)
+    """`regression` as text: the greatest number, a whole number of steps above `smallest`."""
+    step: float = Field(default=0.2, gt=0, allow_inf_nan=False)
     """`regression` as text: numbers are rounded to multiples of this above `smallest` (Raffel et al. 2020, section 2.4:
     21 strings from 1.0 to 5.0)."""
     decoding: Literal["constrained", "free"] = "constrained"
@@ -60,8 +61,19 @@ class Task(Strict):
         if self.kind == "tagging" and len(self.fields) != 1:
             raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
         if self.largest <= self.smallest:
-            raise ValueError(f"largest {self.largest} must be above smallest {self.smallest}")
+            raise ValueError(f"largest {self.largest:g} must be above smallest {self.smallest:g}")
+        if Decimal(str(self.smallest)) + self.steps * Decimal(str(self.step)) != Decimal(str(self.largest)):
+            raise ValueError(
+                f"largest {self.largest:g} lies no whole number of steps {self.step:g} above smallest"
+                f" {self.smallest:g}, so that it could not be written; the nearest that does is"
+                f" {self.smallest + self.steps * self.step:g}"
+            )
         return self
+
+    @property
+    def steps(self) -> int:
+        """`regression` as text: steps from the least number to the greatest."""
+        return max(1, round((self.largest - self.smallest) / self.step))
 
 
 class FinetuneConfig(Strict):

@@ -5,6 +5,7 @@ Raffel et al. 2020, section 2.4 and appendix D: "stsb sentence1: ... sentence2: 
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 from model.encoder_decoder import Allowed, only
 from model.errors import InputError
@@ -69,9 +70,13 @@ class TextTask:
 
 
 def number_strings(task: Task) -> tuple[str, ...]:
-    """The numbers of a regression as text, from the least to the greatest: 21 from 1.0 to 5.0 in steps of .2."""
-    steps = round((task.largest - task.smallest) / task.step)
-    return tuple(f"{task.smallest + number * task.step:.{_decimals(task.step)}f}" for number in range(steps + 1))
+    """The numbers of a regression as text, from the least to the greatest: 21 from 1.0 to 5.0 in steps of .2.
+
+    Each has as many decimals as the least number and the step together need, and one at least.
+    """
+    least, step = Decimal(str(task.smallest)), Decimal(str(task.step))
+    decimals = max(1, *(-int(number.normalize().as_tuple().exponent) for number in (least, step)))
+    return tuple(f"{least + number * step:.{decimals}f}" for number in range(task.steps + 1))
 
 
 def nearest_string(number: float, task: Task) -> str:
@@ -81,8 +86,4 @@ def nearest_string(number: float, task: Task) -> str:
             f"task {task.name}: the number {number:g} is not between smallest = {task.smallest:g} and largest ="
             f" {task.largest:g}; set these in the task file"
         )
-    return number_strings(task)[min(round((number - task.smallest) / task.step), len(number_strings(task)) - 1)]
-
-
-def _decimals(step: float) -> int:
-    return next(count for count in range(1, 12) if abs(step - round(step, count)) < 1e-12 or count == 11)
+    return number_strings(task)[round((number - task.smallest) / task.step)]

@@ -1,8 +1,12 @@
 """Tasks as text: what is read and written, and numbers as strings."""
 
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from model.errors import InputError
 from model.finetune.config import Task
@@ -28,6 +32,30 @@ def test_there_are_21_numbers_from_1_to_5() -> None:
     assert (len(strings), strings[:3], strings[-1]) == (21, ("1.0", "1.2", "1.4"), "5.0")
     halves = task("regression", "text", smallest=0, largest=1, step=0.25)
     assert number_strings(halves) == ("0.00", "0.25", "0.50", "0.75", "1.00")
+    beside = task("regression", "text", smallest=0.25, largest=1.75, step=0.5)
+    assert number_strings(beside) == ("0.25", "0.75", "1.25", "1.75")
+    below = task("regression", "text", smallest=-0.3, largest=0.3, step=0.1)
+    assert number_strings(below) == ("-0.3", "-0.2", "-0.1", "0.0", "0.1", "0.2", "0.3")
+    whole = task("regression", "text", smallest=10, largest=30, step=10)
+    assert number_strings(whole) == ("10.0", "20.0", "30.0")
+
+
+def test_a_greatest_number_that_no_step_reaches_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"largest 1 lies no whole number of steps 0\.35 .* is 1\.05"):
+        task("regression", "text", smallest=0, largest=1, step=0.35)
+    with pytest.raises(ValidationError, match="the nearest that does is 11"):
+        task("regression", "text", smallest=1, largest=5, step=10)
+
+
+@given(st.integers(-500, 500), st.integers(1, 60), st.sampled_from([0.05, 0.1, 0.25, 0.3, 1.0, 7.0]))
+def test_numbers_as_text_are_the_numbers_and_the_nearest_of_each_is_itself(least: int, steps: int, step: float) -> None:
+    smallest = least / 8
+    largest = float(Decimal(str(smallest)) + steps * Decimal(str(step)))
+    numbers = task("regression", "text", smallest=smallest, largest=largest, step=step)
+    strings = number_strings(numbers)
+    assert [float(text) for text in strings] == pytest.approx([smallest + n * step for n in range(steps + 1)])
+    assert (float(strings[0]), float(strings[-1])) == (smallest, largest)
+    assert all(nearest_string(float(text), numbers) == text for text in strings)
 
 
 @pytest.mark.parametrize(("number", "text"), [(1.0, "1.0"), (1.09, "1.0"), (1.11, "1.2"), (3.75, "3.8"), (5.0, "5.0")])
