@@ -6,7 +6,7 @@ from typing import Any
 
 from flows.planning.accelerators import THIS, Accelerator, find_accelerator
 from flows.planning.arithmetic import GIVEN, UNKNOWNS, Shape, Training, check_solvable, flops_of_token, solve
-from flows.planning.memory import state_by_stage
+from flows.planning.memory import BYTES_PER_PARAMETER, state_by_stage
 from model.errors import RecipeError
 
 
@@ -58,15 +58,10 @@ def training_told(given: Training, device: Accelerator, price: float | None) -> 
     assert solved.parameters is not None
     assert solved.devices is not None
     return {
-        "parameters": solved.parameters,
-        "tokens": solved.tokens,
-        "flops": solved.flops,
-        "flops_per_token": flops_of_token(solved.parameters, solved.shape),
-        "attention": "with attention" if solved.shape is not None else "6 N, without attention",
+        **_work_told(solved),
         "hardware": device.name,
         "hardware_source": device.source,
         "peak_flops": device.peak_flops,
-        "devices": solved.devices,
         "days": solved.days,
         "device_hours": solved.device_hours,
         "mfu": solved.mfu,
@@ -77,4 +72,34 @@ def training_told(given: Training, device: Accelerator, price: float | None) -> 
         "arithmetic": device.arithmetic,
         "memory_bytes": device.memory_bytes,
         "memory": state_by_stage(solved.parameters, solved.devices, device.arithmetic),
+    }
+
+
+def work_alone_told(given: Training, hardware: str, dtype: str, price: float | None) -> dict[str, Any]:
+    """The same of devices of which nothing is known: FLOPs and memory; what hangs on their speed is None."""
+    assert given.parameters is not None
+    assert given.devices is not None
+    arithmetic = dtype if dtype in BYTES_PER_PARAMETER else "float32"
+    unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes")
+    return {
+        **_work_told(given),
+        "hardware": hardware,
+        "hardware_source": "not measured here",
+        **dict.fromkeys(unknown),
+        "origins": {},
+        "price": price,
+        "arithmetic": arithmetic,
+        "memory": state_by_stage(given.parameters, given.devices, arithmetic),
+    }
+
+
+def _work_told(training: Training) -> dict[str, Any]:
+    assert training.parameters is not None
+    return {
+        "parameters": training.parameters,
+        "tokens": training.tokens,
+        "flops": training.flops,
+        "flops_per_token": flops_of_token(training.parameters, training.shape),
+        "attention": "with attention" if training.shape is not None else "6 N, without attention",
+        "devices": training.devices,
     }

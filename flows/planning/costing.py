@@ -1,5 +1,6 @@
 """The plan of a recipe: what each stage leaves and costs, what the mixture reads, what training takes and feeds."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from flows.planning.accelerators import THIS, Accelerator
 from flows.planning.arithmetic import Shape, Training, balanced_parameters, solve
-from flows.planning.calculator import Asked, training_told
+from flows.planning.calculator import Asked, training_told, work_alone_told
 from flows.planning.estimation import SourceEstimate, estimate_sources
 from flows.planning.intervals import total
 from flows.planning.pilot import STAGES, Pilot, run_pilot
@@ -35,7 +36,8 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
                 f"plan: --{name} is for the calculator; with a recipe the sizes are its own. Change them with"
                 f" --set budget_tokens=... or --set train.model.{name}=..."
             )
-    asked.device()  # A wrong name must not cost a pilot.
+    if asked.hardware.lower() != THIS:
+        asked.device()  # A wrong name must not cost a pilot.
     pilot = run_pilot(recipe, root, pilot_share, watcher)
     sources = estimate_sources(pilot, recipe.decontaminate)
     network = network_of(recipe)
@@ -50,7 +52,13 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
         "feeding": feeding,
         "disk_of_training": _training_disk(recipe, training["parameters"]),
     }
-    return {**told, "warnings": [*_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]}
+    warnings = [*_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
+    if is_unmeasured(recipe, asked):
+        warnings.append(
+            f"train.device is {recipe.train.device}, and no figure of such a device exists here: for time and cost name"
+            f" it, as in --hardware a100 --devices 8 --mfu 40%"
+        )
+    return {**told, "warnings": warnings}
 
 
 def network_of(recipe: Recipe) -> NetworkConfig:
@@ -175,8 +183,13 @@ def training_and_feeding(
     """The recipe's own training on the hardware asked for, and the sizes that its data and the hours could feed."""
     from model.networks import parameter_count
 
-    device, mfu = asked.device(), asked.mfu
     shape = Shape(network.layers, network.width, network.context)
+    if is_unmeasured(recipe, asked):
+        devices, tokens = asked.devices or recipe.train.ranks, mixture["read_tokens"]
+        work = Training(math.nan, tokens, parameter_count(network), devices, shape=shape)
+        told = work_alone_told(work, recipe.train.device, recipe.train.dtype, asked.price)
+        return told, _fed_by_data(recipe, mixture, asked.days)
+    device, mfu = asked.device(), asked.mfu
     measured: str | None = None
     if asked.hardware.lower() == THIS and mfu is None:
         device, mfu, measured = _measured_here(recipe, network)
@@ -196,27 +209,36 @@ def _measured_here(recipe: Recipe, network: NetworkConfig) -> tuple[Accelerator,
     return device, step.flops / device.peak_flops, f"measured: {step.tokens_per_second:,.0f} tokens/s"
 
 
+def is_unmeasured(recipe: Recipe, asked: Asked) -> bool:
+    """Whether the recipe trains on devices, and no hardware is named: what the processor does says nothing of them."""
+    return recipe.train.device != "cpu" and asked.hardware.lower() == THIS
+
+
 def _feeding(recipe: Recipe, mixture: Mapping[str, Any], given: Training, days: float | None) -> dict[str, Any]:
     """The compute-optimal model of all text read `max_epochs` times, and of the hours, and which is the bound."""
-    unique = sum(line["tokens"]["value"] for line in mixture["sources"])
-    epochs = recipe.chunk.max_epochs
-    effective = effective_tokens(unique, epochs)
-    by_data = parameters_fed_by(effective)
-    told: dict[str, Any] = {
-        "unique_tokens": unique,
-        "epochs": epochs,
-        "effective_tokens": effective,
-        "parameters_by_data": by_data,
-        "read_tokens": unique * epochs,
-        "days": days,
-    }
-    data_model = replace(given, tokens=unique * epochs, parameters=by_data, shape=None)
+    told = _fed_by_data(recipe, mixture, days)
+    data_model = replace(given, tokens=told["read_tokens"], parameters=told["parameters_by_data"], shape=None)
     told["days_for_data"] = solve(data_model)[0].days
     if days:
         budget = replace(given, days=days).paid_flops * (given.mfu or 0.0)
         told["parameters_by_hours"] = balanced_parameters(budget)
-        told["bound"] = "data" if by_data < told["parameters_by_hours"] else "hours"
+        told["bound"] = "data" if told["parameters_by_data"] < told["parameters_by_hours"] else "hours"
     return told
+
+
+def _fed_by_data(recipe: Recipe, mixture: Mapping[str, Any], days: float | None) -> dict[str, Any]:
+    unique = sum(line["tokens"]["value"] for line in mixture["sources"])
+    epochs = recipe.chunk.max_epochs
+    effective = effective_tokens(unique, epochs)
+    return {
+        "unique_tokens": unique,
+        "epochs": epochs,
+        "effective_tokens": effective,
+        "parameters_by_data": parameters_fed_by(effective),
+        "read_tokens": unique * epochs,
+        "days": days,
+        "days_for_data": None,
+    }
 
 
 def _training_disk(recipe: Recipe, parameters: float) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """The calculator's answer in words for a terminal."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,27 +24,38 @@ def tell_training(told: dict[str, Any], console: Console) -> None:
         ("parameters", compact(told["parameters"]), ""),
         ("tokens", compact(told["tokens"]), f"{told['tokens'] / told['parameters']:.3g} a parameter"),
         ("FLOPs", f"{told['flops']:.3g}", f"{told['flops_per_token']:.3g} a token, {told['attention']}"),
-        ("hardware", f"{told['devices']:g} x {told['hardware']}", f"peak {told['peak_flops'] / 1e12:.3g} TFLOP/s each"),
-        ("time", _time(told["days"]), told["origins"]["days"]),
-        ("sustained", f"{told['sustained_flops'] / 1e12:.3g} TFLOP/s", "by each device"),
-        ("MFU", f"{told['mfu']:.1%}", told["origins"]["mfu"]),
     ]
+    if told["peak_flops"] is None:
+        rows.append(("hardware", f"{told['devices']:g} x {told['hardware']}", told["hardware_source"]))
+    else:
+        rows += [
+            ("hardware", f"{told['devices']:g} x {told['hardware']}", f"peak {_teraflops(told['peak_flops'])} each"),
+            ("time", _time(told["days"]), told["origins"]["days"]),
+            ("sustained", _teraflops(told["sustained_flops"]), "by each device"),
+            ("MFU", f"{told['mfu']:.1%}", told["origins"]["mfu"]),
+        ]
     if told["cost"] is not None:
         rows.append(("cost", f"{told['cost']:,.0f}", f"{told['device_hours']:,.0f} device hours at {told['price']:g}"))
     _two_notes("training", rows, console)
     _tell_memory(told, console)
 
 
+def _teraflops(flops: float) -> str:
+    return f"{flops / 1e12:.3g} TFLOP/s"
+
+
 def _tell_memory(told: dict[str, Any], console: Console) -> None:
     limit = told["memory_bytes"]
+    fits = math.inf if limit is None else limit
     table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
     table.add_column("memory of a device", min_width=18)
     for stage in told["memory"]:
         table.add_column(f"ZeRO-{stage}", justify="right")
-    cells = [size(needed) if needed <= limit else f"[red]{size(needed)}[/]" for needed in told["memory"].values()]
-    table.add_row(f"{told['arithmetic']}, of {size(limit)}", *cells)
+    cells = [size(needed) if needed <= fits else f"[red]{size(needed)}[/]" for needed in told["memory"].values()]
+    table.add_row(told["arithmetic"] if limit is None else f"{told['arithmetic']}, of {size(limit)}", *cells)
     console.print(table)
-    console.print("[dim]weights, gradients and AdamW; activations come on top; red does not fit[/]\n")
+    red = "" if limit is None else "; red does not fit"
+    console.print(f"[dim]weights, gradients and AdamW; activations come on top{red}[/]\n")
 
 
 def _time(days: float) -> str:
@@ -145,12 +157,14 @@ def _range(told: dict[str, float]) -> str:
 
 def _tell_feeding(told: dict[str, Any], console: Console) -> None:
     feeding = told["feeding"]
+    days = feeding["days_for_data"]
+    hours = "" if days is None else f";\n{_time(days)} on this hardware"
     rows = [
         (
             "by the data",
             compact(feeding["parameters_by_data"]),
             f"{compact(feeding['unique_tokens'])} tokens x {feeding['epochs']:g} epochs, worth"
-            f" {compact(feeding['effective_tokens'])} fresh ones;\n{_time(feeding['days_for_data'])} on this hardware",
+            f" {compact(feeding['effective_tokens'])} fresh ones{hours}",
         )
     ]
     if "bound" in feeding:
@@ -163,5 +177,5 @@ def _tell_feeding(told: dict[str, Any], console: Console) -> None:
         )
         rows.append(("the bound", feeding["bound"], ""))
     else:
-        rows.append(("by the hours", "-", "say --days"))
+        rows.append(("by the hours", "-", "say --days" if days is not None else "name the hardware"))
     _two_notes("could feed", rows, console)

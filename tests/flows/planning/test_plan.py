@@ -91,6 +91,26 @@ def test_a_second_pilot_is_reused(told: dict[str, Any], recipe: Recipe, root: Pa
     assert again == told
 
 
+def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Recipe, root: Path):
+    train = recipe.train.model_copy(update={"device": "cuda", "ranks": 4, "dtype": "bfloat16"})
+    found = plan_recipe(recipe.model_copy(update={"train": train}), root, 0.01, Asked(days=1.0), Watcher())
+    training = found["training"]
+    assert {name for name, value in training.items() if value is None} == {
+        *("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "price")
+    }
+    assert training["flops"] == told["training"]["flops"]
+    # 2 bytes of weight and 2 of gradient on each, and a fourth of the optimizer's 12.
+    assert training["memory"][1] == 7 * training["parameters"]
+    assert found["feeding"]["parameters_by_data"] == told["feeding"]["parameters_by_data"]
+    assert any("no figure of such a device exists here" in warning for warning in found["warnings"])
+    console = Console(file=io.StringIO(), width=80)
+    tell_plan(found, console)
+    printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "4 x cuda" in printed
+    assert "TFLOP/s" not in printed
+    assert "on this hardware" not in printed
+
+
 def test_half_a_corpus_foresees_the_other_half(tmp_path: Path):
     """2,000 short notes, a third of them too short to keep; the pilot takes 300 and the truth lies in the interval."""
     notes = tmp_path / "notes.jsonl"
