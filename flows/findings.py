@@ -92,6 +92,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
         "base_model": lambda: base_model(record, artifacts),
+        "gate": lambda: _facts(reports, "evaluate", "gate").get("gate", {}),
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: measured(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
@@ -102,7 +103,18 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
 
 
 DICTIONARIES = frozenset(
-    {"files", "sampling", "rows", "training", "base_model", "duplicates", "leak_search", "vocabulary", "conservation"}
+    {
+        "files",
+        "sampling",
+        "rows",
+        "training",
+        "base_model",
+        "gate",
+        "duplicates",
+        "leak_search",
+        "vocabulary",
+        "conservation",
+    }
 )
 """Findings that are dictionaries; all others are lists."""
 

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from flows.agreement import check_agreement, length_of_rows
 from flows.network_settings import network_settings
 from flows.road import STAGES
 from flows.wrong_keys import explain, model_within
@@ -142,7 +143,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     asked = values["train"]["model"].get("context", default)
     # What is no number is refused below, with all else that is wrong.
     context = asked if isinstance(asked, int) and not isinstance(asked, bool) else default
-    shared.update(_length_of_rows(context, objective))
+    shared.update(length_of_rows(context, objective))
+    _tell_gate_its_base(values)
     values["vocab"] = _with_special_tokens(dict(values.get("vocab", {})), objective)
     for stage in STAGES:
         section = dict(values.get(stage, {}))
@@ -155,9 +157,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
         raise RecipeError(explain(error, Recipe, SAID_ONCE, origin)) from error
-    _check_source_names(recipe, origin)
-    _check_length_of_rows(recipe, origin)
-    _check_sentinels(recipe, origin)
+    check_agreement(recipe, origin)
     return recipe
 
 
@@ -190,13 +190,6 @@ def _agree_on_objective(values: dict[str, Any], origin: str) -> str:
     values["train"] = {**train, "model": model}
     values["chunk"] = {**chunk, "objective": objective}
     return objective
-
-
-def _length_of_rows(context: int, objective: str) -> dict[str, int]:
-    """What chunk is told of the model's context: inputs and targets of causal_lm are shifted by one."""
-    if objective == "span_corruption":
-        return {"input_length": context}
-    return {"row_length": context if objective == "masked_lm" else context + 1}
 
 
 def _with_special_tokens(vocab: dict[str, Any], objective: str) -> dict[str, Any]:
@@ -290,45 +283,8 @@ def _named(entries: list[Any], name: str, setting: str) -> Any:
     raise RecipeError(f"--set {setting}: there is no entry named `{name}`; there are {names}")
 
 
-def _check_source_names(recipe: Recipe, origin: str) -> None:
-    """Tables keyed by source must name sources that exist: a typing error would otherwise have no effect."""
-    names = {source.name for source in recipe.sample.sources}
-    keyed = ("weights", "priorities", "presets", "wipe_out_overrides", "heldout_shares")
-    named = {f"{stage}.{key}": getattr(getattr(recipe, stage), key, None) or {} for stage in STAGES for key in keyed}
-    if recipe.clean.quality is not None:
-        named["clean.quality.good"] = recipe.clean.quality.good
-    for place, given in named.items():
-        for name in given:
-            if name not in names:
-                raise RecipeError(
-                    f"{origin}: {place} names the source `{name}`, but the sources are {', '.join(sorted(names))}"
-                )
-
-
-def _check_length_of_rows(recipe: Recipe, origin: str) -> None:
-    """Rows of another length would be found out by the trainer alone, after all the work on the text."""
-    objective, context = recipe.chunk.objective, recipe.train.model.context
-    for key, needed in _length_of_rows(context, objective).items():
-        found = getattr(recipe.chunk, key)
-        if found != needed:
-            raise RecipeError(
-                f"{origin}: chunk.{key} = {found}, and {objective} with train.model.context = {context} reads"
-                f" {needed}. Leave chunk.{key} out; train.model.context decides it."
-            )
-
-
-def _check_sentinels(recipe: Recipe, origin: str) -> None:
-    """A vocabulary that is trained here has the sentinels that were asked for; a base's are counted by chunk."""
-    if recipe.chunk.objective != "span_corruption" or recipe.vocab.base is not None:
-        return
-    if recipe.vocab.sentinels < recipe.chunk.noise_spans == 1:
-        raise RecipeError(
-            f"{origin}: chunk.denoising = {recipe.chunk.denoising} puts a sentinel in place of what is corrupted, and"
-            f" vocab.sentinels = 0. Set vocab.sentinels = 1 or more."
-        )
-    if recipe.vocab.sentinels < recipe.chunk.noise_spans:
-        raise RecipeError(
-            f"{origin}: span_corruption with a context of {recipe.chunk.input_length} takes {recipe.chunk.noise_spans}"
-            f" spans out of each row, and vocab.sentinels = {recipe.vocab.sentinels}; each span needs one. Set"
-            f" vocab.sentinels = {recipe.chunk.noise_spans} or more, or lower train.model.context."
-        )
+def _tell_gate_its_base(values: dict[str, Any]) -> None:
+    """The gate compares with the model that training goes on from."""
+    evaluate, base = values.get("evaluate", {}), values["train"].get("base_model")
+    if isinstance(evaluate.get("gate"), dict) and base is not None:
+        values["evaluate"] = {**evaluate, "gate": {"base_model": base, **evaluate["gate"]}}

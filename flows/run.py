@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect.client.schemas.objects import State
 
+from flows.gate import check_gate
 from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
 from flows.prerequisites import check_prerequisites
@@ -82,7 +83,10 @@ class Run:
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
         done = task(self.context, *inputs)
         # A task that names its own state ("Reused") hands that state back instead of its value.
-        return done.result() if isinstance(done, State) else done
+        artifact = done.result() if isinstance(done, State) else done
+        if self._stage == "evaluate":
+            check_gate(artifact)
+        return artifact
 
     def write_page(self) -> Path:
         """The run page; that of an earlier run where this one found every artifact standing, which reads no data."""

@@ -14,6 +14,7 @@ from flows import terminal
 from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import SKIPPED, TO_COME, UNDER_WAY, gather, gone_artifacts, known_findings
+from flows.gate import gate_told
 from flows.measures import whole_told
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
@@ -48,6 +49,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         _vocabulary,
         _nothing_measured,
         _base_model,
+        _gate,
         _loss,
         _measures,
         _times,
@@ -221,6 +223,11 @@ def _vocabulary(findings: dict[str, Any]) -> str:
 def _base_model(findings: dict[str, Any]) -> str:
     told = base_model_told(findings["base_model"])
     return f"[bold]base model[/]    {escape(told)}" if told else ""
+
+
+def _gate(findings: dict[str, Any]) -> str:
+    told = gate_told(findings["gate"])
+    return f"[bold]gate[/]          {escape(told)}" if told else ""
 
 
 def _loss(findings: dict[str, Any]) -> str:

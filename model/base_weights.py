@@ -7,6 +7,7 @@ from torch import Tensor
 from model.architecture import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config import StartingModel
 from model.errors import IntegrityError
+from model.networks import Network, make_network
 from model.published.files import is_published, published_digest
 from model.published.folder import open_published, published_config, read_published
 from model.weights import describe_model, description_digest, load_model
@@ -40,3 +41,13 @@ def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
             f" bytes changed; nothing was computed from them. Run again, and the changed model counts as another."
         )
     return read_published(open_published(base.folder)), digest
+
+
+def base_network(folder: Path) -> tuple[Network, str]:
+    """The network in a folder with its weights, not training, and the digest that stands for them, as `base_weights`
+    tells it; InputError where none can be read."""
+    if is_published(folder):
+        network = make_network(base_config(folder))
+        network.load_state_dict(read_published(open_published(folder)))
+        return network.eval(), published_digest(folder)
+    return load_model(folder), describe_model(folder)["weights_digest"]

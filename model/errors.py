@@ -33,7 +33,7 @@ class InputError(BessemerError, ValueError):
 
 
 class GuardError(BessemerError):
-    """A limit that protects the user was passed; nothing was published."""
+    """A limit that protects the user was passed; nothing goes on from what was built."""
 
     exit_code = 4
 

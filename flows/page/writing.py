@@ -15,6 +15,7 @@ import jinja2
 from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
+from flows.gate import gate_told
 from flows.measures import MEASURES, OF_METRIC, line_told
 from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure
 from flows.page.examples import leaked_passages, rejected, removals
@@ -255,6 +256,7 @@ def _environment() -> jinja2.Environment:
         shots=shots_word,
         rows_told=rows_told,
         base_model_told=base_model_told,
+        gate_told=gate_told,
         language_word=language_word,
         inline_script=inline_script,
     )

@@ -1,10 +1,26 @@
 """What is measured, on how much, and how answers are compared."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tasks.config import StrictConfig
+from tasks.config import RUNTIME, StrictConfig
+
+
+class GateConfig(StrictConfig):
+    """What a model that went on from another must still know: bits per byte of held-out text beside its base model's.
+
+    New rows take probability from old ones, so that the old language gets worse even where no old weight moves. A run
+    behind the gate ends as failed, with its scores written, before a next run goes on from its model.
+    """
+
+    sources: tuple[str, ...] = Field(min_length=1)
+    """Sources in what the base model knew: their held-out text is scored by both models."""
+    max_rise: float = Field(default=0.02, ge=0, allow_inf_nan=False)
+    """Share of the base model's bits per byte by which each of these may rise."""
+    base_model: Annotated[Path | None, RUNTIME] = None
+    """Folder of the model that training went on from; `train.base_model` by default."""
 
 
 class EvaluateConfig(StrictConfig):
@@ -26,6 +42,8 @@ class EvaluateConfig(StrictConfig):
     ngram_tokens: int = Field(default=50_000_000, ge=1, le=10**9)
     """Training tokens that the 5-gram beside the network is counted on; of more, those that are read first. 50 million
     take half a minute and 2 GB."""
+    gate: GateConfig | None = None
+    """Of a GPT that went on from `train.base_model`: by how much the text that its base knew may get harder for it."""
     stride: int | None = Field(default=None, ge=1)
     """Tokens that the window moves on within a long text; half the model's context by default."""
     bootstrap_rounds: int = Field(default=1000, ge=10, le=100_000)

@@ -20,6 +20,7 @@ from tasks.artifact import Artifact, read_table
 from tasks.evaluate.benchmarks import benchmark_scores, declined_scores, items_of, leak_states
 from tasks.evaluate.choices import choices_of
 from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.gate import gate_scores, gate_told, gated_model
 from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits
 from tasks.evaluate.ngram_baseline import ngram_scores
 from tasks.evaluate.pairs import pair_scores
@@ -34,7 +35,7 @@ from tasks.workspace import Workspace, table_file_name
 
 MOST_LOGITS = 1 << 25
 """Logits in memory at once, 128 MiB in float32."""
-NGRAM_UNIT, OBJECTIVE_UNIT, SAMPLES_UNIT = "5gram", "objective", "samples"
+NGRAM_UNIT, OBJECTIVE_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "objective", "samples", "gate"
 HEADLINES = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
 """Metrics of held-out text that a summary shows; the first has no name beside its task."""
 
@@ -75,16 +76,19 @@ def evaluate_model(
 ) -> StageReport:
     """Write SCORES and the samples table.
 
-    Raises InputError when the model was trained with another tokenizer.
+    Raises InputError when the model was trained with another tokenizer, or a gate cannot speak of it.
     """
     tokenizer = Tokenizer.open(vocab)
     folder = _checked_folder(model)
     network = load_model(folder, tokenizer.digest)
     trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
     texts = heldout_texts(decontaminated, config.heldout_max_bytes, config.seed)
+    gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
         _score_unit(unit_name(0), workspace, lambda: _heldout(trained, texts, config, batch_tokens, workspace))
+        if gated is not None:
+            _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config))
         if not isinstance(network, GPT):
             _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, texts, config, batch_tokens))
         _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
@@ -94,7 +98,10 @@ def evaluate_model(
                 unit.write_table("samples", write_samples(network, tokenizer, trained.row_format, texts, config))
     report = StageReport()
     tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
-    report.facts["headline"] = headline(pa.concat_tables(tables))
+    scores = pa.concat_tables(tables)
+    report.facts["headline"] = headline(scores)
+    if config.gate is not None:
+        report.facts["gate"] = gate_told(config.gate, scores.to_pylist())
     return report
 
 

@@ -109,6 +109,19 @@ def test_what_is_no_table_and_no_number_is_told_as_such(tmp_path: Path, setting:
         load(tmp_path, MINIMAL, setting, *more)
 
 
+def test_the_gate_is_told_the_base_model_and_refused_where_it_has_nothing_to_compare(tmp_path: Path) -> None:
+    gate = 'evaluate.gate.sources=["books"]'
+    told = load(tmp_path, MINIMAL, gate, "train.base_model={recipe}/english", "vocab.base={recipe}/english.model")
+    assert told.evaluate.gate is not None
+    assert (told.evaluate.gate.base_model, told.evaluate.gate.max_rise) == (tmp_path / "english", 0.02)
+    with pytest.raises(RecipeError, match=r"train\.base_model is not set\. Name a trained model there"):
+        load(tmp_path, MINIMAL, gate)
+    with pytest.raises(RecipeError, match=r"evaluate\.gate\.sources names the source `zh`, but the sources are books"):
+        load(tmp_path, MINIMAL, 'evaluate.gate.sources=["zh"]', "train.base_model=english")
+    with pytest.raises(RecipeError, match=r"bits per byte, which a t5 does not have"):
+        load(tmp_path, MINIMAL, gate, "train.base_model=english", "train.model.architecture=t5")
+
+
 def test_a_key_of_another_network_is_unknown_to_this_one(tmp_path: Path) -> None:
     with pytest.raises(
         RecipeError, match=r"train\.model\.qk_norm: unknown key; a gpt has it, and the architecture is bert; known"

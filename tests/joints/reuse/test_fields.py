@@ -58,6 +58,7 @@ RUNTIME_FIELDS = {
     "dedup.against": "the artifacts that it names are parents",
     "dedup.memory_bytes": "test_same_bytes.py",
     "dedup.threads": "test_same_bytes.py",
+    "evaluate.gate.base_model": "its digest is part of the trained model, and held against the folder",
     "sample.sources.exclude": "the files that are left are inputs",
     "sample.sources.paths": "the files that it names are inputs",
     "train.base_model": "its description, which holds the digest of its weights, is an input",
@@ -199,6 +200,8 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "vocab", type(recipe.vocab)(base=Path("base.model"), extend={"zh": 100}, normaliser="none")
     yield "vocab", type(recipe.vocab)(model_type="wordpiece")
     yield "train", type(recipe.train)(base_model=Path("base"))
+    gate = {"sources": ["code"], "base_model": "base"}
+    yield "evaluate", type(recipe.evaluate).model_validate({**recipe.evaluate.model_dump(), "gate": gate})
     for network in (GPTConfig(positions="learned"), GPTConfig(embedding_width=32), BERTConfig(), T5Config()):
         yield "train", type(recipe.train)(model=network)
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)

@@ -1,0 +1,28 @@
+"""The gate behind which a run goes on: what a model still knows of its base model's text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from model.errors import GuardError
+from tasks.artifact import Artifact
+
+
+def check_gate(evaluated: Artifact) -> None:
+    """Raise GuardError where the bits per byte of a source rose by more than the recipe's gate lets pass."""
+    told = evaluated.report.facts.get("gate")
+    if told and any(rise > told["max_rise"] for rise in told["rises"].values()):
+        raise GuardError(
+            f"{gate_told(told)}. The model forgot too much of what its base model knew. Its weights and scores are"
+            f" written, and nothing goes on from them by itself. Give these sources more weight, train with a lower"
+            f" schedule.peak_lr or for fewer steps, or raise evaluate.gate.max_rise."
+        )
+
+
+def gate_told(gate: Mapping[str, Any]) -> str:
+    """One sentence without its full stop; empty where there is no gate."""
+    if not gate:
+        return ""
+    rises = ", ".join(f"{source} {rise:+.1%}" for source, rise in gate["rises"].items())
+    stopped = [source for source, rise in gate["rises"].items() if rise > gate["max_rise"]]
+    verdict = f"{', '.join(stopped)} did not pass" if stopped else "passed"
+    return f"Bits per byte beside the base model's: {rises}; the gate lets +{gate['max_rise']:.1%} pass: {verdict}"

@@ -1,0 +1,127 @@
+"""The gate: both models score the same text, and a run stops where the later one forgot too much."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.gate import check_gate, gate_told
+from model.errors import GuardError, InputError
+from tasks.artifact import Artifact
+from tasks.build import RunContext
+from tasks.chunk.config import ChunkConfig
+from tasks.chunk.stage import build_chunk
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.stage import build_evaluate
+from tasks.train.config import TrainStageConfig
+from tasks.train.stage import build_train
+from tasks.vocab.config import VocabConfig
+from tasks.vocab.stage import build_vocab
+
+ENGLISH = [
+    f"The converter blows air through melted iron for {number} minutes, and steel remains." for number in range(80)
+]
+RUSSIAN = [
+    f"Конвертер продувает воздух через расплавленный чугун {number} минут, и остаётся сталь." for number in range(80)
+]
+HELD_OUT = [
+    ("en", "The converter blows air through melted iron for 99 minutes, and steel remains."),
+    ("en", "Steel remains, and air blows through the converter."),
+    ("ru", "Конвертер продувает воздух через чугун 99 минут."),
+    ("ru", "Остаётся сталь, и воздух продувает конвертер."),
+]
+TRAIN = {
+    "model": {"context": 32, "layers": 1, "heads": 2, "width": 32},
+    "batch_rows": 8,
+    "micro_batch_rows": 8,
+    "threads": 1,
+    "schedule": {"peak_lr": 1e-2, "end_lr": 1e-3},
+}
+EVALUATE = {"threads": 1, "sample_tokens": 4, "bootstrap_rounds": 20}
+Run = tuple[Artifact, Artifact, Artifact]
+
+
+class Foundry:
+    """Builds models and scores them on the same held-out text."""
+
+    def __init__(self, context: RunContext, make_documents: Any, heldout_artifact: Any) -> None:
+        self.context, self._documents = context, make_documents
+        self._heldout = heldout_artifact(HELD_OUT)
+
+    def run(self, source: str, texts: list[str], vocab: VocabConfig, **settings: Any) -> Run:
+        documents = self._documents([[(source, text) for text in texts]])
+        tokenizer = build_vocab(self.context, documents, vocab)
+        rows = build_chunk(self.context, documents, tokenizer, ChunkConfig(row_length=33, budget_tokens=32 * 8 * 40))
+        config = TrainStageConfig.model_validate(TRAIN | settings)
+        return rows, tokenizer, build_train(self.context, rows, tokenizer, config, lambda message: None)
+
+    def evaluate(self, run: Run, **settings: Any) -> Artifact:
+        rows, tokenizer, model = run
+        config = EvaluateConfig.model_validate(EVALUATE | settings)
+        return build_evaluate(self.context, model, tokenizer, rows, self._heldout, config)
+
+
+@pytest.fixture
+def foundry(context: RunContext, make_documents: Any, heldout_artifact: Any) -> Foundry:
+    return Foundry(context, make_documents, heldout_artifact)
+
+
+@pytest.fixture
+def english(foundry: Foundry) -> Run:
+    return foundry.run("en", ENGLISH, VocabConfig(vocab_size=340))
+
+
+@pytest.fixture
+def russian(foundry: Foundry, english: Run) -> Run:
+    """The English model with Russian pieces, whose rows alone have read Russian."""
+    vocab = VocabConfig(base=english[1].path / "tokenizer.model", extend={"ru": 40})
+    return foundry.run("ru", RUSSIAN, vocab, base_model=english[2].path, trainable="new_rows")
+
+
+def values(evaluated: Artifact) -> dict[tuple[str, str], float]:
+    return {(row["task"], row["metric"]): row["value"] for row in evaluated.table("scores").to_pylist()}
+
+
+def gate(base: Path | str, sources: tuple[str, ...] = ("en", "ru"), max_rise: float = 0.02) -> dict[str, Any]:
+    return {"gate": {"sources": sources, "max_rise": max_rise, "base_model": base}}
+
+
+def test_the_base_is_scored_as_its_own_vocabulary_would_score_it(foundry: Foundry, english: Run, russian: Run) -> None:
+    alone = values(foundry.evaluate(english))
+    evaluated = foundry.evaluate(russian, **gate(english[2].path))
+    both = values(evaluated)
+    for source in ("en", "ru"):
+        task = f"heldout/{source}"
+        assert both[task, "base_bits_per_byte"] == pytest.approx(alone[task, "bits_per_byte"], rel=1e-6)
+        rise = both[task, "bits_per_byte"] / alone[task, "bits_per_byte"] - 1
+        assert both[task, "rise_from_base"] == pytest.approx(rise, rel=1e-4)
+        assert evaluated.report.facts["gate"]["rises"][source] == both[task, "rise_from_base"]
+    assert both["heldout/en", "rise_from_base"] > 0, "new pieces take probability from old ones"
+    assert both["heldout/ru", "rise_from_base"] < 0
+
+
+def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: Run, russian: Run) -> None:
+    rise = values(foundry.evaluate(russian, **gate(english[2].path)))["heldout/en", "rise_from_base"]
+    check_gate(foundry.evaluate(russian, **gate(english[2].path, max_rise=rise)))
+    check_gate(foundry.evaluate(russian))
+    stopped = foundry.evaluate(russian, **gate(english[2].path, max_rise=rise * 0.99))
+    with pytest.raises(GuardError, match=r"en \+.*en did not pass\. .* more weight"):
+        check_gate(stopped)
+    assert gate_told({"max_rise": 0.02, "rises": {"en": 0.013, "ru": -0.2}}) == (
+        "Bits per byte beside the base model's: en +1.3%, ru -20.0%; the gate lets +2.0% pass: passed"
+    )
+
+
+def test_what_the_gate_cannot_compare_is_refused(foundry: Foundry, english: Run, russian: Run) -> None:
+    with pytest.raises(InputError, match=r"began with random weights\. Set train\.base_model"):
+        foundry.evaluate(english, **gate(english[2].path))
+    with pytest.raises(InputError, match=r"went on from weights .* holds .* Put the model back"):
+        foundry.evaluate(russian, **gate(russian[2].path))
+    with pytest.raises(InputError, match=r"the source `zh`, of which no text was held out \(there is some of en, ru\)"):
+        foundry.evaluate(russian, **gate(english[2].path, sources=("zh",)))
+
+
+def test_the_place_of_the_base_does_not_count(foundry: Foundry, english: Run, russian: Run, tmp_path: Path) -> None:
+    foundry.evaluate(russian, **gate(english[2].path))
+    (tmp_path / "copy").symlink_to(english[2].path)
+    assert foundry.evaluate(russian, **gate(tmp_path / "copy")).reused
