@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.presets.expansion import expanded
+from model.presets.expansion import KEY, expanded, overruled
 
 
 def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -23,3 +23,17 @@ def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
     if model.get("architecture", of_base.get("architecture")) != of_base.get("architecture"):
         return model
     return {**of_base, **model}
+
+
+def hybrids(train: Mapping[str, Any]) -> tuple[str, ...]:
+    """A sentence without a stop where `train.model` has settings beside its preset that are not that network's."""
+    model = train.get("model", {})
+    found = overruled(model)
+    if not found:
+        return ()
+    told = ", ".join(f"{key} {asked} instead of {published}" for key, (asked, published) in found.items())
+    keys = " and ".join(found) if len(found) < 3 else "these keys"
+    return (
+        f"the network is no {model[KEY]}, but one with {told}: what stands beside a preset overrules it. Leave {keys}"
+        f" out of train.model for the published network",
+    )

@@ -27,10 +27,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from flows.agreement import check_agreement, length_of_rows
-from flows.network_settings import network_settings
+from flows.network_settings import hybrids, network_settings
 from flows.road import STAGES
 from flows.wrong_keys import explain, model_within
 from model.architecture import OBJECTIVE_OF, GPTConfig
@@ -73,6 +73,12 @@ class Recipe(StrictConfig):
     chunk: ChunkConfig
     train: TrainStageConfig
     evaluate: EvaluateConfig
+    _remarks: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever wrote the recipe may not have meant: sentences without a stop."""
+        return self._remarks
 
 
 def find_recipe(name: str) -> Path:
@@ -137,6 +143,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
     _check_tables(values, origin)
+    told = hybrids(values.get("train", {}))
     values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
     default = GPTConfig.model_fields["context"].default
@@ -158,6 +165,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     except ValidationError as error:
         raise RecipeError(explain(error, Recipe, SAID_ONCE, origin)) from error
     check_agreement(recipe, origin)
+    recipe._remarks = told
     return recipe
 
 

@@ -102,12 +102,16 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
 
 
 def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str, Any]:
+    from rich.markup import escape
+
     from flows.record import ONLOOKER, new_run_id
     from flows.terminal import ProgressBars
 
     run_id = new_run_id()
     with ProgressBars(console(stderr=as_json)) as bars:
         bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {root}")
+        for remark in chosen.remarks:
+            bars.console.print(f"[yellow]![/] {escape(remark)}")
         token = ONLOOKER.set(bars)
         try:
             from flows.pretrain import pretrain

@@ -52,7 +52,7 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
         "feeding": feeding,
         "disk_of_training": _training_disk(recipe, training["parameters"]),
     }
-    warnings = [*_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
+    warnings = [*recipe.remarks, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
     if is_unmeasured(recipe, asked):
         warnings.append(
             f"train.device is {recipe.train.device}, and no figure of such a device exists here: for time and cost name"

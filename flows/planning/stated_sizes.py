@@ -69,7 +69,7 @@ def plan_by_stated_sizes(recipe: Recipe, asked: Asked) -> dict[str, Any]:
         "recipe": recipe.name,
         "sources": lines,
         "training": None,
-        "warnings": [*remarks, *mixture_remarks(config, plans)],
+        "warnings": [*recipe.remarks, *remarks, *mixture_remarks(config, plans)],
     }
     if asked.hardware.lower() == THIS:
         told["warnings"].append("for time, memory and cost name the hardware: --hardware a100 --devices 800 --mfu 40%")

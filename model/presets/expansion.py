@@ -32,3 +32,15 @@ def expanded(model: Mapping[str, Any], place: str = "train.model") -> dict[str, 
             f" architecture out, or take a preset of that architecture."
         )
     return {**preset, **values}
+
+
+def overruled(model: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Key -> value as asked and as published, of what stands beside a known preset in `train.model` and is not its."""
+    preset = PRESETS.get(str(model.get(KEY)))
+    if preset is None:
+        return {}
+    return {
+        key: (asked, preset.values[key])
+        for key, asked in model.items()
+        if key in preset.values and asked != preset.values[key]
+    }

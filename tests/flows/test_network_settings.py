@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.network_settings import network_settings
 from flows.recipe import Recipe, load_recipe
 from model.architecture import BERTConfig, GPTConfig
@@ -50,6 +52,25 @@ def test_keys_and_settings_beside_a_preset_overrule_it(folder: Path) -> None:
     network = recipe.train.model
     assert (network.layers, network.width, network.context, network.activation) == (2, 768, 128, "relu")
     assert recipe.chunk.row_length == 129
+
+
+def test_sizes_beside_a_preset_that_are_not_its_are_told(folder: Path) -> None:
+    sizes = "context = 1024\nlayers = 4\nheads = 12\nwidth = 240\ndropout = 0.1\n"
+    recipe = load(folder, sizes, "train.model.preset=gpt2-small")
+    assert recipe.remarks == (
+        "the network is no gpt2-small, but one with layers 4 instead of 12, width 240 instead of 768: what stands"
+        " beside a preset overrules it. Leave layers and width out of train.model for the published network",
+    )
+    assert load(folder, 'context = 1024\nwidth = 768\npreset = "gpt2-small"').remarks == ()
+    assert load(folder, sizes).remarks == ()
+
+
+def test_plan_tells_what_is_not_the_preset_s(folder: Path) -> None:
+    load(folder, "layers = 2")
+    words = ["plan", str(folder / "small.toml"), "--set", "train.model.preset=gpt2-small"]
+    (folder / "books").rmdir()
+    told = CliRunner().invoke(app, [*words, "--root", str(folder / "root")]).stdout
+    assert "! the network is no gpt2-small, but one with layers 2 instead of 12" in told
 
 
 def test_a_preset_of_bert_sets_the_objective(folder: Path) -> None:
