@@ -1,6 +1,7 @@
 """Lives of documents and contents of steps, in words for a terminal."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
@@ -8,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.lineage import Life
+from flows.wording import compact
 
 MOST_STEPS = 12
 
@@ -21,6 +23,12 @@ def stages_told(record: dict[str, Any]) -> str:
         f"[red]{entry['outcome']} in {entry['stage']}[/]" for entry in record["stages"] if entry["outcome"] in ended
     ]
     return ", ".join(words) or "-"
+
+
+def model_told(model: Mapping[str, Any]) -> str:
+    """`gpt 0.9M`; the architecture alone where no parameters stand."""
+    parameters = "" if model["parameters"] is None else f" {compact(model['parameters'])}"
+    return f"{model['architecture'] or '-'}{parameters}"
 
 
 def tell_life(life: Life, console: Console) -> None:

@@ -12,23 +12,25 @@ MOST_LIVES = 5
 
 
 def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """List runs, newest last, with what each stage did."""
+    """List runs, newest last, with the network that each trains and what each stage did."""
     with told_errors():
         from flows.record import list_runs
+        from flows.run_models import model_of
 
-        runs = list_runs(root)
+        runs = [{**record, "model": model_of(record, root)} for record in list_runs(root)]
         if as_json:
             print_json(runs)
             return
         from rich.table import Table
 
-        from flows.telling import stages_told
+        from flows.telling import model_told, stages_told
 
         table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in ("run", "recipe", "state", "stages"):
+        for column in ("run", "recipe", "model", "state", "stages"):
             table.add_column(column)
         for record in runs:
-            table.add_row(record["run_id"], record["recipe_name"], record["state"], stages_told(record))
+            model, told = model_told(record["model"]), stages_told(record)
+            table.add_row(record["run_id"], record["recipe_name"], model, record["state"], told)
         console().print(table if runs else f"no runs under {root} yet; start one with `bessemer run RECIPE`")
 
 

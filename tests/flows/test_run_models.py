@@ -1,0 +1,51 @@
+"""`bessemer ls` tells architectures and sizes apart, of runs that trained and of those that will."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from model.architecture import BERTConfig, GPTConfig
+from model.networks import make_network, parameter_count
+from model.weights import save_model
+
+GPT = GPTConfig(vocab_size=300, context=16, layers=1, heads=2, width=16)
+BERT = BERTConfig(vocab_size=300, context=16, layers=1, heads=2, width=16)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Runs that trained a GPT and a BERT, one that is to train a T5, and one of which no recipe stands."""
+    for number, config in enumerate([GPT, BERT]):
+        folder = tmp_path / "artifacts" / str(number)
+        folder.mkdir(parents=True)
+        save_model(folder, config, make_network(config).initialise(1).state_dict(), {})
+        record(tmp_path, f"run-{number}", [{"stage": "train", "outcome": "built", "path": str(folder)}])
+    record(tmp_path, "run-2", [{"stage": "train", "outcome": "failed"}])
+    (tmp_path / "runs" / "run-2" / "recipe.json").write_text('{"train": {"model": {"architecture": "t5"}}}')
+    gone = [{"stage": "train", "outcome": "built", "path": str(tmp_path / "gone")}]
+    record(tmp_path, "run-3", gone)
+    return tmp_path
+
+
+def record(root: Path, run_id: str, stages: list[dict[str, Any]]) -> None:
+    (root / "runs" / run_id).mkdir(parents=True)
+    told = {"run_id": run_id, "recipe_name": "small", "state": "completed", "stages": stages}
+    (root / "runs" / run_id / "run.json").write_text(json.dumps(told))
+
+
+def test_runs_are_listed_with_their_networks(root: Path) -> None:
+    found = json.loads(CliRunner().invoke(app, ["ls", "--root", str(root), "--json"]).stdout)
+    assert [run["model"] for run in found] == [
+        {"architecture": "gpt", "parameters": parameter_count(GPT)},
+        {"architecture": "bert", "parameters": parameter_count(BERT)},
+        {"architecture": "t5", "parameters": None},
+        {"architecture": None, "parameters": None},
+    ]
+    lines = CliRunner().invoke(app, ["ls", "--root", str(root)]).stdout.splitlines()
+    assert lines[0].split() == ["run", "recipe", "model", "state", "stages"]
+    assert [line.split()[2] for line in lines[1:]] == ["gpt", "bert", "t5", "-"]
+    assert f" {parameter_count(GPT):,} " in lines[1]
