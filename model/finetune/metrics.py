@@ -1,7 +1,5 @@
 """How right answers are, each kind by the measure of its field, and what a guess without reading would reach."""
 
-import re
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +7,12 @@ import numpy as np
 
 from model.finetune.config import Task
 from model.finetune.examples import Answer, Example
+from model.finetune.matching import best_of, is_chinese, is_same
 
 MAIN = {"classification": "accuracy", "regression": "pearson", "tagging": "accuracy", "span": "f1", "text": "exact"}
 """The measure by which the best epoch of each kind is chosen; all lie between -1 and 1, and more is better."""
 OF_SPANS = "span_f1"
 """That of labels of spans: most words are of none, so that saying so of all has a high accuracy."""
-_ARTICLES = frozenset({"a", "an", "the"})
-_UNSPACED = re.compile(r"[⺀-鿿가-힯぀-ヿ豈-﫿\U00020000-\U0003ffff]")
 
 
 def score(task: Task, answers: Sequence[Answer], examples: Sequence[Example]) -> dict[str, float]:
@@ -28,12 +25,15 @@ def score(task: Task, answers: Sequence[Answer], examples: Sequence[Example]) ->
     if task.kind == "tagging":
         return tagging([tuple(one) for one in answers], [tuple(one) for one in right])  # pyright: ignore[reportArgumentType]
     if task.kind == "span":
-        pairs = [(str(answer), tuple(golds)) for answer, golds in zip(answers, right, strict=True)]  # pyright: ignore[reportArgumentType]
-        return {
-            "exact": _mean([float(max(map(same_words(answer), golds or ("",)))) for answer, golds in pairs]),
-            "f1": _mean([max(shared_words(answer, gold) for gold in golds or ("",)) for answer, golds in pairs]),
-        }
-    return {"exact": _mean([float(same_words(str(a))(str(b))) for a, b in zip(answers, right, strict=True)])}
+        found = [
+            best_of(str(answer), golds, chinese=is_chinese(example.texts[-1]))
+            for answer, golds, example in zip(answers, right, examples, strict=True)
+            if isinstance(golds, tuple)
+        ]
+        exact, f1 = zip(*found, strict=True)
+        return {"exact": _mean(exact), "f1": _mean(f1)}
+    pairs = [(str(answer), str(gold)) for answer, gold in zip(answers, right, strict=True)]
+    return {"exact": _mean([float(is_same(said, gold, chinese=is_chinese(gold))) for said, gold in pairs])}
 
 
 def main_measure(kind: str, found: Mapping[str, float]) -> str:
@@ -95,29 +95,6 @@ def tagging(answers: Sequence[tuple[str, ...]], right: Sequence[tuple[str, ...]]
         hits = sum((said & there).values())
         found[OF_SPANS] = 2 * hits / max(1, sum(said.values()) + sum(there.values()))
     return found
-
-
-def same_words(answer: str):
-    """Whether another text has the same words as `answer`, as `words_of` finds them."""
-    words = words_of(answer)
-    return lambda other: words_of(other) == words
-
-
-def shared_words(answer: str, right: str) -> float:
-    """F1 of the words that two texts share (Rajpurkar et al. 2016); of two without words 1."""
-    said, there = words_of(answer), words_of(right)
-    if not said or not there:
-        return float(said == there)
-    shared = sum((Counter(said) & Counter(there)).values())
-    return 2 * shared / (len(said) + len(there))
-
-
-def words_of(text: str) -> list[str]:
-    """Words in small letters without punctuation and articles, as SQuAD compares them; in scripts without blanks each
-    character is a word, as CMRC 2018 compares them."""
-    plain = unicodedata.normalize("NFKC", text).lower()
-    plain = "".join(" " if unicodedata.category(sign)[0] in "PS" else sign for sign in plain)
-    return [word for word in _UNSPACED.sub(r" \g<0> ", plain).split() if word not in _ARTICLES]
 
 
 def _spans(number: int, tags: Sequence[str]) -> list[tuple[int, int, int, str]]:

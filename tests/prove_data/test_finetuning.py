@@ -20,7 +20,8 @@ import pytest
 
 from model.finetune.config import FinetuneConfig
 from model.finetune.finetuning import finetune
-from model.finetune.metrics import main_measure, shared_words
+from model.finetune.matching import best_of
+from model.finetune.metrics import main_measure
 from model.networks import Network
 from model.weights import description_digest, load_model
 from tasks.artifact import Artifact
@@ -261,5 +262,4 @@ def beginnings(task: dict[str, Any]) -> float:
     """F1 of what a passage begins with, as many characters as an answer has on average."""
     records = [json.loads(line) for line in task["test"].read_text().splitlines()]
     length = round(sum(len(record["answers"][0]) for record in records) / len(records))
-    found = [max(shared_words(one["passage"][:length], right) for right in one["answers"]) for one in records]
-    return sum(found) / len(found)
+    return sum(best_of(one["passage"][:length], one["answers"], chinese=True)[1] for one in records) / len(records)

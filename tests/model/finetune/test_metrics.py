@@ -13,9 +13,7 @@ from model.finetune.metrics import (
     main_measure,
     regression,
     score,
-    shared_words,
     tagging,
-    words_of,
 )
 
 
@@ -69,29 +67,19 @@ def test_words_and_whole_spans_of_labels() -> None:
     assert "span_f1" not in words
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("The Forge, at Night!", ["forge", "at", "night"]),
-        ("２０ a", ["20"]),
-        ("日本刀 steel", ["日", "本", "刀", "steel"]),
-        ("...", []),
-    ],
-)
-def test_words_are_compared_without_case_signs_and_articles(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
-
-
-def test_shared_words() -> None:
-    assert shared_words("the red forge", "red iron forge door") == pytest.approx(2 * 2 / (2 + 4))
-    assert shared_words("", "") == 1.0
-    assert shared_words("forge", "") == 0.0
-
-
 def test_the_best_of_several_right_answers_counts() -> None:
     found = score(task("span"), ["red forge", ""], examples(("forge", "The red forge."), ()))
     assert found == {"exact": 1.0, "f1": 1.0}
     assert score(task("span"), [""], examples(("forge",))) == {"exact": 0.0, "f1": 0.0}
+
+
+def test_chinese_passages_are_compared_by_characters() -> None:
+    chinese = Example(("什么", "铁匠在夜里打铁。"), ("在夜里",))
+    english = Example(("when", "The smith forges at night."), ("at night",))
+    found = score(task("span"), ["夜里", "night"], [chinese, english])
+    # Two of three characters, and one of two words.
+    assert found == {"exact": 0.0, "f1": pytest.approx((2 * 2 / 5 + 2 * 1 / 3) / 2)}
+    assert score(task("text"), ["（铁匠）", "forge!"], examples("铁匠", "The forge")) == {"exact": 1.0}
 
 
 def test_guesses_know_the_answers_and_no_text() -> None:
