@@ -39,9 +39,11 @@ def teach(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Pa
     return folder, found
 
 
-def answered(root: Path, model: str, task: str | None, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def answered(
+    root: Path, model: str, task: str | None, records: list[dict[str, Any]], *, probabilities: bool = False
+) -> list[dict[str, Any]]:
     """The records with the fine-tuned model's answer under the task's own name for it, in the place of one that was
-    there."""
+    there; behind it, as NAME_probabilities, how sure it is of each label where that is asked for."""
     from model.finetune.result import read_result
 
     if is_published(Path(model)):
@@ -52,9 +54,13 @@ def answered(root: Path, model: str, task: str | None, records: list[dict[str, A
     trained = open_trained(root, model)
     answerer = read_result(trained.folder, trained.tokenizer)
     number = answerer.task(task)
-    answers = answerer.answers(number, records)
     name = answerer.tasks[number].answer
-    return [{**record, name: answer} for record, answer in zip(records, answers, strict=True)]
+    sure = answerer.probabilities(number, records) if probabilities else None
+    answers = answerer.answers(number, records)
+    return [
+        {**record, name: answer, **({f"{name}_probabilities": sure[place]} if sure is not None else {})}
+        for place, (record, answer) in enumerate(zip(records, answers, strict=True))
+    ]
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

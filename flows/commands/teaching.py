@@ -63,7 +63,11 @@ def predict(
         list[str] | None, typer.Option("--field", metavar="NAME=TEXT", help="A field of one record given here.")
     ] = None,
     task: Annotated[str | None, typer.Option(help="Which task, where the model learnt several.")] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Tell of each label how sure the model is, as ANSWER_probabilities.")
+    ] = False,
     root: Root = DEFAULT_ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of JSON lines.")] = False,
 ) -> None:
     """Answer records with a fine-tuned model: JSON lines in, the same lines with the answer out.
 
@@ -76,5 +80,9 @@ def predict(
         if (records is None) == (not field):
             raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
         given = read_records(records) if records is not None else [fields_given(field or [])]
-        for record in answered(root, model, task, given):
+        found = answered(root, model, task, given, probabilities=probabilities)
+        if as_json:
+            print_json(found)
+            return
+        for record in found:
             print(json.dumps(record, ensure_ascii=False))

@@ -38,6 +38,11 @@ class Row:
     """Of a span: i64[T, 2], the bytes of the passage that each token covers; -1 for tokens that are not of it."""
 
 
+def word_places(row: Row) -> list[int]:
+    """Of a tagging's row, the place of each word's first token, where its label is read."""
+    return [place for place, target in enumerate(row.target) if target != NO_LOSS]
+
+
 class TaskHead(nn.Module):
     """A linear reading of the stream, with dropout before it; starts from N(0, .02) as BERT's."""
 
@@ -187,8 +192,7 @@ class TaggingReading:
         """The likeliest label of each word."""
         found: list[Answer] = []
         for output, row, example in zip(outputs, rows, examples, strict=True):
-            first = [place for place, target in enumerate(row.target) if target != NO_LOSS]
-            said = [self._labels[int(output[place].argmax())] for place in first]
+            said = [self._labels[int(output[place].argmax())] for place in word_places(row)]
             # Of words that were cut off nothing is known; a label that begins a name would invent one.
             unsaid = OUTSIDE if OUTSIDE in self._labels else self._labels[0]
             found.append((*said, *[unsaid] * (len(example.texts) - len(said))))

@@ -142,10 +142,15 @@ class BERTPupil:
         hidden_BTD = whole_hidden(self.network, rows, self._pad)
         return self._reading.loss(self._reading.outputs_of(self.network, self.head, hidden_BTD), rows)
 
-    @torch.inference_mode()
     def answers(self, task: int, examples: Sequence[Example], truncation: Truncation) -> list[Answer]:
-        """An answer to each example; rows of like length are read together."""
+        """An answer to each example."""
         assert task == 0, "a BERT has one task"
+        rows, outputs = self.outputs(examples, truncation)
+        return self._reading.answers(outputs, rows, examples)
+
+    @torch.inference_mode()
+    def outputs(self, examples: Sequence[Example], truncation: Truncation) -> tuple[list[Row], list[Tensor]]:
+        """All rows of the examples and what the head says of each; rows of like length are read together."""
         rows = self._reading.rows(examples, truncation, learning=False)
         by_length = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         outputs: list[Tensor] = [torch.empty(0)] * len(rows)
@@ -154,7 +159,7 @@ class BERTPupil:
             hidden_BTD = whole_hidden(self.network, [rows[number] for number in some], self._pad)
             for number, output in zip(some, self._reading.outputs_of(self.network, self.head, hidden_BTD), strict=True):
                 outputs[number] = output.cpu()
-        return self._reading.answers(outputs, rows, examples)
+        return rows, outputs
 
 
 class T5Pupil:
@@ -222,6 +227,24 @@ class T5Pupil:
             )
             for number, ids in zip(some, written, strict=True):
                 found[number] = text_task.answer(ids)
+        return found
+
+    @torch.inference_mode()
+    def likelihoods(self, task: int, examples: Sequence[Example]) -> list[Tensor]:
+        """ln p, f32[C], of each label of a classification for each example, the end of text behind it."""
+        text_task, pad, end = self._tasks[task], self._vocabulary.pad, self._vocabulary.eos
+        device = self.network.embedding.weight.device
+        targets = [[*self._vocabulary.encode(label), end] for label in text_task.labels]
+        targets_CU = _filled(targets, NO_LOSS).to(device)
+        decoder_inputs_CU = _filled([[pad, *target[:-1]] for target in targets], pad).to(device)
+        found: list[Tensor] = []
+        for example in examples:
+            inputs_CT = torch.tensor([self._inputs(text_task, example, Truncation())] * len(targets), device=device)
+            is_token_CT = torch.ones_like(inputs_CT, dtype=torch.bool)
+            encoded_CTD = self.network.encode(inputs_CT[:1], is_token_CT[:1]).expand(len(targets), -1, -1)
+            logits_CUV = self.network.logits(self.network.decode(decoder_inputs_CU, encoded_CTD, is_token_CT))
+            nats_CU = F.cross_entropy(logits_CUV.mT, targets_CU, ignore_index=NO_LOSS, reduction="none")
+            found.append(-nats_CU.sum(1).cpu())
         return found
 
     def _inputs(self, task: TextTask, example: Example, truncation: Truncation) -> list[int]:

@@ -15,7 +15,8 @@ from model.architecture import NetworkConfig
 from model.durable import digest_file, sync_directory, sync_file
 from model.errors import InputError, IntegrityError
 from model.finetune.config import FinetuneConfig, Task
-from model.finetune.examples import Answer, example_of
+from model.finetune.examples import Answer, Example, example_of
+from model.finetune.probabilities import ByLabel, label_probabilities
 from model.finetune.pupils import BERTPupil, Pupil, make_pupil
 from model.finetune.truncation import Truncation
 from model.finetune.vocabulary import Vocabulary
@@ -46,9 +47,15 @@ class Answerer:
 
     def answers(self, number: int, records: list[dict[str, Any]]) -> list[Answer]:
         """An answer to each record, which has the fields that the task was learnt from; InputError where one lacks."""
+        return self.pupil.answers(number, self._examples(number, records), Truncation())
+
+    def probabilities(self, number: int, records: list[dict[str, Any]]) -> list[ByLabel | list[ByLabel | None]]:
+        """How sure the model is of each label, as `label_probabilities` tells it."""
+        return label_probabilities(self.pupil, number, self.tasks[number], self._examples(number, records))
+
+    def _examples(self, number: int, records: list[dict[str, Any]]) -> list[Example]:
         task = self.tasks[number]
-        examples = [example_of(one, task, f"record {place}", answered=False) for place, one in enumerate(records, 1)]
-        return self.pupil.answers(number, examples, Truncation())
+        return [example_of(one, task, f"record {place}", answered=False) for place, one in enumerate(records, 1)]
 
 
 def write_result(

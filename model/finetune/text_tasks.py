@@ -32,6 +32,11 @@ class TextTask:
                 f" tokens, so it could not tell them apart; name the labels otherwise"
             )
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The labels of a classification, or the numbers of a regression; none for other texts."""
+        return self._closed
+
     def read(self, example: Example) -> str:
         """What the encoder reads: the task's name, then each field behind its own."""
         fields = (f"{name}: {text}" for name, text in zip(self.task.fields, example.texts, strict=True))

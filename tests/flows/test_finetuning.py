@@ -87,6 +87,9 @@ def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result]
     answers = [json.loads(line) for line in bessemer("predict", folder, asked).stdout.splitlines()]
     assert [answer["id"] for answer in answers] == [7, 8]
     assert {answer["label"] for answer in answers} <= {"hard", "soft"}
+    (sure,) = json.loads(bessemer("predict", folder, "--field", "sentence=we", "--probabilities", "--json").stdout)
+    assert sure.keys() == {"sentence", "label", "label_probabilities"}
+    assert sure["label_probabilities"].keys() == {"hard", "soft"}
     again = bessemer("finetune", home / which, "--task", home / "metals.toml")
     assert "stands already" in again.stderr
     if which == "t5":
