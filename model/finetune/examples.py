@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import blake3
-
 from model.errors import InputError
 from model.finetune.config import Task
 
@@ -61,25 +59,6 @@ def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool
         return Example(texts, None)
     answer = _answer(record[task.answer], texts, task, where)
     return Example(texts, answer, _start(record, answer, task, where), _group(record, texts, task, where))
-
-
-def held_out(examples: Sequence[Example], share: float, task: Task) -> tuple[list[Example], list[Example]]:
-    """What is learnt from, and about `share` of the examples that are not: whole groups, chosen by a hash of the group.
-
-    The choice depends on the examples alone, so all seeds learn from the same ones and more examples move none over.
-    InputError where one side would be empty.
-    """
-    kept: list[Example] = []
-    out: list[Example] = []
-    for example in examples:
-        drawn = int.from_bytes(blake3.blake3(f"held out\x1f{example.group}".encode()).digest(length=8), "little")
-        (out if drawn < share * 2**64 else kept).append(example)
-    if not kept or not out:
-        raise InputError(
-            f"task {task.name}: of {len(examples)} examples {len(out)} would be held out to choose the epoch, and"
-            f" {len(kept)} learnt from. Give more examples, another development_share, or a file `development`"
-        )
-    return kept, out
 
 
 def label_set(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:

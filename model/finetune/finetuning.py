@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 from model.durable import digest_bytes, digest_file, replace_durably, sync_file
 from model.errors import InputError
 from model.finetune.config import FinetuneConfig, Task
-from model.finetune.examples import Example, check_labels, held_out, label_set, read_examples
+from model.finetune.examples import Example, check_labels, label_set, read_examples
+from model.finetune.holding_out import held_out
 from model.finetune.metrics import guesses, score
 from model.finetune.pupils import Labels, make_pupil, task_description
 from model.finetune.result import FINETUNED, description_text, write_result

@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import InputError, RecipeError
 from model.finetune.config import Task, read_task_file
-from model.finetune.examples import Example, check_labels, example_of, held_out, label_set, read_examples
+from model.finetune.examples import Example, check_labels, example_of, label_set, read_examples
 
 
 def task(kind: str, path: Path, **more: object) -> Task:
@@ -99,19 +99,6 @@ def test_a_missing_or_empty_file_is_named(tmp_path: Path, written: Callable[...,
         read_examples(tmp_path / "none.jsonl", task("text", tmp_path))
     with pytest.raises(InputError, match="holds no examples"):
         read_examples(written(), task("text", tmp_path))
-
-
-def test_whole_groups_are_held_out_and_more_examples_move_none_over() -> None:
-    examples = [Example((f"question {n}", f"passage {n % 40}"), ("a",), group=f"passage {n % 40}") for n in range(400)]
-    kept, out = held_out(examples, 0.25, task("span", Path("x")))
-    assert len(kept) + len(out) == 400
-    assert not {one.group for one in kept} & {one.group for one in out}
-    assert 0.1 < len(out) / 400 < 0.4
-    fewer, fewer_out = held_out(examples[:200], 0.25, task("span", Path("x")))
-    assert set(fewer_out) <= set(out)
-    assert set(fewer) <= set(kept)
-    with pytest.raises(InputError, match="of 10 examples 0 would be held out"):
-        held_out(examples[:1] * 10, 1e-9, task("span", Path("x")))
 
 
 def test_labels_are_those_shown_or_named() -> None:
