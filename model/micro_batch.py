@@ -16,7 +16,7 @@ from model.batch import joined, rows_of
 from model.block_forward import wrap_blocks
 from model.config import TrainerRun
 from model.data import SequenceReader
-from model.durable import write_atomically
+from model.durable import digest_bytes, write_atomically
 from model.engines.totals import minimised
 from model.errors import RecipeError
 from model.link import Link
@@ -24,8 +24,11 @@ from model.networks import Network, make_network
 from model.objectives import objective_of
 from model.precision import computing_in
 from model.ranks import Ranks
+from model.resumption import deciding
 
 DECISION = "micro_batch.json"
+DECIDED_FOR = "decided_for"
+"""Its entry with the digest of all settings: another network, type or optimizer takes other memory."""
 SHARE_OF_MACHINE = 0.8
 """Of the machine's memory, where no limit is named: others want some."""
 MOMENTS_OF_4_BYTES = {"adamw": 2, "lamb": 2, "sgd": 1, "muon": 2}
@@ -39,7 +42,7 @@ class Trial:
     rows: int
     tokens_s: int
     bytes: int
-    """Resident memory of the process at its highest, and what the optimizer will add."""
+    """Resident memory of the process at its highest, and what a step will add."""
     idle_bytes: int
     """What of it would be there without any row."""
 
@@ -57,17 +60,31 @@ def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link:
     if run.train.micro_batch_rows != "auto":
         return run
     file = run.out / DECISION
-    if ranks.is_first and not file.exists():
+    decided_for = digest_bytes(deciding(run).encode())
+    if ranks.is_first and not _stands(file, decided_for, link):
         share = run.train.batch_rows // run.train.data_parallel
         limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * memory_of_machine())) // ranks.size
         trials = largest_that_fits(divisors(share), limit, _passes(run, data))
         told = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
         link.tell("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
-        write_atomically(file, json.dumps(found, indent=1).encode())
+        write_atomically(file, json.dumps({DECIDED_FOR: decided_for, **found}, indent=1).encode())
     ranks.barrier()
     rows = json.loads(file.read_text())["rows"]
     return run.model_copy(update={"train": run.train.model_copy(update={"micro_batch_rows": rows})})
+
+
+def _stands(file: Path, decided_for: str, link: Link) -> bool:
+    """Whether a size was found for these settings before; told where it was for others."""
+    if not file.exists():
+        return False
+    before = json.loads(file.read_text())
+    if before.get(DECIDED_FOR) == decided_for:
+        return True
+    link.tell(
+        "event", event="micro_batch_rows_anew", rows=before.get("rows"), because="it was found for other settings"
+    )
+    return False
 
 
 def divisors(share: int) -> list[int]:
@@ -102,15 +119,25 @@ def _passes(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]:
     network = make_network(run.model).initialise(run.train.seed).train()
     wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     elements = sum(parameter.numel() for parameter in network.parameters())
-    moments = 4 * elements * MOMENTS_OF_4_BYTES[run.train.optimizer.kind]
+    more = bytes_of_step(run, elements)
     # Gradients are there after the first pass, whatever its size.
-    idle = resident_bytes() + 4 * elements + moments
+    idle = resident_bytes() + 4 * elements + more
 
     def trial(rows: int) -> Trial:
         tokens_s = _tokens_a_second(run, data, network, rows)
-        return Trial(rows, round(tokens_s), peak_bytes() + moments, idle)
+        return Trial(rows, round(tokens_s), peak_bytes() + more, idle)
 
     return trial
+
+
+def bytes_of_step(run: TrainerRun, elements: int) -> int:
+    """What the step of a network of so many parameters takes on each rank beside them, their gradients and the passes.
+
+    The optimizer's moments, and where ranks share rows the one vector in which gradients travel. By then the passes'
+    results are gone, but not all of their memory is given back.
+    """
+    vectors = MOMENTS_OF_4_BYTES[run.train.optimizer.kind] + (run.train.data_parallel > 1)
+    return 4 * elements * vectors
 
 
 def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:

@@ -14,14 +14,12 @@ from typing import Any, TextIO
 import torch
 
 from model.agreement import check_rows
-from model.base_weights import base_digest
 from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
-from model.config import TrainConfig, TrainerRun
+from model.config import TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
 from model.devices import training_device
 from model.dropout import seed_dropout
-from model.durable import digest_bytes, digest_file
 from model.engine import Engine, StepResult
 from model.engines import make_engine
 from model.errors import Infra, Numerics
@@ -32,6 +30,7 @@ from model.micro_batch import resident_bytes, with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.objectives import objective_of
 from model.ranks import ALONE, Ranks
+from model.resumption import RUNTIME_SETTINGS, must_agree
 from model.row_format import RowFormat
 from model.split_tables import whole_tables
 from model.start import starting_network
@@ -40,8 +39,6 @@ from model.weights import DESCRIPTION, save_model
 HEARTBEAT = "heartbeat"
 CHECKPOINTS = "checkpoints"
 RESULT = "result"
-RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints"}
-"""Settings of TrainConfig that change no bit of the result."""
 
 
 def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None) -> Path:
@@ -69,7 +66,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
     check_rows(data, run)
     run = with_decided_rows(run, data, ranks, link)
-    expected = _expected(run)
+    expected = must_agree(run)
     damaged = set_damaged_aside(run.out / CHECKPOINTS) if ranks.is_first else []
     ranks.barrier()
     checkpoint = newest_checkpoint(run.out / CHECKPOINTS, expected)
@@ -95,33 +92,6 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     _loop(run, data, engine, ranks, journal, link, step, nonfinite, scale, expected)
     _write_result(result, run, data.row_format, engine, ranks, journal)
     link.tell("done", steps=len(journal.rows["steps"]), folder=str(result))
-
-
-def _expected(run: TrainerRun) -> dict[str, Any]:
-    """What a checkpoint must agree with. What is part of the config too is told in words here."""
-    return {
-        "engine": _engine_in_words(run.train),
-        "ranks": run.train.ranks,
-        "tokenizer": run.tokenizer_digest,
-        "config": digest_bytes(_deciding(run).encode()),
-        "order": digest_file(run.order),
-        "base": None if run.base is None else base_digest(run.base.folder),
-    }
-
-
-def _engine_in_words(train: TrainConfig) -> str:
-    shared = [f", ZeRO stage {train.zero_stage}"] if train.engine == "deepspeed" else []
-    layout = {"tensor_parallel": train.tensor_parallel, "pipeline_parallel": train.pipeline_parallel}
-    shared += [f", {name} {size}" for name, size in layout.items() if size > 1]
-    return train.engine + "".join(shared)
-
-
-def _deciding(run: TrainerRun) -> str:
-    """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it, and a model to
-    start from by its description, which names the digest of its weights."""
-    of_base = {"folder", "digest", "added_pieces"}
-    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "base": of_base}
-    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
 
 
 def _loop(

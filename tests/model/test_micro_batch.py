@@ -9,9 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import TrainConfig, TrainerRun
+from model.config import OptimizerConfig, TrainConfig, TrainerRun
+from model.durable import digest_bytes
 from model.errors import RecipeError
-from model.micro_batch import DECISION, Trial, divisors, forget_peak, largest_that_fits, peak_bytes, resident_bytes
+from model.micro_batch import (
+    DECISION,
+    Trial,
+    bytes_of_step,
+    divisors,
+    forget_peak,
+    largest_that_fits,
+    peak_bytes,
+    resident_bytes,
+)
+from model.resumption import deciding
 from model.training import train
 
 
@@ -80,12 +91,45 @@ def test_more_rows_than_order_has_can_be_tried(make_run) -> None:
     assert json.loads((run.out / DECISION).read_text())["rows"] == 8
 
 
-def test_a_run_goes_on_with_the_size_that_it_found_under_another_limit_too(make_run) -> None:
+def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
     run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     run.out.mkdir(parents=True)
-    (run.out / DECISION).write_text('{"rows": 2}')
+    # Found where less memory was free.
+    decided_for = digest_bytes(deciding(run).encode())
+    (run.out / DECISION).write_text(json.dumps({"rows": 2, "decided_for": decided_for}))
     train(run)
     assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 2
+
+
+@pytest.mark.parametrize("before", [{"rows": 2}, {"rows": 5, "decided_for": "0" * 32}])
+def test_a_size_that_was_found_for_other_settings_is_not_believed(make_run, before: dict[str, object]) -> None:
+    run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
+    run.out.mkdir(parents=True)
+    (run.out / DECISION).write_text(json.dumps(before))
+    messages = io.StringIO()
+    train(run, messages=messages)
+    told = [json.loads(line) for line in messages.getvalue().splitlines()]
+    (remark,) = [message for message in told if message.get("event") == "micro_batch_rows_anew"]
+    assert (remark["rows"], remark["because"]) == (before["rows"], "it was found for other settings")
+    assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 6
+
+
+def test_each_setting_that_takes_other_memory_asks_for_another_decision(make_run) -> None:
+    run: TrainerRun = make_run(micro_batch_rows="auto")
+    changes = ({"recompute": True}, {"optimizer": OptimizerConfig(kind="sgd")}, {"dtype": "bfloat16"}, {"ranks": 2})
+    others = [run.model_copy(update={"train": run.train.model_copy(update=change)}) for change in changes]
+    others.append(run.model_copy(update={"model": run.model.model_copy(update={"layers": 3})}))
+    assert len({deciding(one) for one in (run, *others)}) == 1 + len(others)
+    elsewhere = run.model_copy(update={"train": run.train.model_copy(update={"checkpoint_steps": 9})})
+    assert deciding(elsewhere) == deciding(run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "vectors"),
+    [({}, 2), ({"optimizer": {"kind": "sgd"}}, 1), ({"ranks": 2}, 3), ({"ranks": 2, "optimizer": {"kind": "sgd"}}, 2)],
+)
+def test_moments_and_the_vector_that_ranks_exchange_count(make_run, settings: dict, vectors: int) -> None:
+    assert bytes_of_step(make_run(micro_batch_rows="auto", **settings), 1000) == 4000 * vectors
 
 
 def test_a_limit_below_one_row_ends_the_run_before_its_first_step(make_run) -> None:

@@ -1,0 +1,37 @@
+"""What a run must agree with to go on with what an earlier process left: checkpoints, and what was decided for it."""
+
+from typing import Any
+
+from model.base_weights import base_digest
+from model.config import TrainConfig, TrainerRun
+from model.durable import digest_bytes, digest_file
+
+RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints"}
+"""Settings of TrainConfig that change no bit of the result."""
+
+
+def must_agree(run: TrainerRun) -> dict[str, Any]:
+    """What a checkpoint must agree with. What is part of the config too is told in words here."""
+    return {
+        "engine": _engine_in_words(run.train),
+        "ranks": run.train.ranks,
+        "tokenizer": run.tokenizer_digest,
+        "config": digest_bytes(deciding(run).encode()),
+        "order": digest_file(run.order),
+        "base": None if run.base is None else base_digest(run.base.folder),
+    }
+
+
+def _engine_in_words(train: TrainConfig) -> str:
+    shared = [f", ZeRO stage {train.zero_stage}"] if train.engine == "deepspeed" else []
+    layout = {"tensor_parallel": train.tensor_parallel, "pipeline_parallel": train.pipeline_parallel}
+    shared += [f", {name} {size}" for name, size in layout.items() if size > 1]
+    return train.engine + "".join(shared)
+
+
+def deciding(run: TrainerRun) -> str:
+    """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it, and a model to
+    start from by its description, which names the digest of its weights."""
+    of_base = {"folder", "digest", "added_pieces"}
+    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "base": of_base}
+    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
