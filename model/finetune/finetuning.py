@@ -22,7 +22,7 @@ from model.finetune.holding_out import held_out
 from model.finetune.metrics import guesses, score
 from model.finetune.pupils import Labels, make_pupil, task_description
 from model.finetune.result import FINETUNED, description_text, write_result
-from model.finetune.training import Scores, overall, peak_rate, score_tasks, told, train_pupil
+from model.finetune.training import Said, Scores, overall, peak_rate, score_tasks, told, train_pupil
 from model.finetune.truncation import Truncation
 from model.finetune.vocabulary import Vocabulary
 from model.networks import Network
@@ -87,6 +87,7 @@ def finetune(
         "not_read": best["not_read"],
         "scores": {
             **{name: best[name] for name in ("seed", "epoch", "development", "test")},
+            "said": best["said"],
             "guess": _guess_scores(config, splits),
             "seeds": [{name: one[name] for name in ("seed", "epoch", "development", "test")} for one in found],
         },
@@ -159,7 +160,10 @@ def _seed(
         _tell_sizes(config, splits, cut["learnt"], tell)
     learnt = train_pupil(pupil, splits.development, config, seed, tell)
     pupil.modules().load_state_dict(learnt.weights)
-    test = score_tasks(pupil, config, splits.test, cut["test"])
+    said: Said = {}
+    test = score_tasks(pupil, config, splits.test, cut["test"], said)
+    untested = [[] if test else held for test, held in zip(splits.test, splits.development, strict=True)]
+    score_tasks(pupil, config, untested, said=said)
     save_file(dict(learnt.weights), weights)
     sync_file(weights)
     found = {
@@ -167,6 +171,7 @@ def _seed(
         "epoch": learnt.epoch,
         "development": learnt.development,
         "test": test,
+        "said": said,
         "state": pupil.state,
         "not_read": {
             split: {task.name: one.told() for task, one in zip(config.tasks, some, strict=True) if one.examples}

@@ -1,5 +1,6 @@
 """One training of a pupil: epochs over its examples, and the weights after the best of them."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ from model.schedule import learning_rate
 
 Scores = dict[str, dict[str, float]]
 """Measures by task."""
+Said = dict[str, dict[str, int]]
+"""How often each label was answered, by task."""
 BASE_WIDTH = 768
 """Of BERT-base, which BERT's learning rates are for."""
 MOST_RATE = 1e-3
@@ -100,13 +103,18 @@ def score_tasks(
     config: FinetuneConfig,
     splits: Sequence[Sequence[Example]],
     truncations: Sequence[Truncation] | None = None,
+    said: Said | None = None,
 ) -> Scores:
-    """Measures of each task that has examples; `truncations` hear what of these is not read."""
+    """Measures of each task that has examples; `truncations` hear what of these is not read, `said` how often each
+    label of a classification was answered."""
     scores = {}
     for number, (task, examples) in enumerate(zip(config.tasks, splits, strict=True)):
         if examples:
             truncation = truncations[number] if truncations is not None else Truncation()
-            scores[task.name] = score(task, pupil.answers(number, examples, truncation), examples)
+            answers = pupil.answers(number, examples, truncation)
+            scores[task.name] = score(task, answers, examples)
+            if said is not None and task.kind == "classification":
+                said[task.name] = dict(sorted(Counter(map(str, answers)).items()))
     return scores
 
 

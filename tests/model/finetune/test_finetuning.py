@@ -292,3 +292,21 @@ def test_seeds_are_told_apart(bert, vocabulary, task_of: TaskOf, config: Config,
     assert line.startswith("classification, test: accuracy")
     assert "accuracy of 2 seeds" in line
     assert kept in ("seed 1 after epoch 1 is kept", "seed 2 after epoch 1 is kept")
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_a_model_that_answers_one_label_alone_is_told(
+    tested: bool, bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
+) -> None:
+    """With a rate near nothing the head answers as it was drawn, one label whatever the text."""
+    test = {"test": task_of("classification", 40).train} if tested else {}
+    few = config(task_of("classification", 100, **test), epochs=1, learning_rate=1e-9)
+    found = finetune(bert, "p", few, vocabulary, tmp_path / "few", tell=quiet)
+    label, *others = found["scores"]["said"]["classification"]
+    assert not others
+    assert found["scores"]["said"]["classification"][label] == (40 if tested else 10)
+    assert f"Every one of them is answered {label!r}" in told_result(found)[0]
+    taught = config(task_of("classification", 400, **test))
+    found = finetune(bert, "p", taught, vocabulary, tmp_path / "taught", tell=quiet)
+    assert len(found["scores"]["said"]["classification"]) == 2
+    assert "Every one" not in told_result(found)[0]
