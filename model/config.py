@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.parallel.checks import check_layout, check_ranks
+from model.settings_together import check_lengths, check_read, check_read_by_network, check_warmup
 from model.step_config import (
     BatchWarmupConfig,
     ClipConfig,
@@ -31,8 +32,7 @@ class TrainConfig(Strict):
     optimizer's state, gradients and weights over the ranks (ZeRO), for models that do not fit otherwise, and is slower
     where they do."""
     zero_stage: Literal[1, 2, 3] = 1
-    """What DeepSpeed spreads over the ranks: 1 optimizer state, 2 gradients too, 3 weights too. The native engine does
-    not look at it."""
+    """`deepspeed`: what is spread over the ranks: 1 optimizer state, 2 gradients too, 3 weights too."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where it is computed: on the processor, or on CUDA devices, one for each rank."""
     ranks: int = Field(default=1, ge=1, le=256)
@@ -111,6 +111,11 @@ class TrainConfig(Strict):
                 " stage 0 writes a NaN gradient into the weights. Leave zero_stage out and choose engine = native"
             )
         return stage
+
+    @model_validator(mode="after")
+    def _nothing_is_set_in_vain(self) -> "TrainConfig":
+        check_read(self)
+        return self
 
     @model_validator(mode="after")
     def _zero_can_do_the_optimizer(self) -> "TrainConfig":
@@ -229,33 +234,6 @@ class StartingModel(Strict):
     tokenizer wrote the same bytes (`base_ids`); none where the tokenizer is the same."""
 
 
-def check_warmup(model: NetworkConfig, schedule: ScheduleConfig) -> None:
-    """Raises ValueError for a warm-up beside T-Fixup, whose point is to need none (Huang et al. 2020)."""
-    if isinstance(model, GPTConfig) and model.init == "t_fixup" and schedule.warmup_share:
-        raise ValueError(
-            f'model.init = "t_fixup" trains without warm-up, and schedule.warmup_share is {schedule.warmup_share:g}.'
-            f" Set schedule.warmup_share = 0, or another init"
-        )
-
-
-def check_lengths(model: NetworkConfig, warmup: LengthWarmupConfig) -> None:
-    """Raises ValueError where rows cannot grow from the length that is asked for to the model's context."""
-    if not warmup.share:
-        return
-    if model.architecture != "gpt":
-        raise ValueError(
-            f"length_warmup.share is {warmup.share:g}, and rows of a {model.architecture} mean something as a whole:"
-            f" two stretches to compare, holes and what fills them. No piece of one is a row. Train on shorter rows"
-            f" first and on long ones from that model (train.base_model), as BERT was, or leave length_warmup out"
-        )
-    pieces, left = divmod(model.context, warmup.start_length)
-    if left or pieces & (pieces - 1) or not pieces:
-        raise ValueError(
-            f"length_warmup.start_length {warmup.start_length} does not double up to model.context {model.context};"
-            f" choose the context divided by 2, 4, 8 and so on"
-        )
-
-
 class TrainerRun(Strict):
     """The contents of `run.json`: what to train on, where to write, and how."""
 
@@ -279,10 +257,11 @@ class TrainerRun(Strict):
     """A trained model to start from; random weights by default. The optimizer starts afresh."""
 
     @model_validator(mode="after")
-    def _t_fixup_needs_no_warmup(self) -> "TrainerRun":
+    def _network_and_training_go_together(self) -> "TrainerRun":
         check_warmup(self.model, self.train.schedule)
         check_lengths(self.model, self.train.length_warmup)
         check_layout(self.model, self.train)
+        check_read_by_network(self.model, self.train)
         return self
 
     @model_validator(mode="after")

@@ -48,7 +48,7 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig) -> Optimizer:
         return Lamb(decayed, betas=betas, eps=config.eps)
     if config.kind == "sgd":
         return SGDW(decayed, momentum=config.momentum, nesterov=config.nesterov)
-    if config.kind == "muon" and groups.hidden:
+    if config.kind == "muon":
         return MuonWithAdamW(groups, config)
     # Loshchilov and Hutter 2019, fused into one kernel a step.
     return torch.optim.AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)

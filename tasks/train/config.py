@@ -6,8 +6,9 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
-from model.config import TrainConfig, check_lengths, check_warmup
+from model.config import TrainConfig
 from model.parallel.checks import check_layout
+from model.settings_together import check_lengths, check_read_by_network, check_warmup
 from tasks.config import RUNTIME, StrictConfig
 
 
@@ -45,6 +46,7 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     def _the_network_can_be_shared(self) -> "TrainStageConfig":
         check_layout(self.model, self)
         check_lengths(self.model, self.length_warmup)
+        check_read_by_network(self.model, self)
         return self
 
     @model_validator(mode="after")

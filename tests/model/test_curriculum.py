@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from model.architecture import BERTConfig, GPTConfig
-from model.config import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, TrainConfig, check_lengths
+from model.config import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, TrainConfig
 from model.curriculum import Curriculum, row_length, whole_micro_batches
 from model.loader import CausalBatch
 from model.schedule import Pace, learning_rate
+from model.settings_together import check_lengths
 
 
 def config(**settings: object) -> TrainConfig:

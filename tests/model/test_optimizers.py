@@ -18,7 +18,6 @@ from model.optimizers.lamb import Lamb
 from model.optimizers.muon import MuonWithAdamW
 from model.optimizers.penalty import add_penalty, penalty
 from model.optimizers.sgd import SGDW
-from model.split_tables import train_new_rows_alone
 from model.t5 import T5
 from model.transformer import GPT
 
@@ -138,12 +137,6 @@ def test_muon_is_pytorchs_own_on_matrices_in_blocks_and_adamw_on_the_rest(networ
     for name, value in weights(network).items():
         expected = references["muon" if name in by_muon else "adamw"].get_parameter(name).detach()
         assert torch.equal(value, expected), name
-
-
-def test_muon_over_new_rows_alone_is_adamw() -> None:
-    network = GPT(GPT_CONFIG, new_rows=8).initialise(1)
-    train_new_rows_alone(network)
-    assert isinstance(make_optimizer(network, OptimizerConfig(kind="muon")), torch.optim.AdamW)
 
 
 @pytest.mark.parametrize(

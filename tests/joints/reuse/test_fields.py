@@ -205,6 +205,8 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     for network in (GPTConfig(positions="learned"), GPTConfig(embedding_width=32), BERTConfig(), T5Config()):
         yield "train", type(recipe.train)(model=network)
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)
+    yield "train", type(recipe.train)(dtype="float16")
+    yield "train", type(recipe.train)(engine="deepspeed")
 
 
 def _fields(stage: str, config: StrictConfig) -> Iterator[tuple[str, tuple[str | int, ...], list[Any]]]:

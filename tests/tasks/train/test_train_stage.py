@@ -1,11 +1,13 @@
 """A model from rows: trained by the real trainer, interrupted and resumed to the same bytes."""
 
 import argparse
+import itertools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from model.errors import InputError, RecipeError
 from tasks.artifact import Artifact
@@ -101,9 +103,43 @@ def test_deepspeed_decides_the_result_only_where_it_is_the_engine():
     assert set(train_stage(zero).libraries) - set(train_stage(CONFIG).libraries) == {"deepspeed"}
 
 
-@pytest.mark.parametrize("changed", [{"engine": "deepspeed"}, {"zero_stage": 3}, {"ranks": 2}])
-def test_engine_and_ranks_are_part_of_the_identity(changed: dict[str, Any]):
-    assert CONFIG.model_copy(update=changed).identity_params() != CONFIG.identity_params()
+def test_engine_and_ranks_are_part_of_the_identity():
+    zero = {"engine": "deepspeed"}
+    changes = ({}, zero, {**zero, "zero_stage": 2}, {**zero, "zero_stage": 3}, {"ranks": 2})
+    params = [TrainStageConfig.model_validate(CONFIG.model_dump() | change).identity_params() for change in changes]
+    assert all(one != other for one, other in itertools.combinations(params, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"loss_scale": {"start": 8.0}}, "Leave loss_scale out, or set dtype = float16"),
+        ({"dtype": "bfloat16", "loss_scale": {"growth_steps": 3}}, "dtype is bfloat16"),
+        ({"zero_stage": 2}, "zero_stage is 2, and engine is native"),
+        ({"masked_share": 0.2}, "masked_share is 0.2, and a gpt has no hidden tokens"),
+        ({"model": {"architecture": "t5"}, "masked_share": 0.2}, "and a t5 has no hidden tokens"),
+        ({"base_model": "base", "trainable": "new_rows", "optimizer": {"kind": "muon"}}, "adamw, lamb or sgd"),
+    ],
+)
+def test_settings_that_nothing_would_look_at_are_refused(settings: dict[str, Any], words: str):
+    with pytest.raises(ValidationError, match=words):
+        TrainStageConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dtype": "float16", "loss_scale": {"start": 8.0}},
+        {"engine": "deepspeed", "zero_stage": 2},
+        {"model": {"architecture": "bert"}, "masked_share": 0.2},
+        {"optimizer": {"kind": "muon"}},
+        # As they are by default, they ask for nothing.
+        {"zero_stage": 1, "masked_share": 0.15, "loss_scale": {"start": 65536.0}},
+    ],
+)
+def test_settings_beside_what_they_speak_of_are_taken(settings: dict[str, Any]):
+    config = TrainStageConfig.model_validate(settings)
+    assert TrainStageConfig.model_validate(config.model_dump()) == config
 
 
 @pytest.mark.prove
