@@ -1,17 +1,22 @@
 """What is wrong with a recipe's values, told by the paths under which the recipe writes them."""
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 
+from flows.other_names import OTHER_NAMES, OTHER_VALUES
 from model.presets.expansion import KEY
 
 Location = tuple[int | str, ...]
+_QUOTED = re.compile(r"'([^']*)'")
 SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {("train", "model"): (KEY,)}
 """Keys that a recipe may write and that stand for others before any model sees them."""
+OF_TABLES = ("model_type", "model_attributes_type", "dict_type")
+"""Problems of a value in place of a table."""
 MOST_NAMED = 3
 """A key that stands in more tables than these says nothing about which is meant."""
 
@@ -30,9 +35,10 @@ def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence
         elif problem["type"] == "missing":
             lines.append(f"  {place}: missing")
         else:
-            message = problem["msg"].removeprefix("Value error, ")
+            is_table = problem["type"] in OF_TABLES
+            message = "a table belongs there" if is_table else problem["msg"].removeprefix("Value error, ")
             found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
-            lines.append(f"  {place}: {message}{found}")
+            lines.append(f"  {place}: {message}{found}{_meant_value(problem, place, recipe)}")
     return "\n".join(lines)
 
 
@@ -88,6 +94,7 @@ def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str])
             f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
         )
     location = _without_tags(location, recipe)
+    key = _name_here(key)
     everywhere = [(key,)] if key in said_once else list(_places_of(key, recipe))
     of_the_stage = [place for place in everywhere if place[0] == location[0]]
     meant = (
@@ -100,6 +107,32 @@ def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str])
     if 0 < len(meant) <= MOST_NAMED:
         return f"did you mean {' or '.join(f'`{name}`' for name in meant)}?"
     return f"known keys: {', '.join(known)}"
+
+
+def _name_here(key: str) -> str:
+    """What a key of another program, or one written nearly so, is called here; others as they are."""
+    (like,) = difflib.get_close_matches(key, OTHER_NAMES, n=1, cutoff=0.85) or (key,)
+    return OTHER_NAMES.get(like, key)
+
+
+def _meant_value(problem: Any, place: str, recipe: type[BaseModel]) -> str:
+    """What was meant by a value that is none of those there are, or that stands in place of a table that has it."""
+    found = problem["input"]
+    if not isinstance(found, str | int):
+        return ""
+    table = next((model for *_, model in [*_walk(problem["loc"], recipe)][-1:]), None)
+    if problem["type"] in OF_TABLES and table is not None:
+        for name, field in table.model_fields.items():
+            if found in get_args(field.annotation):
+                return f"; did you mean `{place}.{name} = {found}`?"
+        return f"; its keys are {', '.join(sorted(table.model_fields))}"
+    if problem["type"] == "literal_error":
+        known = _QUOTED.findall(problem["ctx"]["expected"])
+        folded = str(found).lower()
+        meant = OTHER_VALUES.get(folded, folded)
+        close = [meant] if meant in known else difflib.get_close_matches(meant, known, n=1)
+        return f"; did you mean `{close[0]}`?" if close else ""
+    return ""
 
 
 def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterator[Location]:

@@ -196,6 +196,28 @@ def test_a_wrong_recipe_names_its_wrong_key(tmp_path: Path, change: tuple[str, s
 
 
 @pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("train.optimizer=lamb", "a table belongs there (found 'lamb'); did you mean `train.optimizer.kind = lamb`?"),
+        ("train.schedule=fast", "a table belongs there (found 'fast'); its keys are decay_share, end_lr,"),
+        ("train.dtype=fp16", "(found 'fp16'); did you mean `float16`?"),
+        ("train.dtype=BF16", "(found 'BF16'); did you mean `bfloat16`?"),
+        ("train.device=gpu", "Input should be 'cpu' or 'cuda' (found 'gpu'); did you mean `cuda`?"),
+        ("train.engine=deepsped", "(found 'deepsped'); did you mean `deepspeed`?"),
+        ("train.engine=zzz", "Input should be 'native' or 'deepspeed' (found 'zzz')\n"),
+        ("train.learning_rate=1", "train.learning_rate: unknown key; did you mean `train.schedule.peak_lr`?"),
+        ("learning_rte=1", "learning_rte: unknown key; did you mean `train.schedule.peak_lr`?"),
+        ("batch_rows=1", "batch_rows: unknown key; did you mean `train.batch_rows`?"),
+        ("train.model.d_model=16", "train.model.d_model: unknown key; did you mean `train.model.width`?"),
+    ],
+)
+def test_a_value_that_means_another_is_told_so(tmp_path: Path, setting: str, message: str) -> None:
+    with pytest.raises(RecipeError) as told:
+        load(tmp_path, MINIMAL, setting)
+    assert message in f"{told.value}\n"
+
+
+@pytest.mark.parametrize(
     ("setting", "meant"),
     [
         ("train.attend_within_documents=true", "train.model.attend_within_documents"),  # below
