@@ -141,19 +141,20 @@ class GPTConfig(Strict):
 
     @model_validator(mode="after")
     def _norms_or_t_fixup(self) -> "GPTConfig":
-        normalised = [
-            f"{name} = {value}"
-            for name, value, without in (
-                ("norm", f'"{self.norm}"', self.norm == "none"),
-                ("embedding_norm", "true", not self.embedding_norm),
-                ("qk_norm", "true", not self.qk_norm),
+        normalised = {
+            f"{name} = {value}": f"{name} = {without}"
+            for name, value, without, fits in (
+                ("norm", f'"{self.norm}"', '"none"', self.norm == "none"),
+                ("embedding_norm", "true", "false", not self.embedding_norm),
+                ("qk_norm", "true", "false", not self.qk_norm),
             )
-            if not without
-        ]
+            if not fits
+        }
         if self.init == "t_fixup" and normalised:
             raise ValueError(
-                f'init = "t_fixup" replaces norms, and {" and ".join(normalised)} asks for some. Set norm = "none",'
-                f" embedding_norm = false and qk_norm = false"
+                f'init = "t_fixup" trains without norms, and the network has {" and ".join(normalised)}. Set'
+                f" {', '.join(normalised.values())} and, since it needs no warm-up either, schedule.warmup_share = 0 of"
+                f" the training; or leave init out"
             )
         if self.init != "t_fixup" and self.norm == "none":
             raise ValueError('norm = "none" diverges from a Gaussian start; set init = "t_fixup", or choose a norm')

@@ -1,5 +1,6 @@
 """What is taught and how, as frozen models; a task file in TOML holds one `FinetuneConfig`."""
 
+import difflib
 import tomllib
 from decimal import Decimal
 from pathlib import Path
@@ -148,6 +149,19 @@ def _beside(folder: Path, task: Task) -> Task:
 
 def _told(error: ValidationError) -> str:
     return "; ".join(
-        f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg'].removeprefix('Value error, ')}"
+        f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {_problem(one['type'], one['loc'], one['msg'])}"
         for one in error.errors(include_url=False)
+    )
+
+
+def _problem(kind: str, place: tuple[int | str, ...], message: str) -> str:
+    if kind != "extra_forbidden":
+        return message.removeprefix("Value error, ")
+    key, of_task = str(place[-1]), place[0] == "tasks"
+    here, there = (Task, FinetuneConfig) if of_task else (FinetuneConfig, Task)
+    if key in there.model_fields:
+        return f"unknown key; it stands {'above the first' if of_task else 'in'} [[tasks]]"
+    close = difflib.get_close_matches(key, here.model_fields, n=1)
+    return (
+        f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(here.model_fields)}"
     )

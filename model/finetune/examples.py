@@ -43,10 +43,9 @@ def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool
     wanted = [*task.fields, *([task.answer, *group] if answered else [])]
     missing = [name for name in wanted if name not in record]
     if missing:
-        raise InputError(
-            f"task {task.name}: {where} has no {' and no '.join(missing)}, only {', '.join(record)}; name the"
-            f" fields in the task file"
-        )
+        found = ", ".join(record) or "nothing"
+        cure = "name the fields in the task file" if answered else f"the model reads {' and '.join(task.fields)}"
+        raise InputError(f"task {task.name}: {where} has no {' and no '.join(missing)}, only {found}; {cure}")
     values = [record[name] for name in task.fields]
     if task.kind == "tagging":
         texts = _strings(values[0], f"task {task.name}: {where}: {task.fields[0]} must be a list of words")

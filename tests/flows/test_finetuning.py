@@ -114,15 +114,24 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
         (("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"), 3, "holds something else"),
         (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
         (("predict", home / "out"), 3, "give a file of records"),
-        (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text"),
+        (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text; the model reads"),
         (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
         (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer predict"),
     ]
     for words, code, message in cases:
         told = bessemer(*words)
         assert (told.exit_code, message in told.stderr) == (code, True), told.stderr
-    (home / "metals.toml").write_text(TASK.replace("epochs", "epoch"))
-    assert bessemer("finetune", home / "bert", "--task", home / "metals.toml").exit_code == 2
+    for was, now, message in (
+        ("epochs = 1", "epoch = 1", "epoch: unknown key; did you mean epochs?"),
+        ("epochs = 1", "learning_rte = 1", "learning_rte: unknown key; did you mean learning_rate?"),
+        ("epochs = 1", "answer = 'x'", "answer: unknown key; it stands in [[tasks]]"),
+        ("answer =", "anser =", "tasks.0.anser: unknown key; did you mean answer?"),
+        ("answer =", "seeds = [1]\nanswer =", "tasks.0.seeds: unknown key; it stands above the first [[tasks]]"),
+        ("epochs = 1", "zzz = 1", "zzz: unknown key; known are tasks, learning_rate, epochs,"),
+    ):
+        (home / "metals.toml").write_text(TASK.replace(was, now))
+        told = bessemer("finetune", home / "bert", "--task", home / "metals.toml")
+        assert (told.exit_code, message in told.stderr) == (2, True), told.stderr
 
 
 def test_fields_are_text_or_lists() -> None:

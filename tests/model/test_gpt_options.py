@@ -203,8 +203,11 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        ({"init": "t_fixup"}, 'norm = "layernorm" and embedding_norm = true'),
-        (T_FIXUP | {"qk_norm": True}, "qk_norm = true"),
+        (
+            {"init": "t_fixup"},
+            'norm = "layernorm" and embedding_norm = true. Set norm = "none", embedding_norm = false and',
+        ),
+        (T_FIXUP | {"qk_norm": True}, "has qk_norm = true. Set qk_norm = false and, since"),
         ({"norm": "none"}, 'set init = "t_fixup"'),
         ({"width": 18, "heads": 4, "positions": "learned"}, "Choose width 16"),
         ({"width": 18, "heads": 2}, "rotary positions turn pairs"),

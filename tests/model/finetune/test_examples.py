@@ -129,7 +129,7 @@ def test_a_task_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("epochs = ", "no TOML"),
-        ("epoch = 3\n", "epoch: Extra inputs"),
+        ("epoch = 3\n", "epoch: unknown key; did you mean epochs"),
         ('[[tasks]]\nname = "s"\nkind = "span"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "must be two"),
         ('[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\nstart = "b"\n', "speaks"),
         ('[[tasks]]\nname = "s p"\nkind = "text"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "tasks.0.name"),
