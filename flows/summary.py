@@ -18,6 +18,7 @@ from flows.gate import gate_told
 from flows.measures import whole_told
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
+from flows.shots import shots_told
 from flows.wording import compact, duration, language_word, loss_unit, shots_word
 
 STAGE_WORDS = {
@@ -48,6 +49,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         _leaks,
         _vocabulary,
         _nothing_measured,
+        _shots,
         _base_model,
         _gate,
         _loss,
@@ -155,6 +157,11 @@ def _nothing_measured(findings: dict[str, Any]) -> str:
     return (
         "[bold]scores[/]        none: too few documents to hold any out (a fifth of a source at most), and no benchmark"
     )
+
+
+def _shots(findings: dict[str, Any]) -> str:
+    told = shots_told(findings["scores"])
+    return f"[bold]few shots[/]     {escape(told)}" if told else ""
 
 
 def _passed_over(findings: dict[str, Any]) -> str:

@@ -1,0 +1,27 @@
+"""The terminal says where fewer examples were shown than were asked for, in the words that evaluate left."""
+
+from collections import Counter
+
+from flows.shots import shots_told
+from tasks.evaluate.benchmarks import Scored, _shared_note
+from tasks.evaluate.prompts import Item, Prompt
+
+
+def row(shots: int, shown: list[int]) -> dict[str, object]:
+    """One row of SCORES with the note of items that were shown so many examples each."""
+    item = Item("1", "en", "the cat", ("sat", "lay"), 0, "the cat sat")
+    scored = [Scored(item, (-1.0, -2.0), Prompt((1, 2), count, fits=True)) for count in shown]
+    note = "; ".join(["per chars", "chance 0.500", *_shared_note(shots, scored, len(scored), len(scored), Counter())])
+    return {"task": "cloze", "shots": shots, "note": note}
+
+
+def test_shots_that_do_not_fit_are_told_once_for_each_number() -> None:
+    rows = [row(0, [0, 0, 0, 0]), row(1, [1, 1, 1, 1]), row(3, [1, 1, 1, 2]), row(3, [1, 1, 1, 2])]
+    assert shots_told(rows) == (
+        "cloze 3-shot shows 1.25 examples on average, for 4 of 4 items leave no room for more. A larger"
+        " train.model.context holds more"
+    )
+
+
+def test_where_all_fit_nothing_is_told() -> None:
+    assert shots_told([row(0, [0, 0]), row(1, [1, 1]), {"task": "cloze", "shots": 3, "note": None}]) == ""
