@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,8 +100,7 @@ def settings_of(cell: str, options: Namespace) -> list[str]:
 
 
 def run_cell(cell: str, options: Namespace) -> dict[str, Any]:
-    """Run the road to its end, export the model, and tell what it came to."""
-    began = time.time()
+    """Run the road to its end (other cells may run beside it), export the model, and tell what it came to."""
     command = [sys.executable, "-m", "flows.cli", "run", RECIPE, "--root", options.root, *settings_of(cell, options)]
     options.root.mkdir(parents=True, exist_ok=True)
     log = options.root / f"{cell.replace('/', '-')}.log"
@@ -110,7 +108,8 @@ def run_cell(cell: str, options: Namespace) -> dict[str, Any]:
         done = subprocess.run(command, stdout=told, stderr=subprocess.STDOUT, check=False, cwd=HERE.parent)
     if done.returncode:
         raise SystemExit(f"{cell} ended with {done.returncode}; the last words of {log}:\n{log.read_text()[-2000:]}")
-    record = next(run for run in reversed(list_runs(options.root)) if run["started"] >= began - 1)
+    run_id = log.read_text().partition("run ")[2].partition(":")[0]
+    record = next(run for run in list_runs(options.root) if run["run_id"] == run_id)
     stages = {entry["stage"]: Artifact.open(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
     rows = stages["evaluate"].table("scores").to_pylist()
     scores = {row["metric"]: row["value"] for row in rows if row["task"] == "heldout/all" and row["value"] is not None}

@@ -1,12 +1,14 @@
 """Training steps beside others' on the same network, rows and first weights, and YaLM-100B's ladder rung by rung.
 
     python benchmarks/training.py --peers .peers --json .peers/training.json
-    python benchmarks/training.py --peers .peers --device cuda --size gpt2-small --batch-rows 64
+    python benchmarks/training.py --peers .peers --device cuda --size gpt2-small --context 1024 --batch-rows 64
+    python benchmarks/training.py --peers .peers --device cuda --size bert-base --context 512 --batch-rows 64
+    python benchmarks/training.py --peers .peers --device cuda --size t5-base --context 512 --batch-rows 64
 
 Contenders take turns, each in a process of its own. On a CPU the figure is tokens per second of processor time, all
 threads together, which a busy machine disturbs least, times the threads; on a GPU it is wall time. The fastest of the
 turns' median steps counts, compiling does not. All begin with the same bits and read the same rows, and their losses
-must agree, or the table says where they part. Dropout is off but for the first rungs of the ladder.
+must agree, or the table says where they part. Dropout is off but for the first rungs of the ladder, which is a GPT's.
 """
 
 import json
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,22 +29,32 @@ from rich.console import Console
 from rich.table import Table
 from trainers.setting import Setting, as_argument
 
-from model.architecture import GPTConfig
-from model.networks import flops_per_token, parameter_count
+from model.architecture import BERTConfig, GPTConfig, NetworkConfig
+from model.networks import flops_per_token, make_network, parameter_count
+from model.presets.counting import preset_config
 from model.profile.machine import measured_machine
 from model.published.exporting import export_network
 from model.published.gpt2 import gpt2_config
-from model.transformer import GPT
+from model.random_batch import random_batch
 from model.weights import save_model
 
 HERE = Path(__file__).parent
-SIZES = {
-    "small": {"vocab_size": 8192, "layers": 4, "heads": 4, "width": 256},
-    "gpt2-small": {"vocab_size": 50_304, "layers": 12, "heads": 12, "width": 768},
-    "gpt2-medium": {"vocab_size": 50_304, "layers": 24, "heads": 16, "width": 1024},
+SMALL: dict[str, Any] = {"vocab_size": 8192, "layers": 4, "heads": 4, "width": 256}
+SIZES: dict[str, Callable[[int], NetworkConfig]] = {
+    # One more position than is predicted: the peer's loss shifts within the rows that it is given.
+    "small": lambda context: gpt2_config(context=context + 1, **SMALL),
+    "gpt2-small": lambda context: gpt2_config(context=context + 1, vocab_size=50_304, layers=12, heads=12, width=768),
+    "gpt2-medium": lambda context: gpt2_config(context=context + 1, vocab_size=50_304, layers=24, heads=16, width=1024),
+    "bert": lambda context: BERTConfig(context=context, **SMALL),
+    "bert-base": lambda context: preset_config("bert-base").model_copy(update={"context": context}),
+    "t5": lambda context: preset_config("t5-base").model_copy(
+        update={"context": context, **SMALL, "head_size": 64, "ffn_width": 1024}
+    ),
+    "t5-base": lambda context: preset_config("t5-base").model_copy(update={"context": context}),
 }
 PEAK = {"cuda": {"bfloat16": 989e12, "float32": 67e12}}
 """FLOP/s of an H200 by its data sheet; that of a CPU is measured."""
+PATTERNS = 64
 FIRST_LOSSES = 5
 """Steps over which losses of one type must agree; behind them the roundings of other kernels grow apart."""
 AGREEMENT = {"float32": 1e-4, "bfloat16": 1e-2}
@@ -86,19 +98,29 @@ RUNGS = [
 which one process cannot show, and more than twofold for all together."""
 
 
-def prepare(folder: Path, size: str, context: int, rows: int) -> GPTConfig:
+@dataclass(frozen=True)
+class Course:
+    """What all run over."""
+
+    config: NetworkConfig
+    row_tokens: int
+    """Tokens of text that a row counts: of T5 those of the encoder's and of the decoder's side, without sentinels."""
+
+
+def prepare(folder: Path, size: str, context: int, rows: int) -> Course:
     """First weights in both formats, and random rows that repeat a few patterns: there is something to learn."""
-    # One more position than is predicted: the peer's loss shifts within the rows that it is given.
-    config = gpt2_config(context=context + 1, **SIZES[size])
-    network = GPT(config).initialise(1)
+    config = SIZES[size](context)
+    network = make_network(config).initialise(1)
     for name in ("ours", "transformers"):
         (folder / name).mkdir()
-    save_model(folder / "ours", config, network.state_dict(), {"architecture": "gpt", "tokenizer_digest": "rows"})
-    export_network(folder / "transformers", config, network.state_dict(), {"eos_token_id": 0, "bos_token_id": 0})
-    random = np.random.default_rng(1)
-    pieces = random.integers(0, config.vocab_size, size=(64, context + 1))
-    np.save(folder / "rows.npy", pieces[random.integers(0, 64, size=rows)])
-    return config
+    described = {"architecture": config.architecture, "tokenizer_digest": "rows"}
+    save_model(folder / "ours", config, network.state_dict(), described)
+    ends = {"eos_token_id": 0, "bos_token_id": 0, "pad_token_id": 0, "decoder_start_token_id": 0}
+    export_network(folder / "transformers", config, network.state_dict(), ends)
+    drawn = random_batch(config.model_copy(update={"context": context}), PATTERNS)
+    picked = torch.from_numpy(np.random.default_rng(1).integers(0, PATTERNS, size=rows))
+    np.savez(folder / "rows.npz", **{name: values[picked].numpy() for name, values in vars(drawn.rows).items()})
+    return Course(config, drawn.tokens // PATTERNS)
 
 
 def run(contender: Contender, setting: Setting, peers: Path) -> dict[str, Any]:
@@ -155,19 +177,21 @@ def asked(arguments: Sequence[str] | None = None) -> Namespace:
 
 
 def main() -> None:
-    """Both tables."""
-    options, console = asked(), Console()
+    """The race, and a GPT's ladder."""
+    options, console = asked(), Console(width=140)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         setting = Setting(
             name, options.batch_rows, options.warm, options.timed, "float32", options.device, options.threads
         )
-        config = prepare(folder, options.size, options.context, setting.steps * setting.batch_rows)
-        races = race(CONTENDERS, setting, options.peers, options.turns, console)
-        ladder = race(RUNGS, setting, options.peers, options.turns, console)
-    step_tokens = options.batch_rows * options.context
+        course = prepare(folder, options.size, options.context, setting.steps * setting.batch_rows)
+        is_gpt = isinstance(course.config, GPTConfig)
+        contenders = [one for one in CONTENDERS if is_gpt or one.program != PLAIN]
+        races = race(contenders, setting, options.peers, options.turns, console)
+        ladder = race(RUNGS, setting, options.peers, options.turns, console) if is_gpt else []
+    step_tokens = options.batch_rows * course.row_tokens
     share = options.threads if options.device == "cpu" else 1
-    flops = flops_per_token(config)
+    flops = flops_per_token(course.config)
     torch.set_num_threads(options.threads)
     # Of float32, by which CPU steps of every type are told; data sheets know a GPU's.
     peak = measured_machine().flops_s if options.device == "cpu" else None
@@ -176,13 +200,14 @@ def main() -> None:
         return step_tokens / result["seconds"] * share
 
     console.print(
-        f"\n{options.size}: {parameter_count(config) / 1e6:.1f}M parameters, context {options.context},"
-        f" {options.batch_rows} rows a step, {options.device}, {options.threads} threads"
+        f"\n{options.size}: {parameter_count(course.config) / 1e6:.1f}M parameters, {course.row_tokens} tokens of text"
+        f" a row, {options.batch_rows} rows a step, {options.device}, {options.threads} threads"
     )
     table = Table("trainer", "type", "tokens/s", "MFU", "memory, MB", "beside HF", "beside by hand", box=None)
-    for contender, result in zip(CONTENDERS, races, strict=True):
-        of_type = {c.label: rate(r) for c, r in zip(CONTENDERS, races, strict=True) if c.dtype == contender.dtype}
+    for contender, result in zip(contenders, races, strict=True):
+        of_type = {c.label: rate(r) for c, r in zip(contenders, races, strict=True) if c.dtype == contender.dtype}
         top = peak or PEAK[options.device][contender.dtype]
+        by_hand = of_type.get("written by hand, eager")
         table.add_row(
             contender.label,
             contender.dtype,
@@ -190,28 +215,34 @@ def main() -> None:
             f"{rate(result) * flops / top:.0%}",
             f"{result['peak_bytes'] / 1e6:,.0f}",
             f"{rate(result) / of_type['Hugging Face Trainer']:.2f}",
-            f"{rate(result) / of_type['written by hand, eager']:.2f}",
+            f"{rate(result) / by_hand:.2f}" if by_hand else "",
         )
     console.print(table)
     if peak is not None:
         console.print(f"MFU of {peak / 1e9:.0f} GFLOP/s, measured in float32: bfloat16 can be above 100%")
     for dtype in ("float32", "bfloat16"):
-        console.print(parity([r for c, r in zip(CONTENDERS, races, strict=True) if c.dtype == dtype], dtype))
-    climbed = Table("the ladder", "tokens/s", "beside the rung before", "beside the first", box=None)
+        console.print(parity([r for c, r in zip(contenders, races, strict=True) if c.dtype == dtype], dtype))
+    if ladder:
+        console.print(climbed(ladder, rate))
+        console.print("YaLM-100B's authors: more than 2 for all their measures; 1.8 for fetching ZeRO's weights ahead")
+    if options.json:
+        told = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(contenders, races, strict=True)]
+        rungs = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(RUNGS, ladder, strict=False)]
+        options.json.write_text(json.dumps({"setting": setting.__dict__, "race": told, "ladder": rungs}, indent=1))
+
+
+def climbed(ladder: Sequence[dict[str, Any]], rate: Callable[[dict[str, Any]], float]) -> Table:
+    """The ladder's table."""
+    table = Table("the ladder", "tokens/s", "beside the rung before", "beside the first", box=None)
     for number, (rung, result) in enumerate(zip(RUNGS, ladder, strict=True)):
         before = ladder[max(number - 1, 0)]
-        climbed.add_row(
+        table.add_row(
             rung.label,
             f"{rate(result):,.0f}",
             f"{rate(result) / rate(before):.2f}",
             f"{rate(result) / rate(ladder[0]):.2f}",
         )
-    console.print(climbed)
-    console.print("YaLM-100B's authors: more than 2 for all their measures; 1.8 for fetching ZeRO's weights ahead")
-    if options.json:
-        told = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(CONTENDERS, races, strict=True)]
-        rungs = [{**c.__dict__, **r, "tokens_s": rate(r)} for c, r in zip(RUNGS, ladder, strict=True)]
-        options.json.write_text(json.dumps({"setting": setting.__dict__, "race": told, "ladder": rungs}, indent=1))
+    return table
 
 
 if __name__ == "__main__":

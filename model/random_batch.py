@@ -50,7 +50,7 @@ def random_batch(config: NetworkConfig, rows: int, seed: int = 0) -> RandomBatch
             inputs_BT=drawn(vocab, rows, context),
             token_types_BT=(torch.arange(context) >= context // 2).long().expand(rows, -1),
             is_token_BT=torch.ones(rows, context, dtype=torch.bool),
-            positions_BM=drawn(context, rows, hidden).sort().values,
+            positions_BM=torch.rand(rows, context, generator=generator).argsort()[:, :hidden].sort().values,
             targets_BM=drawn(vocab, rows, hidden),
             is_next_B=drawn(2, rows),
         )

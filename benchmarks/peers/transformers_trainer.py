@@ -7,26 +7,48 @@ from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import numpy as np
 import torch
 from setting import BETAS, CLIP, EPS, LEARNING_RATE, Watch, chosen
 from torch.utils.data import Dataset, SequentialSampler
-from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForPreTraining, Trainer, TrainerCallback, TrainingArguments
+
+
+def as_transformers(rows: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    """Rows under the names that the classes of `transformers` read; what does not count has the label -100."""
+    found = {name: torch.from_numpy(values) for name, values in rows.items()}
+    if "tokens_BL" in found:
+        labels = found["tokens_BL"].clone()
+        # The model shifts them itself. The first is predicted from nothing, and yet the Trainer divides by it.
+        labels[:, 0] = -100
+        return {"input_ids": found["tokens_BL"], "labels": labels}
+    if "decoder_inputs_BU" in found:
+        return {
+            "input_ids": found["inputs_BT"],
+            "decoder_input_ids": found["decoder_inputs_BU"],
+            "labels": found["targets_BU"],
+        }
+    labels = torch.full_like(found["inputs_BT"], -100).scatter(1, found["positions_BM"], found["targets_BM"])
+    return {
+        "input_ids": found["inputs_BT"],
+        "token_type_ids": found["token_types_BT"],
+        "labels": labels,
+        # There 0 says that the second sentence follows.
+        "next_sentence_label": 1 - found["is_next_B"],
+    }
 
 
 class Rows(Dataset[dict[str, torch.Tensor]]):
-    """Rows as the Trainer wants them; the model shifts the labels itself."""
+    """Rows as the Trainer wants them."""
 
-    def __init__(self, rows: torch.Tensor) -> None:
+    def __init__(self, rows: dict[str, torch.Tensor]) -> None:
         self._rows = rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._rows["input_ids"])
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        labels = self._rows[index].clone()
-        # It is predicted from nothing, and yet the Trainer divides by it.
-        labels[0] = -100
-        return {"input_ids": self._rows[index], "labels": labels}
+        return {name: values[index] for name, values in self._rows.items()}
 
 
 class InOrder(Trainer):
@@ -53,7 +75,7 @@ class Clock(TrainerCallback):
 def main() -> None:
     name, setting = chosen()
     torch.set_num_threads(setting.threads)
-    network = AutoModelForCausalLM.from_pretrained(Path(setting.folder) / "transformers", dtype=torch.float32)
+    network = AutoModelForPreTraining.from_pretrained(Path(setting.folder) / "transformers", dtype=torch.float32)
     watch = Watch(setting)
     with tempfile.TemporaryDirectory() as out:
         arguments = TrainingArguments(
@@ -76,7 +98,7 @@ def main() -> None:
             torch_compile=name == "compiled",
             seed=1,
         )
-        trainer = InOrder(network, arguments, train_dataset=Rows(torch.from_numpy(setting.rows())))
+        trainer = InOrder(network, arguments, train_dataset=Rows(as_transformers(setting.rows())))
         trainer.add_callback(Clock(watch))
         trainer.train()
     watch.tell()

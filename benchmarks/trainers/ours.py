@@ -9,19 +9,20 @@ from pathlib import Path
 import torch
 from setting import BETAS, CLIP, EPS, LEARNING_RATE, Watch, chosen
 
+from model.architecture import BERTConfig, GPTConfig
 from model.config import ClipConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainerRun
 from model.dropout import seed_dropout
 from model.engines import make_engine
-from model.loader import CausalBatch
+from model.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.ranks import ALONE
 from model.schedule import Pace
-from model.weights import load_gpt
+from model.weights import load_model
 
 
 def main() -> None:
     name, setting = chosen()
     torch.set_num_threads(setting.threads)
-    network = load_gpt(Path(setting.folder) / "ours").train()
+    network = load_model(Path(setting.folder) / "ours").train()
     run = TrainerRun(
         sequences=(),
         order=Path(),
@@ -43,10 +44,12 @@ def main() -> None:
         ),
     )
     engine = make_engine(run, network, ALONE)
+    kind = CausalBatch if isinstance(network.config, GPTConfig) else SpanBatch
+    if isinstance(network.config, BERTConfig):
+        kind = MaskedBatch
     rows, watch = setting.rows(), Watch(setting)
-    starts = torch.zeros(setting.batch_rows, dtype=torch.int64)
     for step in range(setting.steps):
-        batch = CausalBatch(torch.from_numpy(setting.batch(rows, step)), starts)
+        batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, step).items()})
         seed_dropout(1, step, 0)
         watch.step_done(engine.step(batch, Pace(LEARNING_RATE, CLIP, 1)).loss)
     watch.tell()

@@ -81,9 +81,9 @@ def main() -> None:
         **({"fused": True} if rung >= 2 and name != "nanogpt" else {"foreach": rung >= 2}),
     )
     forward = torch.compile(network) if rung >= 5 else network
-    rows, watch = torch.from_numpy(setting.rows()), Watch(setting)
+    rows, watch = setting.rows(), Watch(setting)
     for step in range(setting.steps):
-        batch = rows[step * setting.batch_rows : (step + 1) * setting.batch_rows].to(setting.device)
+        batch = torch.from_numpy(setting.batch(rows, step)["tokens_BL"]).to(setting.device)
         with torch.autocast(setting.device, dtype=torch.bfloat16) if lower else nullcontext():
             loss = forward(batch[:, :-1], batch[:, 1:])
         loss.backward()

@@ -16,7 +16,8 @@ LEARNING_RATE, BETAS, EPS, CLIP = 6e-4, (0.9, 0.95), 1e-8, 1.0
 
 @dataclass(frozen=True)
 class Setting:
-    """One race. `rows.npy` in `folder` are i64[steps * batch_rows, context + 1] token ids, read in order."""
+    """One race. `rows.npz` in `folder` are arrays [steps * batch_rows, ...] by the names of a batch of Bessemer's,
+    read in order; `weights` and `transformers` the first weights in both formats."""
 
     folder: str
     batch_rows: int
@@ -33,13 +34,13 @@ class Setting:
         """All steps."""
         return self.warm + self.timed
 
-    def rows(self) -> np.ndarray:
+    def rows(self) -> dict[str, np.ndarray]:
         """All rows."""
-        return np.load(Path(self.folder) / "rows.npy")
+        return dict(np.load(Path(self.folder) / "rows.npz"))
 
-    def batch(self, rows: np.ndarray, step: int) -> np.ndarray:
+    def batch(self, rows: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
         """The rows of a step."""
-        return rows[step * self.batch_rows : (step + 1) * self.batch_rows]
+        return {name: values[step * self.batch_rows : (step + 1) * self.batch_rows] for name, values in rows.items()}
 
 
 class Watch:
