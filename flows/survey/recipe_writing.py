@@ -91,6 +91,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
     ("evaluate", "stride"): "64",
+    ("evaluate", "gate"): '{ sources = ["SOURCE"] }, beside base_model',
 }
 """Section and key -> a value for what no value switches off; SOURCE stands for the name of the first source."""
 
