@@ -52,8 +52,10 @@ def main(arguments: list[str]) -> int:
 
 def _train_alone(run: TrainerRun) -> None:
     from model.link import claim_stdout
+    from model.precision import flush_denormals
     from model.training import train
 
+    flush_denormals()
     train(run, messages=claim_stdout())
 
 
@@ -67,10 +69,12 @@ def _supervise(run: TrainerRun, run_file: Path) -> int:
 
 def _train_rank(run: TrainerRun, rank: int, meeting: Path) -> None:
     from model.link import claim_stdout
+    from model.precision import flush_denormals
     from model.ranks import joined
     from model.supervisor import rendezvous_file
     from model.training import train
 
+    flush_denormals()
     messages = claim_stdout()
     with joined(rank, run.train.ranks, rendezvous_file(meeting), run.train.device) as ranks:
         train(run, ranks, messages)

@@ -1,5 +1,7 @@
 """Matrices multiplied in bfloat16 beside weights, norms and sums in float32."""
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -92,3 +94,17 @@ def test_products_of_tf32_are_asked_for_where_there_are_some() -> None:
     finally:
         prepare_products("float32")
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_numbers_next_to_zero_are_zero_in_all_threads_of_a_trainer() -> None:
+    """In a process of its own, which is how trainers run: the setting would stay in this one."""
+    program = (
+        "import torch; from model.precision import flush_denormals; flush_denormals(); torch.set_num_threads(2);"
+        "print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
+    )
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "0"
+    kept = subprocess.run(
+        [sys.executable, "-c", program.replace("flush_denormals();", "")], capture_output=True, text=True, check=True
+    )
+    assert kept.stdout.strip() == str(1 << 20)
