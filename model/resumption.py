@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import torch
+
 from model.base_weights import base_digest
 from model.config import TrainConfig, TrainerRun
 from model.durable import digest_bytes, digest_file
+from model.machine import deciding_parts, part
 
 RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints"}
 """Settings of TrainConfig that change no bit of the result."""
@@ -18,6 +21,8 @@ def must_agree(run: TrainerRun) -> dict[str, Any]:
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding(run).encode()),
         "order": digest_file(run.order),
+        "machine": {name: part(name) for name in deciding_parts(run.train)},
+        "torch": str(torch.__version__),
         "base": None if run.base is None else base_digest(run.base.folder),
     }
 

@@ -12,16 +12,15 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
+from model import machine
 from model.errors import Bug
 from tasks.digests import digest_bytes
 from tasks.schema import FORMAT
 
 PYTHON = "python"
 UNICODE = "unicode"
-INSTRUCTION_SET = "instruction-set"
 
 
 def canonical_json(value: Any) -> str:
@@ -133,28 +132,15 @@ def _short(value: Any) -> str:
 def library_versions(names: Iterable[str]) -> dict[str, str]:
     """Installed versions of the libraries that decide a stage's result; `python` is always among them.
 
-    `unicode` stands for the Unicode database of the interpreter, `instruction-set` for the widest vector
-    instructions of the processor (they decide the last bits of floating point sums).
+    `unicode` stands for the Unicode database of the interpreter; names in `model.machine` stand for parts of the
+    machine that decide the last bits of floating point sums, such as the processor's widest vector instructions.
     """
     versions = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in names:
         if name == UNICODE:
             versions[name] = unicodedata.unidata_version
-        elif name == INSTRUCTION_SET:
-            versions[name] = instruction_set()
+        elif name in machine.PARTS:
+            versions[name] = machine.part(name)
         else:
             versions[name] = metadata.version(name)
     return versions
-
-
-@functools.cache
-def instruction_set() -> str:
-    """Machine architecture and widest vector extension, such as `x86_64+avx512f`."""
-    machine = platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        flags = next((line for line in cpuinfo.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
-        for extension in ("avx512f", "avx2", "avx", "asimd"):
-            if extension in flags.split():
-                return f"{machine}+{extension}"
-    return machine

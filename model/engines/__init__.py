@@ -28,6 +28,11 @@ def check_engine(config: TrainConfig) -> None:
             f"train.compile is on, and there is no C++ compiler `{compiler}`. Install g++, name another in the"
             f" environment variable CXX, or leave the key out: the same blocks are then computed without it."
         )
+    if config.compile and config.device == "cuda" and importlib.util.find_spec("triton") is None:
+        raise RecipeError(
+            "train.compile is on for CUDA devices, and Triton, which compiles for them, is not installed. Install the"
+            " PyTorch that is built for CUDA, which brings it, or leave the key out."
+        )
 
 
 def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":

@@ -1,9 +1,10 @@
 """The evaluate stage as the build sees it: what decides its identity, and how it is built."""
 
+from model.machine import INSTRUCTION_SET
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.evaluate.config import EvaluateConfig
-from tasks.identity import INSTRUCTION_SET, UNICODE
+from tasks.identity import UNICODE
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from model.engines import check_engine
+from model.machine import INSTRUCTION_SET, deciding_parts
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
-from tasks.identity import INSTRUCTION_SET
 from tasks.report import StageReport
 from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
@@ -22,11 +22,15 @@ LOG_FILE = "train.log"
 
 
 def train_stage(config: TrainStageConfig) -> Stage:
-    """TRAIN with the libraries that decide the result under the engine asked for; RecipeError where it is missing."""
+    """TRAIN with the libraries and parts of the machine that decide the result under the settings; RecipeError where an
+    engine or compiler that they ask for is missing."""
     check_engine(config)
+    more = [part for part in deciding_parts(config) if part not in TRAIN.libraries]
     if config.engine == "deepspeed":
-        return replace(TRAIN, libraries=(*TRAIN.libraries, "deepspeed"))
-    return TRAIN
+        more.append("deepspeed")
+    if config.compile and config.device == "cuda":
+        more.append("triton")
+    return replace(TRAIN, libraries=(*TRAIN.libraries, *more))
 
 
 def build_train(

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 import tasks.identity
 from flows.recipe import Recipe, load_recipe
 from flows.road import STAGES
+from model import machine
 from model.architecture import BERTConfig, GPTConfig, T5Config
 from tasks.build import Stage, stage_identity
 from tasks.config import Runtime, StrictConfig
@@ -148,8 +149,8 @@ def test_every_deciding_version_counts(
                         patch.setattr(unicodedata, "unidata_version", "99.0.0")
                     elif library == tasks.identity.PYTHON:
                         patch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
-                    elif library == tasks.identity.INSTRUCTION_SET:
-                        patch.setattr(tasks.identity, "instruction_set", lambda: "riscv64")
+                    elif library in machine.PARTS:
+                        patch.setitem(machine.PARTS, library, lambda: "riscv64")
                     else:
                         other = {library: "99.99"}
                         patch.setattr(metadata, "version", lambda it, other=other: other.get(it) or installed(it))

@@ -14,6 +14,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
+from tasks.identity import library_versions
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train, train_stage
 from tasks.train.telling import MessageTeller
@@ -101,6 +102,20 @@ def test_deepspeed_decides_the_result_only_where_it_is_the_engine():
     assert "deepspeed" not in train_stage(CONFIG).libraries
     zero = CONFIG.model_copy(update={"engine": "deepspeed"})
     assert set(train_stage(zero).libraries) - set(train_stage(CONFIG).libraries) == {"deepspeed"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "parts"),
+    [
+        ({"compile": True}, {"c++-compiler"}),
+        ({"dtype": "bfloat16"}, {"narrow-products"}),
+        ({"device": "cuda"}, {"gpu", "cuda"}),
+    ],
+)
+def test_parts_of_the_machine_decide_the_result_where_they_compute_it(changed: dict[str, Any], parts: set[str]):
+    plain, other = (train_stage(CONFIG.model_copy(update=change)).libraries for change in ({}, changed))
+    assert set(other) - set(plain) == parts
+    assert library_versions(other).keys() - library_versions(plain).keys() == parts
 
 
 def test_engine_and_ranks_are_part_of_the_identity():
