@@ -62,27 +62,40 @@ def t5_verdict(scores: Scores) -> tuple[bool, str]:
 
 @dataclass(frozen=True)
 class Kind:
-    """An architecture at a size that two cores train within half an hour, and what it must reach."""
+    """An architecture at a size that a core trains within half an hour, and what it must reach."""
 
     settings: tuple[str, ...]
     verdict: Callable[[Scores], tuple[bool, str]]
 
 
 KINDS = {
-    "gpt": Kind(("train.model.architecture=gpt", "train.model.embedding_norm=false"), gpt_verdict),
+    "gpt": Kind(
+        (
+            "train.model.architecture=gpt",
+            "train.model.width=192",
+            "train.model.heads=3",
+            "train.model.embedding_norm=false",
+        ),
+        gpt_verdict,
+    ),
+    # Pieces of whole words tell more of what a pair of short stretches is about.
     "bert": Kind(
         (
+            "vocab.vocab_size=8192",
             "train.model.architecture=bert",
+            "train.model.width=192",
+            "train.model.heads=3",
             "train.model.context=128",
+            "train.model.norm_position=pre",
             "train.batch_rows=32",
             "train.micro_batch_rows=32",
-            "train.model.norm_position=pre",
+            "train.schedule.peak_lr=2e-3",
         ),
         bert_verdict,
     ),
-    "t5": Kind(("train.model.architecture=t5",), t5_verdict),
+    "t5": Kind(("train.model.architecture=t5", "train.model.width=128", "train.model.heads=2"), t5_verdict),
 }
-ZERO = "train.engine=deepspeed", "train.ranks=2", "train.threads=1"
+ZERO = "train.engine=deepspeed", "train.ranks=2"
 ENGINES = {"native": (), **{f"zero-{stage}": (*ZERO, f"train.zero_stage={stage}") for stage in (1, 2, 3)}}
 CELLS = [f"{kind}/{engine}" for engine in ENGINES for kind in KINDS]
 
