@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
+from model.code_digest import code_digest
 from model.durable import digest_bytes, digest_file, replace_durably, sync_file
 from model.errors import InputError
 from model.finetune.config import FinetuneConfig, Task
@@ -25,6 +27,7 @@ from model.finetune.result import FINETUNED, description_text, write_result
 from model.finetune.training import Said, Scores, overall, peak_rate, score_tasks, told, train_pupil
 from model.finetune.truncation import Truncation
 from model.finetune.vocabulary import Vocabulary
+from model.machine import INSTRUCTION_SET, part
 from model.networks import Network
 from model.weights import DESCRIPTION, describe_model
 
@@ -213,7 +216,14 @@ def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary) -> st
         for task in config.tasks
     ]
     whole = {**config.model_dump(mode="json"), "tasks": tasks}
-    whole |= {"parent": parent, "vocabulary": vocabulary.digest, "torch": torch.__version__}
+    whole |= {
+        "parent": parent,
+        "vocabulary": vocabulary.digest,
+        "code": code_digest(),
+        "instruction_set": part(INSTRUCTION_SET),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+    }
     return digest_bytes(json.dumps(whole, sort_keys=True).encode())
 
 

@@ -11,9 +11,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
+from model import machine
 from model.architecture import GPTConfig
 from model.errors import InputError, IntegrityError, Numerics, RecipeError
-from model.finetune import training
+from model.finetune import finetuning, training
 from model.finetune.__main__ import main
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.finetuning import finetune
@@ -157,6 +158,20 @@ def test_what_stands_is_kept_and_never_written_over(
     for other in (chosen.model_copy(update={"epochs": 2}), config(task_of("classification", 61), epochs=1)):
         with pytest.raises(InputError, match="holds something else"):
             finetune(bert, "parent", other, vocabulary, tmp_path / "out", tell=quiet)
+
+
+@pytest.mark.parametrize("changed", ["code", "instruction set"])
+def test_other_code_and_another_processor_make_another_model(
+    changed: str, bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = config(task_of("classification", 60), epochs=1)
+    finetune(bert, "p", given, vocabulary, tmp_path / "out", tell=quiet)
+    if changed == "code":
+        monkeypatch.setattr(finetuning, "code_digest", lambda: "another")
+    else:
+        monkeypatch.setitem(machine.PARTS, machine.INSTRUCTION_SET, lambda: "riscv64")
+    with pytest.raises(InputError, match="holds something else"):
+        finetune(bert, "p", given, vocabulary, tmp_path / "out", tell=quiet)
 
 
 def test_damage_is_found(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
