@@ -62,9 +62,9 @@ METRICS = pa.schema(
         pa.field("next_accuracy", pa.float64()),
     ]
 )
-"""One row a step: tokens read so far, mean loss in nats per token, gradient norm before clipping and its limit. For
-masked_lm the loss is that of hidden tokens plus that of sentence pairs; each stands in a column of its own, null for
-others."""
+"""One row a step: tokens of text so far, as the budget counts them, mean loss in nats per token, gradient norm before
+clipping and its limit. For masked_lm the loss is that of hidden tokens plus that of sentence pairs; each stands in a
+column of its own, null for others."""
 
 PERF = pa.schema(
     [
@@ -75,7 +75,8 @@ PERF = pa.schema(
         pa.field("rss", pa.int64(), nullable=False),
     ]
 )
-"""Seconds and tokens per second of each step, model FLOPs utilisation where the peak is known, resident bytes."""
+"""Seconds and tokens of text per second of each step, model FLOPs utilisation where the peak is known, resident
+bytes."""
 
 EVENTS = pa.schema(
     [

@@ -107,7 +107,8 @@ def _loop(
     expected: dict[str, Any],
 ) -> None:
     objective = objective_of(run)
-    loader, row_tokens = objective.loader(data), objective.tokens_per_row(data.row_length)
+    loader = objective.loader(data)
+    tokens = journal.rows["metrics"][-1]["tokens"] if journal.rows["metrics"] else 0
     curriculum = Curriculum(run.train, data.positions, run.model.context)
     steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
@@ -126,7 +127,8 @@ def _loop(
         done = engine.step(batch, pace, used_scale)
         overflow = scale.adapt(done)
         nonfinite = 0 if done.applied else nonfinite + (not overflow)
-        tokens = end * row_tokens
+        fresh = objective.text_tokens(data, begin, end)
+        tokens += fresh
         read = {"pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
         journal.add("steps", step=step, attempt=0, **read, applied=done.applied)
         journal.add(
@@ -148,7 +150,7 @@ def _loop(
             journal.event(step, "skipped_step", "Numerics", range(begin, end), loss=str(done.loss))
             link.tell("event", event="skipped_step", step=step, loss=str(done.loss), grad_norm=str(done.grad_norm))
         wall = time.monotonic() - began
-        speed = (end - begin) * row_tokens / wall
+        speed = fresh / wall
         journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=resident_bytes())
         step += 1
         link.beat()

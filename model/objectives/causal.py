@@ -15,6 +15,7 @@ from model.data import SequenceReader
 from model.documents import documents_of, of_same_document, visible_with_prefix, visible_within_documents
 from model.loader import CausalBatch, CausalLoader, PrefixBatch
 from model.objectives.interface import Loader, Sums
+from model.padding import text_lengths
 from model.targets import NO_LOSS
 from model.transformer import GPT
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
@@ -40,6 +41,10 @@ class CausalObjective:
     def tokens_per_row(self, row_length: int) -> int:
         """Inputs of a row: its last token is a target alone."""
         return row_length - 1
+
+    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+        """Tokens that follow another one of their row."""
+        return int((text_lengths(data.rows(begin, end).tokens_BL, self._pad) - 1).clip(min=0).sum())
 
     def counts(self, batch: CausalBatch) -> tuple[int, ...]:
         """Predictions that carry loss."""

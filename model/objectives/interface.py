@@ -44,7 +44,12 @@ class Objective(Protocol):
         ...
 
     def tokens_per_row(self, row_length: int) -> int:
-        """Tokens of text that training counts for each row of SEQUENCES."""
+        """Places of a row that the network computes, padding or not."""
+        ...
+
+    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+        """Tokens of text at positions [begin, end) of ORDER, as the budget counts them: no padding, no special tokens
+        of a pair, and of next tokens those that are predicted."""
         ...
 
     def counts(self, batch: Any) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from model.data import SequenceReader
 from model.loader import MaskedBatch, MaskedLoader
 from model.objectives.causal import LOGIT_ROWS
 from model.objectives.interface import Sums
+from model.padding import pad_of, text_lengths
 from model.targets import NO_LOSS
 
 
@@ -38,6 +39,13 @@ class MaskedObjective:
     def tokens_per_row(self, row_length: int) -> int:
         """All of a row, special tokens included."""
         return row_length
+
+    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+        """Both stretches, without [CLS] and the one or two [SEP]."""
+        rows = data.rows(begin, end)
+        assert rows.second_start_B is not None, "the loader has refused rows that are no pairs"
+        specials_B = 2 + (rows.second_start_B < data.row_length)
+        return int((text_lengths(rows.tokens_BL, pad_of(data)) - specials_B).sum())
 
     def counts(self, batch: MaskedBatch) -> tuple[int, ...]:
         """Hidden tokens, and rows that have a second stretch."""

@@ -10,6 +10,7 @@ from model.data import SequenceReader
 from model.loader import SpanBatch, SpanLoader
 from model.objectives.causal import nats_in_pieces
 from model.objectives.interface import Sums
+from model.padding import pad_of, text_lengths
 from model.t5 import T5
 from model.targets import NO_LOSS
 
@@ -30,6 +31,10 @@ class SpanObjective:
     def tokens_per_row(self, row_length: int) -> int:
         """All of a row, before spans are taken out."""
         return row_length
+
+    def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
+        """All of the rows but padding, before spans are taken out."""
+        return int(text_lengths(data.rows(begin, end).tokens_BL, pad_of(data)).sum())
 
     def counts(self, batch: SpanBatch) -> tuple[int, ...]:
         """Targets of the decoder."""

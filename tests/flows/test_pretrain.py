@@ -242,6 +242,8 @@ def test_conservation_recounted_from_the_tables(artifacts: dict[str, Artifact], 
     steps = artifacts["train"].table("steps").to_pylist()
     assert sum(step["pos_end"] - step["pos_start"] for step in steps) == order
     assert all(step["applied"] for step in steps)
+    told = artifacts["train"].table("metrics").column("tokens").to_pylist()
+    assert told[-1] == artifacts["chunk"].report.facts["order"]["tokens"]
 
 
 def test_every_item_has_a_leak_state(artifacts: dict[str, Artifact], first: dict[str, Any]) -> None:
