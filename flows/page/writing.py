@@ -30,6 +30,8 @@ PAGE = "page.html"
 MOST_RULES = 40
 MOST_SAMPLES = 12
 MAIN_METRIC = "acc"
+COMPRESSORS = (("model", "this model"), ("5gram", "5-gram"), ("unigram", "token unigram"), ("xz", "xz"))
+"""Whose bits per byte are told, and their names; one without a figure has no column."""
 HEADLINE_MEASURES = ("masked_accuracy", "next_accuracy", "target_nats_per_token", "target_bits_per_byte")
 HERE = importlib.resources.files("flows.page")
 
@@ -110,6 +112,8 @@ def _view(
         ],
         "rejected": attempt("rejected records", lambda: rejected(artifacts), {}),
         "passages": attempt("leaks", lambda: leaked_passages(artifacts), {}),
+        "compressors": [named for named in COMPRESSORS if _any_of(findings["bits_per_byte"], named[0])],
+        "modelled": bool(bits),
         "measures": attempt("measures", lambda: _measures(findings["measures"]), {}),
         "tables": tables,
         "samples": attempt("samples", lambda: _samples(artifacts), []),
@@ -120,6 +124,10 @@ def _view(
         "style": (HERE / "style.css").read_text(encoding="utf-8"),
         "draw": (HERE / "draw.js").read_text(encoding="utf-8"),
     }
+
+
+def _any_of(lines: list[dict[str, Any]], key: str) -> bool:
+    return any(line.get(key) is not None for line in lines)
 
 
 def headlines(record: dict[str, Any], findings: dict[str, Any]) -> list[dict[str, str]]:

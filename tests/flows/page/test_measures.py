@@ -1,6 +1,7 @@
 """BERT and T5 on page, screen and summary: each figure under its own name, none under that of another measure."""
 
 import json
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -110,6 +111,9 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
     ):
         assert told in page
     assert 'id="figure-bits"' not in page
+    table = page.partition('<section id="heldout">')[2].partition("</table>")[0]
+    assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", table) == ["source", "5-gram", "token unigram", "xz"]
+    assert ">-<" not in table
 
 
 def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
