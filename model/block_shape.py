@@ -35,3 +35,11 @@ class BlockShape:
     """What scores of attention are multiplied by; 1 / sqrt(E) by default, 1 in T5."""
     cross_attention: bool = False
     """Whether the block also attends to an encoder."""
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raises ValueError where heads do not divide the width, with a width near by that they divide."""
+    if width % heads:
+        raise ValueError(
+            f"width {width} is not a multiple of heads = {heads}. Choose width {heads * max(1, round(width / heads))}"
+        )

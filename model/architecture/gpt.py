@@ -1,21 +1,14 @@
-"""What a network is made of, as frozen models: one for each architecture."""
+"""What a GPT is made of."""
 
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
+from pydantic import Field, model_validator
 
-from model.block_shape import Activation, BlockShape, Norm, is_gated
+from model.block_shape import Activation, BlockShape, Norm, check_heads, is_gated
 from model.strict import Strict
 
 GATED_MULTIPLE = 8
 """A gated MLP's hidden size is rounded up to a multiple of this, which products of matrices like."""
-
-
-def _check_heads(width: int, heads: int) -> None:
-    if width % heads:
-        raise ValueError(
-            f"width {width} is not a multiple of heads = {heads}. Choose width {heads * max(1, round(width / heads))}"
-        )
 
 
 class GPTConfig(Strict):
@@ -111,7 +104,7 @@ class GPTConfig(Strict):
                 f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
                 f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
             )
-        _check_heads(self.width, self.heads)
+        check_heads(self.width, self.heads)
         if self.positions == "rotary" and (self.rotary_size < 2 or self.rotary_size % 2):
             raise ValueError(
                 f"rotary_share {self.rotary_share:g} of the {self.width // self.heads} values of a head are"
@@ -196,147 +189,3 @@ class GPTConfig(Strict):
             biases=self.biases,
             dropout=self.dropout,
         )
-
-
-class BERTConfig(Strict):
-    """An encoder that fills in hidden tokens and says whether two stretches follow each other (Devlin et al. 2019)."""
-
-    architecture: Literal["bert"] = "bert"
-    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
-    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
-    """Rows of the embedding table; the tokenizer's number of pieces."""
-    context: int = Field(default=256, ge=8, le=2**17)
-    """Tokens that the model sees at once; as many positions are learnt."""
-    layers: int = Field(default=4, ge=1, le=512)
-    """Transformer blocks."""
-    heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads; `width` must be a multiple of them."""
-    width: int = Field(default=256, ge=8, le=2**16)
-    """Size of the residual stream (hidden_size)."""
-    ffn_width: int | None = Field(default=None, ge=8)
-    """Size of the hidden layer of each MLP; four times `width` by default."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
-    """Non-linearity of the MLP and of the head."""
-    norm_position: Literal["pre", "post"] = "post"
-    """Where LayerNorms stand: behind the sum of stream and branch (`post`, BERT), or before each branch (`pre`), which
-    trains at higher rates and without warm-up (Xiong et al. 2020)."""
-    norm_eps: float = Field(default=1e-12, gt=0, le=1e-2)
-    """Added to the variance before its root is taken."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of values set to zero while training: behind the embedding, in the attention's weights, and behind
-    attention and MLP (BERT: 0.1)."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
-    """Standard deviation of the Gaussian that matrices and tables start from."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "BERTConfig":
-        _check_heads(self.width, self.heads)
-        return self
-
-    @property
-    def hidden(self) -> int:
-        """Size of the MLP's hidden layer."""
-        return self.ffn_width or 4 * self.width
-
-    @property
-    def block(self) -> BlockShape:
-        """What each block is made of."""
-        return BlockShape(
-            width=self.width,
-            heads=self.heads,
-            head_size=self.width // self.heads,
-            hidden=self.hidden,
-            activation=self.activation,
-            norm="layernorm",
-            norm_eps=self.norm_eps,
-            post_norm=self.norm_position == "post",
-            dropout=self.dropout,
-        )
-
-
-class T5Config(Strict):
-    """An encoder and a decoder that writes what the encoder's text lacks (Raffel et al. 2020): RMSNorm before each
-    branch, relative positions, no biases. The defaults are those of the first T5."""
-
-    architecture: Literal["t5"] = "t5"
-    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
-    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
-    """Rows of the embedding table, which encoder and decoder share; the tokenizer's number of pieces."""
-    context: int = Field(default=256, ge=8, le=2**17)
-    """Tokens that the encoder reads of a row of training, end-of-text included. The network itself knows no limit."""
-    layers: int = Field(default=4, ge=1, le=512)
-    """Blocks of the encoder, and as many of the decoder."""
-    heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads."""
-    head_size: int | None = Field(default=None, ge=1, le=2**12)
-    """Size of each head (d_kv); `width` over `heads` by default, which must then divide it."""
-    width: int = Field(default=256, ge=8, le=2**16)
-    """Size of the residual stream (d_model)."""
-    ffn_width: int | None = Field(default=None, ge=8)
-    """Size of the hidden layer of each MLP (d_ff); four times `width` by default."""
-    activation: Activation = "relu"
-    """Non-linearity of the MLP: `relu` (T5), or `geglu_tanh` (T5 v1.1, Flan-T5)."""
-    tied_head: bool = True
-    """Whether the output head is the embedding, scaled by 1 / sqrt(width) (T5), or a matrix of its own (T5 v1.1)."""
-    norm_eps: float = Field(default=1e-6, gt=0, le=1e-2)
-    """Added to the mean square before its root is taken."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of values set to zero while training: behind the embedding, in the attention's weights, behind each branch
-    and behind the last norm."""
-    z_loss: float = Field(default=0.0, ge=0, le=1)
-    """Weight of the squared logarithm of the softmax's denominator, added to what is minimised (T5's program: 1e-4)."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "T5Config":
-        if self.head_size is None:
-            _check_heads(self.width, self.heads)
-        return self
-
-    @property
-    def hidden(self) -> int:
-        """Size of the MLP's hidden layer."""
-        return self.ffn_width or 4 * self.width
-
-    def block(self, *, decoder: bool) -> BlockShape:
-        """What each block of the encoder or decoder is made of."""
-        return BlockShape(
-            width=self.width,
-            heads=self.heads,
-            head_size=self.head_size or self.width // self.heads,
-            hidden=self.hidden,
-            activation=self.activation,
-            norm="rmsnorm",
-            norm_eps=self.norm_eps,
-            biases=False,
-            dropout=self.dropout,
-            score_scale=1.0,
-            cross_attention=decoder,
-        )
-
-
-def _architecture(values: Any) -> str:
-    """The tag of a configuration; without one it is that of a GPT, which had none once."""
-    found = values.get("architecture", "gpt") if isinstance(values, dict) else getattr(values, "architecture", "gpt")
-    return str(found)
-
-
-NetworkConfig = Annotated[
-    Annotated[GPTConfig, Tag("gpt")] | Annotated[BERTConfig, Tag("bert")] | Annotated[T5Config, Tag("t5")],
-    Discriminator(
-        _architecture,
-        custom_error_type="architecture",
-        custom_error_message="architecture is gpt, bert or t5",
-    ),
-]
-"""One of the architectures, told apart by `architecture`."""
-_NETWORK: TypeAdapter[GPTConfig | BERTConfig | T5Config] = TypeAdapter(NetworkConfig)
-ARCHITECTURES: tuple[type[GPTConfig] | type[BERTConfig] | type[T5Config], ...] = (GPTConfig, BERTConfig, T5Config)
-OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
-"""What rows each architecture is trained on."""
-
-
-def read_network_config(values: Any) -> GPTConfig | BERTConfig | T5Config:
-    """The configuration that a description of a model holds; raises pydantic's ValidationError for wrong values."""
-    return _NETWORK.validate_python(values)
