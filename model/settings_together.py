@@ -60,8 +60,9 @@ def check_lengths(model: NetworkConfig, warmup: LengthWarmupConfig) -> None:
     if model.architecture != "gpt":
         raise ValueError(
             f"length_warmup.share is {warmup.share:g}, and rows of a {model.architecture} mean something as a whole:"
-            f" two stretches to compare, holes and what fills them. No piece of one is a row. Train on shorter rows"
-            f" first and on long ones from that model (train.base_model), as BERT was, or leave length_warmup out"
+            f" two stretches to compare, holes and what fills them. No piece of one is a row. Leave length_warmup"
+            f" out. Short rows cannot come first in a run of their own either: one that goes on from its model"
+            f" (base_model) keeps its context"
         )
     pieces, left = divmod(model.context, warmup.start_length)
     if left or pieces & (pieces - 1) or not pieces:
