@@ -116,7 +116,7 @@ def _answer(
     rule = _span_rule(tokenizer, 1, tokens)
     inputs = [*ids, *tokenizer.sentinels[:1], tokenizer.eos]
     ended = stream_target(network, inputs, writing, sampling, max_new_tokens=tokens + 1, allowed=rule, sample=sample)
-    return (token for token in ended if token != tokenizer.sentinels[0])
+    return (token for token in ended if token not in tokenizer.sentinels)
 
 
 def _spans_filled(

@@ -142,7 +142,9 @@ def only(answers: Sequence[Sequence[int]], stop: int) -> Allowed:
 class SpanRule:
     """What a pre-trained T5 may write for a text of `holes`: sentinel 0, its span, sentinel 1, its span, the end.
 
-    Each span has at least one token and at most `longest_span`, none of them special.
+    Each span has at least one token and at most `longest_span`, none of them special. The last span also ends with the
+    sentinel of a hole that is not there: in training a sentinel follows nearly every span, and a network that may not
+    write one goes on to the limit.
     """
 
     def __init__(
@@ -160,6 +162,7 @@ class SpanRule:
                 f" fewer holes at once, or use a T5 whose vocabulary has more"
             )
         self._marks = (*sentinels[:holes], stop)
+        self._beyond = tuple(sentinels[holes : holes + 1])
         self._words = sorted(set(range(vocab_size)) - {*special, *sentinels, stop})
         self._longest = longest_span
 
@@ -167,10 +170,15 @@ class SpanRule:
         passed = sum(token in self._marks for token in written)
         if not passed:
             return self._marks[:1]
+        if written[-1] in self._beyond:
+            return self._marks[-1:]
         span = len(written) - 1 - written.index(self._marks[passed - 1])
         if span >= self._longest:
             return self._marks[passed : passed + 1]
-        return self._words if not span else [*self._words, self._marks[passed]]
+        if not span:
+            return self._words
+        ends = self._beyond if passed == len(self._marks) - 1 else ()
+        return [*self._words, self._marks[passed], *ends]
 
     def spans(self, written: Sequence[int]) -> list[list[int]]:
         """The span of each hole, cut from what was written under this rule."""
@@ -178,7 +186,7 @@ class SpanRule:
         for token in written:
             if token in self._marks:
                 found.append([])
-            else:
+            elif token not in self._beyond:
                 found[-1].append(token)
         return found
 

@@ -1,6 +1,7 @@
 """T5 writes: with its cache as without it, many texts as each alone, and holes filled in their order."""
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -106,6 +107,39 @@ def test_every_hole_is_filled_with_words(network: T5, seed: int) -> None:
     assert [token for span in spans for token in span] == [token for token in written if token <= 36]
     assert all(1 <= len(span) <= 4 for span in spans)
     assert min(min(span) for span in spans) > 2
+
+
+def test_the_last_span_ends_with_the_sentinel_that_would_come_next() -> None:
+    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, holes=2, longest_span=4, stop=STOP)
+    words = list(range(3, 37))
+    assert rule((39,)) == words
+    assert rule((39, 5)) == [*words, 38]
+    assert rule((39, 5, 38)) == words
+    assert rule((39, 5, 38, 6)) == [*words, STOP, 37]
+    assert list(rule((39, 5, 38, 6, 37))) == [STOP]
+    assert rule.spans([39, 5, 38, 6, 37]) == [[5], [6]]
+
+
+def test_a_network_that_was_taught_many_holes_does_not_run_to_the_limit(network: T5) -> None:
+    """Whatever it has read, this one writes 39, a word, 38, a word, 37, as training with three holes teaches."""
+    follows = {0: 39, 39: 5, 38: 6, 37: 7, 5: 38, 6: 37, 7: STOP}
+
+    class Taught:
+        embedding = network.embedding
+
+        def encode(self, tokens: torch.Tensor, is_token: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(*tokens.shape, 1)
+
+        def decode(self, tokens: torch.Tensor, *_: object, cache: object) -> torch.Tensor:
+            return tokens[..., None]
+
+        def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.one_hot(torch.tensor(follows[int(hidden)]), VOCABULARY).float()
+
+    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, holes=1, longest_span=50, stop=STOP)
+    taught: Any = Taught()
+    written = list(stream_target(taught, TEXTS[0], WRITING, GREEDY, max_new_tokens=99, allowed=rule))
+    assert rule.spans(written) == [[5]]
 
 
 def test_too_many_holes_and_nothing_to_read_are_refused(network: T5) -> None:
