@@ -1,6 +1,6 @@
-"""GPT, BERT and T5 through the flow on 20M tokens of real text, by the native engine and by DeepSpeed's ZeRO 1 to 3.
+"""GPT, BERT and T5 through the flow on 20M tokens of real text at least, natively and by DeepSpeed's ZeRO 1 to 3.
 
-    python benchmarks/architectures.py --root FOLDER [--data DATA] [--only gpt/native,bert/zero-3] [--budget 20M]
+    python benchmarks/architectures.py --root FOLDER [--data DATA] [--only gpt/native,bert/zero-3] [--budget 30M]
 
 `make prove-architectures` does this; it takes hours on two cores. Whatever was done under FOLDER is not done again, and
 a training that was stopped goes on from its checkpoint. Each model is exported and its logits compared with those of
@@ -66,6 +66,7 @@ class Kind:
 
     settings: tuple[str, ...]
     verdict: Callable[[Scores], tuple[bool, str]]
+    tokens: str = "20M"
 
 
 KINDS = {
@@ -93,7 +94,7 @@ KINDS = {
         ),
         bert_verdict,
     ),
-    "t5": Kind(("train.model.architecture=t5", "train.model.width=128", "train.model.heads=2"), t5_verdict),
+    "t5": Kind(("train.model.architecture=t5", "train.model.width=128", "train.model.heads=2"), t5_verdict, "24M"),
 }
 ZERO = "train.engine=deepspeed", "train.ranks=2"
 ENGINES = {"native": (), **{f"zero-{stage}": (*ZERO, f"train.zero_stage={stage}") for stage in (1, 2, 3)}}
@@ -105,7 +106,7 @@ def settings_of(cell: str, options: Namespace) -> list[str]:
     kind, _, engine = cell.partition("/")
     said = (
         f"variables.data={options.data}",
-        f"budget_tokens={options.budget}",
+        f"budget_tokens={options.budget or KINDS[kind].tokens}",
         *KINDS[kind].settings,
         *ENGINES[engine],
     )
@@ -180,7 +181,7 @@ def asked() -> Namespace:
     parser.add_argument("--root", type=Path, required=True, help="folder of the artifacts")
     parser.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of the corpora")
     parser.add_argument("--only", default=",".join(CELLS), help="cells, by commas")
-    parser.add_argument("--budget", default="20M", help="tokens that each reads")
+    parser.add_argument("--budget", help="tokens that each reads, in place of 20M and a T5's 24M")
     parser.add_argument(
         "--set", action="append", default=[], help="a setting for all cells, as `bessemer run` takes it"
     )
