@@ -88,6 +88,7 @@ KINDS = {
             "train.model.heads=3",
             "train.model.context=128",
             "train.model.norm_position=pre",
+            "train.model.embedding_norm=false",
             "train.batch_rows=32",
             "train.micro_batch_rows=32",
             "train.schedule.peak_lr=2e-3",

@@ -29,7 +29,7 @@ class BERT(nn.Module):
         self.new_rows = make_new_rows(new_rows, config.width)
         self.embedding_positions = nn.Embedding(config.context, config.width)
         self.embedding_types = nn.Embedding(2, config.width)
-        self.embedding_norm = make_norm(config.block)
+        self.embedding_norm = make_norm(config.block) if config.embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(config.block, layer) for layer in range(config.layers))
         # Behind blocks that end with a norm there is nothing left to normalise.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)

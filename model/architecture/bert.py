@@ -31,6 +31,9 @@ class BERTConfig(Strict):
     norm_position: Literal["pre", "post"] = "post"
     """Where LayerNorms stand: behind the sum of stream and branch (`post`, BERT), or before each branch (`pre`), which
     trains at higher rates and without warm-up (Xiong et al. 2020)."""
+    embedding_norm: bool = True
+    """A norm right after the embedding (BERT). Without it, and with norms before each branch, it is the BERT of
+    Megatron-LM (Shoeybi et al. 2019), which also stands in `transformers`."""
     norm_eps: float = Field(default=1e-12, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -42,6 +45,16 @@ class BERTConfig(Strict):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "BERTConfig":
         check_heads(self.width, self.heads)
+        return self
+
+    @model_validator(mode="after")
+    def _the_stream_is_normalised(self) -> "BERTConfig":
+        if not self.embedding_norm and self.norm_position == "post":
+            raise ValueError(
+                'embedding_norm is false and norm_position "post", which nobody trains: the first block would read'
+                ' what no norm has seen, and all others what one has. Set norm_position = "pre", or leave'
+                " embedding_norm out"
+            )
         return self
 
     @property

@@ -1,6 +1,7 @@
-"""BERT (Devlin et al. 2019), as `BertForPreTraining` names its weights.
+"""BERT (Devlin et al. 2019), as `BertForPreTraining` names its weights, and that of Megatron-LM (Shoeybi et al. 2019),
+whose norms stand before each branch and behind the last block, and none behind the embedding.
 
-Its answer 0 to whether the second stretch follows is "it does", and ours 1, so that rows of that head change places
+Their answer 0 to whether the second stretch follows is "it does", and ours 1, so that rows of that head change places
 when its weights are taken over.
 """
 
@@ -27,22 +28,27 @@ def bert_origins(config: BERTConfig) -> dict[str, Origin]:
         "embedding_positions.weight": Origin(("bert.embeddings.position_embeddings.weight",)),
         "embedding_types.weight": Origin(("bert.embeddings.token_type_embeddings.weight",)),
         "masked_head_bias": Origin(("cls.predictions.bias",)),
-        **linear("embedding_norm", "bert.embeddings.LayerNorm", biases=True),
         **linear("masked_head_in", "cls.predictions.transform.dense", biases=True),
         **linear("masked_head_norm", "cls.predictions.transform.LayerNorm", biases=True),
         **linear("next_head_in", "bert.pooler.dense", biases=True),
         "next_head_answer.weight": Origin(("cls.seq_relationship.weight",), reversed_rows=True),
         "next_head_answer.bias": Origin(("cls.seq_relationship.bias",), reversed_rows=True),
     }
+    if config.norm_position == "post":
+        attention_norm, mlp_norm = "attention.output.LayerNorm", "output.LayerNorm"
+        origins |= linear("embedding_norm", "bert.embeddings.LayerNorm", biases=True)
+    else:
+        attention_norm, mlp_norm = "attention.ln", "ln"
+        origins |= linear("final_norm", "bert.encoder.ln", biases=True)
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
         projections = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
         origins |= linear(f"{ours}.attention_in", *projections, biases=True)
         origins |= linear(f"{ours}.attention_out", f"{theirs}.attention.output.dense", biases=True)
-        origins |= linear(f"{ours}.attention_norm", f"{theirs}.attention.output.LayerNorm", biases=True)
+        origins |= linear(f"{ours}.attention_norm", f"{theirs}.{attention_norm}", biases=True)
         origins |= linear(f"{ours}.mlp_in", f"{theirs}.intermediate.dense", biases=True)
         origins |= linear(f"{ours}.mlp_out", f"{theirs}.output.dense", biases=True)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.output.LayerNorm", biases=True)
+        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.{mlp_norm}", biases=True)
     return origins
 
 
@@ -50,7 +56,7 @@ def _copies(_config: BERTConfig) -> Mapping[str, str]:
     return BERT_COPIES
 
 
-def _read(settings: Settings) -> BERTConfig:
+def _read(settings: Settings, **norms: Any) -> BERTConfig:
     settings.expect("type_vocab_size", 2)
     settings.expect("position_embedding_type", "absolute")
     settings.expect("is_decoder", False)
@@ -67,7 +73,12 @@ def _read(settings: Settings) -> BERTConfig:
         ffn_width=settings.get("intermediate_size", 3072),
         activation=settings.one_of("hidden_act", _ACTIVATIONS, "gelu"),
         norm_eps=settings.get("layer_norm_eps", 1e-12),
+        **norms,
     )
+
+
+def _read_megatron(settings: Settings) -> BERTConfig:
+    return _read(settings, norm_position="pre", embedding_norm=False)
 
 
 def _write(config: BERTConfig) -> dict[str, Any]:
@@ -91,6 +102,16 @@ BERT_FAMILY = Family(
     "bert",
     "BertForPreTraining",
     _read,
+    _write,
+    bert_origins,
+    _copies,
+    body="bert.",
+    no_weights=r"\.position_ids$",
+)
+MEGATRON_BERT = Family(
+    "megatron-bert",
+    "MegatronBertForPreTraining",
+    _read_megatron,
     _write,
     bert_origins,
     _copies,

@@ -5,7 +5,7 @@ from typing import Any
 
 from model.architecture import BERTConfig, GPTConfig, T5Config
 from model.errors import RecipeError
-from model.published.bert import BERT_FAMILY
+from model.published.bert import BERT_FAMILY, MEGATRON_BERT
 from model.published.family import Family
 from model.published.gpt2 import GPT2
 from model.published.llama import LLAMA
@@ -14,8 +14,8 @@ from model.published.opt import OPT
 from model.published.settings import Settings
 from model.published.t5 import T5_FAMILY
 
-FAMILIES = {family.model_type: family for family in (GPT2, OPT, LLAMA, NEOX, BERT_FAMILY, T5_FAMILY)}
-OF_ARCHITECTURE = {"gpt": (GPT2, NEOX, LLAMA, OPT), "bert": (BERT_FAMILY,), "t5": (T5_FAMILY,)}
+FAMILIES = {family.model_type: family for family in (GPT2, OPT, LLAMA, NEOX, BERT_FAMILY, MEGATRON_BERT, T5_FAMILY)}
+OF_ARCHITECTURE = {"gpt": (GPT2, NEOX, LLAMA, OPT), "bert": (BERT_FAMILY, MEGATRON_BERT), "t5": (T5_FAMILY,)}
 OF_TRAINING = {"vocab_size", "dropout", "z_loss", "init", "init_std", "attend_within_documents"}
 """Settings that say nothing of what a trained network computes from a text."""
 

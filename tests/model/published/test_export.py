@@ -103,10 +103,22 @@ def test_transformers_own_opt_is_read_and_given_back(tmp_path: Path) -> None:
     assert kept.keys() - back.keys() <= {"lm_head.weight"}
 
 
-def test_a_bert_goes_to_transformers_and_comes_back(tmp_path: Path) -> None:
-    ours = shaken(BERT(BERTConfig(**SIZES, ffn_width=24)))
+def test_a_bert_without_a_norm_behind_its_embedding_has_its_norms_before_each_branch() -> None:
+    with pytest.raises(ValueError, match=r'Set norm_position = "pre", or leave embedding_norm out'):
+        BERTConfig(**SIZES, embedding_norm=False)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "choices"),
+    [
+        ("BertForPreTraining", {"ffn_width": 24}),
+        ("MegatronBertForPreTraining", {"norm_position": "pre", "embedding_norm": False, "ffn_width": 24}),
+    ],
+)
+def test_a_bert_goes_to_transformers_and_comes_back(class_name: str, choices: dict[str, Any], tmp_path: Path) -> None:
+    ours = shaken(BERT(BERTConfig.model_validate(SIZES | choices)))
     export_network(tmp_path, ours.config, ours.state_dict(), {})
-    theirs = loaded("BertForPreTraining", tmp_path)
+    theirs = loaded(class_name, tmp_path)
     is_token = torch.arange(12) < torch.tensor([12, 7, 2])[:, None]
     types = (torch.arange(12) >= 4).long().expand(3, -1) * is_token
     expected = theirs(input_ids=TOKENS, token_type_ids=types, attention_mask=is_token.long())
