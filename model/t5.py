@@ -115,6 +115,11 @@ class T5(nn.Module):
         scaled_XD = hidden_XD * self.config.width**-0.5
         return with_new_logits(F.linear(scaled_XD, self.embedding.weight), scaled_XD, self.new_rows)
 
+    def head_weights(self) -> list[Tensor]:
+        """What `logits` reads."""
+        rows = (self.embedding.weight, self.new_rows) if self.head is None else (self.head.weight, self.new_head_rows)
+        return [weight for weight in rows if weight is not None]
+
     def _dropped(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
 

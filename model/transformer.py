@@ -95,6 +95,11 @@ class GPT(nn.Module):
         logits_XV = with_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
         return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
+    def head_weights(self) -> list[Tensor]:
+        """What `logits` reads."""
+        rows = (self.embedding.weight, self.new_rows) if self.head is None else (self.head.weight, self.new_head_rows)
+        return [weight for weight in (*rows, self.head_bias) if weight is not None]
+
     def hidden(
         self,
         tokens_BT: Tensor,

@@ -14,6 +14,10 @@ from model.targets import NO_LOSS
 class Vocabulary(Protocol):
     """All pieces, wherever their logits are."""
 
+    gradient_at_once: bool
+    """Whether the head's gradient may be made while its loss is: not where ranks exchange what the backward pass needs
+    (tensor parallelism) or hold weights for a while alone (ZeRO-3)."""
+
     def read(self, hidden: Tensor) -> Tensor:
         """The stream as the head reads it."""
         ...
@@ -59,6 +63,9 @@ class _Nats(torch.autograd.Function):
 
 class WholeVocabulary:
     """Logits of all pieces in one place."""
+
+    def __init__(self, *, gradient_at_once: bool = True) -> None:
+        self.gradient_at_once = gradient_at_once
 
     def read(self, hidden: Tensor) -> Tensor:
         """As it is."""

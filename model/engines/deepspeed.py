@@ -31,6 +31,7 @@ from model.optimizers.penalty import penalty
 from model.precision import computing_in
 from model.ranks import Ranks
 from model.schedule import Pace
+from model.vocabulary import WholeVocabulary
 
 BUCKET_ELEMENTS = 5_000_000
 """Gradients and weights travel in pieces of at most this many elements. DeepSpeed's own 500M mean 2 GB a process."""
@@ -74,6 +75,7 @@ class DeepSpeedEngine:
         deepspeed.init_distributed(
             "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
         )
+        network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
         objective = _Objective(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices

@@ -3,26 +3,20 @@
 Shapes: B rows, L tokens a row, T = L - 1 predictions a row, N = B T, D width, V vocabulary.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.blocks import largest_magnitude
 from model.data import SequenceReader
 from model.documents import documents_of, of_same_document, visible_with_prefix, visible_within_documents
 from model.loader import CausalBatch, CausalLoader, PrefixBatch
 from model.objectives.interface import Loader, Sums
+from model.objectives.pieces import nats_in_pieces
 from model.padding import text_lengths
 from model.targets import NO_LOSS
 from model.transformer import GPT
-from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
-
-LOGIT_ROWS = 512
-"""Predictions whose logits are computed at once. With 4096 pieces that is 8 MiB, which stays in the cache of a core: a
-tenth of the step faster than all logits at once. Their probabilities are kept for the backward pass all the same."""
 
 
 class CausalObjective:
@@ -113,30 +107,5 @@ def _visible(network: GPT, inputs_BT: Tensor, eos: int | None, prefix_B: Tensor 
 
 def _nats_behind(network: GPT, hidden_BTD: Tensor, heat: list[Tensor], targets_BT: Tensor) -> tuple[Tensor, Tensor]:
     hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
-    nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_N, network.config.z_loss, network.vocabulary)
+    nats, logit_heat = nats_in_pieces(network, hidden_ND, targets_N)
     return nats, torch.stack([*heat, logit_heat])
-
-
-def nats_in_pieces(
-    logits_of: Callable[[Tensor], Tensor],
-    hidden_ND: Tensor,
-    targets_N: Tensor,
-    z_loss: float,
-    vocabulary: Vocabulary = WHOLE_VOCABULARY,
-) -> tuple[Tensor, Tensor]:
-    """Sum of -ln p over the targets that count, f32[], and the largest absolute logit, f32[].
-
-    `logits_of` gives the logits f32[n, V] of some of the rows. The z-loss is in the gradient alone.
-    """
-    nats = hidden_ND.new_zeros(())
-    drift = hidden_ND.new_zeros(())
-    heat = hidden_ND.new_zeros(())
-    for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_N.split(LOGIT_ROWS), strict=True):
-        logits = logits_of(hidden)
-        heat = torch.maximum(heat, largest_magnitude(logits))
-        nats = nats + vocabulary.nats(logits, targets)
-        if z_loss:
-            drift = drift + vocabulary.log_normaliser(logits[targets != NO_LOSS]).square().sum()
-    if z_loss:
-        nats = nats + z_loss * (drift - drift.detach())
-    return nats, heat

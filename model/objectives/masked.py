@@ -15,8 +15,8 @@ from model.bert import BERT
 from model.blocks import largest_magnitude
 from model.data import SequenceReader
 from model.loader import MaskedBatch, MaskedLoader
-from model.objectives.causal import LOGIT_ROWS
 from model.objectives.interface import Sums
+from model.objectives.pieces import LOGIT_ROWS
 from model.padding import pad_of, text_lengths
 from model.targets import NO_LOSS
 

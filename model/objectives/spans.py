@@ -8,8 +8,8 @@ from torch import Tensor
 
 from model.data import SequenceReader
 from model.loader import SpanBatch, SpanLoader
-from model.objectives.causal import nats_in_pieces
 from model.objectives.interface import Sums
+from model.objectives.pieces import nats_in_pieces
 from model.padding import pad_of, text_lengths
 from model.t5 import T5
 from model.targets import NO_LOSS
@@ -77,5 +77,5 @@ def span_nats(network: T5, batch: SpanBatch) -> tuple[Tensor, Tensor]:
 
 def _nats_behind(network: T5, hidden_BUD: Tensor, heat: list[Tensor], batch: SpanBatch) -> tuple[Tensor, Tensor]:
     hidden_ND, targets_N = hidden_BUD.flatten(0, 1), batch.targets_BU.flatten()
-    nats, logit_heat = nats_in_pieces(network.logits, hidden_ND, targets_N, network.config.z_loss, network.vocabulary)
+    nats, logit_heat = nats_in_pieces(network, hidden_ND, targets_N)
     return nats, torch.stack([*heat, logit_heat])

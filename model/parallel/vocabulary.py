@@ -16,6 +16,8 @@ from model.targets import NO_LOSS
 class VocabularyPart:
     """The pieces of this rank, from `begin` on; `model.vocabulary.Vocabulary` says what it is asked."""
 
+    gradient_at_once = False
+
     def __init__(self, vocab_size: int, ranks: Ranks) -> None:
         self.begin, self.end = bounds(vocab_size, ranks.rank, ranks.size)
         self.ranks = ranks
