@@ -82,7 +82,7 @@ class _NatsInPieces(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         # Within the buffers: nobody reads them again, since a step goes back once.
         of_hidden, *of_learnt = (tensor.mul_(gradients[0]) for tensor in ctx.saved_tensors)
         left = iter(of_learnt)
