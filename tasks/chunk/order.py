@@ -75,30 +75,42 @@ def plan_reads(mixture: Mixture, rows: Mapping[str, int], counted: np.ndarray, r
     """The rows that come nearest below the mixture's tokens, by source.
 
     `counted` are the tokens that each row takes (of all sources, in the order of their names), which may be a memory
-    map. What a source leaves of its share, less than a row, goes to the next. InputError where no row is read.
+    map. What a source leaves of its share, less than a row, goes to the next that may still repeat. InputError where no
+    row is read.
     """
-    planned: list[SourceReads] = []
-    first_row = carried = 0
-    for source, count in sorted(rows.items()):
-        target = mixture.targets.get(source, 0)
-        if target:
-            target = min(target + carried, mixture.limits[source])
-        available = mixture.available[source]
+    sources = sorted(rows)
+    first_rows = dict(zip(sources, np.cumsum([0, *(rows[source] for source in sources)]).tolist(), strict=False))
+
+    def reads(source: str, target: int) -> SourceReads:
+        first_row, count, available = first_rows[source], rows[source], mixture.available[source]
         passes = target // available if available else 0
         seed = pass_seed(run_seed, source, passes)
         own = counted[first_row : first_row + count]
         partial, tokens = _rows_within(own, target - passes * available, seed) if available else (0, 0)
-        tokens += passes * available
+        return SourceReads(source, first_row, count, passes, partial, tokens + passes * available, run_seed)
+
+    planned: dict[str, SourceReads] = {}
+    carried, capped = 0, False
+    for source in sources:
+        target = mixture.targets.get(source, 0)
         if target:
-            carried = max(0, mixture.targets[source] + carried - tokens)
-        planned.append(SourceReads(source, first_row, count, passes, partial, tokens, run_seed))
-        first_row += count
-    if not any(source.reads for source in planned):
+            capped |= target + carried > mixture.limits[source]
+            target = min(target + carried, mixture.limits[source])
+        planned[source] = reads(source, target)
+        if target:
+            carried = max(0, mixture.targets[source] + carried - planned[source].tokens)
+    # What the cap on repetition kept from one source may be a row of an earlier one.
+    for source in sources if capped else ():
+        if carried and mixture.targets.get(source, 0):
+            before = planned[source].tokens
+            planned[source] = reads(source, min(before + carried, mixture.limits[source]))
+            carried -= planned[source].tokens - before
+    if not any(source.reads for source in planned.values()):
         raise InputError(
             f"chunk: of {mixture.budget:,} tokens not one whole row can be read under the cap on repetition; raise"
             f" budget_tokens or max_epochs"
         )
-    return planned
+    return list(planned.values())
 
 
 def order_batches(planned: Sequence[SourceReads]) -> Iterator[pa.RecordBatch]:

@@ -89,6 +89,11 @@ def test_what_is_less_than_a_row_goes_to_the_next_source():
     assert [source.reads for source in planned] == [0, 0, 1]  # 3, 3 and 4 tokens, and a row has 10
 
 
+def test_what_may_not_be_repeated_goes_back_to_an_earlier_source():
+    planned = reads_of({"a": 46, "b": 1}, {}, budget=700, max_epochs=1.5)
+    assert [source.reads for source in planned] == [69, 1]  # shares of 685 and 15 tokens, of which b repeats none
+
+
 @settings(deadline=None)
 @given(
     rows=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 60), min_size=1),
