@@ -46,7 +46,9 @@ def finetune(
     with told_errors():
         from flows.finetuning import teach
         from model.finetune.telling import told_result
+        from model.precision import flush_denormals
 
+        flush_denormals()
         folder, found = teach(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})

@@ -33,8 +33,10 @@ def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
     from model.finetune.finetuning import finetune
     from model.finetune.telling import told_result
     from model.finetune.vocabulary import JsonVocabulary
+    from model.precision import flush_denormals
     from model.weights import description_digest, load_model
 
+    flush_denormals()
     config = read_task_file(tasks)
     found = finetune(
         load_model(model),
