@@ -9,10 +9,10 @@ from tasks.artifact import Artifact
 
 def check_gate(evaluated: Artifact) -> None:
     """Raise GuardError where the bits per byte of a source rose by more than the recipe's gate lets pass."""
-    told = evaluated.report.facts.get("gate")
-    if told and any(rise > told["max_rise"] for rise in told["rises"].values()):
+    gate = evaluated.report.facts.get("gate")
+    if gate and _stopped(gate):
         raise GuardError(
-            f"{gate_told(told)}. The model forgot too much of what its base model knew. Its weights and scores are"
+            f"{gate_told(gate)}. The model forgot too much of what its base model knew. Its weights and scores are"
             f" written, and nothing goes on from them by itself. Give these sources more weight, train with a lower"
             f" schedule.peak_lr or for fewer steps, or raise evaluate.gate.max_rise."
         )
@@ -23,6 +23,10 @@ def gate_told(gate: Mapping[str, Any]) -> str:
     if not gate:
         return ""
     rises = ", ".join(f"{source} {rise:+.1%}" for source, rise in gate["rises"].items())
-    stopped = [source for source, rise in gate["rises"].items() if rise > gate["max_rise"]]
+    stopped = _stopped(gate)
     verdict = f"{', '.join(stopped)} did not pass" if stopped else "passed"
     return f"Bits per byte beside the base model's: {rises}; the gate lets +{gate['max_rise']:.1%} pass: {verdict}"
+
+
+def _stopped(gate: Mapping[str, Any]) -> list[str]:
+    return [source for source, rise in gate["rises"].items() if rise > gate["max_rise"]]

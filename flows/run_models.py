@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.record import RECIPE
-
-DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
+from tasks.train.base_model import DESCRIPTION, WEIGHTS
 
 
 def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from torch import Tensor
 from model.architecture import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config import StartingModel
 from model.errors import IntegrityError
-from model.networks import Network, make_network
+from model.networks import Network
 from model.published.files import is_published, published_digest
 from model.published.folder import open_published, published_config, read_published
-from model.weights import describe_model, description_digest, load_model
+from model.weights import describe_model, description_digest, load_model, network_of
 
 
 def base_config(folder: Path) -> GPTConfig | BERTConfig | T5Config:
@@ -47,7 +47,6 @@ def base_network(folder: Path) -> tuple[Network, str]:
     """The network in a folder with its weights, not training, and the digest that stands for them, as `base_weights`
     tells it; InputError where none can be read."""
     if is_published(folder):
-        network = make_network(base_config(folder))
-        network.load_state_dict(read_published(open_published(folder)))
-        return network.eval(), published_digest(folder)
+        published = open_published(folder)
+        return network_of(published.config, read_published(published)), published_digest(folder)
     return load_model(folder), describe_model(folder)["weights_digest"]

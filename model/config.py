@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
-from model.parallel.checks import check_layout, check_ranks
-from model.settings_together import check_lengths, check_read, check_read_by_network, check_warmup
+from model.parallel.checks import check_ranks
+from model.settings_together import check_read, check_together
 from model.step_config import (
     BatchWarmupConfig,
     ClipConfig,
@@ -258,10 +258,7 @@ class TrainerRun(Strict):
 
     @model_validator(mode="after")
     def _network_and_training_go_together(self) -> "TrainerRun":
-        check_warmup(self.model, self.train.schedule)
-        check_lengths(self.model, self.train.length_warmup)
-        check_layout(self.model, self.train)
-        check_read_by_network(self.model, self.train)
+        check_together(self.model, self.train)
         return self
 
     @model_validator(mode="after")

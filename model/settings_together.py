@@ -6,6 +6,7 @@ Without PyTorch: recipes are checked by it.
 from typing import TYPE_CHECKING
 
 from model.architecture import GPTConfig, NetworkConfig
+from model.parallel.checks import check_layout
 from model.step_config import LengthWarmupConfig, ScheduleConfig
 
 if TYPE_CHECKING:
@@ -29,6 +30,14 @@ def check_read(train: "TrainConfig") -> None:
             "optimizer.kind is muon, which steps the matrices within blocks, and trainable = new_rows leaves them as"
             " they are. Set optimizer.kind = adamw, lamb or sgd, or trainable = all"
         )
+
+
+def check_together(model: NetworkConfig, train: "TrainConfig") -> None:
+    """Raises ValueError where a network and how it is trained do not go together."""
+    check_warmup(model, train.schedule)
+    check_layout(model, train)
+    check_lengths(model, train.length_warmup)
+    check_read_by_network(model, train)
 
 
 def check_read_by_network(model: NetworkConfig, train: "TrainConfig") -> None:

@@ -52,11 +52,11 @@ def main(arguments: list[str]) -> int:
 
 def _train_alone(run: TrainerRun) -> None:
     from model.link import claim_stdout
-    from model.precision import flush_denormals
+    from model.precision import denormals_flushed
     from model.training import train
 
-    flush_denormals()
-    train(run, messages=claim_stdout())
+    with denormals_flushed():
+        train(run, messages=claim_stdout())
 
 
 def _supervise(run: TrainerRun, run_file: Path) -> int:
@@ -69,14 +69,16 @@ def _supervise(run: TrainerRun, run_file: Path) -> int:
 
 def _train_rank(run: TrainerRun, rank: int, meeting: Path) -> None:
     from model.link import claim_stdout
-    from model.precision import flush_denormals
+    from model.precision import denormals_flushed
     from model.ranks import joined
     from model.supervisor import rendezvous_file
     from model.training import train
 
-    flush_denormals()
     messages = claim_stdout()
-    with joined(rank, run.train.ranks, rendezvous_file(meeting), run.train.device) as ranks:
+    with (
+        denormals_flushed(),
+        joined(rank, run.train.ranks, rendezvous_file(meeting), run.train.device) as ranks,
+    ):
         train(run, ranks, messages)
 
 

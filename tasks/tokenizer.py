@@ -41,6 +41,8 @@ SENTINEL = re.compile(r"<extra_id_(\d+)>")
 """Names of those of T5's (Raffel et al., 2020)."""
 BASE = "base"
 """Entry of the description that only a vocabulary grown from another has: what it was grown from."""
+ADDED_PIECES = "added_pieces"
+"""Table that only such a vocabulary has: each new piece, and the ids with which its base wrote the same bytes."""
 SLICE_CHARS = 1 << 20
 """Text in work at a time where texts are encoded one after another."""
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from setting import BETAS, CLIP, EPS, LEARNING_RATE, Watch, chosen
 
-from model.architecture import BERTConfig, GPTConfig
 from model.config import ClipConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainerRun
 from model.dropout import seed_dropout
 from model.engines import make_engine
@@ -17,6 +16,8 @@ from model.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.ranks import ALONE
 from model.schedule import Pace
 from model.weights import load_model
+
+BATCHES = {"gpt": CausalBatch, "bert": MaskedBatch, "t5": SpanBatch}
 
 
 def main() -> None:
@@ -44,9 +45,7 @@ def main() -> None:
         ),
     )
     engine = make_engine(run, network, ALONE)
-    kind = CausalBatch if isinstance(network.config, GPTConfig) else SpanBatch
-    if isinstance(network.config, BERTConfig):
-        kind = MaskedBatch
+    kind = BATCHES[network.config.architecture]
     rows, watch = setting.rows(), Watch(setting)
     for step in range(setting.steps):
         batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, step).items()})

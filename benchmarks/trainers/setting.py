@@ -17,7 +17,7 @@ LEARNING_RATE, BETAS, EPS, CLIP = 6e-4, (0.9, 0.95), 1e-8, 1.0
 @dataclass(frozen=True)
 class Setting:
     """One race. `rows.npz` in `folder` are arrays [steps * batch_rows, ...] by the names of a batch of Bessemer's,
-    read in order; `weights` and `transformers` the first weights in both formats."""
+    read in order; `ours` and `transformers` the first weights in both formats."""
 
     folder: str
     batch_rows: int

@@ -46,10 +46,10 @@ def finetune(
     with told_errors():
         from flows.finetuning import teach
         from model.finetune.telling import told_result
-        from model.precision import flush_denormals
+        from model.precision import denormals_flushed
 
-        flush_denormals()
-        folder, found = teach(root, model, task, out)
+        with denormals_flushed():
+            folder, found = teach(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})
             return

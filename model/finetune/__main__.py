@@ -33,20 +33,20 @@ def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
     from model.finetune.finetuning import finetune
     from model.finetune.telling import told_result
     from model.finetune.vocabulary import JsonVocabulary
-    from model.precision import flush_denormals
+    from model.precision import denormals_flushed
     from model.weights import description_digest, load_model
 
-    flush_denormals()
     config = read_task_file(tasks)
-    found = finetune(
-        load_model(model),
-        description_digest(model),
-        config,
-        JsonVocabulary(vocabulary),
-        out,
-        tell=print,
-        beside=lambda folder: _copy(vocabulary, folder / "fast_tokenizer.json"),
-    )
+    with denormals_flushed():
+        found = finetune(
+            load_model(model),
+            description_digest(model),
+            config,
+            JsonVocabulary(vocabulary),
+            out,
+            tell=print,
+            beside=lambda folder: _copy(vocabulary, folder / "fast_tokenizer.json"),
+        )
     print("\n".join(told_result(found)))
 
 

@@ -6,6 +6,7 @@ when its weights are taken over.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from model.architecture import BERTConfig
@@ -108,13 +109,6 @@ BERT_FAMILY = Family(
     body="bert.",
     no_weights=r"\.position_ids$",
 )
-MEGATRON_BERT = Family(
-    "megatron-bert",
-    "MegatronBertForPreTraining",
-    _read_megatron,
-    _write,
-    bert_origins,
-    _copies,
-    body="bert.",
-    no_weights=r"\.position_ids$",
+MEGATRON_BERT = replace(
+    BERT_FAMILY, model_type="megatron-bert", class_name="MegatronBertForPreTraining", read=_read_megatron
 )

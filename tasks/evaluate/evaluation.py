@@ -20,7 +20,7 @@ from tasks.artifact import Artifact, read_table
 from tasks.evaluate.benchmarks import benchmark_scores, declined_scores, items_of, leak_states
 from tasks.evaluate.choices import choices_of
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.gate import gate_scores, gate_told, gated_model
+from tasks.evaluate.gate import gate_facts, gate_scores, gated_model
 from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits
 from tasks.evaluate.ngram_baseline import ngram_scores
 from tasks.evaluate.pairs import pair_scores
@@ -88,7 +88,7 @@ def evaluate_model(
     with _threads(config.threads):
         _score_unit(unit_name(0), workspace, lambda: _heldout(trained, texts, config, batch_tokens, workspace))
         if gated is not None:
-            _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config))
+            _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
         if not isinstance(network, GPT):
             _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, texts, config, batch_tokens))
         _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
@@ -101,7 +101,7 @@ def evaluate_model(
     scores = pa.concat_tables(tables)
     report.facts["headline"] = headline(scores)
     if config.gate is not None:
-        report.facts["gate"] = gate_told(config.gate, scores.to_pylist())
+        report.facts["gate"] = gate_facts(config.gate, scores.to_pylist())
     return report
 
 

@@ -22,9 +22,8 @@ from tasks.evaluate.config import EvaluateConfig, GateConfig
 from tasks.evaluate.measured import ratio
 from tasks.evaluate.score_rows import score_row
 from tasks.seed import seed64
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer import ADDED_PIECES, Tokenizer
 
-ADDED_PIECES = "added_pieces"
 RISE, BASE = "rise_from_base", "base_bits_per_byte"
 """Metrics of SCORES: the share by which bits per byte rose, and those of the base model."""
 
@@ -58,7 +57,9 @@ def gated_model(model: Artifact, vocab: Artifact, network: Any, tokenizer: Token
     return GatedModel(network, tokenizer, base["weights"], {row["id"]: row["base_ids"] or () for row in added})
 
 
-def gate_scores(gated: GatedModel, texts: Mapping[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
+def gate_scores(
+    gated: GatedModel, texts: Mapping[str, list[str]], config: EvaluateConfig, batch_tokens: int
+) -> list[dict[str, Any]]:
     """Rows of SCORES for each source of the gate: the base's bits per byte, and the share by which they rose.
 
     Raises InputError where the folder holds another model than the one that training began with, or a source has no
@@ -79,7 +80,7 @@ def gate_scores(gated: GatedModel, texts: Mapping[str, list[str]], config: Evalu
         ids = [row.tolist() for row in gated.tokenizer.encode_batch(texts[source])]
         sizes = np.array([len(text.encode()) for text in texts[source]], dtype=np.int64)
         now, before = (
-            np.array(text_nats(network, tokens, gated.tokenizer.eos, config.stride, config.batch_tokens)) / math.log(2)
+            np.array(text_nats(network, tokens, gated.tokenizer.eos, config.stride, batch_tokens)) / math.log(2)
             for network, tokens in ((gated.network, ids), (base, [_as_base(row, gated.base_ids) for row in ids]))
         )
         draw = seed64(config.seed, "evaluate", "gate", source)
@@ -94,7 +95,7 @@ def gate_scores(gated: GatedModel, texts: Mapping[str, list[str]], config: Evalu
     return rows
 
 
-def gate_told(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def gate_facts(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`max_rise`, and the rise of each source, for those who decide whether a run goes on."""
     rises = {row["task"].partition("/")[2]: row["value"] for row in scores if row["metric"] == RISE}
     return {"max_rise": gate.max_rise, "rises": {source: rises[source] for source in gate.sources}}

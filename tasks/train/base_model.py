@@ -13,14 +13,12 @@ from model.published.files import SETTINGS, is_published, published_digest, weig
 from model.same_shape import MAY_DIFFER, check_same_shape
 from tasks.artifact import Artifact
 from tasks.digests import InputDigests
-from tasks.tokenizer import BASE, DESCRIPTION_FILE, Tokenizer
+from tasks.tokenizer import ADDED_PIECES, BASE, DESCRIPTION_FILE, Tokenizer
 from tasks.train.config import TrainStageConfig
 from tasks.train.published_base import check_published_base, network_in, published_start
 
 DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 """Files of a trained model, as the trainer writes them."""
-ADDED_PIECES = "added_pieces"
-"""The vocabulary's table of pieces that its base lacks."""
 
 
 def base_model_digest(root: Path, folder: Path | None) -> dict[str, str]:

@@ -7,8 +7,7 @@ from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.config import TrainConfig
-from model.parallel.checks import check_layout
-from model.settings_together import check_lengths, check_read_by_network, check_warmup
+from model.settings_together import check_together
 from tasks.config import RUNTIME, StrictConfig
 
 
@@ -38,15 +37,8 @@ class TrainStageConfig(StrictConfig, TrainConfig):
         return TrainConfig.model_validate({name: getattr(self, name) for name in TrainConfig.model_fields})
 
     @model_validator(mode="after")
-    def _t_fixup_needs_no_warmup(self) -> "TrainStageConfig":
-        check_warmup(self.model, self.schedule)
-        return self
-
-    @model_validator(mode="after")
-    def _the_network_can_be_shared(self) -> "TrainStageConfig":
-        check_layout(self.model, self)
-        check_lengths(self.model, self.length_warmup)
-        check_read_by_network(self.model, self)
+    def _network_and_training_go_together(self) -> "TrainStageConfig":
+        check_together(self.model, self)
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,6 @@ from tasks.vocab.growing import isolated
 from tasks.vocab.merges import pairs_of, reduce_pairs
 from tasks.vocab.word_pieces import base_ids_of
 
-ADDED_PIECES = "added_pieces"
 SCHEMA = pa.schema([("id", pa.int32()), ("base_ids", pa.list_(pa.int32()))])
 
 

@@ -72,7 +72,8 @@ def grow_merges(base: bytes, candidates: Iterable[str], script: Script, limit: i
             continue
         if len(growth.added) + len(missing) > limit:
             continue
-        ranks.update((pair, len(ranks) + number) for number, pair in enumerate(steps))
+        for pair in steps:
+            ranks[pair] = len(ranks)
         for piece in missing:
             vocabulary[piece] = next_id
             next_id += 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from tasks.artifact import Artifact
 from tasks.digests import digest_bytes
 from tasks.report import StageReport
-from tasks.tokenizer import BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer
-from tasks.vocab.added_pieces import ADDED_PIECES, added_pieces
+from tasks.tokenizer import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+from tasks.vocab.added_pieces import added_pieces
 from tasks.vocab.fast import FAST_FILE, fast_tokenizer
 from tasks.workspace import Unit
 

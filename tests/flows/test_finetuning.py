@@ -1,11 +1,10 @@
 """`finetune` and `predict` through the command, on a network that was never trained."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from click.testing import Result
 from typer.testing import CliRunner
 
@@ -19,14 +18,6 @@ from model.weights import save_model
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    """The command lets numbers next to zero be zero in its process, which is that of all tests here."""
-    yield
-    torch.set_flush_denormal(False)
-
 
 METALS = ["tin", "copper", "iron", "steel", "lead", "zinc", "brass", "bronze", "gold", "silver"]
 RECORDS = [

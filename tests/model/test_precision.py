@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config import TrainConfig
 from model.networks import make_network
-from model.precision import computing_in, prepare_products
+from model.precision import computing_in, denormals_flushed, prepare_products
 from model.random_batch import random_batch
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 2, "heads": 2, "width": 32}
@@ -97,14 +97,26 @@ def test_products_of_tf32_are_asked_for_where_there_are_some() -> None:
 
 
 def test_numbers_next_to_zero_are_zero_in_all_threads_of_a_trainer() -> None:
-    """In a process of its own, which is how trainers run: the setting would stay in this one."""
+    """In a process of its own, as trainers are: threads keep what they took over when they started."""
     program = (
-        "import torch; from model.precision import flush_denormals; flush_denormals(); torch.set_num_threads(2);"
-        "print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
+        "import torch; from model.precision import denormals_flushed; torch.set_num_threads(2)\n"
+        "with denormals_flushed(): print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "0"
-    kept = subprocess.run(
-        [sys.executable, "-c", program.replace("flush_denormals();", "")], capture_output=True, text=True, check=True
-    )
+    program = program.replace("with denormals_flushed(): ", "")
+    kept = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert kept.stdout.strip() == str(1 << 20)
+
+
+def test_numbers_next_to_zero_are_what_they_were_behind_the_block() -> None:
+    tiny = sys.float_info.min
+    with denormals_flushed():
+        assert tiny / 2 == 0
+        with denormals_flushed():
+            assert tiny / 2 == 0
+        assert tiny / 2 == 0
+    assert tiny / 2 > 0
+    with pytest.raises(ZeroDivisionError), denormals_flushed():
+        raise ZeroDivisionError
+    assert tiny / 2 > 0

@@ -73,6 +73,14 @@ def test_a_character_of_three_bytes_takes_two_merges_and_its_neighbour_one(base:
     assert stands(base, grown.model)
 
 
+def test_later_words_rank_behind_earlier_ones(base: bytes) -> None:
+    """The first word brings five merges, the second one. Were that one thought to come before the first's last, the
+    third word would be built on a piece that BPE never leaves there."""
+    grown = grow_merges(base, ["中生", "生中", "中生中"], CHINESE, 10)
+    assert json.loads(grown.model)["model"]["merges"][-1] == [piece_text(part.encode()) for part in ("中生", "中")]
+    assert dead_pieces(grown.model) == []
+
+
 def test_bytes_that_other_scripts_begin_with_are_never_joined(base: bytes) -> None:
     """U+FFE5, the full-width yen sign, begins with EF BF as U+FFFD does, which is no Chinese text."""
     grown = grow_merges(base, ["￥", "，"], CHINESE, 10)
