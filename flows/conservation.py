@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from model.kept_rows import kept_steps
 from tasks.artifact import Artifact
 from tasks.report import StageReport
 
@@ -45,7 +46,7 @@ def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]
 
 
 def _positions(artifacts: dict[str, Artifact]) -> dict[str, int]:
-    steps = artifacts["train"].table("steps")
+    steps = kept_steps(artifacts["train"].table("steps"))
     applied = steps.filter(steps.column("applied"))
     given = artifacts["chunk"].rows("order")
     reached = pc.max(steps.column("pos_end")).as_py() or 0

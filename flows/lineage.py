@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from flows.record import list_runs
 from model.errors import InputError
+from model.kept_rows import kept_rows, kept_steps
 from tasks.artifact import Artifact, read_table
 
 EXCERPT_CHARS = 160
@@ -176,7 +177,7 @@ def _tell_training(life: Life, artifacts: dict[str, Artifact], doc_id: bytes) ->
         return
     order = artifacts["chunk"].table("order").column("row").to_numpy()
     positions = np.flatnonzero(np.isin(order, rows))
-    steps = artifacts["train"].table("steps")
+    steps = kept_steps(artifacts["train"].table("steps"))
     applied = steps.filter(steps.column("applied"))
     starts, ends = applied.column("pos_start").to_numpy(), applied.column("pos_end").to_numpy()
     which = np.searchsorted(starts, positions, side="right") - 1
@@ -193,13 +194,13 @@ def _tell_training(life: Life, artifacts: dict[str, Artifact], doc_id: bytes) ->
 def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
     """What one training step read: its loss, and every document segment in its rows with some text."""
     train, chunk = _need(artifacts, "train"), _need(artifacts, "chunk")
-    steps = train.table("steps")
+    steps = kept_steps(train.table("steps"))
     mine = steps.filter(pc.equal(steps.column("step"), step)).to_pylist()
     if not mine:
         last = pc.max(steps.column("step")).as_py()
         first = pc.min(steps.column("step")).as_py()
         raise InputError(f"step {step}: the run trained steps {first} to {last}; they are counted from 0")
-    metrics = train.table("metrics")
+    metrics = kept_rows(train.table("metrics"), steps)
     metric = metrics.filter(pc.equal(metrics.column("step"), step)).to_pylist()
     order = chunk.table("order")
     reads = [

@@ -29,10 +29,12 @@ class Journal:
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {table: [] for table in SCHEMAS}
+        self.attempt = 0
+        """Ways back that the guard has taken so far; stands in every row."""
 
     def add(self, table: str, **row: Any) -> None:
-        """Append one row."""
-        self.rows[table].append(row)
+        """Append one row of the attempt that is under way."""
+        self.rows[table].append({"attempt": self.attempt, **row})
 
     def event(self, step: int, kind: str, error_class: str = "", positions: range | None = None, **detail: Any) -> None:
         """Append to EVENTS; `positions` are those of ORDER that the event concerns."""
@@ -41,7 +43,6 @@ class Journal:
             seq=len(self.rows["events"]),
             time=time.time(),
             step=step,
-            attempt=0,
             kind=kind,
             detail=json.dumps(detail, sort_keys=True),
             positions=list(positions or ()),

@@ -43,12 +43,14 @@ STEPS = pa.schema(
         pa.field("applied", pa.bool_(), nullable=False),
     ]
 )
-"""What training really read: positions of ORDER, half-open; `attempt` counts replays by the guard, `row_pieces` the
-short rows that each row was cut into (1: left whole)."""
+"""What training really read: positions of ORDER, half-open; `attempt` counts the guard's ways back, `row_pieces` the
+short rows that each row was cut into (1: left whole). A step that stands here in several attempts is in the weights by
+the last of them (`model/kept_rows.py`)."""
 
 METRICS = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
         pa.field("tokens", pa.int64(), nullable=False),
         pa.field("loss", pa.float64(), nullable=False),
         pa.field("grad_norm", pa.float64(), nullable=False),
@@ -56,19 +58,22 @@ METRICS = pa.schema(
         pa.field("max_norm", pa.float64(), nullable=False),
         pa.field("scale", pa.float64(), nullable=False),
         pa.field("thermometers", pa.list_(pa.float32()), nullable=False),
+        pa.field("thermometer_lows", pa.list_(pa.float32()), nullable=False),
+        pa.field("thermometer_highs", pa.list_(pa.float32()), nullable=False),
         pa.field("masked_loss", pa.float64()),
         pa.field("masked_accuracy", pa.float64()),
         pa.field("next_loss", pa.float64()),
         pa.field("next_accuracy", pa.float64()),
     ]
 )
-"""One row a step: tokens of text so far, as the budget counts them, mean loss in nats per token, gradient norm before
-clipping and its limit. For masked_lm the loss is that of hidden tokens plus that of sentence pairs; each stands in a
-column of its own, null for others."""
+"""One row a step that was computed: tokens of text so far, as the budget counts them, mean loss in nats per token,
+gradient norm before clipping and its limit. For masked_lm the loss is that of hidden tokens plus that of sentence
+pairs; each stands in a column of its own, null for others."""
 
 PERF = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
         pa.field("wall_s", pa.float64(), nullable=False),
         pa.field("tokens_s", pa.float64(), nullable=False),
         pa.field("mfu", pa.float64()),

@@ -130,7 +130,7 @@ def _loop(
         fresh = objective.text_tokens(data, begin, end)
         tokens += fresh
         read = {"pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
-        journal.add("steps", step=step, attempt=0, **read, applied=done.applied)
+        journal.add("steps", step=step, **read, applied=done.applied)
         journal.add(
             "metrics",
             step=step,
@@ -141,6 +141,8 @@ def _loop(
             max_norm=pace.max_norm,
             scale=used_scale,
             thermometers=done.thermometers,
+            thermometer_lows=done.lows,
+            thermometer_highs=done.highs,
             **_by_term(objective.terms, done),
         )
         if overflow:

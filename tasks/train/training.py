@@ -12,6 +12,7 @@ from model.architecture import NetworkConfig
 from model.config import TrainerRun
 from model.durable import write_atomically
 from model.errors import RecipeError
+from model.kept_rows import kept_rows, kept_steps
 from tasks.artifact import Artifact, read_table
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
@@ -104,7 +105,8 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
 def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
     """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, `base_model`
     tells how new rows began."""
-    steps, metrics, perf = tables["steps"], tables["metrics"], tables["perf"]
+    steps = kept_steps(tables["steps"])
+    metrics, perf = (kept_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
     losses = metrics.column("loss").to_pylist()
     beginnings = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))

@@ -205,16 +205,18 @@ def write_chunk(unit: Unit) -> None:
 def write_train(unit: Unit) -> None:
     """Ten steps of four rows."""
     steps = [
-        {"step": step, "attempt": 0, "pos_start": 4 * step, "pos_end": 4 * step + 4, "applied": True}
+        {"step": step, "attempt": 0, "pos_start": 4 * step, "pos_end": 4 * step + 4, "row_pieces": 1, "applied": True}
         for step in range(10)
     ]
     metrics = [
         {
             "step": step,
+            "attempt": 0,
             "tokens": 64 * (step + 1),
             "loss": 6.0 - 0.3 * step,
             "grad_norm": 1.0 if step != 5 else float("inf"),
             "lr": 1e-3,
+            "max_norm": 1.0,
             "scale": 1.0,
             "thermometers": [],
         }
