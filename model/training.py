@@ -91,7 +91,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     nonfinite = checkpoint.state["nonfinite"] if checkpoint else 0
     _loop(run, data, engine, ranks, journal, link, step, nonfinite, scale, expected)
     _write_result(result, run, data.row_format, engine, ranks, journal)
-    link.tell("done", steps=len(journal.rows["steps"]), folder=str(result))
+    link.tell("done", steps=journal.count("steps"), folder=str(result))
 
 
 def _loop(
@@ -108,7 +108,8 @@ def _loop(
 ) -> None:
     objective = objective_of(run)
     loader = objective.loader(data)
-    tokens = journal.rows["metrics"][-1]["tokens"] if journal.rows["metrics"] else 0
+    newest = journal.last("metrics")
+    tokens = newest["tokens"] if newest else 0
     curriculum = Curriculum(run.train, data.positions, run.model.context)
     steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
     link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)

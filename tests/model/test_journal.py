@@ -1,0 +1,93 @@
+"""The journal: whenever it was written down, the same rows in the same bytes."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.errors import InputError
+from model.journal import Journal, journal_file, serialized
+from model.schema import METRICS
+
+ROWS = st.lists(
+    st.tuples(
+        st.floats(width=32, allow_nan=False),
+        st.lists(st.floats(width=32, allow_nan=False), max_size=3),
+        st.none() | st.floats(allow_nan=False),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+"""Loss, thermometers, a loss that only some objectives have, and whether tables are asked for behind the row."""
+
+
+def metrics_row(step: int, loss: float, heat: list[float], masked: float | None) -> dict[str, object]:
+    numbers = {
+        field.name: 0.5 for field in METRICS if field.name not in ("step", "attempt") and field.type != pa.int64()
+    }
+    lists = {field.name: heat for field in METRICS if pa.types.is_list(field.type)}
+    return {**numbers, **lists, "step": step, "tokens": 7 * step, "loss": loss, "masked_loss": masked}
+
+
+@given(ROWS)
+def test_bytes_do_not_depend_on_when_tables_were_asked_for(rows: list[tuple[float, list[float], float, bool]]) -> None:
+    journal, added = Journal(), []
+    for step, (loss, heat, masked, asked) in enumerate(rows):
+        added.append(metrics_row(step, loss, heat, masked))
+        journal.add("metrics", **added[-1])
+        if asked:
+            journal.tables()
+    at_once = pa.Table.from_pylist([{"attempt": 0, **row} for row in added], schema=METRICS)
+    assert serialized(journal.tables()["metrics"]).equals(serialized(at_once))
+    assert journal.count("metrics") == len(rows)
+    last = journal.last("metrics")
+    assert (last or {}).get("loss") == (rows[-1][0] if rows else None)
+
+
+def test_tables_that_were_handed_out_stay_as_they_were() -> None:
+    journal = Journal()
+    journal.event(0, "start")
+    before = journal.tables()["events"]
+    journal.event(1, "spike")
+    assert before.column("kind").to_pylist() == ["start"]
+    assert journal.tables()["events"].column("kind").to_pylist() == ["start", "spike"]
+
+
+def test_what_is_read_goes_on_where_it_ended(tmp_path: Path) -> None:
+    journal, once = Journal(), Journal()
+    for part in (journal, once):
+        part.add("metrics", **metrics_row(0, 2.5, [1.0], None))
+        part.event(0, "start")
+    journal.write(tmp_path)
+    journal = Journal.read(tmp_path)
+    last = journal.last("metrics")
+    assert last is not None
+    assert (last["loss"], journal.last("steps")) == (2.5, None)
+    for part in (journal, once):
+        part.attempt = 1
+        part.add("metrics", **metrics_row(1, 2.25, [2.0, 3.0], 0.25))
+        part.event(1, "spike")
+    assert [row["seq"] for row in journal.tables()["events"].to_pylist()] == [0, 1]
+    assert serialized(journal.tables()["metrics"]).equals(serialized(once.tables()["metrics"]))
+    assert journal.tables()["events"].column("attempt").to_pylist() == [0, 1]
+
+
+def test_five_thousand_rows_that_came_one_by_one_lie_in_few_batches() -> None:
+    journal = Journal()
+    for step in range(5000):
+        journal.add("perf", step=step, wall_s=0.5, tokens_s=2.0, mfu=None, rss=1)
+        journal.tables()
+    table = journal.tables()["perf"]
+    assert table.column("step").to_pylist() == list(range(5000))
+    # Sizes are different powers of two: as many batches as 5000 has ones in base two.
+    assert table.column("step").num_chunks == (5000).bit_count()
+
+
+def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
+    Journal().write(tmp_path)
+    other = pa.table({"step": pa.array([1])})
+    (tmp_path / journal_file("steps")).write_bytes(serialized(other))
+    with pytest.raises(InputError, match="has the columns step, and this version"):
+        Journal.read(tmp_path)
