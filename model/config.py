@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
+from model.guard.config import GuardConfig
 from model.parallel.checks import check_ranks
+from model.restart_config import RestartsConfig
 from model.settings_together import check_read, check_together
 from model.step_config import (
     BatchWarmupConfig,
@@ -97,8 +99,18 @@ class TrainConfig(Strict):
     """Optimizer steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
+    hang_seconds: float = Field(default=300.0, gt=0)
+    """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
+    checkpoint."""
+    start_seconds: float = Field(default=1800.0, gt=0)
+    """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
+    restarts: RestartsConfig = RestartsConfig()
+    """What follows where ranks fail."""
     max_nonfinite_steps: int = Field(default=3, ge=1)
-    """Steps in a row with a non-finite loss or gradient after which training stops."""
+    """Steps in a row with a non-finite loss or gradient that count as divergence: the guard goes back, or, where there
+    is none, training stops."""
+    guard: GuardConfig = GuardConfig()
+    """What is done against divergence."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the initial weights."""
 
@@ -115,6 +127,16 @@ class TrainConfig(Strict):
     @model_validator(mode="after")
     def _nothing_is_set_in_vain(self) -> "TrainConfig":
         check_read(self)
+        return self
+
+    @model_validator(mode="after")
+    def _fewer_ranks_hold_the_whole_state(self) -> "TrainConfig":
+        if self.restarts.fewer_ranks and (self.engine != "native" or self.data_parallel < self.ranks):
+            raise ValueError(
+                f"restarts.fewer_ranks needs ranks that hold the whole model and its optimizer's state; under engine"
+                f" {self.engine}, tensor_parallel {self.tensor_parallel}, pipeline_parallel {self.pipeline_parallel}"
+                f" what a missing rank held is nowhere else. Leave it out, or set engine = native and both to 1"
+            )
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
+from model.heartbeat import SILENT, Heartbeat
+
 SECONDS_BETWEEN_STEPS_TOLD = 0.5
 REQUESTS_TO_STOP = (signal.SIGTERM, signal.SIGINT)
 
@@ -29,8 +31,9 @@ class Link:
     Without `messages` it only hears.
     """
 
-    def __init__(self, heartbeat: Path, messages: TextIO | None) -> None:
+    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = SILENT) -> None:
         self._heartbeat = heartbeat
+        self._of_rank = of_rank
         self._messages = messages
         self._told_at = 0.0
         self.stop_requested = False
@@ -53,10 +56,15 @@ class Link:
             self._messages.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
             self._messages.flush()
 
-    def beat(self) -> None:
-        """Show that a step was finished."""
+    def beat(self, step: int) -> None:
+        """Show the launcher and the supervisor that so many steps are made."""
+        self._of_rank.step(step)
         if self._messages is not None:
             self._heartbeat.touch()
+
+    def between_steps(self) -> None:
+        """Show that what follows is no step: a start, a checkpoint, the result."""
+        self._of_rank.between_steps()
 
     def step(self, last: bool, **facts: Any) -> None:
         """Tell the step unless another was told less than half a second ago."""

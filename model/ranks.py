@@ -15,6 +15,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from model.heartbeat import SILENT, Heartbeat
+
 PATIENCE = datetime.timedelta(minutes=30)
 """How long a rank waits for the others. A dead one is noticed at once, by its closed connections; this is for a slow
 one, such as the first rank while it writes a large checkpoint."""
@@ -28,6 +30,8 @@ class Ranks:
     size: int = 1
     group: torch.distributed.ProcessGroup | None = None
     """Which of all processes these are; all of them by default."""
+    heartbeat: Heartbeat = SILENT
+    """Where this rank shows that it works, and that it waits."""
 
     @property
     def is_first(self) -> bool:
@@ -36,14 +40,12 @@ class Ranks:
 
     def sum_(self, tensor: Tensor) -> Tensor:
         """Add up a tensor over all ranks, in place."""
-        if self.size > 1:
-            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM, self.group)
+        self._reduce(tensor, torch.distributed.ReduceOp.SUM)
         return tensor
 
     def max_(self, tensor: Tensor) -> Tensor:
         """Largest of each element over all ranks, in place."""
-        if self.size > 1:
-            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.MAX, self.group)
+        self._reduce(tensor, torch.distributed.ReduceOp.MAX)
         return tensor
 
     def any(self, flag: bool) -> bool:
@@ -53,7 +55,13 @@ class Ranks:
     def barrier(self) -> None:
         """Wait until all ranks have come here."""
         if self.size > 1:
-            torch.distributed.barrier(self.group)
+            with self.heartbeat.waiting():
+                torch.distributed.barrier(self.group)
+
+    def _reduce(self, tensor: Tensor, operation: torch.distributed.ReduceOp.RedOpType) -> None:
+        if self.size > 1:
+            with self.heartbeat.waiting():
+                torch.distributed.all_reduce(tensor, operation, self.group)
 
 
 ALONE = Ranks()
@@ -61,7 +69,9 @@ ALONE = Ranks()
 
 
 @contextmanager
-def joined(rank: int, size: int, rendezvous: Path, device: str = "cpu") -> Iterator[Ranks]:
+def joined(
+    rank: int, size: int, rendezvous: Path, device: str = "cpu", heartbeat: Heartbeat = SILENT
+) -> Iterator[Ranks]:
     """Meet the other ranks through the file `rendezvous` and leave them at the end.
 
     One machine, over the loopback interface: nothing outside can connect, and no port has to be chosen. Tensors on CUDA
@@ -73,6 +83,6 @@ def joined(rank: int, size: int, rendezvous: Path, device: str = "cpu") -> Itera
         backend, init_method=f"file://{rendezvous.resolve()}", rank=rank, world_size=size, timeout=PATIENCE
     )
     try:
-        yield Ranks(rank, size)
+        yield Ranks(rank, size, heartbeat=heartbeat)
     finally:
         torch.distributed.destroy_process_group()

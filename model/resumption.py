@@ -9,7 +9,7 @@ from model.config import TrainConfig, TrainerRun
 from model.durable import digest_bytes, digest_file
 from model.machine import deciding_parts, part
 
-RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints"}
+RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints", "hang_seconds", "start_seconds", "restarts"}
 """Settings of TrainConfig that change no bit of the result."""
 
 

@@ -52,12 +52,13 @@ def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None)
     if (result / DESCRIPTION).exists():
         return result
     run.out.mkdir(parents=True, exist_ok=True)
-    with Link(run.out / HEARTBEAT, messages if ranks.is_first else None) as link:
+    with Link(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as link:
         _train(run, ranks, result, link)
     return result
 
 
 def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
+    link.between_steps()
     torch.set_num_threads(run.train.threads)
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
@@ -90,6 +91,7 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
     scale = LossScale(run.train, checkpoint.state["loss_scale"] if checkpoint else None)
     nonfinite = checkpoint.state["nonfinite"] if checkpoint else 0
     _loop(run, data, engine, ranks, journal, link, step, nonfinite, scale, expected)
+    link.between_steps()
     _write_result(result, run, data.row_format, engine, ranks, journal)
     link.tell("done", steps=journal.count("steps"), folder=str(result))
 
@@ -156,7 +158,7 @@ def _loop(
         speed = fresh / wall
         journal.add("perf", step=step, wall_s=wall, tokens_s=speed, mfu=None, rss=resident_bytes())
         step += 1
-        link.beat()
+        link.beat(step)
         if done.applied:
             link.step(
                 step == steps, step=step, steps=steps, loss=done.loss, lr=pace.lr, tokens=tokens, tokens_s=round(speed)
@@ -171,9 +173,11 @@ def _loop(
         stopping = ranks.any(link.stop_requested) and step < steps
         if step % run.train.checkpoint_steps == 0 or stopping:
             checkpoints = run.out / CHECKPOINTS
+            link.between_steps()
             record = {**expected, "nonfinite": nonfinite, "loss_scale": scale.state}
             save_checkpoint(checkpoints, step, engine, ranks, journal, record, run.train.keep_checkpoints)
             link.tell("checkpoint", step=step)
+            link.beat(step)
         if stopping:
             raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.config import TrainConfig
+from model.restart_config import RestartsConfig
 from model.settings_together import check_together
 from tasks.config import RUNTIME, StrictConfig
 
@@ -25,8 +26,13 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result."""
     keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
     """Newest checkpoints that are kept while training."""
-    hang_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
-    """Seconds without a finished step (start-up included) after which the trainer counts as hung and is killed."""
+    hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
+    """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
+    checkpoint."""
+    start_seconds: Annotated[float, RUNTIME] = Field(default=1800.0, gt=0)
+    """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
+    restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
+    """What follows where ranks fail."""
     max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
     """Seconds that training may take before it is stopped with a checkpoint; none by default."""
     stop_seconds: Annotated[float, RUNTIME] = Field(default=120.0, gt=0)
