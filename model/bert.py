@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import BERTConfig
-from model.blocks import Block, Sight, activated, largest_magnitude, make_norm
+from model.blocks import Block, Sight, activated, make_norm
 from model.initialisation import initialise_gaussian
 from model.split_tables import looked_up, make_new_rows, with_new_logits
+from model.thermometers import extremes
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
@@ -50,18 +51,18 @@ class BERT(nn.Module):
     ) -> Tensor:
         """The stream f32[B, T, D] behind the last block; where `is_token_BT` is False nobody looks.
 
-        `heat` collects the largest absolute value after the embedding and after each block.
+        `heat` collects the extremes of the embedding and of the stream behind each block (`thermometers.extremes`).
         """
         length = tokens_BT.shape[1]
         assert length <= self.config.context, f"{length} tokens do not fit into a context of {self.config.context}"
         x_BTD = self.enter(tokens_BT, token_types_BT)
         if heat is not None:
-            heat.append(largest_magnitude(x_BTD))
+            heat.append(extremes(x_BTD))
         sight = Sight(is_token_BT[:, None, None, :])
         for block in self.blocks:
             x_BTD = block(x_BTD, sight)
             if heat is not None:
-                heat.append(largest_magnitude(x_BTD))
+                heat.append(extremes(x_BTD))
         return self.final_norm(x_BTD)
 
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
@@ -88,5 +89,5 @@ class BERT(nn.Module):
 
 
 def thermometer_names(config: BERTConfig) -> list[str]:
-    """What each thermometer measures, in order: largest absolute value of each segment."""
+    """What each thermometer reads, in order."""
     return ["embedding", *(f"block {layer}" for layer in range(config.layers)), "masked logits", "next logits"]

@@ -54,12 +54,6 @@ class Sight:
     """Cosines and sines f32[T, E / 2] that queries and keys are turned by."""
 
 
-def largest_magnitude(x: Tensor) -> Tensor:
-    """Largest absolute value of a tensor, f32[], in one pass and without a copy; NaN where any value is NaN."""
-    low, high = torch.aminmax(x.detach())
-    return torch.maximum(-low, high)
-
-
 def make_norm(shape: BlockShape) -> nn.Module:
     """A norm of the residual stream."""
     if shape.norm == "none":

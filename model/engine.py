@@ -20,10 +20,18 @@ class StepResult:
     """Of each term, share of the predictions that were right; empty where the objective does not look."""
     grad_norm: float
     """Before clipping."""
-    thermometers: list[float]
-    """Largest absolute value of each segment of the network."""
+    lows: list[float]
+    """Smallest value of each segment of the network, as `networks.thermometer_names` has them; infinite where any value
+    is no number or infinite."""
+    highs: list[float]
+    """Largest values; infinite as `lows`."""
     applied: bool
     """False where the loss or the gradient was not finite and the weights stayed as they were."""
+
+    @property
+    def thermometers(self) -> list[float]:
+        """Largest absolute value of each segment; infinite where any value is no number or infinite."""
+        return [max(-low, high) for low, high in zip(self.lows, self.highs, strict=True)]
 
 
 class Engine(Protocol):

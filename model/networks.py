@@ -23,7 +23,7 @@ def make_network(config: NetworkConfig, new_rows: int = 0) -> Network:
 
 
 def thermometer_names(config: NetworkConfig) -> list[str]:
-    """What each value of METRICS.thermometers measures, in order: largest absolute value of each segment."""
+    """What each value of METRICS' columns of thermometers reads, in order."""
     if isinstance(config, GPTConfig):
         return transformer.thermometer_names(config)
     return bert.thermometer_names(config) if isinstance(config, BERTConfig) else t5.thermometer_names(config)

@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import T5Config
-from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
+from model.blocks import Block, KeyValueCache, Sight, make_norm
 from model.initialisation import initialise_t5
 from model.positions import DISTANCE_BUCKETS, distance_bias
 from model.split_tables import looked_up, make_new_rows, with_new_logits
+from model.thermometers import extremes
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
@@ -47,16 +48,16 @@ class T5(nn.Module):
     def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None) -> Tensor:
         """What the encoder makes of its inputs, f32[B, T, D]; where `is_token_BT` is False nobody looks.
 
-        `heat` collects the largest absolute value after the embedding and after each block.
+        `heat` collects the extremes of the embedding and of the stream behind each block (`thermometers.extremes`).
         """
         sight = self.encoder_sight(is_token_BT)
         x_BTD = self.enter(inputs_BT)
         if heat is not None:
-            heat.append(largest_magnitude(x_BTD))
+            heat.append(extremes(x_BTD))
         for block in self.encoder_blocks:
             x_BTD = block(x_BTD, sight)
             if heat is not None:
-                heat.append(largest_magnitude(x_BTD))
+                heat.append(extremes(x_BTD))
         return self.leave_encoder(x_BTD)
 
     def decode(
@@ -76,11 +77,11 @@ class T5(nn.Module):
         sight = self.decoder_sight(begin, end, inputs_BU.device)
         x_BUD = self.enter(inputs_BU)
         if heat is not None:
-            heat.append(largest_magnitude(x_BUD))
+            heat.append(extremes(x_BUD))
         for block in self.decoder_blocks:
             x_BUD = block(x_BUD, sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
             if heat is not None:
-                heat.append(largest_magnitude(x_BUD))
+                heat.append(extremes(x_BUD))
         return self.leave_decoder(x_BUD)
 
     def encoder_sight(self, is_token_BT: Tensor) -> Sight:
@@ -125,7 +126,7 @@ class T5(nn.Module):
 
 
 def thermometer_names(config: T5Config) -> list[str]:
-    """What each thermometer measures, in order: largest absolute value of each segment."""
+    """What each thermometer reads, in order."""
     stacks = ("encoder", "decoder")
     of_stacks = [(f"{stack} embedding", *(f"{stack} block {n}" for n in range(config.layers))) for stack in stacks]
     return [name for names in of_stacks for name in names] + ["logits"]

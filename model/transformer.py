@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import GPTConfig
-from model.blocks import Block, KeyValueCache, Sight, largest_magnitude, make_norm
+from model.blocks import Block, KeyValueCache, Sight, make_norm
 from model.initialisation import initialise_gaussian, initialise_t_fixup
 from model.positions import DISTANCE_BUCKETS, distance_bias, rotary_table
 from model.split_tables import looked_up, make_new_rows, with_new_logits
+from model.thermometers import extremes
 from model.vocabulary import WHOLE_VOCABULARY, Vocabulary
 
 
@@ -109,7 +110,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Normalised residual stream f32[B, T, D] after the last block; with a narrow embedding brought to its width.
 
-        `heat` collects the largest absolute value after the embedding and after each block, without leaving the device.
+        `heat` collects the extremes of the embedding and of the stream behind each block (`thermometers.extremes`).
         `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
         `documents.visible_with_prefix`), all before it by default; with a cache, where tokens follow others, it has no
         meaning. The first tokens of a cache are a prompt, all of which a prefix language model sees.
@@ -121,11 +122,11 @@ class GPT(nn.Module):
         sight = self.sight(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
         x_BTD = self.enter(tokens_BT, begin)
         if heat is not None:
-            heat.append(largest_magnitude(x_BTD))
+            heat.append(extremes(x_BTD))
         for block in self.blocks:
             x_BTD = block(x_BTD, sight, cache)
             if heat is not None:
-                heat.append(largest_magnitude(x_BTD))
+                heat.append(extremes(x_BTD))
         return self.leave(x_BTD)
 
     def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
@@ -170,5 +171,5 @@ class GPT(nn.Module):
 
 
 def thermometer_names(config: GPTConfig) -> list[str]:
-    """What each value of METRICS.thermometers measures, in order: largest absolute value of each segment."""
+    """What each thermometer reads, in order."""
     return ["embedding", *(f"block {layer}" for layer in range(config.layers)), "logits"]

@@ -117,13 +117,14 @@ class DeepSpeedEngine:
             if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
                 minimised = minimised + penalty(self._matrices, self._config.optimizer)
             self._engine.backward(minimised, scale_wrt_gas=False)
-        losses, accuracies, heat = totals.over_all_ranks(self._ranks, share.counted)
+        losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
         for group in self._zero.param_groups:
             group["lr"] = pace.lr
         self._engine.step()
         grad_norm = self._engine.get_global_grad_norm()
         assert grad_norm is not None, "ZeRO 1 to 3 compute the norm unless told otherwise"
-        return StepResult(sum(losses), losses, accuracies, float(grad_norm), heat, self._engine.was_step_applied())
+        applied = self._engine.was_step_applied()
+        return StepResult(sum(losses), losses, accuracies, float(grad_norm), lows, highs, applied)
 
     def weights(self) -> dict[str, Tensor]:
         """Fetched from all ranks under ZeRO-3, one parameter at a time, and complete on the first rank only."""

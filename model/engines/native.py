@@ -45,7 +45,8 @@ class NativeEngine:
     def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
         share = share_of(self._readers, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
-        losses, accuracies, heat = self._pass_through(share, loss_scale).over_all_ranks(self._ranks, share.counted)
+        totals = self._pass_through(share, loss_scale)
+        losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()
         if loss_scale != 1.0:
@@ -63,7 +64,7 @@ class NativeEngine:
                 group["lr"] = pace.lr
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss, losses, accuracies, grad_norm, heat, applied)
+        return StepResult(loss, losses, accuracies, grad_norm, lows, highs, applied)
 
     def _pass_through(self, share: RankBatch, loss_scale: float) -> Totals:
         """Forward and backward passes of all micro-batches; their gradients add up."""

@@ -5,10 +5,11 @@ from torch import Tensor
 
 from model.objectives.interface import Sums
 from model.ranks import Ranks
+from model.thermometers import lows_and_highs, without_nan
 
 
 class Totals:
-    """Nats and right answers by term, and the highest thermometers, so far."""
+    """Nats and right answers by term, and the extremes of thermometers, so far."""
 
     def __init__(self) -> None:
         self._nats: list[float] = []
@@ -26,14 +27,17 @@ class Totals:
         self._heat = heat if self._heat is None else torch.maximum(self._heat, heat)
         return nats
 
-    def over_all_ranks(self, ranks: Ranks, counted: tuple[int, ...]) -> tuple[list[float], list[float], list[float]]:
-        """Mean nats and share of right answers by term, and thermometers, the same on every rank."""
+    def over_all_ranks(
+        self, ranks: Ranks, counted: tuple[int, ...]
+    ) -> tuple[list[float], list[float], list[float], list[float]]:
+        """Mean nats and share of right answers by term, and what thermometers read at least and at most, the same on
+        every rank."""
         assert self._heat is not None, "a step needs rows"
         summed = ranks.sum_(torch.tensor([*self._nats, *self._right], dtype=torch.float64)).tolist()
         terms = len(counted)
         losses = [total / count for total, count in zip(summed[:terms], counted, strict=True)]
         accuracies = [total / count for total, count in zip(summed[terms:], counted, strict=False)]
-        return losses, accuracies, ranks.max_(self._heat.cpu()).tolist()
+        return losses, accuracies, *lows_and_highs(ranks.max_(without_nan(self._heat).cpu()))
 
 
 def minimised(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:

@@ -84,7 +84,7 @@ def next_token_nats(
     A z-loss is in the gradient of that sum and not in its value, so that losses of runs with and without compare.
     `eos` closes documents; it decides only where the network attends within them. `prefix_B` is how many tokens of each
     row a prefix language model sees from everywhere. The thermometers are `transformer.thermometer_names` in order,
-    f32[layers + 2].
+    f32[P, 2].
     """
     heat: list[Tensor] = []
     hidden_BTD = network.hidden(inputs_BT, heat=heat, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))

@@ -20,7 +20,7 @@ class Sums:
     right: tuple[Tensor, ...]
     """i64[] of each term: how often the network thinks likeliest what is true. Empty where that is not looked at."""
     thermometers: Tensor
-    """f32[P]: `networks.thermometer_names` in order."""
+    """f32[P, 2]: `thermometers.extremes` of what `networks.thermometer_names` name, in order."""
 
 
 class Loader(Protocol):

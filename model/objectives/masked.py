@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from model.bert import BERT
-from model.blocks import largest_magnitude
 from model.data import SequenceReader
 from model.loader import MaskedBatch, MaskedLoader
 from model.objectives.interface import Sums
 from model.objectives.pieces import LOGIT_ROWS
 from model.padding import pad_of, text_lengths
 from model.targets import NO_LOSS
+from model.thermometers import extremes, nothing_read
 
 
 class MaskedObjective:
@@ -88,16 +88,17 @@ def _inputs(batch: MaskedBatch) -> dict[str, Any]:
 
 
 def _sums_behind(network: BERT, hidden_BTD: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
-    nats, right, masked_heat = (hidden_BTD.new_zeros(()) for _ in range(3))
+    nats, right = (hidden_BTD.new_zeros(()) for _ in range(2))
+    masked_heat = nothing_read(hidden_BTD)
     rows = max(1, LOGIT_ROWS // batch.positions_BM.shape[1])
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)
-        masked_heat = torch.maximum(masked_heat, largest_magnitude(logits))
+        masked_heat = torch.maximum(masked_heat, extremes(logits))
         nats = nats + network.vocabulary.nats(logits, targets.flatten())
         right = right + (network.vocabulary.likeliest(logits) == targets.flatten()).sum()
     answers = network.next_logits(hidden_BTD)
     next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
     next_right = (answers.argmax(-1) == batch.is_next_B).sum()
-    thermometers = torch.stack([*heat, masked_heat, largest_magnitude(answers)])
+    thermometers = torch.stack([*heat, masked_heat, extremes(answers)])
     return Sums((nats, next_nats), (right.long(), next_right), thermometers)

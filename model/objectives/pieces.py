@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.blocks import largest_magnitude
 from model.t5 import T5
 from model.targets import NO_LOSS
+from model.thermometers import extremes, nothing_read
 from model.transformer import GPT
 
 LOGIT_ROWS = 512
@@ -25,7 +25,7 @@ tenth of the step faster than all logits at once."""
 
 
 def nats_in_pieces(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of -ln p over the targets that count, f32[], and the largest absolute logit, f32[].
+    """Sum of -ln p over the targets that count, f32[], and the extremes of all logits, f32[2].
 
     A z-loss is in the gradient alone.
     """
@@ -35,7 +35,7 @@ def nats_in_pieces(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> t
         return _NatsInPieces.apply(network, targets_N, hidden_ND, *weights)
     nats = hidden_ND.new_zeros(())
     drift = hidden_ND.new_zeros(())
-    heat = hidden_ND.new_zeros(())
+    heat = nothing_read(hidden_ND)
     for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_N.split(LOGIT_ROWS), strict=True):
         found = _of_piece(network, hidden, targets)
         nats, drift, heat = nats + found[0], drift + found[1], torch.maximum(heat, found[2])
@@ -45,9 +45,9 @@ def nats_in_pieces(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> t
 
 
 def _of_piece(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Nats, squared logarithms of the denominators where they count, and the largest magnitude, each f32[]."""
+    """Nats, squared logarithms of the denominators where they count, each f32[], and extremes."""
     logits = network.logits(hidden)
-    heat = largest_magnitude(logits)
+    heat = extremes(logits)
     nats = network.vocabulary.nats(logits, targets)
     if not network.config.z_loss:
         return nats, nats.new_zeros(()), heat
@@ -60,7 +60,7 @@ class _NatsInPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, network: GPT | T5, targets_N: Tensor, hidden_ND: Tensor, *weights: Tensor) -> Any:
         nats = hidden_ND.new_zeros((), dtype=torch.float32)
-        heat = torch.zeros_like(nats)
+        heat = nothing_read(nats)
         of_hidden = torch.empty_like(hidden_ND)
         learnt = [weight for weight in weights if weight.requires_grad]
         of_learnt: Sequence[Tensor] = []

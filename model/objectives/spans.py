@@ -67,7 +67,7 @@ class SpanObjective:
 def span_nats(network: T5, batch: SpanBatch) -> tuple[Tensor, Tensor]:
     """Sum of -ln p over the decoder's targets (f32[], differentiable), and the thermometers.
 
-    These are `t5.thermometer_names` in order. A z-loss is in the gradient of the sum and not in its value.
+    These are `t5.thermometer_names` in order, f32[P, 2]. A z-loss is in the gradient of the sum and not in its value.
     """
     heat: list[Tensor] = []
     encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT, heat)

@@ -9,14 +9,14 @@ Shapes: B rows, T tokens, D width; a T5's encoder reads T tokens and its decoder
 
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from model.architecture import NetworkConfig
 from model.bert import BERT
-from model.blocks import Block, Sight, largest_magnitude
+from model.blocks import Block, Sight
 from model.networks import Network
 from model.t5 import T5
+from model.thermometers import extremes, nothing_read
 from model.transformer import GPT
 
 
@@ -96,7 +96,7 @@ def _through(blocks: nn.ModuleList, own: range, x: Tensor, heat: dict[int, Tenso
         block = blocks[number]
         assert isinstance(block, Block), "stacks are made of blocks"
         x = block(x, *seen)
-        heat[first + number] = largest_magnitude(x)
+        heat[first + number] = extremes(x)
     return x
 
 
@@ -113,7 +113,7 @@ class _GPTStage:
         network, tokens_BT = self._network, inputs["tokens_BT"]
         x_BTD = received[0] if received else network.enter(tokens_BT)
         if not received:
-            heat[0] = largest_magnitude(x_BTD)
+            heat[0] = extremes(x_BTD)
         sight = network.sight(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
         x_BTD = _through(network.blocks, self._own, x_BTD, heat, 1, sight)
         return [network.leave(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
@@ -132,7 +132,7 @@ class _BERTStage:
         network = self._network
         x_BTD = received[0] if received else network.enter(inputs["tokens_BT"], inputs["token_types_BT"])
         if not received:
-            heat[0] = largest_magnitude(x_BTD)
+            heat[0] = extremes(x_BTD)
         sight = Sight(inputs["is_token_BT"][:, None, None, :])
         x_BTD = _through(network.blocks, self._own, x_BTD, heat, 1, sight)
         return [network.final_norm(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
@@ -161,7 +161,7 @@ class _T5Stage:
         network, layers = self._network, self._network.config.layers
         encoded = received[-1] if received else network.enter(inputs["inputs_BT"])
         if not received:
-            heat[0] = largest_magnitude(encoded)
+            heat[0] = extremes(encoded)
         if self._encoder:
             sight = network.encoder_sight(inputs["is_token_BT"])
             encoded = _through(network.encoder_blocks, self._encoder, encoded, heat, 1, sight)
@@ -179,7 +179,7 @@ class _T5Stage:
             x_BUD = received[0]
         else:
             x_BUD = network.enter(tokens_BU)
-            heat[layers + 1] = largest_magnitude(x_BUD)
+            heat[layers + 1] = extremes(x_BUD)
         sight = network.decoder_sight(0, tokens_BU.shape[1], tokens_BU.device)
         seen = (sight, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
         x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, heat, layers + 2, *seen)
@@ -189,6 +189,6 @@ class _T5Stage:
 
 
 def filled(heat: dict[int, Tensor], count: int) -> list[Tensor]:
-    """The first `count` thermometers, those of other stages as 0, which no magnitude is below."""
+    """The first `count` thermometers; those of other stages have read nothing."""
     some = next(iter(heat.values()))
-    return [heat.get(number, torch.zeros_like(some)) for number in range(count)]
+    return [heat.get(number, nothing_read(some)) for number in range(count)]

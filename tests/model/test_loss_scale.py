@@ -15,7 +15,7 @@ CONFIG = TrainConfig(dtype="float16", loss_scale=LossScaleConfig(start=8.0, grow
 
 
 def step(applied: bool = True, loss: float = 1.0) -> StepResult:
-    return StepResult(loss, [loss], [], 1.0 if applied else math.inf, [], applied)
+    return StepResult(loss, [loss], [], 1.0 if applied else math.inf, [], [], applied)
 
 
 def test_overflows_halve_it_down_to_the_floor_where_they_no_longer_count_as_such() -> None:
