@@ -1,28 +1,31 @@
-"""Checkpoints that are all there or not there: digests, fsync, rename, and a COMPLETE marker written last.
+"""Checkpoints that are all there or not there, read: digests, and a COMPLETE marker that was written last.
 
 A checkpoint folder holds the weights, the optimizer's state (safetensors; a file for each rank that has a part of its
-own), the journal so far, `state.json` with everything else, and `COMPLETE`: the BLAKE3-128 of every file. Loading
-believes only digests that agree. All ranks have written before COMPLETE is.
+own), the journal so far, `state.json` with everything else, and `COMPLETE`: the BLAKE3-128 of every file, and of
+itself. Loading believes only digests that agree. `model/checkpoint_writer.py` writes them.
 """
 
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from model.durable import digest_file, sync_directory, sync_file, write_atomically
-from model.engine import Engine
-from model.errors import InputError
+from model.durable import digest_bytes, digest_file
+from model.errors import InputError, IntegrityError
 from model.journal import Journal
-from model.ranks import Ranks
 
+CHECKPOINTS = "checkpoints"
+"""Folder of a run's."""
 COMPLETE = "COMPLETE"
 WEIGHTS = "weights.safetensors"
+STATE = "state.json"
+_PREFIX = "step-"
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,17 @@ class Damage:
 
 def checkpoint_folder(folder: Path, step: int) -> Path:
     """The folder of the checkpoint after `step` steps; names sort by step."""
-    return folder / f"step-{step:09d}"
+    return folder / f"{_PREFIX}{step:09d}"
+
+
+def optimizer_file(rank: int, shards: int) -> str:
+    """Name of the file with what a rank holds of the optimizer's state."""
+    return "optimizer.safetensors" if shards == 1 else f"optimizer-{rank:05d}-of-{shards:05d}.safetensors"
+
+
+def standing_steps(folder: Path) -> list[int]:
+    """Steps after which checkpoints stand, ascending; whether their bytes are whole was not looked at."""
+    return sorted(int(path.name.removeprefix(_PREFIX)) for path in folder.glob(f"{_PREFIX}[0-9]*"))
 
 
 @dataclass(frozen=True)
@@ -51,70 +64,57 @@ class Checkpoint:
 
     def optimizer_state(self, rank: int, shards: int) -> dict[str, Tensor]:
         """What `rank` saved of the optimizer; where there is one shard, all ranks read it."""
-        return load_file(self.path / _optimizer_file(rank if shards > 1 else 0, shards))
+        return load_file(self.path / optimizer_file(rank if shards > 1 else 0, shards))
 
     def journal(self) -> Journal:
         """The journal up to this checkpoint."""
         return Journal.read(self.path)
 
 
-def save_checkpoint(
-    folder: Path, step: int, engine: Engine, ranks: Ranks, journal: Journal, state: dict[str, Any], keep: int
-) -> Path:
-    """Write the checkpoint after `step` steps and remove all but the newest `keep`, and the damaged ones.
+def checkpoints(folder: Path) -> list[int]:
+    """Steps of the checkpoints that stand whole, ascending. Reads every byte of them."""
+    return [step for step in standing_steps(folder) if _damage(checkpoint_folder(folder, step)) is None]
 
-    Called by all ranks together. The journal that is saved here names the damaged ones, so they are not forgotten.
+
+def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Checkpoint:
+    """The checkpoint after `step` steps, every byte of which was read.
+
+    Raises IntegrityError where it is missing or damaged, and names the file; InputError where its state contradicts
+    `expected`.
     """
-    temporary = folder / f"tmp-{step:09d}"
-    target = checkpoint_folder(folder, step)
-    if ranks.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob("tmp-*"):
-            shutil.rmtree(left_over)
-        temporary.mkdir()
-    ranks.barrier()
-    if ranks.rank < engine.optimizer_shards:
-        save_file(engine.optimizer_state(), temporary / _optimizer_file(ranks.rank, engine.optimizer_shards))
-    weights = engine.weights()
-    ranks.barrier()
-    if ranks.is_first:
-        save_file(weights, temporary / WEIGHTS)
-        (temporary / "state.json").write_text(json.dumps({**state, "step": step}, sort_keys=True))
-        journal.write(temporary)
-        _complete(temporary, target)
-        for old in [*sorted(folder.glob("step-*"))[:-keep], *folder.glob("damaged-*")]:
-            _remove(old)
-    # Nobody leaves before it stands: a rank that ends has the others ended soon after.
-    ranks.barrier()
-    return target
+    path = checkpoint_folder(folder, step)
+    reason = _damage(path) if path.is_dir() else "it is not there"
+    if reason is not None:
+        raise IntegrityError(
+            f"the checkpoint after step {step}, {path}, is not to be believed: {reason}. Nothing was loaded from it;"
+            f" whole ones are those after steps {checkpoints(folder) or 'none'}."
+        )
+    return _agreeing(path, expected)
 
 
-def _optimizer_file(rank: int, shards: int) -> str:
-    return "optimizer.safetensors" if shards == 1 else f"optimizer-{rank:05d}-of-{shards:05d}.safetensors"
+def newest_checkpoint(folder: Path, expected: Mapping[str, Any]) -> Checkpoint | None:
+    """The newest checkpoint, after `set_damaged_aside`; None when there is none.
+
+    `expected` are entries of the state that must agree; the first contradiction is an InputError, never a silent win.
+    """
+    steps = standing_steps(folder)
+    return _agreeing(checkpoint_folder(folder, steps[-1]), expected) if steps else None
 
 
-def _complete(temporary: Path, target: Path) -> None:
-    digests = {}
-    for path in sorted(temporary.iterdir()):
-        sync_file(path)
-        digests[path.name] = digest_file(path)
-    write_atomically(temporary / COMPLETE, json.dumps(digests, sort_keys=True).encode())
-    if target.exists():
-        _remove(target)
-    os.rename(temporary, target)
-    sync_directory(target.parent)
-
-
-def _remove(path: Path) -> None:
-    """Delete a checkpoint, under another name first: one that a kill left half deleted is not a damaged one."""
-    doomed = path.with_name(f"tmp-{path.name}")
-    os.rename(path, doomed)
-    shutil.rmtree(doomed)
+def _agreeing(path: Path, expected: Mapping[str, Any]) -> Checkpoint:
+    state = json.loads((path / STATE).read_text())
+    for key, value in expected.items():
+        if state.get(key) != value:
+            raise InputError(
+                f"checkpoint {path}: its `{key}` is {state.get(key)}, but this run asks for {value}. A checkpoint goes"
+                f" on only under the configuration that made it; remove {path.parent} to start anew."
+            )
+    return Checkpoint(path, state)
 
 
 def set_damaged_aside(folder: Path) -> list[Damage]:
     """Rename checkpoints that cannot be believed, lest they count among the newest; returns these and earlier ones."""
-    for path in sorted(folder.glob("step-*"), reverse=True):
+    for path in sorted(folder.glob(f"{_PREFIX}*"), reverse=True):
         if _damage(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
@@ -125,39 +125,52 @@ def set_damaged_aside(folder: Path) -> list[Damage]:
     ]
 
 
-def newest_checkpoint(folder: Path, expected: dict[str, Any]) -> Checkpoint | None:
-    """The newest checkpoint, after `set_damaged_aside`; None when there is none.
+def marker(digests: Mapping[str, str]) -> bytes:
+    """The contents of COMPLETE: a line of digests by file, and the digest of that line.
 
-    `expected` are entries of the state that must agree; the first contradiction is an InputError, never a silent win.
+    Without the latter a flipped bit in COMPLETE would blame the file whose digest it hits.
     """
-    newest = max(folder.glob("step-*"), default=None)
-    if newest is None:
-        return None
-    state = json.loads((newest / "state.json").read_text())
-    for key, value in expected.items():
-        if state.get(key) != value:
-            raise InputError(
-                f"checkpoint {newest}: its `{key}` is {state.get(key)}, but this run asks for {value}."
-                f" A checkpoint goes on only under the configuration that made it; remove {folder} to start anew."
-            )
-    return Checkpoint(newest, state)
+    line = json.dumps(digests, sort_keys=True).encode() + b"\n"
+    return line + digest_bytes(line).encode() + b"\n"
 
 
 def _damage(path: Path) -> str | None:
     """Why a checkpoint cannot be believed; None when every byte agrees with its digest."""
-    marker = path / COMPLETE
-    if not marker.is_file():
+    complete = path / COMPLETE
+    if not complete.is_file():
         return f"{COMPLETE} is missing"
+    written = complete.read_bytes()
+    line = written.partition(b"\n")[0]
     try:
-        digests = json.loads(marker.read_text())
-    except (json.JSONDecodeError, UnicodeDecodeError):
+        digests = json.loads(line)
+    except ValueError:
         return f"{COMPLETE} is unreadable"
-    if not isinstance(digests, dict) or set(digests) != {file.name for file in path.iterdir()} - {COMPLETE}:
-        return f"{COMPLETE} does not name the files that are there"
-    for name, digest in digests.items():
+    if not isinstance(digests, dict) or marker(digests) != written:
+        return f"{COMPLETE} does not agree with its digest"
+    there = {file.name for file in path.iterdir()} - {COMPLETE}
+    for name in sorted(digests.keys() | there):
         file = path / name
-        if not file.is_file():
+        if name not in there:
             return f"{name} is missing"
-        if digest_file(file) != digest:
+        if name not in digests:
+            return f"{name} is not one of its files"
+        if not file.is_file() or digest_file(file) != digests[name]:
             return f"{name} does not agree with its digest"
     return None
+
+
+def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:
+    """What the checkpoint after `step` steps says of the run; its bytes are believed."""
+    return json.loads((checkpoint_folder(folder, step) / STATE).read_text())
+
+
+def remove_checkpoint(folder: Path, step: int) -> None:
+    """Delete the checkpoint after `step` steps."""
+    discard(checkpoint_folder(folder, step))
+
+
+def discard(path: Path) -> None:
+    """Delete a folder, under another name first: a checkpoint that a kill left half deleted is not a damaged one."""
+    doomed = path.with_name(f"tmp-{path.name}")
+    os.rename(path, doomed)
+    shutil.rmtree(doomed)

@@ -28,8 +28,8 @@ def journal_file(table: str) -> str:
 class Journal:
     """Rows of the four tables, in memory until a checkpoint or the end writes them.
 
-    New rows are Python's; whenever tables are asked for, they become Arrow's for good. As dictionaries, 50,000 steps
-    took a second and a half to convert at each checkpoint.
+    New rows are Python's; whenever tables are asked for, they become Arrow's for good: 0.4 ms for 50 steps. To convert
+    all rows at each checkpoint took 0.2 s after 50,000 steps.
     """
 
     def __init__(self) -> None:

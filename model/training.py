@@ -14,7 +14,8 @@ from typing import Any, TextIO
 import torch
 
 from model.agreement import check_rows
-from model.checkpoint import newest_checkpoint, save_checkpoint, set_damaged_aside
+from model.checkpoint import newest_checkpoint, set_damaged_aside
+from model.checkpoint_writer import CheckpointWriter
 from model.config import TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
@@ -90,7 +91,8 @@ def _train(run: TrainerRun, ranks: Ranks, result: Path, link: Link) -> None:
         link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
     scale = LossScale(run.train, checkpoint.state["loss_scale"] if checkpoint else None)
     nonfinite = checkpoint.state["nonfinite"] if checkpoint else 0
-    _loop(run, data, engine, ranks, journal, link, step, nonfinite, scale, expected)
+    with CheckpointWriter(run.out / CHECKPOINTS, ranks, lambda step: link.tell("checkpoint", step=step)) as checkpoints:
+        _loop(run, data, engine, ranks, journal, link, checkpoints, step, nonfinite, scale, expected)
     link.between_steps()
     _write_result(result, run, data.row_format, engine, ranks, journal)
     link.tell("done", steps=journal.count("steps"), folder=str(result))
@@ -103,6 +105,7 @@ def _loop(
     ranks: Ranks,
     journal: Journal,
     link: Link,
+    checkpoints: CheckpointWriter,
     step: int,
     nonfinite: int,
     scale: LossScale,
@@ -163,7 +166,9 @@ def _loop(
             link.step(
                 step == steps, step=step, steps=steps, loss=done.loss, lr=pace.lr, tokens=tokens, tokens_s=round(speed)
             )
+        checkpoints.advance()
         if nonfinite >= run.train.max_nonfinite_steps:
+            checkpoints.finish()
             raise Numerics(
                 f"training gave a non-finite loss or gradient in {nonfinite} steps in a row, the last at step"
                 f" {step - 1} (positions {begin} to {end} of ORDER). Lower train.schedule.peak_lr, or look at these"
@@ -172,13 +177,12 @@ def _loop(
         # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
         stopping = ranks.any(link.stop_requested) and step < steps
         if step % run.train.checkpoint_steps == 0 or stopping:
-            checkpoints = run.out / CHECKPOINTS
             link.between_steps()
             record = {**expected, "nonfinite": nonfinite, "loss_scale": scale.state}
-            save_checkpoint(checkpoints, step, engine, ranks, journal, record, run.train.keep_checkpoints)
-            link.tell("checkpoint", step=step)
+            checkpoints.save(step, engine, journal, record, run.train.keep_checkpoints)
             link.beat(step)
         if stopping:
+            checkpoints.finish()
             raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
 
 
