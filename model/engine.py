@@ -1,5 +1,7 @@
 """What the training loop asks of an engine. `model/engines/` holds those that exist."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,12 +28,27 @@ class StepResult:
     highs: list[float]
     """Largest values; infinite as `lows`."""
     applied: bool
-    """False where the loss or the gradient was not finite and the weights stayed as they were."""
+    """False where the loss or the gradient was not finite, or was not admitted, and the weights stayed as they were."""
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient were numbers."""
+        return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
     @property
     def thermometers(self) -> list[float]:
         """Largest absolute value of each segment; infinite where any value is no number or infinite."""
         return [max(-low, high) for low, high in zip(self.lows, self.highs, strict=True)]
+
+
+Admits = Callable[[float, float], bool]
+"""Whether the weights may move by a step with this loss and gradient norm."""
+
+
+def all_admitted(loss: float, grad_norm: float) -> bool:
+    """Every step whose numbers are finite."""
+    del loss, grad_norm
+    return True
 
 
 class Engine(Protocol):
@@ -40,10 +57,11 @@ class Engine(Protocol):
     optimizer_shards: int
     """Ranks that hold a part of the optimizer's state of their own: 1 where all hold the same, else all of them."""
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
         """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share.
 
-        `loss_scale` is what the loss is multiplied by in the backward pass, and gradients divided by after it.
+        `loss_scale` is what the loss is multiplied by in the backward pass, and gradients divided by after it. `admits`
+        is asked on every rank, with the same finite numbers, before the weights move.
         """
         ...
 

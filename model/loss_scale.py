@@ -33,6 +33,9 @@ class LossScale:
         """
         if self._config is None:
             return False
+        if done.finite and not done.applied:
+            # Left out for its numbers, which were some: the scale has no part in it.
+            return False
         if done.applied:
             self._clean_steps += 1
             if self._clean_steps == self._config.growth_steps:

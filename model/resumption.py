@@ -27,6 +27,17 @@ def must_agree(run: TrainerRun) -> dict[str, Any]:
     }
 
 
+def optimizer_layout(run: TrainerRun) -> dict[str, Any]:
+    """What the optimizer's state in a checkpoint must agree with to be taken back; else it starts anew."""
+    kind = run.train.optimizer.kind
+    layout = {"kind": kind, "engine": _engine_in_words(run.train)}
+    return (
+        layout
+        if run.train.engine == "native" and run.train.data_parallel == run.train.ranks
+        else {**layout, "ranks": run.train.ranks}
+    )
+
+
 def _engine_in_words(train: TrainConfig) -> str:
     shared = [f", ZeRO stage {train.zero_stage}"] if train.engine == "deepspeed" else []
     layout = {"tensor_parallel": train.tensor_parallel, "pipeline_parallel": train.pipeline_parallel}

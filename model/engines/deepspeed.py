@@ -21,8 +21,9 @@ from model.batch import share_of
 from model.block_shape import is_gated
 from model.config import Dtype, TrainerRun
 from model.devices import moved
-from model.engine import StepResult
+from model.engine import Admits, StepResult, all_admitted
 from model.engines.totals import Totals
+from model.engines.zero_gate import ZeroGate
 from model.networks import Network
 from model.objectives import Objective, Sums, objective_of
 from model.optimizers import make_optimizer, remembered
@@ -89,12 +90,13 @@ class DeepSpeedEngine:
             config=_configuration(run, ranks),
             dist_init_required=False,
         )
+        self._gate = ZeroGate(self._zero)
         if self._partitioned:
             # The head is the embedding, so its weights are needed outside the module that owns them.
             for parameter in _outside_of_modules(network):
                 deepspeed.zero.register_external_parameter(objective, parameter)
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
         """As the native engine's, with ZeRO's exchanges."""
         self._zero.clip_grad = pace.max_norm
         if loss_scale != self._zero.loss_scale:
@@ -120,11 +122,11 @@ class DeepSpeedEngine:
         losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
         for group in self._zero.param_groups:
             group["lr"] = pace.lr
+        loss = sum(losses)
+        self._gate.admits = lambda grad_norm: admits(loss, grad_norm)
         self._engine.step()
-        grad_norm = self._engine.get_global_grad_norm()
-        assert grad_norm is not None, "ZeRO 1 to 3 compute the norm unless told otherwise"
         applied = self._engine.was_step_applied()
-        return StepResult(sum(losses), losses, accuracies, float(grad_norm), lows, highs, applied)
+        return StepResult(loss, losses, accuracies, self._gate.grad_norm, lows, highs, applied)
 
     def weights(self) -> dict[str, Tensor]:
         """Fetched from all ranks under ZeRO-3, one parameter at a time, and complete on the first rank only."""

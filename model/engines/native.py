@@ -9,7 +9,7 @@ from torch import Tensor
 from model.batch import RankBatch, share_of
 from model.config import TrainerRun
 from model.devices import moved
-from model.engine import StepResult
+from model.engine import Admits, StepResult, all_admitted
 from model.engines.totals import Totals, minimised
 from model.networks import Network
 from model.objectives import objective_of
@@ -42,7 +42,7 @@ class NativeEngine:
         self.optimizer = make_optimizer(network, run.train.optimizer)
         self._matrices = grouped(network).matrices
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0) -> StepResult:
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
         share = share_of(self._readers, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
         totals = self._pass_through(share, loss_scale)
@@ -56,7 +56,7 @@ class NativeEngine:
         if self._config.optimizer.l1 or self._config.optimizer.l2:
             add_penalty(self._matrices, self._config.optimizer)
         grad_norm = self._gradient_norm()
-        applied = math.isfinite(loss) and math.isfinite(grad_norm)
+        applied = math.isfinite(loss) and math.isfinite(grad_norm) and admits(loss, grad_norm)
         if applied:
             if grad_norm > pace.max_norm:
                 torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), pace.max_norm, torch.tensor(grad_norm))

@@ -1,0 +1,136 @@
+"""What follows from a divergence: where the run goes back to, which data it skips, and what it changes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from model.config import TrainerRun
+from model.guard.config import DEFAULT_LADDER, FLOAT16_RUNG, Rung
+from model.guard.decision import Decision, changed, in_force
+from model.guard.detection import Divergence
+from model.guard.health import Health
+
+
+class NothingLeft(Exception):
+    """No way back, and why."""
+
+
+def decide(
+    run: TrainerRun,
+    decisions: Sequence[Decision],
+    divergence: Divergence,
+    health: Health,
+    standing: Iterable[int],
+    positions: Callable[[int], tuple[int, int]],
+    steps: int,
+) -> Decision:
+    """The next way back; NothingLeft where there is none.
+
+    `run` is as it began, `standing` the steps of the checkpoints on disk, `positions(step)` what a step of the `steps`
+    reads. The data of the whole episode are skipped, a little before and behind it too: what led to it may have been
+    read before it showed.
+    """
+    guard = run.train.guard
+    of_guard = _since_a_person(decisions)
+    same = _same_trouble(of_guard, divergence.onset, guard.same_trouble_steps)
+    ladder = guard.ladder or default_ladder(run)
+    if len(same) >= len(ladder):
+        raise NothingLeft(f"the same trouble came back after each of the {len(ladder)} rungs of the guard's ladder")
+    if len(of_guard) >= guard.most_rollbacks:
+        raise NothingLeft(f"the guard has gone back {guard.most_rollbacks} times, which is guard.most_rollbacks")
+    before_it = decisions[: len(decisions) - len(same)]
+    first = max(0, divergence.onset - guard.skip_before)
+    last = min(steps - 1, divergence.step + guard.skip_after)
+    skipped = (positions(first)[0], positions(last)[1])
+    rows = positions(steps - 1)[1]
+    if (
+        _covered([*(decision.skipped for decision in decisions if decision.skipped), skipped])
+        > guard.most_skipped * rows
+    ):
+        raise NothingLeft(
+            f"to go back once more would leave out more than {guard.most_skipped:.0%} of the run's {rows:,} rows, which"
+            f" is guard.most_skipped"
+        )
+    return Decision(
+        attempt=len(decisions) + 1,
+        by="guard",
+        cause=divergence.cause,
+        onset=divergence.onset,
+        step=divergence.step,
+        to_step=_target(same, divergence.onset - guard.margin_steps, health, standing),
+        skipped=skipped,
+        firing=len(same) + 1,
+        settings=settings_of(ladder[len(same)], in_force(run, before_it)),
+    )
+
+
+def default_ladder(run: TrainerRun) -> tuple[Rung, ...]:
+    """The one of a run whose settings name none."""
+    if run.train.dtype == "float16":
+        return (*DEFAULT_LADDER[:-1], FLOAT16_RUNG)
+    return DEFAULT_LADDER if run.train.optimizer.kind != "sgd" else DEFAULT_LADDER[:-1]
+
+
+def check_ladder(run: TrainerRun) -> None:
+    """RecipeError for a rung that this run could not go on with."""
+    if run.train.guard.enabled:
+        for rung in run.train.guard.ladder or default_ladder(run):
+            changed(run, settings_of(rung, run))
+
+
+def settings_of(rung: Rung, run: TrainerRun) -> dict[str, Any]:
+    """What a rung changes of a run, by the path of each setting."""
+    train, settings = run.train, dict[str, Any]()
+    if rung.lr_factor != 1.0:
+        for name in ("start_lr", "peak_lr", "end_lr"):
+            settings[f"train.schedule.{name}"] = getattr(train.schedule, name) * rung.lr_factor
+    if rung.max_norm is not None:
+        for name in ("max_norm", "early_norm"):
+            settings[f"train.clip.{name}"] = min(getattr(train.clip, name), rung.max_norm)
+    if rung.beta2 is not None:
+        settings["train.optimizer.beta2"] = rung.beta2
+    if rung.optimizer is not None:
+        settings["train.optimizer.kind"] = rung.optimizer
+    if rung.dtype is not None:
+        settings["train.dtype"] = rung.dtype
+        if rung.dtype != "float16":
+            # It would say nothing, which is an error.
+            settings["train.loss_scale"] = None
+    return settings
+
+
+def _covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Positions in any of the ranges."""
+    count = reached = 0
+    for begin, end in sorted(ranges):
+        count += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return count
+
+
+def _since_a_person(decisions: Sequence[Decision]) -> list[Decision]:
+    """The guard's own since somebody last took over: a person's word gives it a new start."""
+    own: list[Decision] = []
+    for decision in decisions:
+        own = [] if decision.by == "hand" else [*own, decision]
+    return own
+
+
+def _same_trouble(decisions: Sequence[Decision], onset: int, within: int) -> list[Decision]:
+    """The last decisions that were for what began here, in their order."""
+    same: list[Decision] = []
+    for decision in reversed(decisions):
+        if abs(decision.onset - onset) > within:
+            break
+        same.insert(0, decision)
+    return same
+
+
+def _target(same: Sequence[Decision], latest: int, health: Health, standing: Iterable[int]) -> int:
+    """The newest healthy checkpoint before the trouble; at its second firing the one before that, and so from then on.
+
+    One that was gone back to before is healthy, though its run forgot it with what came behind it.
+    """
+    if same:
+        latest = min(latest, same[0].to_step - 1 if len(same) == 1 else same[1].to_step)
+    well = {*health.healthy, *(decision.to_step for decision in same)}
+    return max((at for at in set(standing) & well if at <= latest), default=0)

@@ -1,0 +1,70 @@
+"""The guard of a run: asked before the weights move, told what became of each step, and asked what to do then."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from model.config import TrainerRun
+from model.engine import StepResult
+from model.guard.deciding import NothingLeft, decide
+from model.guard.decision import Decision, skips
+from model.guard.detection import Detector, Divergence
+from model.guard.health import Health
+
+
+class Guard:
+    """Of one attempt; `run` is as it began, `state` what the checkpoint held from which the attempt goes on.
+
+    A run whose guard is off leaves out non-finite steps alone, and can go back nowhere.
+    """
+
+    def __init__(self, run: TrainerRun, decisions: Sequence[Decision], state: dict[str, Any] | None = None) -> None:
+        self._run = run
+        self._config = run.train.guard
+        self._decisions = decisions
+        state = state or {}
+        self._detector = Detector(self._config, run.train.max_nonfinite_steps, state.get("detector"))
+        self._health = Health(self._config.healthy_steps, state.get("health"))
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON."""
+        return {"detector": self._detector.state, "health": self._health.state}
+
+    @property
+    def to_keep(self) -> list[int]:
+        """Checkpoints that must not be deleted, by the steps before them."""
+        return self._health.to_keep if self._config.enabled else []
+
+    def skips(self, begin: int, end: int) -> bool:
+        """Whether the positions [begin, end) of ORDER are left out without a look."""
+        return skips(self._decisions, begin, end)
+
+    def admits(self, loss: float, grad_norm: float) -> bool:
+        """Whether the weights may move by a step with this loss and gradient norm."""
+        return self._detector.level(loss, grad_norm) == "clean"
+
+    def saved(self, steps: int) -> None:
+        """A checkpoint is about to be written after so many steps."""
+        self._health.saved(steps)
+
+    def step_done(self, step: int, done: StepResult, *, overflow: bool, scale: float) -> Divergence | None:
+        """Take in what became of a step; the divergence that it completes, if any.
+
+        `overflow`: the loss scale answers it. `scale` is the one that the step was computed with.
+        """
+        level = "clean" if overflow else self._detector.level(done.loss, done.grad_norm)
+        found = self._detector.take(step, level, done.loss, done.grad_norm, done.thermometers, halved=overflow)
+        self._health.step_done(step + 1, clean=done.applied and scale >= 1)
+        return found
+
+    def decide(
+        self,
+        divergence: Divergence,
+        standing: Iterable[int],
+        positions: Callable[[int], tuple[int, int]],
+        steps: int,
+    ) -> Decision:
+        """The way back; NothingLeft where there is none."""
+        if not self._config.enabled:
+            raise NothingLeft("the guard is off")
+        return decide(self._run, self._decisions, divergence, self._health, standing, positions, steps)

@@ -1,0 +1,163 @@
+"""Where a run goes back to, what it skips, and what it changes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.architecture import BERTConfig, GPTConfig
+from model.config import TrainConfig, TrainerRun
+from model.errors import RecipeError
+from model.guard.config import GuardConfig, Rung
+from model.guard.deciding import NothingLeft, decide, default_ladder, settings_of
+from model.guard.decision import Decision, changed, in_force, skips
+from model.guard.detection import Divergence
+from model.guard.health import Health
+
+STEPS = 1000
+HEALTHY = [300, 350, 400]
+STANDING = [*HEALTHY, 450, 500]
+
+
+def make_run(**train: Any) -> TrainerRun:
+    return TrainerRun(
+        sequences=(Path("rows.arrow"),),
+        order=Path("order.arrow"),
+        out=Path("out"),
+        pad=0,
+        tokenizer_digest="",
+        model=GPTConfig(),
+        train=TrainConfig.model_validate(train),
+    )
+
+
+def positions(step: int) -> tuple[int, int]:
+    return 16 * step, 16 * step + 16
+
+
+def decided(run: TrainerRun, decisions: list[Decision], onset: int, step: int) -> Decision:
+    health = Health(64, {"candidates": [450, 500], "healthy": HEALTHY})
+    return decide(run, decisions, Divergence(onset, step, "it rose"), health, STANDING, positions, STEPS)
+
+
+def fired(run: TrainerRun, *onsets: int) -> list[Decision]:
+    decisions: list[Decision] = []
+    for onset in onsets:
+        decisions.append(decided(run, decisions, onset, onset + 10))
+    return decisions
+
+
+def test_the_first_time_nothing_changes_but_the_data() -> None:
+    (decision,) = fired(make_run(), 425)
+    assert decision.attempt == 1
+    assert decision.to_step == 400, "the newest healthy one at least 20 steps before step 425"
+    assert decision.skipped == (16 * 423, 16 * 438), "from two steps before its onset to two behind step 435"
+    assert decision.settings == {}
+    assert in_force(make_run(), [decision]) == make_run()
+    assert fired(make_run(), 419)[0].to_step == 350, "step 400 is only 19 steps before"
+
+
+def test_the_same_trouble_goes_further_back_and_changes_more() -> None:
+    run = make_run()
+    decisions = fired(run, 425, 430, 440, 441, 435)
+    assert [decision.to_step for decision in decisions] == [400, 350, 350, 350, 350]
+    assert [decision.firing for decision in decisions] == [1, 2, 3, 4, 5]
+    rates = [in_force(run, decisions[:count]).train.schedule.peak_lr for count in range(1, 6)]
+    assert rates == pytest.approx([2e-3, 1.8e-3, 2e-3 * 2 / 3, 1e-3, 2e-2])
+    assert in_force(run, decisions[:4]).train.clip.max_norm == 0.3
+    assert in_force(run, decisions).train.optimizer.kind == "sgd"
+    with pytest.raises(NothingLeft, match="each of the 5 rungs"):
+        decided(run, decisions, 436, 446)
+
+
+def test_other_trouble_begins_at_the_first_rung_with_what_holds_by_then() -> None:
+    run = make_run()
+    decisions = fired(run, 425, 430, 800, 810)
+    assert [decision.firing for decision in decisions] == [1, 2, 1, 2]
+    assert in_force(run, decisions).train.schedule.peak_lr == pytest.approx(2e-3 * 0.9 * 0.9)
+
+
+def test_most_rollbacks() -> None:
+    run = make_run(guard={"most_rollbacks": 2})
+    decisions = fired(run, 200, 500)
+    with pytest.raises(NothingLeft, match="gone back 2 times"):
+        decided(run, decisions, 900, 910)
+
+
+def test_a_person_gives_the_guard_a_new_start() -> None:
+    run = make_run()
+    decisions = fired(run, 425, 430, 440, 441, 435)
+    by_hand = Decision(attempt=6, by="hand", cause="", onset=445, step=445, to_step=400)
+    decision = decided(run, [*decisions, by_hand], 436, 446)
+    assert (decision.attempt, decision.firing) == (7, 1)
+
+
+def test_where_nothing_is_healthy_the_run_begins_anew() -> None:
+    (decision,) = fired(make_run(), 100)
+    assert decision.to_step == 0
+    assert fired(make_run(), 1)[0].skipped == (0, 16 * 14)
+
+
+def test_float16_becomes_bfloat16_at_last_and_sgd_stays_sgd() -> None:
+    assert default_ladder(make_run(dtype="float16"))[-1].dtype == "bfloat16"
+    half = make_run(dtype="float16", loss_scale={"start": 2.0**10})
+    assert changed(half, settings_of(default_ladder(half)[-1], half)).train.dtype == "bfloat16"
+    assert len(default_ladder(make_run(optimizer={"kind": "sgd"}))) == 4
+
+
+def test_a_ladder_of_ones_own() -> None:
+    run = make_run(guard={"ladder": [{"lr_factor": 0.5}]})
+    decisions = fired(run, 425)
+    assert in_force(run, decisions).train.schedule.peak_lr == 1e-3
+    with pytest.raises(NothingLeft, match="each of the 1 rungs"):
+        decided(run, decisions, 426, 440)
+
+
+def test_a_run_that_left_out_a_tenth_of_its_rows_is_none() -> None:
+    """15 steps of 1,000 at a time, of which nine overlap in the second: 21 are 2.1%."""
+    run = make_run(guard={"most_skipped": 0.02})
+    decisions = fired(run, 425)
+    with pytest.raises(NothingLeft, match="more than 2% of the run's 16,000 rows"):
+        decided(run, decisions, 431, 441)
+    assert decided(make_run(guard={"most_skipped": 0.021}), decisions, 431, 441).firing == 2
+
+
+def test_skips_are_for_steps_that_read_any_of_the_positions() -> None:
+    decision = Decision(attempt=1, by="guard", cause="", onset=9, step=12, to_step=0, skipped=(100, 140))
+    assert [skips([decision], begin, begin + 20) for begin in (60, 80, 90, 120, 139, 140)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_what_was_left_out_stays_left_out() -> None:
+    """A setting that only networks of one kind have must not be thought chosen because the run was written down."""
+    run = make_run()
+    again = changed(run, {"train.optimizer.kind": "sgd", "model.activation": "relu"})
+    assert again.train.model_fields_set == {"optimizer"}
+    assert isinstance(again.model, GPTConfig)
+    assert again.model.activation == "relu"
+    bert = run.model_copy(update={"model": BERTConfig()})
+    assert isinstance(changed(bert, {"train.threads": 1}).model, BERTConfig)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"train.peak_lr": 1.0}, "train.peak_lr: Extra inputs"),
+        ({"out": "elsewhere"}, "out is no setting of training"),
+        ({"train.batch_rows": 7}, "micro_batch_rows 16 does not divide batch_rows 7"),
+        ({"train.optimizer.kind": "adam"}, "train.optimizer.kind"),
+    ],
+)
+def test_changes_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        changed(make_run(), settings)
+
+
+def test_rungs_are_written_in_a_recipe() -> None:
+    assert GuardConfig.model_validate({"ladder": [{}, {"lr_factor": 0.5}]}).ladder == (Rung(), Rung(lr_factor=0.5))

@@ -1,0 +1,178 @@
+"""What the guard calls a spike, and what divergence. Windows here are of losses around 3, .05 or .1 off."""
+
+import json
+import math
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from model.guard.config import GuardConfig
+from model.guard.detection import Detector, Divergence, Level
+
+STEADY = 3.0
+CONFIG = GuardConfig()
+
+
+def noisy(step: int) -> float:
+    """A median of 3, and a median distance from it of .075."""
+    return STEADY + (-0.1, 0.05, 0.1, -0.05)[step % 4]
+
+
+def told(detector: Detector, step: int, loss: float, norm: float = 1.0, heat: float = 1.0) -> Divergence | None:
+    return detector.take(step, detector.level(loss, norm), loss, norm, [heat], halved=False)
+
+
+def after(steps: int, config: GuardConfig = CONFIG) -> Detector:
+    detector = Detector(config, 3)
+    for step in range(steps):
+        assert told(detector, step, noisy(step)) is None
+    return detector
+
+
+def steps_until(detector: Detector, losses: Iterable[float], begin: int = 128) -> Divergence | None:
+    return next((found for step, loss in enumerate(losses, begin) if (found := told(detector, step, loss))), None)
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm", "level"),
+    [
+        (3.0, 1.0, "clean"),
+        (3.4, 1.0, "clean"),
+        (3.9, 1.0, "spike"),
+        (0.5, 1.0, "clean"),
+        (3.0, 10.0, "clean"),
+        (3.0, 12.0, "spike"),
+        (3.0, 0.0, "clean"),
+        (math.nan, 1.0, "nonfinite"),
+        (3.0, math.inf, "nonfinite"),
+    ],
+)
+def test_levels_beside_a_steady_window(loss: float, norm: float, level: Level) -> None:
+    """Six deviations: losses above 3 + 6 x 1.4826 x .075, norms above e to the 6 x .4, which is eleven."""
+    assert after(128).level(loss, norm) == level
+
+
+def test_at_first_only_numbers_that_are_none_are_left_out() -> None:
+    detector = after(63)
+    assert detector.level(100.0, 1e6) == "clean"
+    assert detector.level(math.inf, 1.0) == "nonfinite"
+    told(detector, 63, 3.0)
+    assert detector.level(100.0, 1.0) == "spike"
+
+
+def test_what_is_left_out_does_not_widen_the_window() -> None:
+    """Mean and variance would: with one value 50 deviations off a second one is nothing special."""
+    detector = after(128)
+    assert told(detector, 128, 50.0) is None
+    assert detector.level(4.0, 1.0) == "spike"
+
+
+def test_three_steps_without_numbers_are_divergence_from_the_first_step_on() -> None:
+    detector = Detector(CONFIG, 3)
+    assert steps_until(detector, [math.nan, math.nan], begin=0) is None
+    found = told(detector, 2, math.nan)
+    assert found is not None
+    assert (found.onset, found.step) == (0, 2)
+
+
+def test_eight_spikes_among_64_steps_are_divergence_and_seven_are_not() -> None:
+    detector = after(128)
+    assert steps_until(detector, [9.0 if step % 8 == 0 else noisy(step) for step in range(56)]) is None
+    found = told(detector, 184, 9.0)
+    assert found is not None
+    assert found.cause.startswith("8 of the last 64 steps")
+    assert found.onset == 128, "spikes that are less than 20 steps apart hang together"
+
+
+def test_spikes_that_are_far_apart_are_forgotten() -> None:
+    detector = after(128)
+    assert steps_until(detector, [9.0 if step % 10 == 0 else noisy(step) for step in range(1000)]) is None
+
+
+def test_one_poisoned_batch_is_left_out_and_nothing_more() -> None:
+    detector = after(128)
+    assert steps_until(detector, [30.0, *(noisy(step) for step in range(300))]) is None
+
+
+def test_a_slow_rise_is_divergence() -> None:
+    """.4 nats above a median of 3: no spike, where deviations are wide, and 13% above it."""
+    wide = GuardConfig(least_loss_deviation=0.2)
+    found = steps_until(after(128, wide), [3.4] * 30)
+    assert found is not None
+    assert "far above its median of 3.0" in found.cause
+    assert found.step - found.onset == CONFIG.loss_rise_steps - 1
+    assert found.onset <= 132
+
+
+def test_a_jump_is_told_before_a_rise() -> None:
+    wide = GuardConfig(least_loss_deviation=0.2)
+    found = steps_until(after(128, wide), [4.1] * 30)
+    assert found is not None
+    assert found.step - found.onset == CONFIG.loss_jump_steps - 1
+
+
+def test_a_falling_loss_is_none() -> None:
+    detector = Detector(CONFIG, 3)
+    assert steps_until(detector, [10 * 0.99**step + noisy(step) for step in range(600)], begin=0) is None
+
+
+def test_a_hot_thermometer_is_divergence_and_a_dead_one_is_not() -> None:
+    detector = Detector(CONFIG, 3)
+    for step in range(128):
+        detector.take(step, "clean", noisy(step), 1.0, [1.0, 0.0], halved=False)
+    for step in range(128, 147):
+        assert detector.take(step, "clean", noisy(step), 1.0, [11.0, 5.0], halved=False) is None
+    found = detector.take(147, "clean", noisy(147), 1.0, [math.inf, 5.0], halved=False)
+    assert found is not None
+    assert (found.onset, found.cause.startswith("thermometer 0")) == (128, True)
+
+
+def test_four_halvings_of_the_loss_scale_within_50_steps_are_divergence() -> None:
+    detector = after(128)
+    steps = (130, 150, 170, 179)
+    found = [detector.take(step, "clean", math.inf, math.inf, [1.0], halved=True) for step in steps]
+    assert [one is not None for one in found] == [False, False, False, True]
+    detector = after(128)
+    steps = (130, 150, 170, 181)
+    assert not any(detector.take(step, "clean", math.inf, math.inf, [1.0], halved=True) for step in steps)
+
+
+def test_without_the_guard_only_numbers_that_are_none_count() -> None:
+    off = GuardConfig(enabled=False)
+    detector = after(128, off)
+    assert detector.level(100.0, 1e9) == "clean"
+    assert steps_until(detector, [100.0] * 100) is None
+    assert steps_until(detector, [math.nan] * 3, begin=300) is not None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    losses=st.lists(st.sampled_from([2.9, 3.0, 3.1, 3.3, 9.0, math.nan]), min_size=40, max_size=120),
+    cut=st.integers(0, 120),
+)
+def test_a_detector_goes_on_from_its_state(losses: list[float], cut: int) -> None:
+    config = GuardConfig(window=32, least_steps=8, unclean_window=16, most_unclean=8)
+    whole, first = Detector(config, 3), Detector(config, 3)
+    found = [told(whole, step, loss) for step, loss in enumerate(losses)]
+    again = [told(first, step, loss) for step, loss in enumerate(losses[:cut])]
+    second = Detector(config, 3, json.loads(json.dumps(first.state)))
+    again += [told(second, step, loss) for step, loss in enumerate(losses[cut:], len(losses[:cut]))]
+    assert again == found
+    assert second.state == whole.state
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"least_steps": 200}, "never in a window of 128"),
+        ({"most_unclean": 65}, "never among 64"),
+        ({"enabled": False, "window": 64}, "window would say nothing"),
+        ({"ladder": []}, "at least 1"),
+    ],
+)
+def test_settings_that_cannot_be(wrong: dict[str, object], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        GuardConfig.model_validate(wrong)
