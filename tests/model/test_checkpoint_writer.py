@@ -1,0 +1,239 @@
+"""Writing beside the training: what was when it was asked for, one at a time, and every failure told."""
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.checkpoint import checkpoint_at, checkpoints
+from model.checkpoint_writer import CheckpointWriter
+from model.durable import digest_file
+from model.errors import Infra, IntegrityError
+from model.journal import Journal
+from model.ranks import ALONE
+
+PROJECT = Path(__file__).resolve().parents[2]
+LARGE = 200_000
+"""Elements of the network's one weight: 800 KB."""
+
+
+@dataclass
+class Ingot:
+    """An engine whose network is one vector."""
+
+    weight: Tensor = field(default_factory=lambda: torch.zeros(LARGE))
+    optimizer_shards: int = 1
+
+    def weights(self) -> dict[str, Tensor]:
+        return {"weight": self.weight}
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        return {"weight|exp_avg": self.weight / 2, "weight|step": torch.tensor(1.0)}
+
+
+def journal_of(steps: int) -> Journal:
+    journal = Journal()
+    for step in range(steps):
+        journal.event(step, "spike")
+    return journal
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Writing further into any file of this process is an error of the system, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
+    engine, journal, state = Ingot(), journal_of(2), {"tokens": 7}
+    with CheckpointWriter(tmp_path, ALONE) as writer:
+        writer.save(2, engine, journal, state, keep=2)
+        engine.weight.add_(1)
+        journal.event(2, "spike")
+        state["tokens"] = 8
+        writer.save(3, engine, journal, state, keep=2)
+        engine.weight.add_(1)
+    for step, value, tokens in ((2, 0.0, 7), (3, 1.0, 8)):
+        checkpoint = checkpoint_at(tmp_path, step, {"tokens": tokens})
+        assert checkpoint.weights()["weight"].unique().tolist() == [value]
+        assert checkpoint.optimizer_state(0, 1)["weight|exp_avg"].unique().tolist() == [value / 2]
+        assert checkpoint.journal().count("events") == step
+
+
+def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(tmp_path: Path) -> None:
+    told: list[tuple[int, list[int]]] = []
+    with CheckpointWriter(tmp_path, ALONE, lambda step: told.append((step, checkpoints(tmp_path)))) as writer:
+        for step in (1, 2, 3):
+            writer.save(step, Ingot(), journal_of(1), {}, keep=2, healthy=[1])
+            assert [step for step, _ in told] == list(range(1, step))
+    # The third is the newest, the second within the two that are kept, the first healthy.
+    assert told == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
+    assert checkpoints(tmp_path) == [1, 2, 3]
+
+
+def test_ends_of_steps_bring_it_to_stand_without_waiting(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, ALONE)
+    writer.save(1, Ingot(), journal_of(1), {}, keep=1)
+    steps = 0
+    while not checkpoints(tmp_path):
+        writer.advance()
+        steps += 1
+        assert steps < 10_000_000
+    writer.finish()
+
+
+def loop_that_fails_after(step: int, folder: Path) -> None:
+    with CheckpointWriter(folder, ALONE) as writer:
+        writer.save(step, Ingot(), journal_of(1), {}, keep=1)
+        raise ZeroDivisionError
+
+
+def test_an_error_of_the_loop_waits_for_it_and_stays_the_error(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        loop_that_fails_after(1, tmp_path)
+    assert checkpoints(tmp_path) == [1]
+    with files_of_at_most(4 * LARGE), pytest.raises(ZeroDivisionError) as raised:
+        loop_that_fails_after(2, tmp_path)
+    assert "the checkpoint after step 2 could not be written" in raised.value.__notes__[0]
+    assert names(tmp_path) == ["step-000000001"]
+
+
+@pytest.mark.parametrize("limit", [1000, 4 * LARGE, 50])
+def test_a_disk_that_takes_no_more_is_infrastructure_names_the_file_and_leaves_the_one_before(
+    tmp_path: Path, limit: int
+) -> None:
+    with CheckpointWriter(tmp_path, ALONE) as writer:
+        writer.save(1, Ingot(), journal_of(1), {}, keep=1)
+    engine = Ingot(weight=torch.zeros(0 if limit == 50 else LARGE))
+    writer = CheckpointWriter(tmp_path, ALONE)
+    with files_of_at_most(limit):
+        writer.save(2, engine, journal_of(1), {}, keep=1)
+        with pytest.raises(Infra) as raised:
+            writer.finish()
+    words = str(raised.value)
+    assert f"{tmp_path / 'tmp-000000002'}/" in words
+    assert "File too large" in words
+    assert "MiB are free" in words
+    assert names(tmp_path) == ["step-000000001"]
+    assert checkpoints(tmp_path) == [1]
+    # The writer can be used again.
+    writer.save(3, Ingot(), journal_of(1), {}, keep=1)
+    writer.finish()
+    assert names(tmp_path) == ["step-000000003"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of five megabytes."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small file system to fill up")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_disk_without_room_is_told_in_numbers_before_anything_is_written(small_disk: Path) -> None:
+    folder = small_disk / "checkpoints"
+    with CheckpointWriter(folder, ALONE) as writer:
+        writer.save(1, Ingot(), journal_of(1), {}, keep=1)
+        (small_disk / "ballast").write_bytes(bytes(2 * 1024**2))
+        # 800 KB of weights, 800 KB of one moment and the megabyte of all else: 2.5 MiB, of which 1.5 are left.
+        with pytest.raises(Infra, match=r"after step 2 was not begun: it needs 2\.5 MiB, and 1\.[45] MiB are free"):
+            writer.save(2, Ingot(), journal_of(1), {}, keep=1)
+        assert names(folder) == ["step-000000001"]
+        # What a killed process left half written is room too.
+        (small_disk / "ballast").rename(folder / "tmp-000000002")
+        (folder / "tmp-000000002").rename(small_disk / "ballast")
+        (folder / "tmp-000000002").mkdir()
+        (small_disk / "ballast").rename(folder / "tmp-000000002" / "ballast")
+        writer.save(2, Ingot(), journal_of(1), {}, keep=1)
+    assert names(folder) == ["step-000000002"]
+
+
+TWO_RANKS = """
+import json, resource, sys
+from pathlib import Path
+import torch
+from model.checkpoint_writer import CheckpointWriter
+from model.errors import Infra
+from model.journal import Journal
+from model.ranks import joined
+
+class Halves:
+    optimizer_shards = 2
+    def weights(self): return {"weight": torch.ones(4)}
+    def optimizer_state(self): return {"0|exp_avg": torch.full((1000,), float(rank))}
+
+rank, home = int(sys.argv[1]), Path(sys.argv[2])
+with joined(rank, 2, home / "rendezvous") as ranks:
+    told = []
+    with CheckpointWriter(home / "checkpoints", ranks, told.append) as writer:
+        for step in (1, 2):
+            writer.save(step, Halves(), Journal(), {}, 2)
+            for _ in range(step % 2 * 3):
+                writer.advance()
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, -1))
+    try:
+        writer.save(3, Halves(), Journal(), {}, 2)
+        writer.finish()
+    except Infra as error:
+        words = str(error)
+    # Both are in step again, whoever failed.
+    if rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+    writer.save(4, Halves(), Journal(), {}, 2)
+    writer.finish()
+    print(json.dumps([told, words]))
+"""
+
+
+def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_not(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_RANKS, str(rank), str(tmp_path)], cwd=PROJECT, stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    (told, words), (told_too, own_words) = (json.loads(rank.communicate(timeout=120)[0]) for rank in ranks)
+    assert told == told_too == [1, 2, 4]
+    assert words.startswith("rank 1 could not write its share of the checkpoint after step 3")
+    assert f"{tmp_path / 'checkpoints/tmp-000000003/optimizer-00001-of-00002.safetensors'}: File too large" in own_words
+    folder = tmp_path / "checkpoints"
+    assert names(folder) == ["step-000000002", "step-000000004"]
+    assert checkpoints(folder) == [2, 4]
+    checkpoint = checkpoint_at(folder, 4, {})
+    assert [checkpoint.optimizer_state(rank, 2)["0|exp_avg"].unique().tolist() for rank in range(2)] == [[0.0], [1.0]]
+    digests = json.loads((checkpoint.path / "COMPLETE").read_bytes().splitlines()[0])
+    assert digests == {path.name: digest_file(path) for path in checkpoint.path.iterdir() if path.name != "COMPLETE"}
+
+
+def test_a_step_that_does_not_stand_or_is_damaged_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
+    with CheckpointWriter(tmp_path, ALONE) as writer:
+        for step in (1, 2, 3):
+            writer.save(step, Ingot(), journal_of(1), {}, keep=9)
+    with (tmp_path / "step-000000002" / "weights.safetensors").open("r+b") as stream:
+        stream.seek(1000)
+        stream.write(b"\x01")
+    assert checkpoints(tmp_path) == [1, 3]
+    with pytest.raises(IntegrityError, match=r"weights\.safetensors does not agree .* after steps \[1, 3\]"):
+        checkpoint_at(tmp_path, 2, {})
+    with pytest.raises(IntegrityError, match="it is not there"):
+        checkpoint_at(tmp_path, 4, {})
