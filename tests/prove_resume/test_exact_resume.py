@@ -60,6 +60,14 @@ class Trainer:
         """When something was told first."""
         return next((at for at, message in self.told if message["kind"] == kind), None)
 
+    def count(self, kind: str) -> int:
+        """How often something was told."""
+        return sum(message["kind"] == kind for _, message in self.told)
+
+    def newest_checkpoint(self) -> int:
+        """The last step after which one was told to stand; 0 before the first."""
+        return max((message["step"] for _, message in self.told if message["kind"] == "checkpoint"), default=0)
+
     def wait(self, true: Callable[[], bool], seconds: float = 300.0) -> bool:
         """Whether it became true before the trainer ended."""
         deadline = time.monotonic() + seconds
@@ -100,12 +108,13 @@ def disturbed(run: TrainerRun, seconds: float, draw: random.Random) -> list[str]
     """Train to the end through `KILLS` kills, each within the `seconds` that training takes; returns where they hit."""
     hits: list[str] = []
     for _ in range(MOST_STARTS):
-        trainer = Trainer(run)
-        if len(hits) < KILLS and trainer.wait(lambda trainer=trainer: trainer.when("start") is not None):
+        trainer, starts = Trainer(run), 0
+        # The trainer may start its ranks again by itself.
+        while len(hits) < KILLS and trainer.wait(lambda trainer=trainer, seen=starts: trainer.count("start") > seen):
+            starts = trainer.count("start")
             time.sleep(draw.uniform(0, seconds / 2))
-            if trainer.process.poll() is None:
-                at = max((message["step"] for _, message in trainer.told if message["kind"] == "checkpoint"), default=0)
-                hits.append(f"{trainer.kill(draw)} after checkpoint {at}")
+            if trainer.process.poll() is None and not trainer.count("done"):
+                hits.append(f"{trainer.kill(draw)} after checkpoint {trainer.newest_checkpoint()}")
         if trainer.ends() == 0:
             return hits
     raise AssertionError(f"not done after {MOST_STARTS} starts: {trainer.errors.read_text()[-2000:]}")
