@@ -72,6 +72,7 @@ class Loop:
             if step % self._run.train.checkpoint_steps == 0 or stopping:
                 self._save(step)
             if stopping:
+                self._link.between_steps()
                 self._checkpoints.finish()
                 raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
         return None

@@ -1,128 +1,205 @@
-"""Several ranks on one machine: started together, and ended together whatever happens to one of them.
+"""Trains to the end: starts the ranks, and starts them again from the last checkpoint where the machine failed them.
 
-Not torchrun: its agent answers SIGTERM by killing the ranks where ours write a checkpoint at the same step, exits with
-1 whatever a rank exited with, and leaves the ranks behind when it is killed itself.
+Every training has a supervisor, one of a single process too. It loads no PyTorch (30 MiB, a fifth of a second), so that
+it lives where a rank dies for want of memory. Not torchrun: its agent answers SIGTERM by killing the ranks where ours
+write a checkpoint at the same step, exits with 1 whatever a rank exited with, and leaves the ranks behind when it is
+killed itself.
+
+Who restarts what: this module restarts ranks, the train task retries the stage, an automation the flow.
 """
 
+import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import time
-import uuid
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 
+from model.attempt import Attempt, StopRequest, newest_step, run_ranks, started
 from model.config import TrainerRun
-from model.errors import BessemerError, Infra
-from model.link import REQUESTS_TO_STOP
+from model.diagnosis import shortage
+from model.errors import Infra
+from model.failures import End, Failure, infra, judge, read_words
+from model.meeting import new_meeting, words_file
+from model.restarts import Patience, Record
+from model.watching import Slow
 
-MEETING = "ranks"
-POLL_SECONDS = 0.05
-GRACE_SECONDS = 5.0
-"""What the other ranks get to end by themselves and say why, once one has failed."""
-
-
-@dataclass(frozen=True)
-class End:
-    """How a rank ended: its exit code (negative: the signal) and its last words, none where it only lost the others."""
-
-    rank: int
-    code: int
-    words: str | None
-
-
-def words_file(meeting: Path, rank: int) -> Path:
-    """Where a rank leaves its last words for the supervisor."""
-    return meeting / f"rank-{rank}.words"
-
-
-def rendezvous_file(meeting: Path) -> Path:
-    """The file through which the ranks find each other."""
-    return meeting / "rendezvous"
+DIAGNOSIS_SECONDS = 120.0
+STRIKES = 3
+"""Failures of one rank in a row, without progress, after which training goes on without it where it may."""
+HEARTBEAT = "heartbeat"
 
 
 def supervise(run: TrainerRun, run_file: Path) -> int:
-    """Run all ranks to their end; returns the exit code of the one to blame, whose words go to stderr.
+    """Train to the end, through as many restarts as `run.train.restarts` allows; returns the exit code of what ended
+    it, whose words go to stderr.
 
-    SIGTERM and Ctrl-C are passed on. As soon as a rank fails, the others are ended too. The first rank has our stdout,
-    whatever else is printed goes to stderr.
+    SIGTERM and Ctrl-C are passed on, and nothing is restarted after one. On stdout stand the messages of the first rank
+    and those of this process.
     """
-    for left_over in run.out.glob(f"{MEETING}-*"):
-        shutil.rmtree(left_over)
-    meeting = run.out / f"{MEETING}-{uuid.uuid4().hex[:8]}"
-    meeting.mkdir(parents=True)
-    ranks: list[subprocess.Popen[bytes]] = []
-
-    def pass_on(signum: int, frame: FrameType | None) -> None:
-        del signum, frame
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.terminate()
-
-    handlers = {asked: signal.signal(asked, pass_on) for asked in REQUESTS_TO_STOP}
-    try:
-        for rank in range(run.train.ranks):
-            arguments = [str(run_file), str(os.getpid()), str(rank), str(meeting)]
-            stdout = None if rank == 0 else sys.stderr.fileno()
-            ranks.append(subprocess.Popen([sys.executable, "-m", "model.train", *arguments], stdout=stdout))
-        ends = _wait(ranks, meeting)
-    finally:
-        _kill(ranks)
-        for asked, handler in handlers.items():
-            signal.signal(asked, handler)
-        shutil.rmtree(meeting, ignore_errors=True)
-    return _judge(ends, run.train.ranks)
+    return Supervisor(run, run_file).supervise()
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]], meeting: Path) -> list[End]:
-    """How the ranks ended by themselves: all of them, or all that did within the grace after the first failure."""
-    deadline: float | None = None
-    while True:
-        codes = [rank.poll() for rank in ranks]
-        if None not in codes or (deadline is not None and time.monotonic() > deadline):
-            return [_end(rank, code, meeting) for rank, code in enumerate(codes) if code is not None]
-        if deadline is None and any(codes):
-            deadline = time.monotonic() + GRACE_SECONDS
-        time.sleep(POLL_SECONDS)
+class Supervisor:
+    """Counts what failed, and decides what follows."""
 
+    def __init__(self, run: TrainerRun, run_file: Path) -> None:
+        self._run = run
+        self._run_file = run_file
+        self._size = run.train.ranks
+        self._stop = StopRequest()
+        self._patience = Patience(run.train.restarts)
+        self._record = Record(run.out)
+        self._restarts = 0
+        self._step = 0
+        """Steps made when the ranks last ended."""
+        self._memory = 0
+        self._saved_at = time.monotonic()
+        """When there was a new checkpoint last; before any, when this process began."""
+        self._blamed: list[int | None] = []
+        """Ranks to blame for the failures since there was progress."""
 
-def _end(rank: int, code: int, meeting: Path) -> End:
-    words = words_file(meeting, rank)
-    return End(rank, code, words.read_text() if words.exists() else None)
-
-
-def _kill(ranks: list[subprocess.Popen[bytes]]) -> None:
-    for rank in ranks:
-        if rank.poll() is None:
-            rank.kill()
-        rank.wait()
-
-
-def _judge(ends: list[End], size: int) -> int:
-    """The exit code to leave with. A cause counts before its consequence: an error of a rank's own, then a rank that
-    was killed, then one that was asked to stop, then ranks that only lost the others."""
-    failed = [end for end in ends if end.code != 0]
-    if not failed:
+    def supervise(self) -> int:
+        """Returns the exit code."""
+        with self._stop:
+            while (failure := self._attempt()) is not None:
+                while failure is not None:
+                    end = self._wait_for_another(failure)
+                    if end is not None:
+                        sys.stderr.write(f"{end.words}\n")
+                        return end.code
+                    failure = self._diagnose()
         return 0
-    own = [end for end in failed if end.words and end.code != Infra.exit_code]
-    killed = [end for end in failed if end.code < 0]
-    stopped = [end for end in failed if end.words]
-    blamed = (own or killed or stopped or failed)[0]
-    if blamed.words:
-        sys.stderr.write(blamed.words)
-        return blamed.code
-    error = _lost(blamed, size)
-    sys.stderr.write(f"{type(error).__name__}: {error}\n")
-    return error.exit_code
+
+    def _attempt(self) -> Failure | None:
+        """Train until all is done (None) or something fails."""
+        while True:
+            missing = self._size < self._run.train.ranks
+            attempt = run_ranks(
+                self._run.train,
+                self._run.out,
+                lambda rank, meeting: self._command("model.train", rank, meeting),
+                self._size,
+                self._stop,
+                self._tell_slow,
+                until_checkpoint=missing,
+            )
+            self._take_stock(attempt)
+            if attempt.finished or attempt.failure is not None:
+                return attempt.failure
+            if self._stop.asked:
+                return infra("asked to stop; a checkpoint was written, run again to go on")
+            self._size = self._run.train.ranks
+            self._tell("all_ranks", step=self._step, ranks=self._size)
+
+    def _command(self, module: str, rank: int, meeting: Path) -> list[str]:
+        place = [str(os.getpid()), str(rank), str(meeting), str(self._size)]
+        return [sys.executable, "-m", module, str(self._run_file), *place]
+
+    def _take_stock(self, attempt: Attempt) -> None:
+        self._memory = max(self._memory, attempt.memory)
+        if attempt.saved_at is not None:
+            self._saved_at = attempt.saved_at
+            self._patience.progress()
+            self._blamed.clear()
+        self._step = max(attempt.step, newest_step(self._run.out))
+        if attempt.failure is not None:
+            self._blamed.append(attempt.failure.rank)
+
+    def _wait_for_another(self, failure: Failure) -> Failure | None:
+        """Record the restart that is to come and wait as long as it takes; instead, what training ends with."""
+        if self._stop.asked or not failure.restarts:
+            return failure
+        self._leave_out()
+        pause = self._patience.next_pause()
+        if pause is None:
+            return self._given_up(failure)
+        self._restarts += 1
+        self._tell(
+            "restart",
+            step=self._step,
+            checkpoint=newest_step(self._run.out),
+            words=failure.words,
+            rank=failure.rank,
+            signal=failure.signal,
+            number=self._restarts,
+            in_a_row=self._patience.in_a_row,
+            ranks=self._size,
+            pause_seconds=pause,
+            seconds_lost=round(time.monotonic() - self._saved_at + pause, 3),
+        )
+        sys.stderr.write(f"{failure.words}; ranks are started again from the last checkpoint in {pause:g} seconds\n")
+        until = time.monotonic() + pause
+        while not self._stop.asked and (left := until - time.monotonic()) > 0:
+            self._show_life()
+            time.sleep(min(left, 1.0))
+        return failure if self._stop.asked else None
+
+    def _leave_out(self) -> None:
+        """Go on with fewer ranks, where that may be and one rank has failed again and again."""
+        last = self._blamed[-STRIKES:]
+        again_and_again = len(last) == STRIKES and len(set(last)) == 1 and last[0] is not None
+        if not (self._run.train.restarts.fewer_ranks and again_and_again and self._size > 1):
+            return
+        rows = self._run.train.batch_rows
+        self._size = next(size for size in range(self._size - 1, 0, -1) if rows % size == 0)
+        self._patience.progress()
+        self._blamed.clear()
+
+    def _given_up(self, failure: Failure) -> Failure:
+        most = self._run.train.restarts.most
+        again = "Run again, and training goes on from the last checkpoint"
+        if most == 0:
+            return infra(f"{_message(failure)}. {again}", failure.rank, failure.signal)
+        return infra(
+            f"training failed {most + 1} times in a row without a checkpoint behind step"
+            f" {newest_step(self._run.out)}, and is given up (train.restarts.most). The last time:"
+            f" {_message(failure)}. {again}",
+            failure.rank,
+            failure.signal,
+        )
+
+    def _diagnose(self) -> Failure | None:
+        """Look at the machine before ranks are started again; None where it has and does what it should."""
+        self._show_life()
+        lacking = shortage(self._run.out, self._memory)
+        if lacking is not None:
+            return infra(lacking)
+        try:
+            meeting = new_meeting(self._run.out)
+        except OSError as error:
+            return infra(f"{type(error).__name__}: {error}")
+        commands = [self._command("model.diagnosis", rank, meeting) for rank in range(self._size)]
+        try:
+            with started(commands, self._stop, first_speaks=False) as processes:
+                deadline = time.monotonic() + DIAGNOSIS_SECONDS
+                while any(process.poll() is None for process in processes):
+                    if time.monotonic() > deadline:
+                        return infra(f"the diagnosis of this machine took more than {DIAGNOSIS_SECONDS:.0f} seconds")
+                    time.sleep(0.02)
+                codes = [process.poll() or 0 for process in processes]
+            ends = [End(rank, code, read_words(words_file(meeting, rank))) for rank, code in enumerate(codes)]
+        finally:
+            shutil.rmtree(meeting, ignore_errors=True)
+        failure = judge(ends, self._size)
+        # One that left words has found something wrong; one that did not was killed, or lost the others.
+        return failure and replace(failure, final=any(end.words for end in ends))
+
+    def _tell(self, kind: str, step: int, **facts: object) -> None:
+        self._record.append(kind, step=step, **facts)
+        sys.stdout.write(json.dumps({"kind": "event", "event": kind, "step": step, **facts}) + "\n")
+        sys.stdout.flush()
+
+    def _tell_slow(self, slow: Slow) -> None:
+        self._tell("slow_rank", **asdict(slow))
+
+    def _show_life(self) -> None:
+        """To the launcher: a pause is no hang."""
+        with suppress(OSError):
+            (self._run.out / HEARTBEAT).touch()
 
 
-def _lost(end: End, size: int) -> BessemerError:
-    who = f"rank {end.rank} of {size}"
-    if end.code < 0:
-        name = signal.Signals(-end.code).name
-        hint = " (often the kernel, when memory runs out)" if -end.code == signal.SIGKILL else ""
-        return Infra(f"{who} was killed by {name}{hint}. Run again, and training goes on from the last checkpoint")
-    return Infra(f"{who} lost the others or did not start (exit code {end.code}). Run again, and training goes on")
+def _message(failure: Failure) -> str:
+    return failure.words.removeprefix(f"{Infra.__name__}: ").rstrip(".")

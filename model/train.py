@@ -3,14 +3,15 @@
 PARENT is the process id of the launcher, where it wants the trainer to be gone whenever it is. The exit code is that of
 the error's class (`model/errors.py`); what went wrong stands on stderr as `Class: message`.
 
-Where the run asks for several ranks, this process watches over them (`model/supervisor.py`), and each of them is
-`python -m model.train run.json PARENT RANK MEETING`, which leaves its last words in the folder MEETING.
+This process watches over the ranks (`model/supervisor.py`), and each of them is
+`python -m model.train run.json PARENT RANK MEETING SIZE`, which leaves its last words in the folder MEETING.
 """
 
 import os
 import signal
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,75 +28,76 @@ def main(arguments: list[str]) -> int:
     # Threads that spin while they wait take the processor from the thread they wait for as soon as another process
     # runs: five times slower with one busy neighbour on two cores. libgomp reads this once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    rank, meeting = (int(arguments[2]), Path(arguments[3])) if len(arguments) > 3 else (0, None)
+    if len(arguments) > 2:
+        return _rank(Path(arguments[0]), int(arguments[2]), Path(arguments[3]), int(arguments[4]))
     try:
         if not arguments:
             raise RecipeError("no file named; call: python -m model.train run.json")
-        run = read_run(Path(arguments[0]))
-        if meeting is not None:
-            _train_rank(run, rank, meeting)
-        elif run.train.ranks > 1 or run.train.engine == "deepspeed":
-            return _supervise(run, Path(arguments[0]))
-        else:
-            _train_alone(run)
+        return _supervise(Path(arguments[0]))
     except BessemerError as error:
-        return _fail(error, rank, meeting)
+        return _say(error)
     except (OSError, MemoryError) as error:
-        return _fail(Infra(f"{type(error).__name__}: {error}"), rank, meeting)
+        return _say(Infra(f"{type(error).__name__}: {error}"))
     except Exception as error:
-        if meeting is not None and _lost_the_others(error):
-            return Infra.exit_code
         traceback.print_exc()
-        return _fail(Bug(f"{type(error).__name__}: {error}"), rank, meeting)
-    return 0
+        return _say(Bug(f"{type(error).__name__}: {error}"))
 
 
-def _train_alone(run: TrainerRun) -> None:
-    from model.link import claim_stdout
-    from model.precision import denormals_flushed
-    from model.training import train
-
-    with denormals_flushed():
-        train(run, messages=claim_stdout())
-
-
-def _supervise(run: TrainerRun, run_file: Path) -> int:
+def _supervise(run_file: Path) -> int:
     from model.engines import check_engine
     from model.supervisor import supervise
 
+    run = read_run(run_file)
     check_engine(run.train)
     return supervise(run, run_file)
 
 
-def _train_rank(run: TrainerRun, rank: int, meeting: Path) -> None:
-    from model.link import claim_stdout
-    from model.precision import denormals_flushed
-    from model.ranks import joined
-    from model.supervisor import rendezvous_file
-    from model.training import train
-
-    messages = claim_stdout()
-    with (
-        denormals_flushed(),
-        joined(rank, run.train.ranks, rendezvous_file(meeting), run.train.device) as ranks,
-    ):
-        train(run, ranks, messages)
-
-
-def _fail(error: BessemerError, rank: int, meeting: Path | None) -> int:
-    words = f"{type(error).__name__}: {error}\n"
-    if meeting is None:
-        sys.stderr.write(words)
-    else:
-        from model.supervisor import words_file
-
-        words_file(meeting, rank).write_text(words)
+def _say(error: BessemerError) -> int:
+    sys.stderr.write(f"{type(error).__name__}: {error}\n")
     return error.exit_code
 
 
-def _lost_the_others(error: Exception) -> bool:
-    """Whether a rank failed because another one did: gloo names itself in what it raises, and has no class for it."""
-    return "gloo" in str(error).lower()
+def _rank(run_file: Path, rank: int, meeting: Path, size: int) -> int:
+    from model.failures import as_told
+    from model.meeting import words_file
+
+    try:
+        _train_rank(read_run(run_file), rank, meeting, size)
+    except Exception as error:
+        told = as_told(error)
+        if told is None:
+            return Infra.exit_code
+        if isinstance(told, Bug):
+            traceback.print_exc()
+        words_file(meeting, rank).write_text(f"{type(told).__name__}: {told}\n")
+        return told.exit_code
+    return 0
+
+
+def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int) -> None:
+    from model.hanging import answer_with_stacks
+    from model.heartbeat import Heartbeat
+    from model.meeting import beat_file, rendezvous_file
+
+    heartbeat = Heartbeat(beat_file(meeting, rank))
+    answer_with_stacks(meeting, rank)
+
+    from model.link import claim_stdout
+    from model.precision import denormals_flushed
+    from model.ranks import Ranks, joined
+    from model.training import train
+
+    messages = claim_stdout()
+    # DeepSpeed needs a process group for a single rank too.
+    meets = size > 1 or run.train.engine == "deepspeed"
+    meeting_place = rendezvous_file(meeting)
+    group = (
+        joined(rank, size, meeting_place, run.train.device, heartbeat)
+        if meets
+        else nullcontext(Ranks(heartbeat=heartbeat))
+    )
+    with denormals_flushed(), group as ranks:
+        train(run, ranks, messages)
 
 
 def read_run(path: Path) -> TrainerRun:

@@ -33,6 +33,7 @@ from model.loss_scale import LossScale
 from model.micro_batch import with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.ranks import ALONE, Ranks
+from model.restarts import take_over
 from model.resumption import RUNTIME_SETTINGS, must_agree, optimizer_layout
 from model.row_format import RowFormat
 from model.split_tables import whole_tables
@@ -100,6 +101,9 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
     journal = _journal(begun, decisions, checkpoint)
     kind = "resume" if checkpoint else "start"
     journal.event(step, kind, pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
+    if ranks.size < run.train.ranks:
+        journal.event(step, FEWER_RANKS, "Infra", ranks=ranks.size, of=run.train.ranks)
+    take_over(run.out, journal)
     if checkpoint is not None and state["optimizer"] != layout:
         journal.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
     if start.facts:
@@ -127,10 +131,11 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
         )
         _tell_start(run, data, loop.curriculum, step, link)
         divergence = loop.run(step)
-    link.between_steps()
+        link.between_steps()
     if divergence is not None:
         go_back(begun, decisions, divergence, guard, loop.curriculum, journal, ranks, link)
         return False
+    take_over(run.out, journal)
     _write_result(result, run, decisions, data.row_format, engine, ranks, journal)
     link.tell("done", steps=loop.curriculum.steps, folder=str(result))
     return True

@@ -1,0 +1,128 @@
+"""Why a training ended before its end, and whether starting it again may help.
+
+Five classes: *infra* (a killed process, memory, disk, a hang: worth another try), *data* (what was read is missing or
+damaged), *numerics* (the guard has done what it could), *recipe* (what was asked for cannot be, or passed a limit), and
+*bug* (all else). Only infra is started again.
+"""
+
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
+
+Kind = Literal["infra", "data", "numerics", "recipe", "bug"]
+
+OF_THE_PROGRAM = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+"""Signals that a process gets for what it did itself, perhaps because it lost the others."""
+LOST_THE_OTHERS = "lost the other ranks"
+MACHINE_SAYS = ("can't allocate memory", "out of memory", "(os error ", "CUDA error")
+"""In messages of libraries that have no class for it: PyTorch's allocator, safetensors' writer, CUDA."""
+
+
+@dataclass(frozen=True)
+class End:
+    """How a rank ended: its exit code (negative: the signal) and its last words, none where it only lost the others."""
+
+    rank: int
+    code: int
+    words: str | None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What ended an attempt, and which rank is to blame (None: not a single one)."""
+
+    kind: Kind
+    words: str
+    """As for stderr, `Class: message`."""
+    code: int
+    """What to exit with."""
+    rank: int | None = None
+    signal: str | None = None
+    final: bool = False
+    """Whether no other attempt on this machine may be made, whatever the kind."""
+
+    @property
+    def restarts(self) -> bool:
+        """Whether another attempt may succeed."""
+        return self.kind == "infra" and not self.final
+
+
+def infra(message: str, rank: int | None = None, signal: str | None = None) -> Failure:
+    """A failure of the machine, in words."""
+    return Failure("infra", f"Infra: {message}", Infra.exit_code, rank, signal)
+
+
+def as_told(error: Exception) -> BessemerError | None:
+    """What a rank tells of an exception that reached its top; None where it only lost the others."""
+    if isinstance(error, BessemerError):
+        return error
+    words = f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError | MemoryError):
+        return Infra(words)
+    if _lost_the_others(error):
+        return None
+    if any(said in str(error) for said in MACHINE_SAYS):
+        return Infra(words)
+    return Bug(words)
+
+
+def _lost_the_others(error: Exception) -> bool:
+    """gloo names itself in what it raises, and has no class for it; NCCL and the rendezvous have one."""
+    distributed = sys.modules.get("torch.distributed")
+    of_the_exchange = distributed is not None and isinstance(error, distributed.DistError)
+    return of_the_exchange or "gloo" in str(error).lower()
+
+
+def judge(ends: Sequence[End], size: int) -> Failure | None:
+    """What is to blame of how ranks ended, in the order in which they did; None where all came to their end.
+
+    A cause counts before its consequence: a rank that was killed from outside, then an error of a rank's own, then a
+    rank that died of what it did, then one that was asked to stop, then those that only lost the others.
+    """
+    failed = [end for end in ends if end.code != 0]
+    return _failure(min(failed, key=_far_from_the_cause), size) if failed else None
+
+
+def _far_from_the_cause(end: End) -> int:
+    if end.code < 0:
+        return 2 if -end.code in OF_THE_PROGRAM else 0
+    if end.words:
+        return 1 if end.code != Infra.exit_code else 3
+    return 4
+
+
+def _failure(end: End, size: int) -> Failure:
+    who = "the trainer" if size == 1 else f"rank {end.rank} of {size}"
+    if end.code < 0:
+        name = signal.Signals(-end.code).name
+        hint = " (often the kernel, when memory runs out)" if -end.code == signal.SIGKILL else ""
+        return infra(f"{who} was killed by {name}{hint}", end.rank, name)
+    if end.words:
+        return Failure(_kind(end.code), end.words.strip(), end.code, end.rank)
+    if end.code == Infra.exit_code:
+        return infra(f"{who} {LOST_THE_OTHERS}", end.rank)
+    # It could not even leave its words: the disk is full, or the interpreter did not come up.
+    return infra(f"{who} ended with exit code {end.code} and without a word", end.rank)
+
+
+def _kind(code: int) -> Kind:
+    if code == Infra.exit_code:
+        return "infra"
+    if code in (InputError.exit_code, IntegrityError.exit_code):
+        return "data"
+    if code == Numerics.exit_code:
+        return "numerics"
+    return "bug" if code == Bug.exit_code else "recipe"
+
+
+def read_words(file: Path) -> str | None:
+    """The last words of a rank, where it left any."""
+    try:
+        return file.read_text() or None
+    except OSError:
+        return None

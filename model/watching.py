@@ -1,0 +1,116 @@
+"""Which rank hangs and which is slow, from what each shows of itself (`model/heartbeat.py`).
+
+Ranks work in lockstep: when one hangs, all fall silent, and it is the one that does not wait for others. When one is
+slow, all steps take longer, and it is the one whose own work does. Time is this process's monotonic clock.
+"""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from model.heartbeat import STEPPING, Beat
+
+SLOW_STEPS = 32
+"""Steps over which a rank's own work is compared with that of the others."""
+SLOW_RATIO = 3.0
+SLOW_SECONDS = 0.5
+"""Own work over those steps below which nobody is called slow: one busy millisecond more is no fault."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """No sign for too long."""
+
+    rank: int
+    """The one that does not wait for others, or the first of those that do."""
+    waits: bool
+    """Whether it waits too, so that no rank of this machine is known to be the cause."""
+    step: int
+    silent_seconds: float
+    limit: str
+    """The setting that was passed."""
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A rank whose own work took much longer than that of the others."""
+
+    rank: int
+    step: int
+    seconds_per_step: float
+    others_seconds_per_step: float
+
+
+@dataclass
+class _Seen:
+    beat: Beat | None = None
+    changed_at: float = 0.0
+    window: list[tuple[int, float]] = field(default_factory=list)
+    """Steps and the seconds of own work up to them, over the last SLOW_STEPS steps or a few more."""
+    told_slow: bool = False
+
+
+class Watch:
+    """Looks at the beats of all ranks of one attempt, again and again."""
+
+    def __init__(self, size: int, hang_seconds: float, start_seconds: float, now: float) -> None:
+        self._limits = {True: ("hang_seconds", hang_seconds), False: ("start_seconds", start_seconds)}
+        self._ranks = [_Seen(changed_at=now) for _ in range(size)]
+
+    @property
+    def step(self) -> int:
+        """Steps that are made by the rank that is farthest."""
+        return max((seen.beat.step for seen in self._ranks if seen.beat is not None), default=0)
+
+    def look(self, beats: Mapping[int, Beat], now: float) -> None:
+        """Take in what ranks show now."""
+        for rank, beat in beats.items():
+            seen = self._ranks[rank]
+            if seen.beat is None or beat.number != seen.beat.number:
+                seen.beat, seen.changed_at = beat, now
+                if beat.doing == STEPPING and (not seen.window or beat.step > seen.window[-1][0]):
+                    seen.window.append((beat.step, beat.busy_seconds))
+                    while len(seen.window) > 2 and seen.window[1][0] <= beat.step - SLOW_STEPS:
+                        del seen.window[0]
+
+    def hang(self, now: float, running: frozenset[int]) -> Hang | None:
+        """Who of the ranks that still run is to blame where one has been silent for too long; None where none has."""
+        there = [(rank, seen) for rank, seen in enumerate(self._ranks) if rank in running]
+        limits = [self._limit(seen)[0] for _, seen in there if now - seen.changed_at > self._limit(seen)[1]]
+        if not limits:
+            return None
+        rank, seen = max(there, key=lambda it: (not _waits(it[1]), now - it[1].changed_at))
+        step = seen.beat.step if seen.beat else self.step
+        return Hang(rank, _waits(seen), step, now - seen.changed_at, limits[0])
+
+    def _limit(self, seen: _Seen) -> tuple[str, float]:
+        return self._limits[seen.beat is not None and seen.beat.doing == STEPPING]
+
+    def slow(self) -> list[Slow]:
+        """Ranks that have become slow since they were last told, over the last SLOW_STEPS steps."""
+        rates = [_seconds_per_step(seen) for seen in self._ranks]
+        if len(rates) < 2 or None in rates:
+            return []
+        told: list[Slow] = []
+        for rank, (rate, seen) in enumerate(zip(rates, self._ranks, strict=True)):
+            others = statistics.median(
+                other for place, other in enumerate(rates) if place != rank and other is not None
+            )
+            assert rate is not None, "looked at above"
+            is_slow = rate > SLOW_RATIO * others and (rate - others) * SLOW_STEPS > SLOW_SECONDS
+            if is_slow and not seen.told_slow:
+                told.append(Slow(rank, self.step, rate, others))
+            seen.told_slow = is_slow
+        return told
+
+
+def _waits(seen: _Seen) -> bool:
+    return seen.beat is not None and seen.beat.waiting
+
+
+def _seconds_per_step(seen: _Seen) -> float | None:
+    """Of a rank's own work; None before SLOW_STEPS steps were seen."""
+    if not seen.window or seen.window[-1][0] - seen.window[0][0] < SLOW_STEPS:
+        return None
+    (first, before), (last, after) = seen.window[0], seen.window[-1]
+    return (after - before) / (last - first)

@@ -1,0 +1,83 @@
+"""What ended a training, and whether it is started again."""
+
+import signal
+
+import pytest
+import torch
+
+from model.errors import Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
+from model.failures import End, as_told, judge
+
+LOST = End(0, 75, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "again"),
+    [
+        (Infra, "infra", True),
+        (InputError, "data", False),
+        (IntegrityError, "data", False),
+        (Numerics, "numerics", False),
+        (RecipeError, "recipe", False),
+        (GuardError, "recipe", False),
+        (Bug, "bug", False),
+    ],
+)
+def test_the_class_of_an_error_says_whether_another_attempt_is_made(error, kind: str, again: bool) -> None:
+    failure = judge([LOST, End(1, error.exit_code, f"{error.__name__}: what happened\n")], 2)
+    assert failure is not None
+    assert (failure.kind, failure.restarts, failure.code) == (kind, again, error.exit_code)
+    assert (failure.rank, failure.words) == (1, f"{error.__name__}: what happened")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGBUS])
+def test_a_signal_is_of_the_machine(number: signal.Signals) -> None:
+    failure = judge([LOST, End(1, -number, None)], 2)
+    assert failure is not None
+    assert failure.restarts
+    assert (failure.rank, failure.signal, failure.code) == (1, number.name, 75)
+    assert f"rank 1 of 2 was killed by {number.name}" in failure.words
+
+
+def test_causes_count_before_consequences() -> None:
+    killed, aborted = End(0, -signal.SIGKILL, None), End(1, -signal.SIGABRT, None)
+    bug, stopped = End(2, 70, "Bug: RuntimeError: odd"), End(3, 75, "Infra: asked to stop")
+
+    def blamed(*ends: End) -> int | None:
+        failure = judge(ends, 5)
+        return failure and failure.rank
+
+    assert blamed(LOST, stopped, aborted, bug, killed) == 0
+    assert blamed(LOST, stopped, aborted, bug) == 2
+    assert blamed(LOST, stopped, aborted) == 1
+    assert blamed(LOST, stopped) == 3
+    assert blamed(End(4, 75, None), LOST) == 4, "the first of several to end"
+    assert judge([End(0, 0, None), End(1, 0, None)], 2) is None
+
+
+def test_a_rank_that_could_not_leave_a_word_was_failed_by_the_machine() -> None:
+    failure = judge([End(0, 1, None)], 1)
+    assert failure is not None
+    assert failure.restarts
+    assert "the trainer ended with exit code 1 and without a word" in failure.words
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(28, "No space left on device"), Infra),
+        (MemoryError(), Infra),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"), Infra),
+        (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), Infra),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Infra),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), Infra),
+        (RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer"), None),
+        (torch.distributed.DistStoreError("wait timeout after 1800000ms"), None),
+        (RuntimeError("shapes cannot be multiplied"), Bug),
+        (KeyError("missing"), Bug),
+        (InputError("no such file"), InputError),
+    ],
+)
+def test_what_a_rank_tells_of_an_exception(error: Exception, told: type | None) -> None:
+    found = as_told(error)
+    assert found is None if told is None else type(found) is told

@@ -1,0 +1,306 @@
+"""Real ranks that are killed, stopped, starved and broken from outside: the supervisor brings the training to the bytes
+of an undisturbed one, or ends it with the right words, and leaves no process behind."""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+
+from model.config import TrainerRun
+from model.restart_config import RestartsConfig
+from model.restarts import read_record
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
+
+PROJECT = Path(__file__).resolve().parents[3]
+LONG = {"batch_rows": 4, "positions": 4 * 150, "checkpoint_steps": 20}
+AT_ONCE = {"pause_seconds": 0}
+TWO = pytest.param(2, id="two-ranks", marks=pytest.mark.prove)
+EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
+
+Launch = Callable[..., subprocess.Popen[str]]
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
+        time.sleep(0.005)
+
+
+def finish(trainer: subprocess.Popen[str]) -> tuple[int, list[dict], str]:
+    out, err = trainer.communicate(timeout=240)
+    return trainer.returncode, [json.loads(line) for line in out.splitlines()], err
+
+
+def checkpoints(run: TrainerRun) -> list[str]:
+    return sorted(path.parent.name for path in (run.out / "checkpoints").glob("step-*/COMPLETE"))
+
+
+def rank_processes(trainer: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the ranks, in their order."""
+    children = Path(f"/proc/{trainer.pid}/task/{trainer.pid}/children").read_text().split()
+    return sorted(map(int, children), key=lambda pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[5])
+
+
+def training(trainer: subprocess.Popen[str]) -> list[int]:
+    """Process ids of ranks that train, in their order; those that diagnose are no such ranks."""
+    with contextlib.suppress(OSError, IndexError):
+        return [pid for pid in rank_processes(trainer) if b"model.train" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def result(run: TrainerRun) -> dict[str, bytes]:
+    return {name: (run.out / "result" / name).read_bytes() for name in EXACT_FILES}
+
+
+def events(run: TrainerRun) -> list[tuple[str, dict]]:
+    with pa.OSFile(str(run.out / "result" / "events.arrow"), "rb") as source:
+        rows = pa.ipc.open_file(source).read_all().to_pylist()
+    return [(row["kind"], json.loads(row["detail"])) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_run, launch: Launch) -> Callable[[int], dict]:
+    """What so many ranks end with when nothing happens to them."""
+    found: dict[int, dict[str, bytes]] = {}
+
+    def of(ranks: int) -> dict[str, bytes]:
+        if ranks not in found:
+            run = build_run(tmp_path_factory.mktemp("undisturbed"), **LONG, ranks=ranks)
+            code, _, err = finish(launch(run))
+            assert (code, err) == (0, "")
+            assert not read_record(run.out)
+            found[ranks] = result(run)
+        return found[ranks]
+
+    return of
+
+
+def disturb(trainer: subprocess.Popen[str], run: TrainerRun, number: int) -> int:
+    """Send a signal to the last rank once there is a checkpoint; returns its process id."""
+    wait_until(lambda: len(checkpoints(run)) > 0)
+    rank = rank_processes(trainer)[-1]
+    os.kill(rank, number)
+    return rank
+
+
+@pytest.mark.parametrize("ranks", [1, TWO])
+def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, launch, undisturbed, ranks: int) -> None:
+    run = make_run(**LONG, ranks=ranks, hang_seconds=4, restarts=AT_ONCE)
+    trainer = launch(run)
+    silent = disturb(trainer, run, signal.SIGSTOP)
+    wait_until(lambda: bool(read_record(run.out)))
+    wait_until(lambda: not is_alive(silent), seconds=10)
+    code, messages, err = finish(trainer)
+    assert code == 0, err
+    (restart,) = [message for message in messages if message.get("event") == "restart"]
+    who = "the trainer hung" if ranks == 1 else "rank 1 of 2 hung"
+    assert who in restart["words"]
+    assert "it is stopped by a signal" in restart["words"]
+    assert restart["seconds_lost"] >= 4
+    assert result(run) == undisturbed(ranks)
+    told = [detail for kind, detail in events(run) if kind == "restart"]
+    assert told == [{key: restart[key] for key in told[0]}]
+    assert not list(run.out.glob("ranks-*"))
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_a_rank_that_dies_is_started_again(make_run, launch, undisturbed, ranks: int, number: signal.Signals) -> None:
+    run = make_run(**LONG, ranks=ranks, restarts=AT_ONCE)
+    trainer = launch(run)
+    disturb(trainer, run, number)
+    code, messages, err = finish(trainer)
+    assert code == 0, err
+    (restart,) = [message for message in messages if message.get("event") == "restart"]
+    # A rank that is asked to stop writes a checkpoint first; nobody asked the training to stop.
+    expected = "asked to stop" if number == signal.SIGTERM else f"was killed by {number.name}"
+    assert expected in restart["words"]
+    assert result(run) == undisturbed(ranks)
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, launch, undisturbed, ranks: int) -> None:
+    run = make_run(**LONG, ranks=ranks, restarts=AT_ONCE | {"most": 2})
+
+    def kill_early(trainer: subprocess.Popen[str], times: int) -> None:
+        """Before the first step, so that there is no progress."""
+        killed: set[int] = set()
+        while len(killed) < times:
+            for pid in training(trainer)[-1:]:
+                if pid not in killed:
+                    os.kill(pid, signal.SIGKILL)
+                    killed.add(pid)
+            time.sleep(0.005)
+
+    trainer = launch(run)
+    kill_early(trainer, 3)
+    code, _, err = finish(trainer)
+    assert code == 75
+    assert "training failed 3 times in a row without a checkpoint behind step 0" in err
+    assert "was killed by SIGKILL" in err
+    assert len(read_record(run.out)) == 2
+
+    trainer = launch(run)
+    kill_early(trainer, 2)
+    code, _, err = finish(trainer)
+    assert code == 0, err
+    assert result(run) == undisturbed(ranks)
+    assert [detail["in_a_row"] for kind, detail in events(run) if kind == "restart"] == [1, 2, 1, 2]
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_nothing_outlives_a_killed_supervisor_and_the_next_goes_on(make_run, launch, undisturbed, ranks: int) -> None:
+    run = make_run(**LONG, ranks=ranks)
+    trainer = launch(run)
+    wait_until(lambda: len(checkpoints(run)) > 0)
+    left = rank_processes(trainer)
+    os.kill(left[0], signal.SIGSTOP)
+    trainer.kill()
+    trainer.communicate()
+    code, _, err = finish(launch(run))
+    assert code == 0, err
+    assert not any(map(is_alive, left))
+    assert result(run) == undisturbed(ranks)
+
+
+def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
+    run = make_run(**LONG)
+    trainer = launch(run)
+    wait_until(lambda: len(checkpoints(run)) > 0)
+    trainer.terminate()
+    code, messages, err = finish(trainer)
+    assert code == 75
+    assert err.startswith("Infra: asked to stop after step")
+    assert messages[-1]["kind"] == "checkpoint"
+    assert not read_record(run.out)
+
+
+def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
+    """A library that is broken where this training runs, found by the ranks alone: the supervisor loads none."""
+    broken = tmp_path / "broken" / "safetensors"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("")
+    (broken / "torch.py").write_text("def load_file(path): ...\ndef save_file(weights, path): ...\n1 / 0\n")
+    run = make_run(**LONG)
+    file = tmp_path / "run.json"
+    file.write_text(run.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, "-m", "model.train", str(file)],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), str(tmp_path / "broken")])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 70, done.stderr
+    assert done.stderr.count("Bug: ZeroDivisionError: division by zero") == 1
+    assert done.stderr.count("Traceback") == 1
+    assert not read_record(run.out)
+
+
+def test_where_the_machine_refuses_again_and_again_training_is_given_up(make_run, tmp_path: Path) -> None:
+    """No file may grow beyond 8 KiB, and a checkpoint does: the same failure at the same step each time."""
+    run = make_run(**LONG, restarts=AT_ONCE | {"most": 1})
+    file = tmp_path / "run.json"
+    file.write_text(run.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, "-m", "model.train", str(file)],
+        cwd=PROJECT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 75, done.stderr
+    assert "training failed 2 times in a row without a checkpoint behind step 0" in done.stderr
+    assert "File too large" in done.stderr
+    assert len(read_record(run.out)) == 1
+
+
+@pytest.mark.prove
+def test_a_full_disk_is_waited_for(make_run, launch: Launch, undisturbed, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small file system to fill up")
+    try:
+        run = make_run(**LONG, restarts={"pause_seconds": 0.5}).model_copy(update={"out": disk / "out"})
+        run.out.mkdir()
+        (tmp_path / "disk.json").write_text(run.model_dump_json())
+        trainer = launch(run.model_copy(update={"out": disk / "out"}))
+        wait_until(lambda: len(checkpoints(run)) > 0)
+        with (disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while ballast.write(bytes(512)):
+                pass
+        assert trainer.stdout is not None
+        told = [json.loads(next(line for line in trainer.stdout if "restart" in line))["words"] for _ in range(2)]
+        (disk / "ballast").unlink()
+        code, _, err = finish(trainer)
+        assert code == 0, err
+        assert all("No space" in words or "StorageFull" in words or "the disk has" in words for words in told), told
+        assert result(run) == undisturbed(1)
+        assert len([kind for kind, _ in events(run) if kind == "restart"]) >= 2
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.prove
+def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undisturbed) -> None:
+    """The limit is set on the running process, which finds no address for its next buffer."""
+    run = make_run(**LONG, restarts=AT_ONCE)
+    trainer = launch(run)
+    wait_until(lambda: len(checkpoints(run)) > 0)
+    (rank,) = rank_processes(trainer)
+    resource.prlimit(rank, resource.RLIMIT_AS, (1 << 20, 1 << 20))
+    code, _, err = finish(trainer)
+    assert code == 0, err
+    assert len(read_record(run.out)) <= 1
+    assert result(run) == undisturbed(1)
+
+
+@pytest.mark.prove
+def test_a_rank_that_fails_again_and_again_is_left_out_until_the_next_checkpoint(make_run, launch: Launch) -> None:
+    run = make_run(**LONG, ranks=2, restarts=RestartsConfig(pause_seconds=0, fewer_ranks=True))
+    trainer = launch(run)
+    killed: set[int] = set()
+    while len(killed) < 3:
+        for pid in training(trainer)[1:]:
+            if pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.add(pid)
+        time.sleep(0.005)
+    code, _, err = finish(trainer)
+    assert code == 0, err
+    kinds = [(kind, detail.get("ranks")) for kind, detail in events(run)]
+    assert ("fewer_ranks", 1) in kinds
+    assert ("all_ranks", 2) in kinds
+    assert kinds.index(("all_ranks", 2)) > kinds.index(("fewer_ranks", 1))
+    with pa.OSFile(str(run.out / "result" / "steps.arrow"), "rb") as source:
+        steps = pa.ipc.open_file(source).read_all()
+    assert steps["step"].to_pylist() == list(range(150))
+    assert [(row["pos_start"], row["pos_end"]) for row in steps.to_pylist()] == [(4 * s, 4 * s + 4) for s in range(150)]
