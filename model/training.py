@@ -33,7 +33,7 @@ from model.loss_scale import LossScale
 from model.micro_batch import with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.ranks import ALONE, Ranks
-from model.restarts import take_over
+from model.restarts import FEWER_RANKS, take_over
 from model.resumption import RUNTIME_SETTINGS, must_agree, optimizer_layout
 from model.row_format import RowFormat
 from model.split_tables import whole_tables
@@ -42,8 +42,6 @@ from model.weights import DESCRIPTION, save_model
 
 HEARTBEAT = "heartbeat"
 RESULT = "result"
-FEWER_RANKS = "fewer_ranks"
-"""The event that says that some steps were computed by fewer ranks than the run asks for."""
 
 
 def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None) -> Path:

@@ -47,9 +47,9 @@ def run_trainer(
     """Run `python <arguments>` to its end; every JSON line of its stdout goes to `on_log`, all that it says to
     `log_path`.
 
-    Raises the error class of the trainer's exit code with its last words; Infra when it was killed by a signal or hung
-    (`heartbeat` untouched for `hang_seconds`); GuardError when it passed `max_seconds`. However this function is left,
-    the trainer is gone.
+    Raises the error class of the trainer's exit code with its last words; Infra when it was killed by a signal or made
+    no sign (`heartbeat` untouched for `hang_seconds`); GuardError when it passed `max_seconds`. However this function
+    is left, the trainer is gone.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log, _terminate_raises():
@@ -135,9 +135,9 @@ class _Patience:
         if now - self._last_sign > self._hang_seconds:
             trainer.kill()
             raise Infra(
-                f"train: the trainer finished no step for {self._hang_seconds:.0f} seconds and was killed. The next try"
-                f" goes on from its last checkpoint. If steps are that slow, raise train.hang_seconds; its log is"
-                f" {self._log_path}."
+                f"train: neither the trainer nor its supervisor, which ends ranks that hang sooner, made a sign for"
+                f" {self._hang_seconds:.0f} seconds, and they were killed. The next try goes on from the last"
+                f" checkpoint. Look whether this machine or its disk stands still; the log is {self._log_path}."
             )
         if self._max_seconds is not None and now - self._began > self._max_seconds:
             raise GuardError(

@@ -27,9 +27,18 @@ class MessageTeller:
                 )
         elif message.get("event") == "base_model":
             yield _beginning(message)
+        elif message.get("event") == "restart":
+            yield _restart(message)
         elif kind in ("event", "done"):
             rest = ", ".join(f"{key} {value}" for key, value in message.items() if key not in ("kind", "event"))
             yield f"{message.get('event', kind)}: {rest}"
+
+
+def _restart(message: dict[str, Any]) -> str:
+    return (
+        f"restart {message['number']} after step {message['step']}: {message['words'].rstrip('.')}; training goes on"
+        f" from step {message['checkpoint']}, {message['seconds_lost']:.0f} seconds are lost"
+    )
 
 
 def _beginning(message: dict[str, Any]) -> str:

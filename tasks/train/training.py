@@ -13,6 +13,8 @@ from model.config import TrainerRun
 from model.durable import write_atomically
 from model.errors import RecipeError
 from model.kept_rows import kept_rows, kept_steps
+from model.restarts import FEWER_RANKS, LONGEST_PAUSE
+from model.supervisor import DIAGNOSIS_SECONDS
 from tasks.artifact import Artifact, read_table
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
@@ -56,11 +58,17 @@ def train_model(
         log_path=log_path,
         heartbeat=out / "heartbeat",
         on_log=listen,
-        hang_seconds=config.hang_seconds,
+        hang_seconds=_silence(config),
         max_seconds=config.max_seconds,
         stop_seconds=config.stop_seconds,
     )
     return _take_result(out / "result", workspace)
+
+
+def _silence(config: TrainStageConfig) -> float:
+    """Seconds without a sign of the trainer after which its supervisor must have failed: longer than it may itself wait
+    for ranks, for a look at the machine, and before a restart."""
+    return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
 
 
 def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path) -> TrainerRun:
@@ -103,8 +111,8 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
 
 
 def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
-    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, `base_model`
-    tells how new rows began."""
+    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data or ranks were missing
+    for a while, `base_model` tells how new rows began."""
     steps = kept_steps(tables["steps"])
     metrics, perf = (kept_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
@@ -121,5 +129,5 @@ def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
             "seconds": pc.sum(perf.column("wall_s")).as_py(),
             "tokens_s": pc.quantile(perf.column("tokens_s"), 0.5)[0].as_py() if perf.num_rows else None,
         },
-        "exact": applied == steps.num_rows,
+        "exact": applied == steps.num_rows and FEWER_RANKS not in tables["events"].column("kind").to_pylist(),
     }

@@ -10,6 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import InputError, RecipeError
+from model.journal import Journal
+from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
@@ -18,6 +20,7 @@ from tasks.identity import library_versions
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train, train_stage
 from tasks.train.telling import MessageTeller
+from tasks.train.training import _facts, _silence
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
@@ -96,6 +99,29 @@ def test_a_log_gets_about_twenty_lines_however_many_steps():
     told = [line for number in range(1, 1001) for line in teller.sentences({**step, "step": number})]
     assert len(told) == 21
     assert told[-1].startswith("step 1000 of 1000: loss 1.0000")
+
+
+def test_a_restart_is_told_in_a_sentence_with_what_it_cost():
+    restart = {"kind": "event", "event": "restart", "number": 2, "step": 57, "checkpoint": 50, "seconds_lost": 12.4}
+    (told,) = MessageTeller().sentences({**restart, "words": "Infra: rank 1 of 2 was killed by SIGKILL"})
+    assert told == (
+        "restart 2 after step 57: Infra: rank 1 of 2 was killed by SIGKILL; training goes on from step 50, 12 seconds"
+        " are lost"
+    )
+
+
+def test_steps_that_fewer_ranks_computed_make_the_model_inexact():
+    journal = Journal()
+    journal.add("steps", step=0, pos_start=0, pos_end=4, row_pieces=1, applied=True)
+    assert _facts(journal.tables())["exact"] is True
+    journal.event(0, FEWER_RANKS, "Infra", ranks=1, of=2)
+    assert _facts(journal.tables())["exact"] is False
+
+
+def test_the_supervisor_is_given_longer_than_it_gives_the_ranks():
+    config = CONFIG.model_copy(update={"hang_seconds": 10.0, "start_seconds": 100.0})
+    assert _silence(config) > 110 + LONGEST_PAUSE
+    assert config.trainer_config().hang_seconds == 10
 
 
 def test_deepspeed_decides_the_result_only_where_it_is_the_engine():
