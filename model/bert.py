@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import BERTConfig
-from model.blocks import Block, Sight, activated, make_norm
+from model.blocks import Block, Sight, activated, block_names, make_norm, through_blocks
 from model.initialisation import initialise_gaussian
 from model.split_tables import looked_up, make_new_rows, with_new_logits
 from model.thermometers import extremes
@@ -51,7 +51,7 @@ class BERT(nn.Module):
     ) -> Tensor:
         """The stream f32[B, T, D] behind the last block; where `is_token_BT` is False nobody looks.
 
-        `heat` collects the extremes of the embedding and of the stream behind each block (`thermometers.extremes`).
+        `heat` collects what the thermometers read up to the heads (`thermometer_names`), f32[2] each.
         """
         length = tokens_BT.shape[1]
         assert length <= self.config.context, f"{length} tokens do not fit into a context of {self.config.context}"
@@ -59,11 +59,7 @@ class BERT(nn.Module):
         if heat is not None:
             heat.append(extremes(x_BTD))
         sight = Sight(is_token_BT[:, None, None, :])
-        for block in self.blocks:
-            x_BTD = block(x_BTD, sight)
-            if heat is not None:
-                heat.append(extremes(x_BTD))
-        return self.final_norm(x_BTD)
+        return self.final_norm(through_blocks(self.blocks, x_BTD, sight, heat=heat))
 
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
         """The residual stream f32[B, T, D] before the first block."""
@@ -90,4 +86,4 @@ class BERT(nn.Module):
 
 def thermometer_names(config: BERTConfig) -> list[str]:
     """What each thermometer reads, in order."""
-    return ["embedding", *(f"block {layer}" for layer in range(config.layers)), "masked logits", "next logits"]
+    return ["embedding", *block_names(range(config.layers)), "masked logits", "next logits"]

@@ -15,6 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from model.blocks import Block
 
+Forward = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
+"""`Block.forward`."""
 NEVER_REACHED = 2**16
 """Graphs at which PyTorch would give up on a function, and end the run: by default 8, and 256 in all. How many there
 are is decided here, by the sizes that are compiled."""
@@ -45,12 +47,12 @@ def wrap_blocks(
             block.forward = forward
 
 
-def _compiled(forward: Callable[..., Tensor], rows: Collection[int] | None) -> Callable[..., Tensor]:
+def _compiled(forward: Forward, rows: Collection[int] | None) -> Forward:
     compiled = torch.compile(forward, dynamic=False, fullgraph=True)
     if rows is None:
         return compiled
 
-    def chosen(x_BTD: Tensor, *rest: object, **named: object) -> Tensor:
+    def chosen(x_BTD: Tensor, *rest: object, **named: object) -> tuple[Tensor, tuple[Tensor, ...]]:
         return (compiled if len(x_BTD) in rows else forward)(x_BTD, *rest, **named)
 
     return chosen

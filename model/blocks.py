@@ -3,7 +3,9 @@
 Shapes: B rows, T tokens, S tokens of an encoder, D width, H heads, E head size, F hidden size of the MLP, K keys.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 
 from model.block_shape import Activation, BlockShape, is_gated
 from model.positions import rotate
+from model.thermometers import ScoreThermometer, extremes
 
 
 @dataclass
@@ -86,6 +89,7 @@ class Block(nn.Module):
         hidden = 2 * shape.hidden if is_gated(shape.activation) else shape.hidden
         self.mlp_in = nn.Linear(shape.width, hidden, bias=shape.biases)
         self.mlp_out = nn.Linear(shape.hidden, shape.width, bias=shape.biases)
+        self.score_thermometer = ScoreThermometer()
 
     def forward(
         self,
@@ -94,19 +98,39 @@ class Block(nn.Module):
         cache: KeyValueCache | None = None,
         encoded_BSD: Tensor | None = None,
         encoded_mask: Tensor | None = None,
+        *,
+        measured: bool = False,
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The residual stream behind the block; `encoded_mask` says which tokens of the encoder are seen.
+
+        Where `measured` also the extremes f32[2] of the scores of attention, and of attention to the encoder where
+        there is one. Given back and not kept aside: a block may be computed twice, or as a graph of pure functions.
+        """
+        scores: list[Tensor] | None = [] if measured else None
+        x_BTD = self._stream(x_BTD, sight, cache, encoded_BSD, encoded_mask, scores)
+        return x_BTD, tuple(scores or ())
+
+    def _stream(
+        self,
+        x_BTD: Tensor,
+        sight: Sight,
+        cache: KeyValueCache | None,
+        encoded_BSD: Tensor | None,
+        encoded_mask: Tensor | None,
+        scores: list[Tensor] | None,
     ) -> Tensor:
-        """The residual stream behind the block; `encoded_mask` says which tokens of the encoder are seen."""
         if self.shape.parallel_residual:
-            attended_BTD = self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache))
+            attended_BTD = self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache, scores))
             return x_BTD + attended_BTD + self._dropped(self._mlp(self.mlp_norm(x_BTD)))
         if self.shape.post_norm:
-            x_BTD = self.attention_norm(x_BTD + self._dropped(self._attention(x_BTD, sight, cache)))
+            x_BTD = self.attention_norm(x_BTD + self._dropped(self._attention(x_BTD, sight, cache, scores)))
         else:
-            x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache))
+            x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache, scores))
         if self.shape.cross_attention:
             assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
             assert not self.shape.post_norm, "no network here has cross attention and post-norm"
-            branch_BTD = self._cross_attention(self.cross_attention_norm(x_BTD), encoded_BSD, encoded_mask, cache)
+            normed_BTD = self.cross_attention_norm(x_BTD)
+            branch_BTD = self._cross_attention(normed_BTD, encoded_BSD, encoded_mask, cache, scores)
             x_BTD = x_BTD + self._dropped(branch_BTD)
         if self.shape.post_norm:
             return self.mlp_norm(x_BTD + self._dropped(self._mlp(x_BTD)))
@@ -119,7 +143,9 @@ class Block(nn.Module):
         batch, length, _ = x_BTI.shape
         return x_BTI.view(batch, length, self.shape.heads, self.shape.head_size).transpose(1, 2)
 
-    def _attention(self, x_BTD: Tensor, sight: Sight, cache: KeyValueCache | None) -> Tensor:
+    def _attention(
+        self, x_BTD: Tensor, sight: Sight, cache: KeyValueCache | None, scores: list[Tensor] | None
+    ) -> Tensor:
         inner = self.shape.heads * self.shape.head_size
         query, key, value = (self._heads(part) for part in self.attention_in(x_BTD).split(inner, dim=2))
         if self.shape.qk_norm:
@@ -129,10 +155,15 @@ class Block(nn.Module):
         if cache is not None:
             key, value = cache.extend(self.layer, key, value)
         causal = sight.causal and sight.mask is None
-        return self.attention_out(self._mixed(query, key, value, sight.mask, causal=causal))
+        return self.attention_out(self._mixed(query, key, value, sight.mask, scores, causal=causal))
 
     def _cross_attention(
-        self, x_BTD: Tensor, encoded_BSD: Tensor, encoded_mask: Tensor | None, cache: KeyValueCache | None
+        self,
+        x_BTD: Tensor,
+        encoded_BSD: Tensor,
+        encoded_mask: Tensor | None,
+        cache: KeyValueCache | None,
+        scores: list[Tensor] | None,
     ) -> Tensor:
         query = self._heads(self.cross_attention_query(x_BTD))
         if cache is not None and self.layer < len(cache.memory):
@@ -141,13 +172,24 @@ class Block(nn.Module):
             key, value = (self._heads(part) for part in self.cross_attention_memory(encoded_BSD).chunk(2, dim=2))
             if cache is not None:
                 cache.memory.append((key, value))
-        return self.cross_attention_out(self._mixed(query, key, value, encoded_mask, causal=False))
+        return self.cross_attention_out(self._mixed(query, key, value, encoded_mask, scores, causal=False))
 
-    def _mixed(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    def _mixed(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scores: list[Tensor] | None,
+        *,
+        causal: bool,
+    ) -> Tensor:
         dropout = self.shape.dropout if self.training else 0.0
         mixed_BHTE = F.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=self.shape.score_scale
         )
+        if scores is not None:
+            scores.append(self.score_thermometer(query, key, mask, causal=causal, scale=self.shape.score_scale))
         return mixed_BHTE.transpose(1, 2).flatten(2)
 
     def _mlp(self, x_BTD: Tensor) -> Tensor:
@@ -157,6 +199,24 @@ class Block(nn.Module):
             return self.mlp_out(activated(hidden_BTF, activation))
         gate_BTF, value_BTF = hidden_BTF.chunk(2, dim=-1)
         return self.mlp_out(activated(gate_BTF, activation) * value_BTF)
+
+
+def through_blocks(blocks: Iterable[nn.Module], x_BTD: Tensor, *seen: Any, heat: list[Tensor] | None) -> Tensor:
+    """The residual stream behind some blocks, which are all given what is `seen`.
+
+    `heat` collects the extremes of each block's scores and of the stream behind it, in the order of `block_names`.
+    """
+    for block in blocks:
+        x_BTD, scores = block(x_BTD, *seen, measured=heat is not None)
+        if heat is not None:
+            heat += [*scores, extremes(x_BTD)]
+    return x_BTD
+
+
+def block_names(layers: range, stack: str = "", *, cross_attention: bool = False) -> list[str]:
+    """What the thermometers of these blocks of a stack read, in order."""
+    read = [" attention logits", *([" cross attention logits"] if cross_attention else []), ""]
+    return [f"{stack}block {layer}{part}" for layer in layers for part in read]
 
 
 def activated(x: Tensor, activation: Activation) -> Tensor:

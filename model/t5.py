@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import T5Config
-from model.blocks import Block, KeyValueCache, Sight, make_norm
+from model.blocks import Block, KeyValueCache, Sight, block_names, make_norm, through_blocks
 from model.initialisation import initialise_t5
 from model.positions import DISTANCE_BUCKETS, distance_bias
 from model.split_tables import looked_up, make_new_rows, with_new_logits
@@ -48,17 +48,13 @@ class T5(nn.Module):
     def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None) -> Tensor:
         """What the encoder makes of its inputs, f32[B, T, D]; where `is_token_BT` is False nobody looks.
 
-        `heat` collects the extremes of the embedding and of the stream behind each block (`thermometers.extremes`).
+        `heat` collects what the thermometers read of the encoder (`thermometer_names`), f32[2] each.
         """
         sight = self.encoder_sight(is_token_BT)
         x_BTD = self.enter(inputs_BT)
         if heat is not None:
             heat.append(extremes(x_BTD))
-        for block in self.encoder_blocks:
-            x_BTD = block(x_BTD, sight)
-            if heat is not None:
-                heat.append(extremes(x_BTD))
-        return self.leave_encoder(x_BTD)
+        return self.leave_encoder(through_blocks(self.encoder_blocks, x_BTD, sight, heat=heat))
 
     def decode(
         self,
@@ -78,11 +74,8 @@ class T5(nn.Module):
         x_BUD = self.enter(inputs_BU)
         if heat is not None:
             heat.append(extremes(x_BUD))
-        for block in self.decoder_blocks:
-            x_BUD = block(x_BUD, sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
-            if heat is not None:
-                heat.append(extremes(x_BUD))
-        return self.leave_decoder(x_BUD)
+        seen = (sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
+        return self.leave_decoder(through_blocks(self.decoder_blocks, x_BUD, *seen, heat=heat))
 
     def encoder_sight(self, is_token_BT: Tensor) -> Sight:
         """What the encoder's tokens see in every block."""
@@ -127,6 +120,6 @@ class T5(nn.Module):
 
 def thermometer_names(config: T5Config) -> list[str]:
     """What each thermometer reads, in order."""
-    stacks = ("encoder", "decoder")
-    of_stacks = [(f"{stack} embedding", *(f"{stack} block {n}" for n in range(config.layers))) for stack in stacks]
-    return [name for names in of_stacks for name in names] + ["logits"]
+    layers = range(config.layers)
+    encoder, decoder = block_names(layers, "encoder "), block_names(layers, "decoder ", cross_attention=True)
+    return ["encoder embedding", *encoder, "decoder embedding", *decoder, "logits"]

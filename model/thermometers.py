@@ -2,10 +2,15 @@
 
 Readings never leave the device before the end of a step, take no copy of what they read, and are no part of the graph
 that gradients flow through.
+
+Shapes: B rows, H heads, E head size, Q queries, S sampled queries, K keys, P thermometers.
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+SAMPLED_QUERIES = 4
+"""Of each row and head. All of them would cost attention's first product once more, and the memory of all scores."""
 
 
 def extremes(x: Tensor) -> Tensor:
@@ -16,6 +21,47 @@ def extremes(x: Tensor) -> Tensor:
     """
     low, high = torch.aminmax(x.detach())
     return torch.stack((-low, high)).float()
+
+
+class ScoreThermometer(nn.Module):
+    """Reads the scores of attention, which grow without bound before a network diverges (Dehghani et al. 2023, section
+    2.2) and are never all in memory.
+
+    A module without weights, so that a profile shows what it costs.
+    """
+
+    def forward(
+        self, query_BHQE: Tensor, key_BHKE: Tensor, mask: Tensor | None, *, causal: bool, scale: float | None
+    ) -> Tensor:
+        """Extremes f32[2] of what a few queries, the last one among them, give the keys that they see.
+
+        `mask`, `causal` and `scale` mean what they mean to `scaled_dot_product_attention`; scores are read with what
+        the mask adds to them.
+        """
+        queries = sampled(query_BHQE.shape[2])
+        # In this order there is no score that overflows before it is scaled.
+        scaled_BHSE = query_BHQE.detach()[:, :, queries] * (query_BHQE.shape[3] ** -0.5 if scale is None else scale)
+        # Keys first: heads that lie apart in memory are copied for the product, and with their rows across that takes
+        # twice as long.
+        scores_BHKS = key_BHKE.detach() @ scaled_BHSE.transpose(2, 3)
+        if mask is None and not causal:
+            return extremes(scores_BHKS)
+        if mask is None:
+            place = torch.arange(key_BHKE.shape[2], device=key_BHKE.device)
+            hidden = place[:, None] > place[queries]
+        else:
+            added = mask.detach()[:, :, queries if mask.shape[2] > 1 else slice(None)].transpose(2, 3)
+            hidden = ~added if added.dtype == torch.bool else added == -torch.inf
+            scores_BHKS = scores_BHKS if added.dtype == torch.bool else scores_BHKS + added
+        low = scores_BHKS.masked_fill(hidden, torch.inf).amin()
+        high = scores_BHKS.masked_fill(hidden, -torch.inf).amax()
+        return torch.stack((-low, high)).float()
+
+
+def sampled(queries: int) -> slice:
+    """Places of the queries that are read: SAMPLED_QUERIES of them or all, evenly apart, up to the last one."""
+    apart = max(1, queries // SAMPLED_QUERIES)
+    return slice(max(0, queries - 1 - apart * (SAMPLED_QUERIES - 1)), None, apart)
 
 
 def nothing_read(like: Tensor) -> Tensor:

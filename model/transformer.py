@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.architecture import GPTConfig
-from model.blocks import Block, KeyValueCache, Sight, make_norm
+from model.blocks import Block, KeyValueCache, Sight, block_names, make_norm, through_blocks
 from model.initialisation import initialise_gaussian, initialise_t_fixup
 from model.positions import DISTANCE_BUCKETS, distance_bias, rotary_table
 from model.split_tables import looked_up, make_new_rows, with_new_logits
@@ -110,7 +110,7 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Normalised residual stream f32[B, T, D] after the last block; with a narrow embedding brought to its width.
 
-        `heat` collects the extremes of the embedding and of the stream behind each block (`thermometers.extremes`).
+        `heat` collects what the thermometers read up to the head (`thermometer_names`), f32[2] each.
         `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
         `documents.visible_with_prefix`), all before it by default; with a cache, where tokens follow others, it has no
         meaning. The first tokens of a cache are a prompt, all of which a prefix language model sees.
@@ -123,11 +123,7 @@ class GPT(nn.Module):
         x_BTD = self.enter(tokens_BT, begin)
         if heat is not None:
             heat.append(extremes(x_BTD))
-        for block in self.blocks:
-            x_BTD = block(x_BTD, sight, cache)
-            if heat is not None:
-                heat.append(extremes(x_BTD))
-        return self.leave(x_BTD)
+        return self.leave(through_blocks(self.blocks, x_BTD, sight, cache, heat=heat))
 
     def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
         """The residual stream f32[B, T, D] before the first block."""
@@ -172,4 +168,4 @@ class GPT(nn.Module):
 
 def thermometer_names(config: GPTConfig) -> list[str]:
     """What each thermometer reads, in order."""
-    return ["embedding", *(f"block {layer}" for layer in range(config.layers)), "logits"]
+    return ["embedding", *block_names(range(config.layers)), "logits"]

@@ -19,7 +19,7 @@ from model.objectives.interface import Sums
 from model.parallel.cuts import cut_of
 from model.parallel.flow import Flow
 from model.parallel.layout import lay_out, world_rank
-from model.parallel.stages import drop_other_weights, filled, holders, make_stage
+from model.parallel.stages import Heat, drop_other_weights, filled, holders, make_stage
 from model.parallel.tensor import cut_network
 from model.precision import computing_in
 from model.ranks import Ranks
@@ -41,9 +41,9 @@ class ParallelEngine(NativeEngine):
         self.optimizer_shards = ranks.size
         computing = partial(computing_in, run.train.dtype, torch.device("cpu"))
         self._flow = Flow(make_stage(network, stage, stages), self._layout.pipeline, self._rank_of_stage, computing)
-        names = thermometer_names(run.model)
-        self._thermometers = len(names)
-        self._thermometers_of_head = len([name for name in names if name.endswith("logits")])
+        self._thermometers = thermometer_names(run.model)
+        # The head has one for the logits of each term.
+        self._thermometers_before_head = self._thermometers[: -len(self._objective.terms)]
 
     def _rank_of_stage(self, stage: int) -> int:
         """Number, among all processes, of the rank of our copy with our part of the matrices in another stage."""
@@ -52,14 +52,14 @@ class ParallelEngine(NativeEngine):
     def _pass_through(self, share: RankBatch, loss_scale: float) -> Totals:
         totals = Totals()
 
-        def loss(number: int, hidden: Tensor, heat: dict[int, Tensor]) -> Tensor:
-            before_head = filled(heat, self._thermometers - self._thermometers_of_head)
+        def loss(number: int, hidden: Tensor, heat: Heat) -> Tensor:
+            before_head = filled(heat, self._thermometers_before_head)
             sums = self._objective.sums_behind(self.network, hidden, before_head, share.micro_batches[number])
             # Ranks that cut the same matrices have the same loss, which counts once.
             totals.add(sums if self._layout.tensor.is_first else self._nothing(sums.thermometers))
             return minimised(sums, share.counted, loss_scale)
 
-        def without_loss(heat: dict[int, Tensor]) -> None:
+        def without_loss(heat: Heat) -> None:
             totals.add(self._nothing(torch.stack(filled(heat, self._thermometers))))
 
         inputs = [self._objective.inputs(self.network, batch) for batch in share.micro_batches]

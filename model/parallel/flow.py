@@ -9,10 +9,9 @@ import torch.distributed
 from torch import Tensor
 
 from model.parallel.schedule import one_forward_one_backward
-from model.parallel.stages import Stage
+from model.parallel.stages import Heat, Stage
 from model.ranks import Ranks
 
-Heat = dict[int, Tensor]
 Forward = Callable[[], AbstractContextManager[object]]
 Loss = Callable[[int, Tensor, Heat], Tensor]
 """What is minimised, f32[], given the number of a micro-batch, what the head reads of it, and thermometers."""

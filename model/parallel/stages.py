@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from model.architecture import NetworkConfig
 from model.bert import BERT
-from model.blocks import Block, Sight
+from model.blocks import Sight, block_names, through_blocks
 from model.networks import Network
 from model.t5 import T5
 from model.thermometers import extremes, nothing_read
 from model.transformer import GPT
+
+Heat = dict[str, Tensor]
+"""What thermometers read, f32[2] each, by their names."""
 
 
 class Stage(Protocol):
@@ -27,10 +30,10 @@ class Stage(Protocol):
         """Shapes of what the stage before hands over, f32, for these inputs; none before the first stage."""
         ...
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
         """What the next stage is handed; from the last stage what the head reads, [B, T, D].
 
-        `inputs` are the objective's for the whole network. `heat` collects thermometers by their number.
+        `inputs` are the objective's for the whole network. `heat` collects thermometers.
         """
         ...
 
@@ -90,13 +93,11 @@ def make_stage(network: Network, stage: int, stages: int) -> Stage:
     return _GPTStage(network, own) if isinstance(network, GPT) else _BERTStage(network, own)
 
 
-def _through(blocks: nn.ModuleList, own: range, x: Tensor, heat: dict[int, Tensor], first: int, *seen: Any) -> Tensor:
-    """`x` behind some of the blocks; the thermometer of block 0 has the number `first`."""
-    for number in own:
-        block = blocks[number]
-        assert isinstance(block, Block), "stacks are made of blocks"
-        x = block(x, *seen)
-        heat[first + number] = extremes(x)
+def _through(blocks: nn.ModuleList, own: range, x: Tensor, heat: Heat, names: list[str], *seen: Any) -> Tensor:
+    """`x` behind some of the blocks, whose thermometers have these names."""
+    read: list[Tensor] = []
+    x = through_blocks(blocks[own.start : own.stop], x, *seen, heat=read)
+    heat.update(zip(names, read, strict=True))
     return x
 
 
@@ -108,14 +109,14 @@ class _GPTStage:
         """The residual stream."""
         return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
         """The residual stream."""
         network, tokens_BT = self._network, inputs["tokens_BT"]
         x_BTD = received[0] if received else network.enter(tokens_BT)
         if not received:
-            heat[0] = extremes(x_BTD)
+            heat["embedding"] = extremes(x_BTD)
         sight = network.sight(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
-        x_BTD = _through(network.blocks, self._own, x_BTD, heat, 1, sight)
+        x_BTD = _through(network.blocks, self._own, x_BTD, heat, block_names(self._own), sight)
         return [network.leave(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
 
 
@@ -127,14 +128,14 @@ class _BERTStage:
         """The residual stream."""
         return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
         """The residual stream."""
         network = self._network
         x_BTD = received[0] if received else network.enter(inputs["tokens_BT"], inputs["token_types_BT"])
         if not received:
-            heat[0] = extremes(x_BTD)
+            heat["embedding"] = extremes(x_BTD)
         sight = Sight(inputs["is_token_BT"][:, None, None, :])
-        x_BTD = _through(network.blocks, self._own, x_BTD, heat, 1, sight)
+        x_BTD = _through(network.blocks, self._own, x_BTD, heat, block_names(self._own), sight)
         return [network.final_norm(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
 
 
@@ -156,39 +157,39 @@ class _T5Stage:
             return [decoder, encoder]
         return [encoder] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: dict[int, Tensor]) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
         """As `shapes` says."""
         network, layers = self._network, self._network.config.layers
         encoded = received[-1] if received else network.enter(inputs["inputs_BT"])
         if not received:
-            heat[0] = extremes(encoded)
+            heat["encoder embedding"] = extremes(encoded)
         if self._encoder:
             sight = network.encoder_sight(inputs["is_token_BT"])
-            encoded = _through(network.encoder_blocks, self._encoder, encoded, heat, 1, sight)
+            names = block_names(self._encoder, "encoder ")
+            encoded = _through(network.encoder_blocks, self._encoder, encoded, heat, names, sight)
             if self._encoder.stop == layers:
                 encoded = network.leave_encoder(encoded)
         if not self._decoder:
             return [encoded]
         return self._decode(received, encoded, inputs, heat)
 
-    def _decode(
-        self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], heat: dict[int, Tensor]
-    ) -> list[Tensor]:
+    def _decode(self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
         network, layers, tokens_BU = self._network, self._network.config.layers, inputs["decoder_inputs_BU"]
         if self._decoder.start:
             x_BUD = received[0]
         else:
             x_BUD = network.enter(tokens_BU)
-            heat[layers + 1] = extremes(x_BUD)
+            heat["decoder embedding"] = extremes(x_BUD)
         sight = network.decoder_sight(0, tokens_BU.shape[1], tokens_BU.device)
         seen = (sight, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
-        x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, heat, layers + 2, *seen)
+        names = block_names(self._decoder, "decoder ", cross_attention=True)
+        x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, heat, names, *seen)
         if self._decoder.stop == layers:
             return [network.leave_decoder(x_BUD)]
         return [x_BUD, encoded_BTD]
 
 
-def filled(heat: dict[int, Tensor], count: int) -> list[Tensor]:
-    """The first `count` thermometers; those of other stages have read nothing."""
+def filled(heat: Heat, names: list[str]) -> list[Tensor]:
+    """The thermometers of these names; those of other stages have read nothing."""
     some = next(iter(heat.values()))
-    return [heat.get(number, nothing_read(some)) for number in range(count)]
+    return [heat.get(name, nothing_read(some)) for name in names]

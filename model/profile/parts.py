@@ -28,6 +28,7 @@ _OF_NAMES = (
     (ATTENTION, re.compile(r"attention|attn")),
     (MLP, re.compile(r"mlp|ffn|feed_forward")),
     (EMBEDDING, re.compile(r"embed|^(wte|wpe)$")),
+    (THERMOMETERS, re.compile(r"thermometer")),
 )
 _CLIPPING = re.compile(r"^_foreach_(norm|mul|div)|^linalg_vector_norm|^_foreach_clamp")
 
@@ -138,7 +139,8 @@ class PartTracker:
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
         self._open.pop()
-        if part := self._parts.get(module):
+        # A thermometer stands beside what it reads: what comes next belongs to the part before it.
+        if (part := self._parts.get(module)) and part != THERMOMETERS:
             self._before = part
         if module is self._last_block and not self._backward:
             self._outside = HEAD

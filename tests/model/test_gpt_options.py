@@ -58,7 +58,7 @@ def test_any_choice_is_causal_reads_its_cache_right_and_learns_everywhere(choice
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
     nats, heat = next_token_nats(network, TOKENS[:, :-1], TOKENS[:, 1:])
     nats.backward()
-    assert len(heat) == 4
+    assert len(heat) == 6
     assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
     assert any("bias" in name for name, _ in network.named_parameters()) == choices.get("biases", True)
 

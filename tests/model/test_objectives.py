@@ -69,7 +69,7 @@ def test_masked_sums_are_those_of_the_plain_computation(masked_batch: MaskedBatc
     torch.testing.assert_close(sums.nats[0], masked_nats, rtol=1e-4, atol=0)
     torch.testing.assert_close(sums.nats[1], next_nats, rtol=1e-4, atol=0)
     assert tuple(map(int, sums.right)) == (masked_right, next_right)
-    assert len(sums.thermometers) == len(bert.thermometer_names(network.config)) == 5
+    assert len(sums.thermometers) == len(bert.thermometer_names(network.config)) == 7
     answers = network.next_logits(hidden).detach()
     assert sums.thermometers[-1].tolist() == pytest.approx([-float(answers.min()), float(answers.max())], rel=1e-5)
 
@@ -96,7 +96,7 @@ def test_span_nats_are_those_of_the_plain_computation(span_batch: SpanBatch, z_l
     of_targets = logits.log_softmax(-1).gather(2, span_batch.targets_BU.clamp(min=0)[..., None])[..., 0]
     expected = -(of_targets * counted).sum()
     torch.testing.assert_close(nats, expected, rtol=1e-5, atol=0)
-    assert len(heat) == len(t5.thermometer_names(network.config)) == 7
+    assert len(heat) == len(t5.thermometer_names(network.config)) == 13
     values = logits.detach()
     assert heat[-1].tolist() == pytest.approx([-float(values.min()), float(values.max())], rel=1e-5)
     nats.backward()

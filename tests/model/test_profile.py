@@ -22,7 +22,7 @@ from model.errors import InputError, RecipeError
 from model.profile.findings import findings_of
 from model.profile.machine import Machine, clock_for
 from model.profile.measuring import profile_step
-from model.profile.parts import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, part_of_module
+from model.profile.parts import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, THERMOMETERS, part_of_module
 from model.profile.picture import picture
 from model.profile.recording import Recorder
 from model.profile.step import PartCost, Shape, StepProfile
@@ -59,6 +59,8 @@ def test_the_work_of_each_part_is_that_of_its_matrices(profile: StepProfile) -> 
         ("attention", "forward"): projections + scores,
         # Attention makes its scores again on the way back: five products for two.
         ("attention", "backward"): 2 * projections + 2.5 * scores,
+        # One of its two products for four queries of each row and head.
+        ("thermometers", "forward"): scores / 2 * 4 / T,
         ("MLP", "forward"): mlp,
         ("MLP", "backward"): 2 * mlp,
         ("head and loss", "forward"): head,
@@ -259,6 +261,7 @@ def test_the_parts_of_an_encoder_with_two_heads() -> None:
     assert {key: value for key, value in work.items() if value} == {
         ("attention", "forward"): projections + scores,
         ("attention", "backward"): 2 * projections + 2.5 * scores,
+        ("thermometers", "forward"): scores / 2 * 4 / 12,
         ("MLP", "forward"): 2 * 24 * 2 * 8 * 32 * 2,
         ("MLP", "backward"): 2 * 2 * 24 * 2 * 8 * 32 * 2,
         ("head and loss", "forward"): head,
@@ -281,6 +284,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
     projections = 2 * 8 * 8 * (4 * 24 + 4 * 10 + 2 * 10 + 2 * 24)
     scores = 4 * 2 * 8 * (12 * 12 + 5 * 5 + 5 * 12)
     assert work["attention", "forward"] == projections + scores
+    assert work["thermometers", "forward"] == 2 * 2 * 8 * 4 * (12 + 5 + 12)
     assert work["MLP", "forward"] == 2 * (24 + 10) * 2 * 8 * 32
     assert work["MLP", "backward"] == 2 * work["MLP", "forward"]
     assert work["head and loss", "forward"] == 2 * 10 * 8 * 30
@@ -296,6 +300,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
         ("blocks.0.attention_in", ATTENTION),
         ("blocks.11.attention_norm", NORMS),
         ("blocks.3.mlp_out", MLP),
+        ("blocks.3.score_thermometer", THERMOMETERS),
         ("embedding", EMBEDDING),
         ("embedding_norm", NORMS),
         ("final_norm", NORMS),

@@ -89,7 +89,7 @@ def test_parallel_branches_read_the_same_stream() -> None:
     value = (block.attention_in.weight @ read[0, 0] + block.attention_in.bias)[32:]
     attended = block.attention_out.weight @ value + block.attention_out.bias
     expected = stream[0, 0] + attended + block._mlp(block.mlp_norm(stream))[0, 0]
-    torch.testing.assert_close(block(stream, Sight(causal=True))[0, 0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(block(stream, Sight(causal=True))[0][0, 0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_share_of_each_head_turns_and_the_rest_stays() -> None:

@@ -1,26 +1,43 @@
 """What thermometers read: the smallest and the largest of all, whoever computes which part, and whether all are
-numbers."""
+numbers; of the scores of attention those of a few queries."""
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
+from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.block_forward import wrap_blocks
 from model.config import TrainerRun
 from model.engine import StepResult
 from model.engines.native import NativeEngine
 from model.engines.totals import Totals
 from model.loader import CausalBatch
+from model.networks import make_network, thermometer_names
 from model.objectives.interface import Sums
+from model.random_batch import random_batch
 from model.ranks import ALONE
 from model.schedule import Pace
-from model.thermometers import extremes, lows_and_highs, nothing_read
+from model.thermometers import ScoreThermometer, extremes, lows_and_highs, nothing_read, sampled
 from model.transformer import GPT
 
 numbers = st.floats(-100, 100, width=32)
+SIZES: dict[str, Any] = {"vocab_size": 60, "context": 18, "layers": 2, "heads": 2, "width": 16}
+CONFIGS: dict[str, NetworkConfig] = {
+    "gpt": GPTConfig(**SIZES),
+    "gpt with normed queries, in parallel": GPTConfig(**SIZES, qk_norm=True, parallel_residual=True),
+    "gpt with distances": GPTConfig(**SIZES, positions="relative"),
+    "gpt of a prefix": GPTConfig(**SIZES, attention="prefix"),
+    "gpt within documents": GPTConfig(**SIZES, attend_within_documents=True),
+    "bert": BERTConfig(**SIZES),
+    "bert with norms behind": BERTConfig(**SIZES, norm_position="post"),
+    "t5": T5Config(**SIZES),
+}
 
 
 def test_smallest_and_largest_are_read() -> None:
@@ -70,3 +87,122 @@ def test_a_segment_behind_a_number_that_is_none_reads_as_infinite_and_those_befo
     done = engine.step(CausalBatch(torch.arange(4, 21)[None], torch.zeros(1, dtype=torch.int64)), Pace(0.01))
     assert all(map(math.isfinite, done.thermometers[:-1]))
     assert (done.lows[-1], done.highs[-1]) == (-math.inf, math.inf)
+
+
+@given(queries=st.integers(1, 3000))
+def test_four_queries_or_all_are_read_evenly_apart_up_to_the_last(queries: int) -> None:
+    places = range(queries)[sampled(queries)]
+    assert len(places) == min(queries, 4)
+    assert places[-1] == queries - 1
+    assert places.step == max(1, queries // 4)
+
+
+def test_scores_of_seen_keys_are_read() -> None:
+    """Eight tokens and heads of one number: queries 1, 3, 5 and 7 are read, each of which is its place."""
+    place = torch.arange(8.0).view(1, 1, 8, 1)
+    keys = torch.tensor([-1.0, 2, 0, 3, 0, 0, 0, 9]).view(1, 1, 8, 1)
+
+    def read(mask: torch.Tensor | None, *, causal: bool = False) -> tuple[float, float]:
+        low, high = ScoreThermometer()(place, keys, mask, causal=causal, scale=0.5).tolist()
+        return -low, high
+
+    # The last query sees all: 7 x 9 / 2 is the largest score, and 7 x -1 / 2 the smallest.
+    assert read(None) == read(None, causal=True) == (-3.5, 31.5)
+    assert read(torch.arange(8).view(1, 1, 1, 8) < 7) == (-3.5, 10.5)
+    # Each query sees itself alone, which leaves 1 x 2, 3 x 3, 5 x 0 and 7 x 9.
+    assert read(torch.eye(8, dtype=torch.bool)[None, None]) == (0.0, 31.5)
+    # As each sees what stands up to it; what a mask adds counts.
+    added = torch.full((8, 8), -100.0).masked_fill(~torch.ones(8, 8, dtype=torch.bool).tril(), -torch.inf)
+    added[7, 7] = 1.0
+    assert read(added[None, None]) == (-103.5, 32.5)
+
+
+def test_scores_that_are_no_numbers_are_told_and_those_of_keys_that_nobody_sees_are_not() -> None:
+    query, key = torch.ones(2, 1, 1, 8, 1)
+    key[0, 0, 5] = math.nan
+    thermometer = ScoreThermometer()
+    assert thermometer(query, key, None, causal=True, scale=1.0).isnan().all()
+    unseen = torch.arange(8).view(1, 1, 1, 8) != 5
+    assert thermometer(query, key, unseen, causal=False, scale=1.0).tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_each_network_tells_of_the_scores_that_it_attends_by(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network(CONFIGS[name]).initialise(1)
+    batch = random_batch(CONFIGS[name], 3)
+    expected: list[list[float]] = []
+    attend = F.scaled_dot_product_attention
+
+    def recorded(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **settings: Any) -> torch.Tensor:
+        expected.append(scores_of(query.detach(), key.detach(), **settings))
+        return attend(query, key, value, **settings)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
+    sums = batch.objective.sums(network, batch.rows)
+    names = thermometer_names(CONFIGS[name])
+    assert sums.thermometers.shape == (len(names), 2)
+    assert not sums.thermometers.requires_grad
+    told = [row.tolist() for row, of in zip(sums.thermometers, names, strict=True) if "attention" in of]
+    assert len(told) == len(expected) == (6 if name == "t5" else 2)
+    for ours, reference in zip(told, expected, strict=True):
+        assert ours == pytest.approx(reference, rel=1e-4, abs=1e-6)
+
+
+def scores_of(
+    query: torch.Tensor, key: torch.Tensor, *, attn_mask: Any, is_causal: bool, scale: float | None, dropout_p: float
+) -> list[float]:
+    """Extremes of the scores of the sampled queries, a number at a time."""
+    del dropout_p
+    found = []
+    _, _, queries, size = query.shape
+    for row, of_row in enumerate(query):
+        for head, of_head in enumerate(of_row):
+            for place in range(queries)[sampled(queries)]:
+                scores = (key[row, head] @ of_head[place]) * (size**-0.5 if scale is None else scale)
+                seen = torch.arange(len(scores)) <= place if is_causal else torch.ones(len(scores), dtype=torch.bool)
+                if attn_mask is not None:
+                    mask = attn_mask.detach().expand(len(query), len(of_row), queries, -1)[row, head, place]
+                    seen = mask if mask.dtype == torch.bool else mask > -torch.inf
+                    scores = scores if mask.dtype == torch.bool else scores + mask
+                found += scores[seen].tolist()
+    return [-min(found), max(found)]
+
+
+def test_names_follow_the_road_of_the_numbers() -> None:
+    sizes = SIZES | {"layers": 1}
+    assert thermometer_names(GPTConfig(**sizes)) == ["embedding", "block 0 attention logits", "block 0", "logits"]
+    assert thermometer_names(BERTConfig(**sizes))[2:] == ["block 0", "masked logits", "next logits"]
+    assert thermometer_names(T5Config(**sizes)) == [
+        "encoder embedding",
+        "encoder block 0 attention logits",
+        "encoder block 0",
+        "decoder embedding",
+        "decoder block 0 attention logits",
+        "decoder block 0 cross attention logits",
+        "decoder block 0",
+        "logits",
+    ]
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.prove)])
+@pytest.mark.parametrize("name", ["gpt", "bert", "t5"])
+def test_blocks_computed_in_other_ways_read_the_same(name: str, compiled: bool) -> None:
+    batch = random_batch(CONFIGS[name], 3)
+    plain, other = (make_network(CONFIGS[name]).initialise(1) for _ in range(2))
+    wrap_blocks(other, compiled=compiled, recomputed=True)
+    read, again = (batch.objective.sums(network, batch.rows) for network in (plain, other))
+    if not compiled:
+        assert torch.equal(read.thermometers, again.thermometers)
+    torch.testing.assert_close(read.thermometers, again.thermometers, rtol=1e-4, atol=1e-5)
+
+
+def test_readings_leave_the_gradients_as_they_are_bit_for_bit() -> None:
+    network = GPT(GPTConfig(**SIZES)).initialise(1)
+    tokens = torch.randint(60, (3, 18), generator=torch.Generator().manual_seed(1))
+    found = []
+    for heat in (None, []):
+        network.zero_grad()
+        network(tokens, heat=heat).square().sum().backward()
+        found.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
+    assert len(found[0]) == len(list(network.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -95,7 +95,7 @@ def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, to
     logits = network(inputs)
     log_p = logits.log_softmax(-1).gather(2, rows[:, 1:, None])[:, 4:]
     torch.testing.assert_close(nats, -log_p.sum(), rtol=1e-5, atol=0)
-    assert len(heat) == len(thermometer_names(CONFIG)) == 4
+    assert len(heat) == len(thermometer_names(CONFIG)) == 6
     embedded = network.enter(inputs)
     for read, values in ((heat[0], embedded), (heat[-1], logits)):
         assert read.tolist() == pytest.approx([-float(values.detach().min()), float(values.detach().max())], rel=1e-5)
