@@ -74,11 +74,11 @@ class CheckpointWriter:
         self.finish()
         is_first, has_moments = self._ranks.is_first, self._ranks.rank < engine.optimizer_shards
         weights, moments = engine.weights(), engine.optimizer_state() if has_moments else {}
-        tables = journal.tables() if is_first else {}
+        tables = journal.tables()
         if is_first:
             self._sweep()
         else:
-            weights = {}
+            weights, tables = {}, {}
         needed = self._make_sure_of_room(step, [*weights.values(), *moments.values(), *tables.values()])
         share = Share(self._folder, step, engine.optimizer_shards, needed, keep, healthy)
         if is_first:

@@ -133,11 +133,13 @@ def _passes(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]:
 def bytes_of_step(run: TrainerRun, elements: int) -> int:
     """What the step of a network of so many parameters takes on each rank beside them, their gradients and the passes.
 
-    The optimizer's moments, and where ranks share rows the one vector in which gradients travel. By then the passes'
-    results are gone, but not all of their memory is given back.
+    The optimizer's moments, where ranks share rows the one vector in which gradients travel, and a share of what
+    checkpoints are written from: copies of weights and moments, once over all ranks. By then the passes' results are
+    gone, but not all of their memory is given back.
     """
-    vectors = MOMENTS_OF_4_BYTES[run.train.optimizer.kind] + (run.train.data_parallel > 1)
-    return 4 * elements * vectors
+    moments = MOMENTS_OF_4_BYTES[run.train.optimizer.kind]
+    vectors = moments + (run.train.data_parallel > 1) + (1 + moments) / run.train.ranks
+    return round(4 * elements * vectors)
 
 
 def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:

@@ -126,9 +126,16 @@ def test_each_setting_that_takes_other_memory_asks_for_another_decision(make_run
 
 @pytest.mark.parametrize(
     ("settings", "vectors"),
-    [({}, 2), ({"optimizer": {"kind": "sgd"}}, 1), ({"ranks": 2}, 3), ({"ranks": 2, "optimizer": {"kind": "sgd"}}, 2)],
+    [
+        # Moments, and copies of them and the weights.
+        ({}, 2 + 3),
+        ({"optimizer": {"kind": "sgd"}}, 1 + 2),
+        # And the vector in which gradients travel; one rank of two has the copies, so half of them counts for each.
+        ({"ranks": 2}, 2 + 1 + 1.5),
+        ({"ranks": 2, "optimizer": {"kind": "sgd"}}, 1 + 1 + 1),
+    ],
 )
-def test_moments_and_the_vector_that_ranks_exchange_count(make_run, settings: dict, vectors: int) -> None:
+def test_moments_copies_and_the_vector_that_ranks_exchange_count(make_run, settings: dict, vectors: float) -> None:
     assert bytes_of_step(make_run(micro_batch_rows="auto", **settings), 1000) == 4000 * vectors
 
 
