@@ -68,8 +68,8 @@ class CheckpointWriter:
     ) -> None:
         """Begin the checkpoint after `step` steps, once the one before stands.
 
-        When it stands, all but the newest `keep` and the `healthy` are removed, and the damaged: the
-        journal that is saved here names these, so they are not forgotten. Raises Infra where the disk has no room.
+        When it stands, all but the newest `keep` and the `healthy` are removed, and the damaged: the journal that is
+        saved here names these, so they are not forgotten. Raises Infra where the disk has no room.
         """
         self.finish()
         is_first, has_moments = self._ranks.is_first, self._ranks.rank < engine.optimizer_shards
