@@ -1,6 +1,6 @@
 """When the guard leaves a step out, when it goes back, and what it then changes."""
 
-from typing import Any
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -17,9 +17,9 @@ class Rung(Strict):
     """Limit of the gradient's norm."""
     beta2: float | None = Field(default=None, ge=0, lt=1)
     """Decay of AdamW's second moment."""
-    optimizer: str | None = Field(default=None, pattern="^(adamw|sgd|lamb|muon)$")
+    optimizer: Literal["adamw", "sgd", "lamb", "muon"] | None = None
     """Kind of optimizer; its state starts anew."""
-    dtype: str | None = Field(default=None, pattern="^(float32|bfloat16|float16)$")
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Type in which matrices are multiplied; the loss scale starts anew."""
 
 
@@ -92,13 +92,13 @@ class GuardConfig(Strict):
     nothing, rate times .9, times 2/3, half the rate with clipping at .3, and SGD instead of AdamW (in `float16`:
     `bfloat16`)."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_ladder_in_vain(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("enabled") is False and len(values) > 1:
-            others = sorted(set(values) - {"enabled"})
+    @model_validator(mode="after")
+    def _nothing_is_set_in_vain(self) -> "GuardConfig":
+        fields = type(self).model_fields
+        others = [name for name in fields if name != "enabled" and getattr(self, name) != fields[name].default]
+        if not self.enabled and others:
             raise ValueError(f"enabled = false, and {', '.join(others)} would say nothing. Leave one of them out")
-        return values
+        return self
 
     @model_validator(mode="after")
     def _windows_fit(self) -> "GuardConfig":

@@ -23,7 +23,8 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     vocabulary must be this run's, or the one that `vocab.base` extends; what `train.model` leaves out is as it was
     trained. Its content, not its place, is part of the identity."""
     checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
-    """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result."""
+    """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result. Only where
+    the guard went back and changed a setting does it matter from which of them."""
     keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
     """Newest checkpoints that are kept while training."""
     hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)

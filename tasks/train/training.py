@@ -106,13 +106,13 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
                 tables[table] = read_table(unit.path(name))
             rows = tables[table].num_rows if table else 0
             unit.add_file(name, table=table, rows=rows, deterministic=name in DETERMINISTIC_FILES)
-        unit.report.facts = _facts(tables)
+        unit.report.facts = _facts(tables, json.loads(unit.path("model.json").read_text())["decisions"])
     return unit.report
 
 
-def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
-    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data or ranks were missing
-    for a while, `base_model` tells how new rows began."""
+def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, it or a person changed
+    something on the way, or ranks were missing for a while; `base_model` tells how new rows began."""
     steps = kept_steps(tables["steps"])
     metrics, perf = (kept_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
@@ -123,11 +123,15 @@ def _facts(tables: dict[str, pa.Table]) -> dict[str, Any]:
         "training": {
             "steps": steps.num_rows,
             "skipped_steps": steps.num_rows - applied,
+            "rollbacks": len(decisions),
             "tokens": metrics.column("tokens")[-1].as_py() if metrics.num_rows else 0,
             "first_loss": losses[0] if losses else None,
             "last_loss": losses[-1] if losses else None,
             "seconds": pc.sum(perf.column("wall_s")).as_py(),
             "tokens_s": pc.quantile(perf.column("tokens_s"), 0.5)[0].as_py() if perf.num_rows else None,
         },
-        "exact": applied == steps.num_rows and FEWER_RANKS not in tables["events"].column("kind").to_pylist(),
+        **({"decisions": decisions} if decisions else {}),
+        "exact": applied == steps.num_rows
+        and not decisions
+        and FEWER_RANKS not in tables["events"].column("kind").to_pylist(),
     }

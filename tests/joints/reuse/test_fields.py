@@ -212,6 +212,8 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)
     yield "train", type(recipe.train)(dtype="float16")
     yield "train", type(recipe.train)(engine="deepspeed")
+    rung = {"lr_factor": 0.5, "max_norm": 0.3, "beta2": 0.9, "optimizer": "sgd", "dtype": "bfloat16"}
+    yield "train", type(recipe.train).model_validate({"guard": {"ladder": [rung]}})
 
 
 def _fields(stage: str, config: StrictConfig) -> Iterator[tuple[str, tuple[str | int, ...], list[Any]]]:
