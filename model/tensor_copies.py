@@ -49,8 +49,11 @@ class TensorCopies:
 
 
 def safetensors_blocks(tensors: Mapping[str, Tensor]) -> list[Any]:
-    """The blocks of a safetensors file that holds contiguous tensors of the processor: what `save_file` writes, byte
-    for byte, without a copy and without holding up other threads."""
+    """The blocks of a safetensors file that holds contiguous tensors of the processor, without a copy.
+
+    Byte for byte what the library's `save_file` writes. As blocks their digest is taken on the way to disk, which for
+    300 MB takes half the time of writing and reading again.
+    """
     order = list(_NAMES)
     names = sorted(tensors, key=lambda name: (-order.index(tensors[name].dtype), name))
     header: dict[str, Any] = {}
