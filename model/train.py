@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from model.config import TrainerRun
 from model.errors import BessemerError, Bug, Infra, InputError, RecipeError
+from model.guard.decision import in_force, read_decisions
 from model.parent_death import die_with_parent
 
 
@@ -47,7 +48,9 @@ def _supervise(run_file: Path) -> int:
     from model.engines import check_engine
     from model.supervisor import supervise
 
-    run = read_run(run_file)
+    begun = read_run(run_file)
+    # How many ranks there are, and of which engine, may have been changed since the run began.
+    run = in_force(begun, read_decisions(begun.out))
     check_engine(run.train)
     return supervise(run, run_file)
 
@@ -88,13 +91,12 @@ def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int) -> None:
     from model.training import train
 
     messages = claim_stdout()
+    now = in_force(run, read_decisions(run.out)).train
     # DeepSpeed needs a process group for a single rank too.
-    meets = size > 1 or run.train.engine == "deepspeed"
+    meets = size > 1 or now.engine == "deepspeed"
     meeting_place = rendezvous_file(meeting)
     group = (
-        joined(rank, size, meeting_place, run.train.device, heartbeat)
-        if meets
-        else nullcontext(Ranks(heartbeat=heartbeat))
+        joined(rank, size, meeting_place, now.device, heartbeat) if meets else nullcontext(Ranks(heartbeat=heartbeat))
     )
     with denormals_flushed(), group as ranks:
         train(run, ranks, messages)

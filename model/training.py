@@ -21,9 +21,9 @@ from model.data import SequenceReader
 from model.devices import training_device
 from model.engine import Engine
 from model.engines import make_engine
-from model.guard.attempts import drop_abandoned, journal_at, read_decisions
+from model.guard.attempts import drop_abandoned, journal_at
 from model.guard.deciding import check_ladder
-from model.guard.decision import Decision, in_force
+from model.guard.decision import Decision, in_force, read_decisions
 from model.guard.going_back import go_back
 from model.guard.guard import Guard
 from model.journal import Journal

@@ -8,30 +8,10 @@ import os
 import shutil
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from model.checkpoint import checkpoint_state, remove_checkpoint, standing_steps
 from model.durable import sync_directory, write_atomically
-from model.errors import IntegrityError
-from model.guard.decision import Decision
+from model.guard.decision import ATTEMPTS, DECISION, Decision
 from model.journal import Journal
-
-ATTEMPTS = "attempts"
-DECISION = "decision.json"
-
-
-def read_decisions(out: Path) -> list[Decision]:
-    """The decisions of a run, in their order; IntegrityError for one that cannot be read."""
-    decisions: list[Decision] = []
-    for path in sorted((out / ATTEMPTS).glob("[0-9]*")):
-        try:
-            decisions.append(Decision.model_validate_json((path / DECISION).read_text()))
-        except (OSError, ValueError, ValidationError) as error:
-            raise IntegrityError(
-                f"{path / DECISION} cannot be read ({str(error).splitlines()[0]}): it says how training went on after"
-                f" step {decisions[-1].step if decisions else 0} or later. Remove {out} to train anew."
-            ) from error
-    return decisions
 
 
 def write_decision(out: Path, decision: Decision, journal: Journal) -> None:

@@ -2,13 +2,18 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
 from model.config import TrainerRun
-from model.errors import RecipeError
+from model.errors import IntegrityError, RecipeError
 from model.strict import Strict
+
+ATTEMPTS = "attempts"
+"""Folder of a run with a folder for each decision."""
+DECISION = "decision.json"
 
 
 class Decision(Strict):
@@ -37,6 +42,20 @@ class Decision(Strict):
     def _goes_back(self) -> Self:
         assert self.to_step <= self.step + 1, "an attempt goes on from what another has reached"
         return self
+
+
+def read_decisions(out: Path) -> list[Decision]:
+    """The decisions of a run, in their order; IntegrityError for one that cannot be read."""
+    decisions: list[Decision] = []
+    for path in sorted((out / ATTEMPTS).glob("[0-9]*")):
+        try:
+            decisions.append(Decision.model_validate_json((path / DECISION).read_text()))
+        except (OSError, ValueError, ValidationError) as error:
+            raise IntegrityError(
+                f"{path / DECISION} cannot be read ({str(error).splitlines()[0]}): it says how training went on after"
+                f" step {decisions[-1].step if decisions else 0} or later. Remove {out} to train anew."
+            ) from error
+    return decisions
 
 
 def in_force(run: TrainerRun, decisions: Iterable[Decision]) -> TrainerRun:

@@ -15,8 +15,8 @@ from model.durable import write_atomically
 from model.engine import Admits, StepResult, all_admitted
 from model.engines import make_engine
 from model.errors import Infra, IntegrityError, Numerics, RecipeError
-from model.guard.attempts import read_decisions, write_decision
-from model.guard.decision import Decision
+from model.guard.attempts import write_decision
+from model.guard.decision import Decision, read_decisions
 from model.journal import Journal
 from model.kept_rows import kept_rows, kept_steps
 from model.schedule import Pace

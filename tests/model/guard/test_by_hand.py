@@ -1,0 +1,149 @@
+"""What a person changes of a run that stands still."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.ipc
+import pytest
+
+import model.training
+from model.config import TrainerRun
+from model.engines import make_engine
+from model.errors import BessemerError, InputError, RecipeError
+from model.guard.by_hand import intervene, reached
+from model.guard.decision import read_decisions
+from model.training import train
+
+STEPS = 12
+
+
+class Stopped(Exception):
+    """What ends the run in its middle."""
+
+
+@pytest.fixture
+def stopped(make_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainerRun]:
+    """A run of twelve steps that stands still behind its eighth, with checkpoints behind steps 3 and 6."""
+
+    def start(name: str = "out", **settings: Any) -> TrainerRun:
+        run = make_run(name, positions=2 * STEPS, **settings)
+        run.out.mkdir()
+        (run.out / "run.json").write_text(run.model_dump_json())
+
+        def make(run: TrainerRun, network: Any, ranks: Any) -> Any:
+            engine = make_engine(run, network, ranks)
+            steps, real = iter(range(8)), engine.step
+
+            def step(*arguments: Any) -> Any:
+                if next(steps, None) is None:
+                    raise Stopped
+                return real(*arguments)
+
+            engine.step = step
+            return engine
+
+        with monkeypatch.context() as patch:
+            patch.setattr(model.training, "make_engine", make)
+            with pytest.raises(Stopped):
+                train(run)
+        return run
+
+    return start
+
+
+def metrics(folder: Path) -> dict[str, list[Any]]:
+    return pyarrow.ipc.open_file(folder / "metrics.arrow").read_all().to_pydict()
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_another_rate_holds_from_the_checkpoint_on(stopped) -> None:
+    run = stopped()
+    assert reached(run.out) == [3, 6]
+    decision = intervene(run.out, {"train.schedule.peak_lr": 0.005}, None, "gradients drift")
+    assert (decision.to_step, decision.by, decision.attempt) == (6, "hand", 1)
+    result = train(run)
+    told = metrics(result)
+    assert told["step"] == list(range(STEPS))
+    assert told["attempt"] == [0] * 6 + [1] * 6
+    untouched = metrics(train(stopped("untouched")))
+    assert told["lr"][:6] == untouched["lr"][:6]
+    assert all(now < before for now, before in zip(told["lr"][6:-1], untouched["lr"][6:-1], strict=True))
+    assert json.loads((result / "model.json").read_text())["decisions"] == [decision.model_dump(mode="json")]
+
+
+def test_new_betas_are_those_that_the_optimizer_uses(stopped) -> None:
+    """OPT-175B's crew changed them, and went on with the old ones, which the checkpoint held."""
+    run, other = stopped(), stopped("other")
+    intervene(run.out, {"train.optimizer.beta2": 0.5}, None, "")
+    intervene(other.out, {}, None, "")
+    assert weights(train(run)) != weights(train(other))
+
+
+def test_a_word_without_a_change_changes_no_bit(stopped) -> None:
+    run = stopped()
+    intervene(run.out, {}, 3, "the machine was moved")
+    assert weights(train(run)) == weights(train(stopped("untouched")))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train.optimizer.kind": "sgd"},
+        {"model.activation": "relu"},
+        {"train.dtype": "bfloat16"},
+        {"train.clip.max_norm": 0.1},
+        {"train.micro_batch_rows": 2},
+    ],
+)
+def test_what_opt_changed_can_be_changed(stopped, settings: dict[str, Any]) -> None:
+    run = stopped()
+    intervene(run.out, settings, None, "")
+    result = train(run)
+    description = json.loads((result / "model.json").read_text())
+    found: Any = {"train": description["train"], "model": description["config"]}
+    for path, value in settings.items():
+        for name in path.split("."):
+            found = found[name]
+        assert found == value
+    assert weights(result) != weights(train(stopped("untouched"))) or settings == {"train.micro_batch_rows": 2}
+
+
+def test_a_person_may_take_it_back(stopped) -> None:
+    run = stopped()
+    intervene(run.out, {"train.optimizer.kind": "sgd"}, None, "Adam is lost")
+    intervene(run.out, {"train.optimizer.kind": "adamw"}, 3, "worse")
+    assert [decision.to_step for decision in read_decisions(run.out)] == [6, 3]
+    assert weights(train(run)) == weights(train(stopped("untouched")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "to_step", "kind", "words"),
+    [
+        ({"train.batch_rows": 4}, None, RecipeError, "which rows a step reads"),
+        ({"model.layers": 3}, None, RecipeError, "weights are those of another network"),
+        ({"model.activation": "swiglu"}, None, RecipeError, "a gate has weights of its own"),
+        ({"train.optimizer.kind": "adam"}, None, RecipeError, "train.optimizer.kind"),
+        ({}, 5, InputError, "the run can go on from 0, 3, 6"),
+    ],
+)
+def test_what_cannot_be_changed(
+    stopped, settings: dict[str, Any], to_step: int | None, kind: type[BessemerError], words: str
+) -> None:
+    run = stopped()
+    with pytest.raises(kind, match=words):
+        intervene(run.out, settings, to_step, "")
+    assert read_decisions(run.out) == []
+
+
+def test_a_run_at_its_end_cannot_be_resumed(stopped, tmp_path: Path) -> None:
+    run = stopped()
+    train(run)
+    with pytest.raises(InputError, match="came to its end"):
+        intervene(run.out, {}, None, "")
+    with pytest.raises(InputError, match="no training began"):
+        intervene(tmp_path / "nowhere", {}, None, "")

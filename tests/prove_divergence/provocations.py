@@ -1,0 +1,86 @@
+"""What makes a healthy run diverge, done to its engine from outside, and to its first attempt alone."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from model.config import TrainerRun
+from model.engine import Admits, Engine, StepResult, all_admitted
+from model.engines import make_engine
+from model.guard.decision import read_decisions
+from model.networks import Network
+from model.ranks import Ranks
+from model.schedule import Pace
+
+KINDS = ("learning rate", "poisoned batches", "NaN gradient", "flipped bit", "overflow burst")
+LR_FACTOR, LR_STEPS = 30.0, 50
+POISONED_STEPS = 40
+NAN_STEPS = 6
+OVERFLOW_STEPS = 40
+EXPONENT_BITS = range(27, 31)
+"""Of a float32: to flip one multiplies a small weight by 2^16 or more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Provocation:
+    """One of KINDS, from step `begin` on; `seed` decides what is left open."""
+
+    kind: str
+    begin: int
+    seed: int
+
+
+class Provoked:
+    """An engine to which it happens."""
+
+    def __init__(self, engine: Engine, provocation: Provocation) -> None:
+        self._engine: Any = engine
+        self._provocation = provocation
+        self._step = 0
+        self._random = torch.Generator().manual_seed(provocation.seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
+        """As the engine's, but for what happens to it."""
+        since, kind = self._step - self._provocation.begin, self._provocation.kind
+        self._step += 1
+        weight = self._engine.network.blocks[0].mlp_in.weight
+        if kind == "learning rate" and 0 <= since < LR_STEPS:
+            pace = dataclasses.replace(pace, lr=pace.lr * LR_FACTOR)
+        if kind == "poisoned batches" and 0 <= since < POISONED_STEPS:
+            noise = torch.randint(0, 256, batch.tokens_BL.shape, generator=self._random)
+            batch = dataclasses.replace(batch, tokens_BL=noise)
+        if kind == "flipped bit" and since == 0:
+            self._flip(weight)
+        broken = (kind == "NaN gradient" and 0 <= since < NAN_STEPS) or (
+            kind == "overflow burst" and 0 <= since < OVERFLOW_STEPS
+        )
+        value = torch.nan if kind == "NaN gradient" else torch.inf
+        hook = weight.register_hook(lambda gradient: torch.full_like(gradient, value)) if broken else None
+        done = self._engine.step(batch, pace, loss_scale, admits)
+        if hook is not None:
+            hook.remove()
+        return done
+
+    def _flip(self, weight: torch.Tensor) -> None:
+        place = int(torch.randint(0, weight.numel(), (), generator=self._random))
+        bit = EXPONENT_BITS[int(torch.randint(0, len(EXPONENT_BITS), (), generator=self._random))]
+        with torch.no_grad():
+            bits = weight.view(-1).view(torch.int32)
+            bits[place] ^= 1 << bit
+
+
+def provoking(provocation: Provocation | None) -> Callable[[TrainerRun, Network, Ranks], Engine]:
+    """`make_engine` that provokes in the first attempt of a run."""
+
+    def make(run: TrainerRun, network: Network, ranks: Ranks) -> Any:
+        engine = make_engine(run, network, ranks)
+        if provocation is None or read_decisions(run.out):
+            return engine
+        return Provoked(engine, provocation)
+
+    return make

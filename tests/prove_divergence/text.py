@@ -1,0 +1,43 @@
+"""Rows of real text that every machine has: the sources of Python's own library, as bytes."""
+
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from model.schema import ORDER, sequences_schema
+
+PAD, VOCABULARY = 256, 260
+ROW = 129
+HELD_OUT_ROWS = 64
+
+
+def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
+    """SEQUENCES and an ORDER that reads each of `rows` rows once, and tokens i64[HELD_OUT_ROWS, ROW] kept out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = (rows + HELD_OUT_ROWS) * ROW
+    text = b""
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
+        text += path.read_bytes()
+        if len(text) >= wanted:
+            break
+    assert len(text) >= wanted, f"Python's library has {len(text)} bytes of text, and {wanted} are needed"
+    tokens = np.frombuffer(text[:wanted], dtype=np.uint8).reshape(-1, ROW)
+    tokens = np.random.default_rng(3).permutation(tokens)
+    columns = {
+        "row": pa.array(range(rows), pa.int64()),
+        "source": pa.array(["text"] * rows).dictionary_encode(),
+        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens[:rows].astype(np.uint16).ravel()), ROW),
+        "loss_start": pa.array([0] * rows, pa.int32()),
+    }
+    sequences = _write(folder / "rows.arrow", pa.table(columns).cast(sequences_schema(ROW, VOCABULARY)))
+    read = {"row": pa.array(range(rows), pa.int64()), "epoch": pa.array([0] * rows, pa.int16())}
+    return sequences, _write(folder / "order.arrow", pa.table(read).cast(ORDER)), tokens[rows:].astype(np.int64)
+
+
+def _write(path: Path, table: pa.Table) -> Path:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
