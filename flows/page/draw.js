@@ -17,13 +17,20 @@
     copy.data.forEach(function (trace) {
       var shade = colour(trace.meta.role);
       if (trace.type === "bar") trace.marker = { color: shade };
-      else { trace.line = { color: shade, width: 2 }; trace.marker = { color: shade, size: 8 }; }
+      else if (trace.type === "scatter") {
+        trace.line = { color: shade, width: 2 };
+        trace.marker = Object.assign({ size: 8 }, trace.marker, { color: shade });
+        if (trace.marker.line) trace.marker.line.color = colour("card");
+      }
       if (trace.error_y) trace.error_y.color = shade;
     });
     var layout = copy.layout;
     Object.keys(layout).forEach(function (key) {
       if (/^[xy]axis/.test(key)) layout[key] = axis(layout[key]);
     });
+    if (layout.coloraxis) {
+      layout.coloraxis.colorscale = [0, 1, 2, 3].map(function (step) { return [step / 3, colour("heat" + step)]; });
+    }
     (layout.shapes || []).forEach(function (shape) { shape.line.color = colour("soft"); });
     layout.paper_bgcolor = layout.plot_bgcolor = "rgba(0,0,0,0)";
     layout.font = { color: colour("ink"), family: getComputedStyle(document.body).fontFamily, size: narrow ? 11 : 13 };

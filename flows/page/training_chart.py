@@ -4,6 +4,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.page.event_marks import event_marks
+from model.kept_rows import kept_rows
 
 MOST_POINTS = 1500
 PANELS = (("loss", "y", "loss"), ("grad_norm", "y2", "gradient norm"), ("lr", "y3", "learning rate"))
@@ -19,33 +23,28 @@ DOMAINS = {"y": (0.5, 1.0), "y2": (0.25, 0.44), "y3": (0.0, 0.19)}
 DOMAINS_WITH_TERMS = {"y": (0.62, 1.0), "y4": (0.4, 0.57), "y2": (0.2, 0.35), "y3": (0.0, 0.15)}
 
 
-def training_figure(metrics: pa.Table) -> dict[str, Any]:
+def training_figure(metrics: pa.Table, steps: pa.Table, events: pa.Table) -> dict[str, Any]:
     """Loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
 
-    Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly.
+    Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly. Pale
+    lines are attempts that the guard went back from; marks on the loss are what happened (`event_marks`).
     """
-    kept = thin(metrics.num_rows)
-    tokens = metrics.column("tokens").to_numpy()[kept].tolist()
+    kept = kept_rows(metrics, steps)
     traces = [(*panel, f"series{number}") for number, panel in enumerate(PANELS)]
     has_terms = "masked_loss" in metrics.column_names and metrics.column("masked_loss").null_count < metrics.num_rows
     traces += TERMS if has_terms else ()
     data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": tokens,
-            "y": plain(metrics.column(name).to_numpy()[kept]),
-            "yaxis": axis,
-            "name": title,
-            "meta": {"role": role},
-            "hovertemplate": f"{title} %{{y:{'.1%' if axis == 'y4' else '.4g'}}} at %{{x:.3s}} tokens<extra></extra>",
-        }
-        for name, axis, title, role in traces
+        _line(rows, name, axis, f"{title}, abandoned", "muted1")
+        for rows in _abandoned(metrics, kept)
+        for name, axis, title in PANELS
     ]
+    data += [_line(kept, name, axis, title, role) for name, axis, title, role in traces]
+    marks = event_marks(events, metrics)
     domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
     layout = {
         "height": 580 if has_terms else 460,
-        "showlegend": False,
+        "showlegend": bool(marks),
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         "hovermode": "x",
         "xaxis": {"title": {"text": "tokens read"}, "anchor": "y3", "tickformat": "~s", "nticks": 6},
         "yaxis": {"title": {"text": "loss, nats"}, "domain": [*domains["y"]]},
@@ -60,7 +59,34 @@ def training_figure(metrics: pa.Table) -> dict[str, Any]:
     }
     if has_terms:
         layout["yaxis4"] = {"title": {"text": "told"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
-    return {"data": data, "layout": layout}
+    return {"data": data + marks, "layout": layout}
+
+
+def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[str, Any]:
+    places = thin(rows.num_rows)
+    form = ".1%" if axis == "y4" else ".4g"
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": rows.column("tokens").to_numpy()[places].tolist(),
+        "y": plain(rows.column(name).to_numpy()[places]),
+        "yaxis": axis,
+        "name": title,
+        "showlegend": False,
+        "meta": {"role": role},
+        "hovertemplate": f"{title} %{{y:{form}}} at %{{x:.3s}} tokens<extra></extra>",
+    }
+
+
+def _abandoned(metrics: pa.Table, kept: pa.Table) -> list[pa.Table]:
+    """Rows of METRICS that lead to no weights, by their attempt."""
+    if "attempt" not in metrics.column_names:
+        return []
+    last = dict(zip(kept.column("step").to_pylist(), kept.column("attempt").to_pylist(), strict=True))
+    pairs = zip(metrics.column("step").to_pylist(), metrics.column("attempt").to_pylist(), strict=True)
+    rest = metrics.filter(pa.array([last.get(step) != attempt for step, attempt in pairs], pa.bool_()))
+    attempts = rest.column("attempt")
+    return [rest.filter(pc.equal(attempts, attempt)) for attempt in sorted(set(attempts.to_pylist()))]
 
 
 def thin(count: int) -> np.ndarray:

@@ -16,9 +16,11 @@ from flows.base_model import base_model_told
 from flows.conservation import conservation_line
 from flows.findings import DICTIONARIES, FINDINGS, finders, gone_artifacts, open_artifacts
 from flows.gate import gate_told
+from flows.heat import trained_heat
 from flows.measures import MEASURES, OF_METRIC, line_told
 from flows.page.charts import bits_figure, duplicates_figure, removed_figure, scores_figure
 from flows.page.examples import leaked_passages, rejected, removals
+from flows.page.heat_chart import MOST_COLUMNS, heat_figure
 from flows.page.training_chart import training_figure
 from flows.record import RECORD
 from flows.wording import clock, compact, duration, language_word, loss_unit, rows_told, shots_word, size
@@ -92,6 +94,7 @@ def _view(
     sources = [line["source"] for line in findings["funnel"]]
     figures = {
         "training": attempt("training", lambda: _training(artifacts), None),
+        "heat": attempt("thermometers", lambda: _heat(artifacts), None),
         "duplicates": attempt("duplicates", lambda: _duplicates(findings["duplicates"]), None),
         "removed": attempt("what rules removed", lambda: _removed(findings, sources), None),
         "bits": attempt("bits per byte", lambda: bits_figure(bits) if bits else None, None),
@@ -182,7 +185,14 @@ def _measures(lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _training(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
     if "train" not in artifacts or not artifacts["train"].rows("metrics"):
         return None
-    return training_figure(artifacts["train"].table("metrics"))
+    train = artifacts["train"]
+    return training_figure(*(train.table(name) for name in ("metrics", "steps", "events")))
+
+
+def _heat(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:
+    """The figure of what the thermometers read; None for a training without."""
+    heat = trained_heat(artifacts["train"], MOST_COLUMNS) if "train" in artifacts else None
+    return None if heat is None else heat_figure(heat)
 
 
 def _duplicates(duplicates: dict[str, Any]) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from flows.record import RECORD
-from model.schema import METRICS, ORDER, STEPS
+from model.schema import EVENTS, METRICS, ORDER, STEPS
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -203,7 +203,8 @@ def write_chunk(unit: Unit) -> None:
 
 
 def write_train(unit: Unit) -> None:
-    """Ten steps of four rows."""
+    """Ten steps of four rows; what three thermometers read doubles with each, and step 5 has a gradient without a
+    number."""
     steps = [
         {"step": step, "attempt": 0, "pos_start": 4 * step, "pos_end": 4 * step + 4, "row_pieces": 1, "applied": True}
         for step in range(10)
@@ -218,10 +219,19 @@ def write_train(unit: Unit) -> None:
             "lr": 1e-3,
             "max_norm": 1.0,
             "scale": 1.0,
-            "thermometers": [],
+            "thermometers": [2.0**step, 0.5, 2.0 if step != 5 else float("inf")],
+            "thermometer_lows": [-(2.0**step), -0.5, -1.0 if step != 5 else float("-inf")],
+            "thermometer_highs": [1.0, 0.25, 2.0 if step != 5 else float("inf")],
         }
         for step in range(10)
     ]
+    event = {"time": 0.0, "attempt": 0, "class": "Numerics", "positions": [20, 21, 22, 23]}
+    told = [{**event, "seq": 0, "step": 5, "kind": "skipped_step", "detail": json.dumps({"loss": "4.5"})}]
+    unit.write_table("events", pa.Table.from_pylist(told, schema=EVENTS))
+    unit.path("model.json").write_text(
+        json.dumps({"thermometers": ["embedding", "block 0 attention logits", "logits"]})
+    )
+    unit.add_file("model.json")
     unit.write_table("steps", pa.Table.from_pylist(steps, schema=STEPS))
     unit.write_table("metrics", pa.Table.from_pylist(metrics, schema=METRICS))
     training = {"steps": 10, "skipped_steps": 0, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}

@@ -17,7 +17,7 @@ from flows.measures import line_told, measured, whole_told
 from flows.page.training_chart import training_figure
 from flows.page.writing import headlines, write_page
 from flows.wording import loss_unit
-from model.schema import METRICS
+from model.schema import EVENTS, METRICS, STEPS
 from tasks.schema import SCORES
 from tasks.workspace import Unit
 
@@ -129,15 +129,18 @@ def test_a_loss_says_what_it_is_counted_in():
     assert loss_unit({"objective": "causal_lm"}) == loss_unit({}) == "nats a token"
 
 
-def metrics(**terms: float | None) -> pa.Table:
+def figure_of(**terms: float | None) -> dict[str, Any]:
     row = {"tokens": 4, "loss": 5.0, "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": [], **terms}
-    return pa.Table.from_pylist([{"step": step, **row} for step in range(3)], schema=METRICS)
+    read = {"pos_start": 0, "pos_end": 4, "row_pieces": 1, "applied": True}
+    metrics = pa.Table.from_pylist([{"step": step, "attempt": 0, **row} for step in range(3)], schema=METRICS)
+    steps = pa.Table.from_pylist([{"step": step, "attempt": 0, **read} for step in range(3)], schema=STEPS)
+    return training_figure(metrics, steps, EVENTS.empty_table())
 
 
 def test_the_terms_of_a_loss_are_curves_where_there_are_some():
-    plain = training_figure(metrics())
+    plain = figure_of()
     assert [trace["name"] for trace in plain["data"]] == ["loss", "gradient norm", "learning rate"]
-    figure = training_figure(metrics(masked_loss=4.4, masked_accuracy=0.2, next_loss=0.6, next_accuracy=0.7))
+    figure = figure_of(masked_loss=4.4, masked_accuracy=0.2, next_loss=0.6, next_accuracy=0.7)
     curves = {trace["name"]: (trace["yaxis"], trace["y"][0]) for trace in figure["data"][3:]}
     assert curves == {
         "hidden tokens": ("y", 4.4),

@@ -19,7 +19,7 @@ from flows.page.examples import removals
 from flows.page.training_chart import training_figure
 from flows.page.writing import inline_script
 from flows.summary import print_summary
-from model.schema import METRICS
+from model.schema import EVENTS, METRICS, STEPS
 from tasks.vocab.comparison import UNTOLD
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
@@ -289,10 +289,11 @@ def test_the_same_run_gives_the_same_page(page: Path, made_run: Any):
 def test_steps_without_a_finite_value_are_gaps(made_run: Any):
     import pyarrow as pa
 
-    rows = [
-        {"step": 0, "tokens": 4, "loss": float("nan"), "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": []}
-    ]
-    figure = training_figure(pa.Table.from_pylist(rows, schema=METRICS))
+    measured = {"tokens": 4, "loss": float("nan"), "grad_norm": 1.0, "lr": 1e-3, "scale": 1.0, "thermometers": []}
+    read = {"pos_start": 0, "pos_end": 4, "row_pieces": 1, "applied": True}
+    at = {"step": 0, "attempt": 0}
+    metrics = pa.Table.from_pylist([{**at, **measured}], schema=METRICS)
+    figure = training_figure(metrics, pa.Table.from_pylist([{**at, **read}], schema=STEPS), EVENTS.empty_table())
     assert [trace["y"] for trace in figure["data"]] == [[None], [1.0], [1e-3]]
     assert "NaN" not in json.dumps(figure)
 
