@@ -15,6 +15,7 @@ from flows.commands import (
     running,
     service,
     teaching,
+    training,
     vocabularies,
 )
 
@@ -57,6 +58,7 @@ COMMANDS = (
 
 for command in COMMANDS:
     app.command()(command)
+app.add_typer(training.train)
 
 
 def _tell_version(asked: bool) -> None:

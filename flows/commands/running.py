@@ -84,6 +84,11 @@ def quickstart(
         _run(chosen, root, {}, as_json, verbose)
 
 
+def go_on(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
+    """Run a recipe that was run before, as `run` does."""
+    _run(recipe, root, {}, as_json, verbose)
+
+
 def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
     from flows.prerequisites import check_prerequisites
     from flows.record import check_writable

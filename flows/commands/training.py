@@ -1,0 +1,74 @@
+"""A training that stands still: looking at it, and going on under other settings."""
+
+from typing import Annotated
+
+import typer
+
+from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId, Verbose
+from flows.commands.output import console, print_json, told_errors
+from flows.commands.running import go_on
+
+train = typer.Typer(
+    name="train",
+    help="A training that stands still: how far it came, and how it goes on.",
+    no_args_is_help=True,
+)
+
+
+@train.command()
+def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = False) -> None:
+    """How far an unfinished training came: its checkpoints, and what the guard or a person decided."""
+    with told_errors():
+        from flows.intervening import unfinished
+
+        found = unfinished(root.resolve(), run_id)
+        decisions = [decision.model_dump(mode="json") for decision in found.decisions]
+        told = {"run_id": found.run_id, "identity": found.identity, "checkpoints": found.checkpoints}
+        if as_json:
+            print_json({**told, "decisions": decisions})
+            return
+        steps = ", ".join(map(str, found.checkpoints)) or "none yet: it would go on from its start"
+        lines = [f"run {found.run_id}, training {found.identity[:12]}", f"checkpoints after steps: {steps}"]
+        for decision in found.decisions:
+            who = "the guard" if decision.by == "guard" else "by hand"
+            lines.append(f"{who}, at step {decision.step}: back to step {decision.to_step}. {decision.cause}")
+            lines += [f"    {path} = {value}" for path, value in decision.settings.items()]
+        console().print("\n".join(lines), markup=False)
+
+
+@train.command()
+def resume(
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What changes, e.g. --set train.schedule.peak_lr=1e-4"),
+    ] = None,
+    from_step: Annotated[
+        int | None, typer.Option(help="Checkpoint to go on from, by the steps before it; the newest by default.")
+    ] = None,
+    because: Annotated[str, typer.Option(help="Why, kept with the model.")] = "",
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Go on with a training that was stopped or diverged, from a checkpoint and under other settings.
+
+    \b
+    bessemer train status
+    bessemer train resume --set train.schedule.peak_lr=1e-4 --set train.clip.max_norm=0.3 --because "gradients drift"
+    bessemer train resume --set train.optimizer.kind=sgd --from-step 1200
+
+    Rate, clipping, optimizer, activation, dtype, loss scale and engine can be changed; what belongs to the data cannot.
+    The change holds for all that follows, is written into the model, and thereby counts for all that is made from it.
+    Without a change, `bessemer run` goes on by itself.
+    """
+    with told_errors():
+        from flows.intervening import changes, unfinished
+        from model.guard.by_hand import intervene
+
+        root = root.resolve()
+        found = unfinished(root, run_id)
+        decision = intervene(found.folder, changes(settings or ()), from_step, because)
+        if not as_json:
+            console().print(f"going on from step {decision.to_step} of run {found.run_id}", markup=False)
+        go_on(found.recipe, root, as_json, verbose)
