@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab prove-resume prove-architectures bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-architectures bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -51,6 +51,9 @@ prove-vocab: $(READY) ## a released vocabulary extended on real text, beside Chi
 
 prove-resume: $(READY) ## killed and damaged, training goes on to the same bytes: counted over several calls, in a table
 	PROVE_FOLDER=$(PEERS)/prove-resume $(BIN)/python -m pytest tests/prove_resume -m prove_resume $(PYTEST_FLAGS)
+
+prove-divergence: $(READY) ## divergence provoked a hundred times, with the guard and without: hours, over several calls
+	$(BIN)/python benchmarks/divergence/prove.py $(PEERS)/prove-divergence
 
 prove-architectures: $(READY) ## GPT, BERT and T5 on 20M tokens of real text, native and ZeRO 1 to 3, exported: hours
 	$(BIN)/python benchmarks/architectures.py --root $(PEERS)/architectures --data $(DATA) --json $(PEERS)/architectures.json

@@ -12,11 +12,12 @@ from model.schema import ORDER, sequences_schema
 PAD, VOCABULARY = 256, 260
 ROW = 129
 HELD_OUT_ROWS = 64
+BATCH_ROWS = 16
 
 
 def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
     """SEQUENCES and an ORDER that reads each of `rows` rows once, and tokens i64[HELD_OUT_ROWS, ROW] kept out."""
-    folder.mkdir(parents=True, exist_ok=True)
+    sequences, order = folder / "rows.arrow", folder / "order.arrow"
     wanted = (rows + HELD_OUT_ROWS) * ROW
     text = b""
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
@@ -26,18 +27,20 @@ def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
     assert len(text) >= wanted, f"Python's library has {len(text)} bytes of text, and {wanted} are needed"
     tokens = np.frombuffer(text[:wanted], dtype=np.uint8).reshape(-1, ROW)
     tokens = np.random.default_rng(3).permutation(tokens)
-    columns = {
-        "row": pa.array(range(rows), pa.int64()),
-        "source": pa.array(["text"] * rows).dictionary_encode(),
-        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens[:rows].astype(np.uint16).ravel()), ROW),
-        "loss_start": pa.array([0] * rows, pa.int32()),
-    }
-    sequences = _write(folder / "rows.arrow", pa.table(columns).cast(sequences_schema(ROW, VOCABULARY)))
-    read = {"row": pa.array(range(rows), pa.int64()), "epoch": pa.array([0] * rows, pa.int16())}
-    return sequences, _write(folder / "order.arrow", pa.table(read).cast(ORDER)), tokens[rows:].astype(np.int64)
+    if not order.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        columns = {
+            "row": pa.array(range(rows), pa.int64()),
+            "source": pa.array(["text"] * rows).dictionary_encode(),
+            "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens[:rows].astype(np.uint16).ravel()), ROW),
+            "loss_start": pa.array([0] * rows, pa.int32()),
+        }
+        read = {"row": pa.array(range(rows), pa.int64()), "epoch": pa.array([0] * rows, pa.int16())}
+        _write(sequences, pa.table(columns).cast(sequences_schema(ROW, VOCABULARY)))
+        _write(order, pa.table(read).cast(ORDER))
+    return sequences, order, tokens[rows:].astype(np.int64)
 
 
-def _write(path: Path, table: pa.Table) -> Path:
+def _write(path: Path, table: pa.Table) -> None:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    return path

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from model.checkpoint import CHECKPOINTS, standing_steps
 from model.config import TrainerRun
 from model.engine import Admits, Engine, StepResult, all_admitted
 from model.engines import make_engine
@@ -14,7 +15,6 @@ from model.networks import Network
 from model.ranks import Ranks
 from model.schedule import Pace
 
-KINDS = ("learning rate", "poisoned batches", "NaN gradient", "flipped bit", "overflow burst")
 LR_FACTOR, LR_STEPS = 30.0, 50
 POISONED_STEPS = 40
 NAN_STEPS = 6
@@ -25,7 +25,7 @@ EXPONENT_BITS = range(27, 31)
 
 @dataclasses.dataclass(frozen=True)
 class Provocation:
-    """One of KINDS, from step `begin` on; `seed` decides what is left open."""
+    """One of those of `prove.py`, from step `begin` on; `seed` decides what is left open."""
 
     kind: str
     begin: int
@@ -35,10 +35,10 @@ class Provocation:
 class Provoked:
     """An engine to which it happens."""
 
-    def __init__(self, engine: Engine, provocation: Provocation) -> None:
+    def __init__(self, engine: Engine, provocation: Provocation, first: int) -> None:
         self._engine: Any = engine
         self._provocation = provocation
-        self._step = 0
+        self._step = first
         self._random = torch.Generator().manual_seed(provocation.seed)
 
     def __getattr__(self, name: str) -> Any:
@@ -81,6 +81,6 @@ def provoking(provocation: Provocation | None) -> Callable[[TrainerRun, Network,
         engine = make_engine(run, network, ranks)
         if provocation is None or read_decisions(run.out):
             return engine
-        return Provoked(engine, provocation)
+        return Provoked(engine, provocation, max(standing_steps(run.out / CHECKPOINTS), default=0))
 
     return make

@@ -1,0 +1,103 @@
+"""One run, provoked or not, with its guard or without: how it ended."""
+
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.ipc
+import torch
+from provocations import Provocation, provoking
+from text import BATCH_ROWS, PAD, ROW, VOCABULARY, write_rows
+from torch.nn import functional as F
+
+import model.training
+from model.architecture import GPTConfig
+from model.checkpoint import CHECKPOINTS, remove_checkpoint, standing_steps
+from model.config import ScheduleConfig, TrainConfig, TrainerRun
+from model.errors import Numerics
+from model.guard.decision import read_decisions
+from model.journal import journal_file
+from model.precision import denormals_flushed
+from model.weights import load_model
+
+CHECKPOINT_STEPS = 25
+SIGNS = ("spike", "skipped_step", "overflow", "rollback")
+"""Kinds of events by which trouble shows."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run before anything happens to it."""
+
+    seed: int
+    steps: int
+    dtype: str
+    guarded: bool
+
+
+def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, clean: Path | None) -> dict[str, Any]:
+    """Held-out loss in nats (None where the run ended early or gives none), signs of trouble with their steps, ways
+    back, seconds.
+
+    A provoked run goes on from what `clean`, the same one without, had made before. It is written to `folder`.
+    """
+    sequences, order, held_out = write_rows(folder.parent / f"text-{setting.steps}", setting.steps * BATCH_ROWS)
+    shutil.rmtree(folder, ignore_errors=True)
+    if clean is not None and provocation is not None:
+        _copy_before(clean, folder, provocation.begin)
+    run = TrainerRun(
+        sequences=(sequences,),
+        order=order,
+        out=folder,
+        pad=PAD,
+        tokenizer_digest="bytes",
+        model=GPTConfig(vocab_size=VOCABULARY, context=ROW - 1, layers=2, heads=4, width=64),
+        train=TrainConfig.model_validate(
+            {
+                "batch_rows": BATCH_ROWS,
+                "micro_batch_rows": BATCH_ROWS,
+                "checkpoint_steps": CHECKPOINT_STEPS,
+                "keep_checkpoints": setting.steps if provocation is None else 2,
+                "threads": 1,
+                "seed": setting.seed,
+                "dtype": setting.dtype,
+                "schedule": ScheduleConfig(peak_lr=3e-3, end_lr=3e-4),
+                "guard": {"enabled": setting.guarded},
+            }
+        ),
+    )
+    model.training.make_engine = provoking(provocation)
+    began, ended = time.monotonic(), ""
+    try:
+        with denormals_flushed():
+            result = model.training.train(run)
+    except Numerics as error:
+        ended, result = str(error), folder / "diverged"
+    events = pyarrow.ipc.open_file(result / journal_file("events")).read_all().to_pylist()
+    return {
+        "loss": None if ended else held_out_loss(result, held_out),
+        "ended": ended,
+        "signs": [(event["kind"], event["step"]) for event in events if event["kind"] in SIGNS],
+        "rollbacks": len(read_decisions(folder)),
+        "seconds": time.monotonic() - began,
+    }
+
+
+def held_out_loss(folder: Path, tokens: np.ndarray) -> float | None:
+    """Mean nats per token; None where it is no number."""
+    network: Any = load_model(folder)
+    rows = torch.from_numpy(tokens)
+    with torch.inference_mode():
+        logits = network(rows[:, :-1])
+        loss = float(F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten()))
+    return loss if np.isfinite(loss) else None
+
+
+def _copy_before(clean: Path, folder: Path, step: int) -> None:
+    shutil.copytree(clean / CHECKPOINTS, folder / CHECKPOINTS)
+    for steps in standing_steps(folder / CHECKPOINTS):
+        if steps > step:
+            remove_checkpoint(folder / CHECKPOINTS, steps)
