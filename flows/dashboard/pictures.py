@@ -31,6 +31,14 @@ text { font: 13px system-ui, "Segoe UI", Roboto, Helvetica, Arial, sans-serif; f
 .lost { fill: #cf5a1c }
 .calm { fill: #8c959f }
 .pale { fill: #c8d1da }
+.bad { fill: #cf222e }
+.heat0 { fill: #eef3f9 }
+.heat1 { fill: #cfe0f4 }
+.heat2 { fill: #a6c7ea }
+.heat3 { fill: #76a8dc }
+.heat4 { fill: #4787c8 }
+.heat5 { fill: #2266a9 }
+.heat6 { fill: #0d3f73 }
 @media (prefers-color-scheme: dark) {
 text { fill: #e6edf3 }
 .dim { fill: #9ba6b2 }
@@ -41,6 +49,14 @@ text { fill: #e6edf3 }
 .lost { fill: #f0883e }
 .calm { fill: #7d8590 }
 .pale { fill: #444c56 }
+.bad { fill: #ff7b72 }
+.heat0 { fill: #1c2733 }
+.heat1 { fill: #1e3f5f }
+.heat2 { fill: #1f5a8c }
+.heat3 { fill: #2c7abd }
+.heat4 { fill: #569fe8 }
+.heat5 { fill: #98c6f7 }
+.heat6 { fill: #d9eafc }
 }"""
 
 
@@ -82,14 +98,14 @@ def bars(title: str, rows: Sequence[Bar], legend: Sequence[tuple[str, str]] = ()
     body = [_legend(legend)]
     for number, row in enumerate(rows):
         y = top + number * ROW_HEIGHT
-        body.append(_text(LABEL_WIDTH - 10, y + 17, _cut(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
+        body.append(text(LABEL_WIDTH - 10, y + 17, _cut(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
         x = float(LABEL_WIDTH)
         for value, role in row.parts:
             width = BAR_WIDTH * value / longest
             body.append(f'<rect class="{role}" x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="16" rx="2"/>')
             x += width
-        body.append(_text(x + 8, y + 17, _cut(row.note, WIDTH - x - 8 - PADDING), role="dim"))
-    return _card(title, top + len(rows) * ROW_HEIGHT, body)
+        body.append(text(x + 8, y + 17, _cut(row.note, WIDTH - x - 8 - PADDING), role="dim"))
+    return card(title, top + len(rows) * ROW_HEIGHT, body)
 
 
 def curves(title: str, panels: Sequence[Curve], x_label: str) -> str:
@@ -99,21 +115,21 @@ def curves(title: str, panels: Sequence[Curve], x_label: str) -> str:
     for panel in panels:
         height = SPARK_HEIGHT if panel.spark else PANEL_HEIGHT
         points = _thinned(panel.x, panel.y)
-        body.append(_text(PADDING, y + 14, panel.label))
+        body.append(text(PADDING, y + 14, panel.label))
         if points:
             first, last = points[0][1], points[-1][1]
-            body.append(_text(PADDING, y + 32, f"{first:{panel.format}} → {last:{panel.format}}", role="dim"))
+            body.append(text(PADDING, y + 32, f"{first:{panel.format}} → {last:{panel.format}}", role="dim"))
             low, high = min(value for _, value in points), max(value for _, value in points)
             if not panel.spark:
                 for value, at in ((high, y + 10), (low, y + height)):
-                    body.append(_text(WIDTH - PADDING, at, f"{value:{panel.format}}", role="dim", anchor="end"))
+                    body.append(text(WIDTH - PADDING, at, f"{value:{panel.format}}", role="dim", anchor="end"))
             body.append(_path(points, y + 4, height - 8, low, high))
         body.append(_rule(LABEL_WIDTH, y + height + 2, WIDTH - PADDING - 60, y + height + 2))
         y += height + 16
     if panels and len(panels[0].x):
-        body.append(_text(LABEL_WIDTH, y + 4, f"{panels[0].x[0]:,.0f}", role="dim"))
-        body.append(_text(WIDTH - PADDING - 60, y + 4, f"{panels[0].x[-1]:,.0f} {x_label}", role="dim", anchor="end"))
-    return _card(title, y + 10, body)
+        body.append(text(LABEL_WIDTH, y + 4, f"{panels[0].x[0]:,.0f}", role="dim"))
+        body.append(text(WIDTH - PADDING - 60, y + 4, f"{panels[0].x[-1]:,.0f} {x_label}", role="dim", anchor="end"))
+    return card(title, y + 10, body)
 
 
 def intervals(title: str, rows: Sequence[Interval]) -> str:
@@ -124,7 +140,7 @@ def intervals(title: str, rows: Sequence[Interval]) -> str:
         y = top + number * ROW_HEIGHT
         middle = y + 13
         low, high = max(0.0, row.value - row.error), min(1.0, row.value + row.error)
-        body.append(_text(LABEL_WIDTH - 10, y + 17, _cut(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
+        body.append(text(LABEL_WIDTH - 10, y + 17, _cut(row.label, LABEL_WIDTH - PADDING - 10), anchor="end"))
         body.append(_rule(LABEL_WIDTH, middle, LABEL_WIDTH + BAR_WIDTH, middle))
         if row.chance is not None:
             x = LABEL_WIDTH + BAR_WIDTH * row.chance
@@ -134,14 +150,15 @@ def intervals(title: str, rows: Sequence[Interval]) -> str:
         body.append(f'<circle class="main" cx="{LABEL_WIDTH + BAR_WIDTH * row.value:.1f}" cy="{middle}" r="5"/>')
         words = f"{row.value:.0%} ± {row.error:.0%}"
         words += f", chance {row.chance:.0%}" if row.chance is not None else ""
-        body.append(_text(LABEL_WIDTH + BAR_WIDTH + 12, y + 17, f"{words}{row.note}", role="dim"))
+        body.append(text(LABEL_WIDTH + BAR_WIDTH + 12, y + 17, f"{words}{row.note}", role="dim"))
     y = top + len(rows) * ROW_HEIGHT
     for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end")):
-        body.append(_text(LABEL_WIDTH + BAR_WIDTH * share, y + 14, f"{share:.0%}", role="dim", anchor=anchor))
-    return _card(title, y + 18, body)
+        body.append(text(LABEL_WIDTH + BAR_WIDTH * share, y + 14, f"{share:.0%}", role="dim", anchor=anchor))
+    return card(title, y + 18, body)
 
 
-def _card(title: str, height: float, body: Sequence[str]) -> str:
+def card(title: str, height: float, body: Sequence[str]) -> str:
+    """A whole picture: the elements of `body` on a background, below a title; `height` is theirs, in pixels."""
     tall = round(height + PADDING)
     return "\n".join(
         [
@@ -149,7 +166,7 @@ def _card(title: str, height: float, body: Sequence[str]) -> str:
             f' role="img" aria-label="{escape(title)}">',
             f"<style>{STYLE}</style>",
             f'<rect class="card" x="0.5" y="0.5" width="{WIDTH - 1}" height="{tall - 1}" rx="8"/>',
-            _text(PADDING, PADDING + 12, title, role="title"),
+            text(PADDING, PADDING + 12, title, role="title"),
             *(line for line in body if line),
             "</svg>",
         ]
@@ -165,12 +182,13 @@ def _legend(entries: Sequence[tuple[str, str]]) -> str:
     x = float(PADDING)
     for role, word in entries:
         parts.append(f'<rect class="{role}" x="{x:.0f}" y="{PADDING + 25}" width="11" height="11" rx="2"/>')
-        parts.append(_text(x + 17, PADDING + 35, word, role="dim"))
+        parts.append(text(x + 17, PADDING + 35, word, role="dim"))
         x += 17 + len(word) * LETTER + 20
     return "\n".join(parts)
 
 
-def _text(x: float, y: float, words: str, role: str = "", anchor: str = "start") -> str:
+def text(x: float, y: float, words: str, role: str = "", anchor: str = "start") -> str:
+    """Words on one line, whose letters stand on `y`."""
     marks = f' class="{role}"' if role else ""
     return f'<text{marks} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 

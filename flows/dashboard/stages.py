@@ -1,14 +1,16 @@
 """What a finished stage shows: how it came to be, a picture of what it did, and its counts by source."""
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flows.dashboard.heat_picture import MOST_COLUMNS, heat_picture
 from flows.dashboard.markdown import code, picture, table
 from flows.dashboard.pictures import Bar, Curve, Interval, bars, curves, intervals
 from flows.findings import bits_per_byte, leaks, mixture, removed, scores
+from flows.heat import trained_heat
 from flows.page.charts import chance_of
 from flows.wording import compact, duration, shots_word, size
+from model.kept_rows import kept_rows
 from tasks.artifact import Artifact
 from tasks.outcome import cause_of
 
@@ -124,7 +126,7 @@ def _chunk(artifact: Artifact) -> list[tuple[str, str]]:
 
 
 def _train(artifact: Artifact) -> list[tuple[str, str]]:
-    metrics = artifact.table("metrics")
+    metrics = kept_rows(artifact.table("metrics"), artifact.table("steps"))
     if not metrics.num_rows:
         return []
     tokens = metrics.column("tokens").to_pylist()
@@ -138,11 +140,11 @@ def _train(artifact: Artifact) -> list[tuple[str, str]]:
         Curve("learning rate", tokens, metrics.column("lr").to_pylist(), ".1e", spark=True),
         Curve("gradient norm", tokens, metrics.column("grad_norm").to_pylist(), ".2g", spark=True),
     ]
-    readings = metrics.column("thermometers").to_pylist()
-    names = json.loads(artifact.file("model.json").read_text())["thermometers"]
-    for name, values in zip(names, zip(*readings, strict=True), strict=True):
-        panels.append(Curve(f"largest in {name}", tokens, values, ".2g", spark=True))
-    return [("loss and learning rate over tokens", curves("Training", panels, "tokens read"))]
+    heat = trained_heat(artifact, MOST_COLUMNS)
+    return [
+        ("loss and learning rate over tokens", curves("Training", panels, "tokens read")),
+        ("what the thermometers read", heat_picture("Thermometers", heat) if heat else ""),
+    ]
 
 
 def _evaluate(artifact: Artifact) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ KINDS = (
     ("rollback", "rollback", "triangle-left", "bad"),
     ("skipped_step", "non-finite step", "x", "bad"),
     ("overflow", "overflow", "triangle-down", "muted0"),
+    ("intervention", "intervention", "star", "series2"),
     ("resume", "resumed", "circle-open", "series1"),
     ("fewer_ranks", "fewer ranks", "square-open", "series1"),
     ("damaged_checkpoint", "damaged checkpoint", "diamond", "bad"),
