@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.base_model import base_model
 from flows.conservation import DOCUMENT_STAGES, conservation
+from flows.left_out import left_out
 from flows.measures import measured
 from flows.remarks import remarks
 from flows.road import STAGES
@@ -91,6 +92,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "leaks": lambda: leaks(reports),
         "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
+        "left_out": lambda: left_out(artifacts),
         "base_model": lambda: base_model(record, artifacts),
         "gate": lambda: _facts(reports, "evaluate", "gate").get("gate", {}),
         "bits_per_byte": lambda: bits_per_byte(artifacts),

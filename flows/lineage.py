@@ -233,6 +233,16 @@ def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
     }
 
 
+def documents_at(artifacts: dict[str, Artifact], begin: int, end: int) -> list[tuple[str, str, str]]:
+    """Id, source and file of the documents in the rows at the positions [begin, end) of ORDER, each once, in the order
+    in which they stand there."""
+    chunk = _need(artifacts, "chunk")
+    rows = sorted(set(chunk.table("order").column("row").slice(begin, end - begin).to_pylist()))
+    ids = list(dict.fromkeys(segment["doc_id"] for segment in _segments(chunk, rows)))
+    origins = _origins(_need(artifacts, "sample"), set(ids))
+    return [(doc_id.hex(), *origins[doc_id]) for doc_id in ids]
+
+
 def _segments(chunk: Artifact, rows: list[int]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     wanted = pa.array(rows, pa.int64())

@@ -22,7 +22,7 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows
 from tasks.report import SourceCounts, StageReport
-from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES
+from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
 from tasks.workspace import Unit, Workspace, table_file_name
 
 HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
@@ -186,10 +186,17 @@ def write_vocab(unit: Unit) -> None:
 
 
 def write_chunk(unit: Unit) -> None:
-    """40 reads of rows of 16 tokens: 20 of the 30 rows of books, each of the 10 rows of web twice."""
+    """40 reads of rows of 16 tokens: 20 of the 30 rows of books, each of the 10 rows of web twice. Row 0 is of the
+    first book, row 1 of the second, and so on round."""
     rows = [*range(20), *range(30, 40), *range(30, 40)]
     unit.write_table("sequences", pa.table({"row": pa.array(range(40), pa.int64())}), "part-00000.arrow")
     unit.write_table("order", pa.table({"row": rows, "epoch": [0] * 30 + [1] * 10}, schema=ORDER))
+    spans = [
+        {"row": row, "tok_start": 0, "tok_len": 16, "piece": 0, "start": 0, "end": 9, "doc_id": doc_id(*of)}
+        for row in range(40)
+        for of in [("books", row % 9) if row < 30 else ("web", (row - 30) % 8)]
+    ]
+    unit.write_table("spans", pa.Table.from_pylist(spans, schema=SPANS), "spans-00000.arrow")
     unit.report.sources = {"books": counts(9, 9, pieces_out=10), "web": counts(8, 8, pieces_out=8)}
     line = {"weight": 0.5, "planned_share": 0.5, "realised_share": 0.5, "reads": 20}
     unit.report.facts = {
@@ -235,7 +242,9 @@ def write_train(unit: Unit) -> None:
     unit.write_table("steps", pa.Table.from_pylist(steps, schema=STEPS))
     unit.write_table("metrics", pa.Table.from_pylist(metrics, schema=METRICS))
     training = {"steps": 10, "skipped_steps": 0, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
-    unit.report.facts = {"training": training}
+    decision = {"by": "guard", "step": 3, "to_step": 1, "cause": "it rose", "settings": {}, "skipped": [4, 8]}
+    by_hand = {**decision, "by": "hand", "step": 6, "skipped": None, "settings": {"train.schedule.peak_lr": 1e-4}}
+    unit.report.facts = {"training": training, "decisions": [decision, by_hand]}
 
 
 def write_evaluate(unit: Unit) -> None:
