@@ -1,0 +1,277 @@
+"""A training in a folder of its own: its rows, its small disk, its processes, and how far it is."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from model.architecture import GPTConfig
+from model.config import ScheduleConfig, TrainConfig, TrainerRun
+from model.heartbeat import Beat, read_beat
+from model.schema import ORDER, sequences_schema
+
+RANKS = 2
+BATCH_ROWS = 4
+CHECKPOINT_STEPS = 10
+CONTEXT, FLOW_CONTEXT = 32, 64
+VOCABULARY = 256
+ROWS = 4096
+DISK_BYTES = 2 << 30
+LAUNCH = Path(__file__).with_name("launch.py")
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def write_rows(folder: Path, steps: int) -> tuple[Path, Path]:
+    """SEQUENCES in which a token follows from the one before, most of the time, and an ORDER for so many steps."""
+    random = np.random.default_rng(11)
+    tokens = np.empty((ROWS, CONTEXT + 1), np.int64)
+    tokens[:, 0] = random.integers(4, VOCABULARY, ROWS)
+    for place in range(CONTEXT):
+        followed = (5 * tokens[:, place] + 17) % (VOCABULARY - 4) + 4
+        strayed = random.integers(4, VOCABULARY, ROWS)
+        tokens[:, place + 1] = np.where(random.random(ROWS) < 0.8, followed, strayed)
+    columns = {
+        "row": pa.array(range(ROWS), pa.int64()),
+        "source": pa.array(["arithmetic"] * ROWS).dictionary_encode(),
+        "tokens": pa.FixedSizeListArray.from_arrays(pa.array(tokens.astype(np.uint16).ravel()), CONTEXT + 1),
+        "loss_start": pa.array([0] * ROWS, pa.int32()),
+    }
+    read = [position % ROWS for position in range(steps * BATCH_ROWS)]
+    order = {"row": pa.array(read, pa.int64()), "epoch": pa.array([0] * len(read), pa.int16())}
+    sequences = pa.table(columns).cast(sequences_schema(CONTEXT + 1, VOCABULARY))
+    return _write(folder / "rows.arrow", sequences), _write(folder / "order.arrow", pa.table(order).cast(ORDER))
+
+
+def _write(path: Path, table: pa.Table) -> Path:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Process ids of what runs now; None or fewer where something has just died."""
+
+    launcher: int | None
+    supervisor: int | None
+    ranks: list[int]
+    server: int | None = None
+    """Prefect's, in a flow."""
+
+
+class World:
+    """One training, to be disturbed or not."""
+
+    def __init__(self, folder: Path, steps: int, width: int, *, small_disk: bool) -> None:
+        self.folder = folder
+        self.steps = steps
+        self.model = GPTConfig(vocab_size=VOCABULARY, context=CONTEXT, layers=6, heads=6, width=width)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.disk = folder / "disk"
+        self.disk.mkdir(exist_ok=True)
+        self.has_disk = small_disk and _mounted(self.disk)
+        self.run_file = folder / "run.json"
+        self._automation: subprocess.Popen[bytes] | None = None
+        self.prepare()
+
+    @property
+    def out(self) -> Path:
+        """Folder of checkpoints and of the result."""
+        return self.disk / "out"
+
+    def logs(self) -> bytes:
+        """All that trainers have told so far."""
+        log = self.folder / "train.log"
+        return log.read_bytes() if log.exists() else b""
+
+    def results(self) -> dict[str, Path]:
+        """What is compared in the end: the result, and the optimizer of the last checkpoint."""
+        names = ("model.safetensors", "model.json", "metrics.arrow", "steps.arrow")
+        moments = list(self.checkpoints()[-1].glob("optimizer*"))
+        return {path.name: path for path in [*(self.out / "result" / name for name in names), *moments]}
+
+    def prepare(self) -> None:
+        """Write what training reads, where that was not done before."""
+        if self.run_file.exists():
+            return
+        self.out.mkdir(exist_ok=True)
+        sequences, order = write_rows(self.folder, self.steps)
+        train = TrainConfig(
+            ranks=RANKS,
+            threads=1,
+            batch_rows=BATCH_ROWS,
+            micro_batch_rows=BATCH_ROWS // RANKS,
+            checkpoint_steps=CHECKPOINT_STEPS,
+            schedule=ScheduleConfig(peak_lr=3e-4, end_lr=3e-5),
+            hang_seconds=15,
+            start_seconds=240,
+            restarts={"pause_seconds": 0.5},  # pyright: ignore[reportArgumentType]
+        )
+        run = TrainerRun(
+            sequences=(sequences,),
+            order=order,
+            out=self.out,
+            pad=3,
+            tokenizer_digest="none",
+            model=self.model,
+            train=train,
+        )
+        self.run_file.write_text(run.model_dump_json(indent=1))
+
+    def command(self) -> list[str]:
+        """What is started, and starts again what is killed."""
+        return ["automation", str(self.run_file), str(self.folder / "train.log"), str(os.getpid())]
+
+    def start(self) -> None:
+        """Start the training as a flow would be; from here on nobody but the product starts anything again."""
+        path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        with (self.folder / "launch.log").open("ab") as log:
+            self._automation = subprocess.Popen(
+                [sys.executable, str(LAUNCH), *self.command()],
+                cwd=PROJECT,
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def stop(self) -> None:
+        """End all processes; what is reached stays."""
+        if self._automation is not None:
+            self._automation.kill()
+            self._automation.wait()
+        if self.has_disk:
+            # The last processes die with the automation, but not within the same instant.
+            subprocess.run(["umount", "--lazy", str(self.disk)], check=True)
+
+    def code(self) -> int | None:
+        """What the training ended with; None while it runs."""
+        return None if self._automation is None else self._automation.poll()
+
+    def processes(self) -> Processes:
+        """Found in /proc, below the automation."""
+        launcher, supervisor, ranks, server = None, None, [], None
+        for pid in _descendants(self._automation.pid) if self._automation is not None else []:
+            words = _command(pid)
+            if "task" in words or "flows.cli" in words:
+                launcher = pid
+            elif "flows.private_server" in words:
+                server = pid
+            elif "model.train" in words:
+                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
+                    supervisor = pid
+                else:
+                    ranks.append(pid)
+        return Processes(launcher, supervisor, sorted(ranks, key=lambda pid: _command(pid)[5:6]), server)
+
+    def beats(self) -> list[Beat]:
+        """What the ranks that train show of themselves."""
+        found = [read_beat(file) for file in sorted(self.out.glob("ranks-*/rank-*.beat"))]
+        return [beat for beat in found if beat is not None]
+
+    def step(self) -> int:
+        """Steps that are made, where ranks train."""
+        return max((beat.step for beat in self.beats()), default=0)
+
+    def starts(self) -> list[int]:
+        """Steps from which ranks have trained, in order."""
+        lines = [line for line in self.logs().split(b"\n") if line.startswith(b'{"kind": "start"')]
+        return [json.loads(line)["step"] for line in lines]
+
+    def told(self, event: str) -> int:
+        """How often an event was told."""
+        return self.logs().count(f'"event": "{event}"'.encode())
+
+    def checkpoints(self) -> list[Path]:
+        """Those that stand, oldest first."""
+        return sorted(path.parent for path in (self.out / "checkpoints").glob("step-*/COMPLETE"))
+
+    def is_saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return any((self.out / "checkpoints").glob("tmp-0*"))
+
+
+class FlowWorld(World):
+    """The same by `bessemer run`: the demo's text, trained to by the flow's own stages."""
+
+    @property
+    def _flow(self) -> list[str]:
+        settings = {
+            "budget_tokens": self.steps * BATCH_ROWS * FLOW_CONTEXT,
+            "train.model.layers": self.model.layers,
+            "train.model.heads": self.model.heads,
+            "train.model.width": self.model.width,
+            "train.model.context": FLOW_CONTEXT,
+            "train.ranks": RANKS,
+            "train.threads": 1,
+            "train.batch_rows": BATCH_ROWS,
+            "train.micro_batch_rows": BATCH_ROWS // RANKS,
+            "train.checkpoint_steps": CHECKPOINT_STEPS,
+            "train.schedule.peak_lr": 3e-4,
+            "train.schedule.end_lr": 3e-5,
+            "train.hang_seconds": 15,
+            "train.start_seconds": 240,
+            "train.restarts.pause_seconds": 0.5,
+        }
+        sets = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        return [sys.executable, "-m", "flows.cli", "run", "quickstart", "--root", str(self.folder / "root"), *sets]
+
+    @property
+    def out(self) -> Path:
+        """Where the build is that is under way."""
+        return max((self.folder / "root" / "work").glob("*/scratch/train"), default=self.folder / "root" / "none")
+
+    def logs(self) -> bytes:
+        """Of all runs, in their order."""
+        return b"".join(log.read_bytes() for log in sorted((self.folder / "root" / "runs").glob("*/train.log")))
+
+    def results(self) -> dict[str, Path]:
+        """The artifact's own files."""
+        names = ("model.safetensors", "model.json", "metrics.arrow", "steps.arrow")
+        (artifact,) = (self.folder / "root" / "artifacts" / "train").glob("*")
+        return {name: artifact / name for name in names}
+
+    def prepare(self) -> None:
+        """The stages before training, to which nothing is done."""
+        path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        command = [*self._flow, "--until", "chunk"]
+        subprocess.run(command, cwd=PROJECT, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True)
+
+    def command(self) -> list[str]:
+        """The flow, and its automation."""
+        return ["flow", str(os.getpid()), *self._flow, "--until", "train"]
+
+
+def _mounted(disk: Path) -> bool:
+    """Whether `disk` is a file system of its own, made and mounted here where that is allowed."""
+    if os.path.ismount(disk):
+        return True
+    image = disk.with_suffix(".img")
+    if not image.exists():
+        with image.open("wb") as sparse:
+            sparse.truncate(DISK_BYTES)
+        if subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], capture_output=True, check=False).returncode != 0:
+            return False
+    mount = ["mount", "-o", "loop", str(image), str(disk)]
+    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return [below for child in children for below in (child, *_descendants(child))]
+
+
+def _command(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").rstrip("\0").split("\0")
+    except OSError:
+        return []
