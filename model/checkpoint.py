@@ -62,6 +62,12 @@ class Checkpoint:
         """All weights, by their names in the network."""
         return load_file(self.path / WEIGHTS)
 
+    @property
+    def optimizer_shards(self) -> int:
+        """Ranks that had a part of the optimizer's state of their own when this was written; 1 where all had the
+        same."""
+        return len(list(self.path.glob("optimizer*")))
+
     def optimizer_state(self, rank: int, shards: int) -> dict[str, Tensor]:
         """What `rank` saved of the optimizer; where there is one shard, all ranks read it."""
         return load_file(self.path / optimizer_file(rank if shards > 1 else 0, shards))

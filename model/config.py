@@ -102,7 +102,7 @@ class TrainConfig(Strict):
     hang_seconds: float = Field(default=300.0, gt=0)
     """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
     checkpoint."""
-    start_seconds: float = Field(default=1800.0, gt=0)
+    start_seconds: float = Field(default=900.0, gt=0)
     """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
     restarts: RestartsConfig = RestartsConfig()
     """What follows where ranks fail."""
@@ -130,12 +130,17 @@ class TrainConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _fewer_ranks_hold_the_whole_state(self) -> "TrainConfig":
-        if self.restarts.fewer_ranks and (self.engine != "native" or self.data_parallel < self.ranks):
+    def _ranks_that_are_left_make_whole_copies(self) -> "TrainConfig":
+        if self.restarts.fewer_ranks and self.data_parallel < self.ranks:
             raise ValueError(
-                f"restarts.fewer_ranks needs ranks that hold the whole model and its optimizer's state; under engine"
-                f" {self.engine}, tensor_parallel {self.tensor_parallel}, pipeline_parallel {self.pipeline_parallel}"
-                f" what a missing rank held is nowhere else. Leave it out, or set engine = native and both to 1"
+                f"restarts.fewer_ranks goes on with any number of ranks, and a copy of the model takes"
+                f" {self.ranks // self.data_parallel} (tensor_parallel {self.tensor_parallel}, pipeline_parallel"
+                f" {self.pipeline_parallel}). Leave it out, or set both to 1"
+            )
+        if self.restarts.fewer_ranks and self.device == "cuda":
+            raise ValueError(
+                "restarts.fewer_ranks leaves ranks out, and rank k computes on CUDA device k, so that the device of a"
+                " rank that failed would be that of another. Leave it out, or set device = cpu"
             )
         return self
 

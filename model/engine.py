@@ -1,7 +1,7 @@
 """What the training loop asks of an engine. `model/engines/` holds those that exist."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -75,4 +75,8 @@ class Engine(Protocol):
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
         """Take back what `optimizer_state` gave on the same rank. Hyper-parameters stay those of the configuration."""
+        ...
+
+    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
+        """Take back what `optimizer_state` gave on all ranks, in their order, when there were more or fewer of them."""
         ...

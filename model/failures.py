@@ -19,8 +19,9 @@ Kind = Literal["infra", "data", "numerics", "recipe", "bug"]
 OF_THE_PROGRAM = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 """Signals that a process gets for what it did itself, perhaps because it lost the others."""
 LOST_THE_OTHERS = "lost the other ranks"
-MACHINE_SAYS = ("can't allocate memory", "out of memory", "(os error ", "CUDA error")
-"""In messages of libraries that have no class for it: PyTorch's allocator, safetensors' writer, CUDA."""
+BYTES_FOR_WORDS = 4096
+MACHINE_SAYS = ("can't allocate memory", "can't start new thread", "out of memory", "(os error ", "CUDA error")
+"""In messages that have no class for it: of PyTorch's allocator, Python's threads, safetensors' writer, CUDA."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,20 @@ def _kind(code: int) -> Kind:
     return "bug" if code == Bug.exit_code else "recipe"
 
 
+def make_room_for_words(file: Path) -> None:
+    """Take a block of the disk for last words: that the disk is full may be what they say."""
+    file.write_bytes(bytes(BYTES_FOR_WORDS))
+
+
+def leave_words(file: Path, words: str) -> None:
+    """Write a rank's last words, into the room made for them where there is some."""
+    with file.open("r+b" if file.exists() else "wb") as stream:
+        stream.write(words.encode()[:BYTES_FOR_WORDS])
+
+
 def read_words(file: Path) -> str | None:
     """The last words of a rank, where it left any."""
     try:
-        return file.read_text() or None
+        return file.read_bytes().rstrip(b"\0").decode(errors="replace") or None
     except OSError:
         return None

@@ -61,10 +61,11 @@ def _say(error: BessemerError) -> int:
 
 
 def _rank(run_file: Path, rank: int, meeting: Path, size: int) -> int:
-    from model.failures import as_told
+    from model.failures import as_told, leave_words, make_room_for_words
     from model.meeting import words_file
 
     try:
+        make_room_for_words(words_file(meeting, rank))
         _train_rank(read_run(run_file), rank, meeting, size)
     except Exception as error:
         told = as_told(error)
@@ -72,7 +73,7 @@ def _rank(run_file: Path, rank: int, meeting: Path, size: int) -> int:
             return Infra.exit_code
         if isinstance(told, Bug):
             traceback.print_exc()
-        words_file(meeting, rank).write_text(f"{type(told).__name__}: {told}\n")
+        leave_words(words_file(meeting, rank), f"{type(told).__name__}: {told}\n")
         return told.exit_code
     return 0
 

@@ -95,7 +95,7 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
     engine = make_engine(run, start.network.to(training_device(run.train, ranks.rank)), ranks)
     layout = optimizer_layout(run)
     if checkpoint is not None and state["optimizer"] == layout:
-        engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, engine.optimizer_shards))
+        _restore_optimizer(engine, checkpoint, ranks)
     journal = _journal(begun, decisions, checkpoint)
     kind = "resume" if checkpoint else "start"
     journal.event(step, kind, pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
@@ -137,6 +137,14 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
     _write_result(result, run, decisions, data.row_format, engine, ranks, journal)
     link.tell("done", steps=loop.curriculum.steps, folder=str(result))
     return True
+
+
+def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> None:
+    shards = checkpoint.optimizer_shards
+    if shards == engine.optimizer_shards:
+        engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, shards))
+    else:
+        engine.restore_recut([checkpoint.optimizer_state(rank, shards) for rank in range(shards)])
 
 
 def _journal(run: TrainerRun, decisions: list[Decision], checkpoint: Checkpoint | None) -> Journal:

@@ -8,6 +8,7 @@ engine.
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
@@ -31,6 +32,7 @@ from model.optimizers.groups import grouped
 from model.optimizers.penalty import penalty
 from model.precision import computing_in
 from model.ranks import Ranks
+from model.resharding import part_of_vector, whole_vector
 from model.schedule import Pace
 from model.vocabulary import WholeVocabulary
 
@@ -151,6 +153,22 @@ class DeepSpeedEngine:
             moments = {key.partition("|")[2]: value for key, value in state.items() if key.startswith(f"{index}|")}
             if moments:
                 self._zero.optimizer.state[partition] = moments
+
+    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
+        """Cut the moments of as many ranks as there were for those that are there now, and take back this rank's."""
+        groups = self._zero.fp16_groups if self._partitioned else self._zero.bit16_groups
+        state: dict[str, Tensor] = {}
+        for index, (group, partition) in enumerate(zip(groups, self._partitions(), strict=True)):
+            elements = [parameter.ds_numel if self._partitioned else parameter.numel() for parameter in group]
+            for key in (key for key in states[0] if key.startswith(f"{index}|")):
+                parts = [part[key] for part in states]
+                if parts[0].dim() == 0:
+                    state[key] = parts[0]
+                    continue
+                whole = whole_vector(parts, elements, by_parameter=self._partitioned)
+                place = self._ranks.rank, self._ranks.size, partition.numel()
+                state[key] = part_of_vector(whole, elements, *place, by_parameter=self._partitioned)
+        self.restore_optimizer(state)
 
     def _partitions(self) -> list[Tensor]:
         return (

@@ -1,6 +1,7 @@
 """The native engine: plain PyTorch. Every rank holds the whole model; gradients are added up over the ranks."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,3 +108,7 @@ class NativeEngine:
         for key, value in state.items():
             name, _, moment = key.rpartition("|")
             self.optimizer.state[parameters[name]][moment] = value.to(self._device)
+
+    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
+        """Never asked for: every rank has the whole state, however many there are."""
+        raise AssertionError(f"a state in {len(states)} parts is no state of this engine")

@@ -30,7 +30,7 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
     """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
     checkpoint."""
-    start_seconds: Annotated[float, RUNTIME] = Field(default=1800.0, gt=0)
+    start_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
     """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
     restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
     """What follows where ranks fail."""

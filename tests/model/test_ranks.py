@@ -285,6 +285,8 @@ def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run,
         ({"ranks": 3}, "ranks 3 does not divide batch_rows 16"),
         ({"ranks": 2, "batch_rows": 12, "micro_batch_rows": 4}, "does not divide the 6 rows that each of 2 ranks"),
         ({"engine": "megatron"}, "'native' or 'deepspeed'"),
+        (TENSOR | {"restarts": {"fewer_ranks": True}}, "a copy of the model takes 2"),
+        (NATIVE | {"device": "cuda", "restarts": {"fewer_ranks": True}}, "rank k computes on CUDA device k"),
     ],
 )
 def test_what_cannot_be_shared_is_refused_in_words(settings: dict, words: str) -> None:

@@ -1,12 +1,15 @@
 """What ended a training, and whether it is started again."""
 
+import contextlib
 import signal
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
 
 from model.errors import Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
-from model.failures import End, as_told, judge
+from model.failures import End, as_told, judge, leave_words, make_room_for_words, read_words
 
 LOST = End(0, 75, None)
 
@@ -62,11 +65,32 @@ def test_a_rank_that_could_not_leave_a_word_was_failed_by_the_machine() -> None:
     assert "the trainer ended with exit code 1 and without a word" in failure.words
 
 
+def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) -> None:
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small file system to fill up")
+    try:
+        file = tmp_path / "rank-0.words"
+        make_room_for_words(file)
+        assert read_words(file) is None
+        with (tmp_path / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while ballast.write(bytes(4096)):
+                pass
+        leave_words(file, "Infra: No space left on device\n")
+        assert read_words(file) == "Infra: No space left on device\n"
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    leave_words(tmp_path / "other", "x" * 10_000)
+    assert read_words(tmp_path / "other") == "x" * 4096
+    assert read_words(tmp_path / "none") is None
+
+
 @pytest.mark.parametrize(
     ("error", "told"),
     [
         (OSError(28, "No space left on device"), Infra),
         (MemoryError(), Infra),
+        (RuntimeError("can't start new thread"), Infra),
         (RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried"), Infra),
         (RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"), Infra),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), Infra),
