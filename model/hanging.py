@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -46,8 +47,8 @@ def _read(file: Path) -> str:
 
 def innermost_call(stacks: str) -> str | None:
     """The line at which the main thread is, such as `ranks.py:61 in sum_`; its block is the last one."""
-    block = stacks.rpartition("Thread 0x")[2] or stacks
-    for line in block.splitlines():
+    blocks = re.split(r"^(?:Current thread|Thread) 0x", stacks, flags=re.MULTILINE)
+    for line in blocks[-1].splitlines():
         if line.strip().startswith("File "):
             file, _, rest = line.strip().removeprefix("File ").partition(", line ")
             number, _, function = rest.partition(" in ")
