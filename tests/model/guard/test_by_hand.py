@@ -33,7 +33,7 @@ def stopped(make_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainerR
         (run.out / "run.json").write_text(run.model_dump_json())
 
         def make(run: TrainerRun, network: Any, ranks: Any) -> Any:
-            engine = make_engine(run, network, ranks)
+            engine: Any = make_engine(run, network, ranks)
             steps, real = iter(range(8)), engine.step
 
             def step(*arguments: Any) -> Any:

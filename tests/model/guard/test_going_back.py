@@ -112,7 +112,7 @@ def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, f
         raise Infra("killed behind the decision")
 
     with monkeypatch.context() as patch:
-        real = model.training.drop_abandoned  # pyright: ignore[reportPrivateImportUsage]
+        real = model.training.drop_abandoned
         patch.setattr(model.training, "drop_abandoned", lambda folder, made: die() if made else real(folder, made))
         with pytest.raises(Infra):
             train(other)

@@ -1,0 +1,48 @@
+"""A rank of a real group, whose last member computes numbers that are none in some steps of the first attempt.
+
+Arguments: run.json, rank, rendezvous file, first and last step.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import model.training
+from model.engine import StepResult
+from model.engines import make_engine
+from model.guard.decision import read_decisions
+from model.ranks import joined
+from model.train import leave, read_run
+from model.training import train
+
+
+def main(file: str, rank: int, rendezvous: str, first: int, last: int) -> None:
+    run = read_run(Path(file))
+
+    def make(run: Any, network: Any, ranks: Any) -> Any:
+        engine: Any = make_engine(run, network, ranks)
+        if read_decisions(run.out) or rank != ranks.size - 1:
+            return engine
+        real, made = engine.step, iter(range(last + 1))
+
+        def step(*arguments: Any) -> StepResult:
+            fault = network.final_norm.register_forward_hook(lambda module, inputs, output: output * torch.nan)
+            if not first <= next(made, last + 1) <= last:
+                fault.remove()
+            done = real(*arguments)
+            fault.remove()
+            return done
+
+        engine.step = step
+        return engine
+
+    model.training.make_engine = make
+    with joined(rank, run.train.ranks, Path(rendezvous)) as ranks:
+        train(run, ranks)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    leave(0)
