@@ -50,6 +50,7 @@ class Loop:
         self._scale = scale
         self._tokens = tokens
         self._record = record
+        self._skipping = False
         self._objective = objective_of(run)
         self._loader = self._objective.loader(data)
         self.curriculum = Curriculum(run.train, data.positions, run.model.context)
@@ -86,8 +87,12 @@ class Loop:
         read = {"step": step, "pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
         if self._guard.skips(begin, end):
             self._journal.add("steps", **read, applied=False)
-            self._tell(step, "skipped_data", range(begin, end))
+            self._journal.event(step, "skipped_data", "Numerics", range(begin, end))
+            if not self._skipping:
+                self._link.tell("event", event="skipped_data", from_step=step)
+            self._skipping = True
             return None
+        self._skipping = False
         used_scale = self._scale.value
         done = self._compute(step, begin, end, pace, used_scale)
         overflow = self._scale.adapt(done)
