@@ -26,7 +26,7 @@ ENGINES = {
     "ZeRO-3": {"engine": "deepspeed", "zero_stage": 3, "ranks": 2},
 }
 STEPS, CHECKPOINT_STEPS = 60, 5
-LAST = STEPS - 2 * CHECKPOINT_STEPS
+LAST = STEPS - 3 * CHECKPOINT_STEPS
 """Checkpoint behind which the last kill may come."""
 KILLS = 2
 MOST_STARTS = 12
@@ -127,7 +127,9 @@ def disturbed(run: TrainerRun, interval: float, draw: random.Random) -> list[str
             aim = behind[len(hits)]
             if not trainer.wait(lambda t=trainer, aim=aim: t.newest_checkpoint() >= aim):
                 break
-            time.sleep(draw.uniform(0, interval))
+            # Sooner where the machine got less busy, so that training does not end before it.
+            late, reached = time.monotonic() + draw.uniform(0, interval), trainer.newest_checkpoint()
+            trainer.wait(lambda t=trainer, at=late, n=reached: time.monotonic() > at or t.newest_checkpoint() > n)
             if trainer.process.poll() is None and not trainer.count("done"):
                 hits.append(f"{trainer.kill(draw)} behind checkpoint {trainer.newest_checkpoint()}")
         if trainer.ends() == 0:
