@@ -261,7 +261,8 @@ def test_the_parts_of_an_encoder_with_two_heads() -> None:
     assert {key: value for key, value in work.items() if value} == {
         ("attention", "forward"): projections + scores,
         ("attention", "backward"): 2 * projections + 2.5 * scores,
-        ("thermometers", "forward"): scores / 2 * 4 / 12,
+        # As one product for both heads, with zeros for the other one's keys.
+        ("thermometers", "forward"): 2 * scores / 2 * 4 / 12,
         ("MLP", "forward"): 2 * 24 * 2 * 8 * 32 * 2,
         ("MLP", "backward"): 2 * 2 * 24 * 2 * 8 * 32 * 2,
         ("head and loss", "forward"): head,
@@ -284,7 +285,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
     projections = 2 * 8 * 8 * (4 * 24 + 4 * 10 + 2 * 10 + 2 * 24)
     scores = 4 * 2 * 8 * (12 * 12 + 5 * 5 + 5 * 12)
     assert work["attention", "forward"] == projections + scores
-    assert work["thermometers", "forward"] == 2 * 2 * 8 * 4 * (12 + 5 + 12)
+    assert work["thermometers", "forward"] == 2 * (2 * 2 * 8 * 4 * (12 + 5 + 12))
     assert work["MLP", "forward"] == 2 * (24 + 10) * 2 * 8 * 32
     assert work["MLP", "backward"] == 2 * work["MLP", "forward"]
     assert work["head and loss", "forward"] == 2 * 10 * 8 * 30

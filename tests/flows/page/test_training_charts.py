@@ -1,6 +1,7 @@
 """The pictures of a training: its curves with what happened on the way, and the heat map of its thermometers."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flows.dashboard.stages import stage_pictures
 from flows.heat import HeatMap, heat_map
 from flows.page import write_page
 from flows.page.heat_chart import TALLEST, heat_figure
@@ -16,6 +18,7 @@ from flows.page.training_chart import training_figure
 from model.architecture import BERTConfig, GPTConfig, T5Config
 from model.networks import thermometer_names
 from model.schema import EVENTS, METRICS, STEPS
+from tasks.artifact import Artifact
 
 INFINITY = float("inf")
 NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]
@@ -221,3 +224,10 @@ def test_the_page_shows_the_map_of_the_run(made_run: Any) -> None:
     assert "non-finite step" in page
     assert "not finite at" in page
     assert "could not be made" not in page
+
+
+def test_the_dashboard_shows_the_curves_and_the_map(made_run: Any) -> None:
+    (entry,) = [entry for entry in made_run.record["stages"] if entry["stage"] == "train"]
+    pictures = dict(stage_pictures(Artifact.open(Path(entry["path"]))))
+    assert list(pictures) == ["loss and learning rate over tokens", "what the thermometers read"]
+    assert "1 → 5.1e+02" in pictures["what the thermometers read"], "512 is the ninth doubling"
