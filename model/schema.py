@@ -68,7 +68,9 @@ METRICS = pa.schema(
 )
 """One row a step that was computed: tokens of text so far, as the budget counts them, mean loss in nats per token,
 gradient norm before clipping and its limit. For masked_lm the loss is that of hidden tokens plus that of sentence
-pairs; each stands in a column of its own, null for others."""
+pairs; each stands in a column of its own, null for others. `thermometers` are the largest absolute values of the
+segments that model.json names, `thermometer_lows` and `thermometer_highs` their smallest and largest values; what is
+no number reads as infinite."""
 
 PERF = pa.schema(
     [
