@@ -40,7 +40,8 @@ def hanging(tmp_path: Path):
 def test_all_threads_are_told_and_the_main_one_s_call_is_named(hanging, tmp_path: Path) -> None:
     stacks = ask_for_stacks(tmp_path, {3: hanging.pid})[3]
     assert stacks.count("hread 0x") == 2
-    assert innermost_call(stacks) == "<string>:10 in wait_for_a_lock"
+    # It may not have come back from its print yet.
+    assert innermost_call(stacks) in ("<string>:9 in wait_for_a_lock", "<string>:10 in wait_for_a_lock")
     assert hanging.poll() is None, "being asked ends nothing"
 
 
