@@ -19,7 +19,7 @@ PIPE_WIDTH = 140
 @contextmanager
 def told_errors() -> Iterator[None]:
     """Errors of the tree become one message and their exit code; a traceback is for faults of the program."""
-    from model.errors import BessemerError, Bug
+    from model.errors import BessemerError, Bug, Infra
 
     try:
         yield
@@ -36,8 +36,19 @@ def told_errors() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(CLOSED_PIPE) from error
     except Exception as error:
+        if _lost_the_server(error):
+            typer.echo(
+                f"Infra: the Prefect server was lost ({error}); what is built stands, run again to go on", err=True
+            )
+            raise typer.Exit(Infra.exit_code) from error
         traceback.print_exc()
         raise typer.Exit(Bug.exit_code) from error
+
+
+def _lost_the_server(error: Exception) -> bool:
+    """Whether Prefect's client gave its server up. Where httpx was never loaded there is none."""
+    httpx = sys.modules.get("httpx")
+    return httpx is not None and isinstance(error, httpx.TransportError)
 
 
 def console(stderr: bool = False) -> Any:
