@@ -68,7 +68,11 @@ class GuardConfig(Strict):
     loss_jump_steps: int = Field(default=5, ge=1)
     """Steps in a row for `loss_jump`."""
     heat_factor: float = Field(default=10.0, gt=1)
-    """Divergence: a thermometer reads more than so many times its window's median for `heat_steps`."""
+    """Divergence: a thermometer reads more than so many times its window's median, and more than `least_heat`, for
+    `heat_steps`."""
+    least_heat: float = Field(default=50.0, ge=0)
+    """What no thermometer is hot below: scores of attention begin near .02 and grow by orders of magnitude in a healthy
+    run, and bfloat16 and softmax do not mind before they are beyond this."""
     heat_steps: int = Field(default=20, ge=1)
     """Steps in a row for `heat_factor`."""
     most_halvings: int = Field(default=4, ge=1)

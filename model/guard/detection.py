@@ -38,8 +38,16 @@ class Divergence:
 class Detector:
     """Judges steps one after the other. A function of what it was told: a resumed run judges as an undisturbed one."""
 
-    def __init__(self, config: GuardConfig, most_nonfinite: int, state: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        config: GuardConfig,
+        most_nonfinite: int,
+        state: dict[str, Any] | None = None,
+        names: Sequence[str] = (),
+    ) -> None:
         self._config = config
+        self._names = names
+        """Of the thermometers."""
         self._most_nonfinite = most_nonfinite
         self._losses: deque[float] = deque(maxlen=config.window)
         self._norms: deque[float] = deque(maxlen=config.window)
@@ -147,7 +155,8 @@ class Detector:
                 return told, limit
         if max(self._hot, default=0) >= config.heat_steps:
             hottest = self._hot.index(max(self._hot))
-            told = f"thermometer {hottest} has read over {config.heat_factor:g} times its median"
+            name = self._names[hottest] if self._names else f"thermometer {hottest}"
+            told = f"the magnitude of {name} has been over {config.heat_factor:g} times its median"
             return f"{told} for {config.heat_steps} steps", config.heat_steps
         if len(self._halved) >= config.most_halvings and self._halved[-1] == step:
             told = f"the loss scale was halved {len(self._halved)} times within {HALVINGS_WITHIN} steps"
@@ -160,9 +169,10 @@ class Detector:
     def _hotter(self, heat: Sequence[float]) -> list[int]:
         medians = np.median(np.stack(self._heat), axis=0)
         # An infinite reading is the highest there is.
-        above = np.nan_to_num(np.array(heat), nan=np.inf) > self._config.heat_factor * medians
+        limits = np.maximum(self._config.heat_factor * medians, self._config.least_heat)
+        above = np.nan_to_num(np.array(heat), nan=np.inf) > limits
         before = self._hot or [0] * len(heat)
-        return [count + 1 if hot else 0 for count, hot in zip(before, (above & (medians > 0)).tolist(), strict=True)]
+        return [count + 1 if hot else 0 for count, hot in zip(before, above.tolist(), strict=True)]
 
     def _onset(self, step: int, streak: int) -> int:
         """The first sign: where a streak began, or the first of the steps left out that hang together with it."""

@@ -9,6 +9,7 @@ from model.guard.deciding import NothingLeft, decide
 from model.guard.decision import Decision, skips
 from model.guard.detection import Detector, Divergence
 from model.guard.health import Health
+from model.networks import thermometer_names
 
 
 class Guard:
@@ -22,7 +23,9 @@ class Guard:
         self._config = run.train.guard
         self._decisions = decisions
         state = state or {}
-        self._detector = Detector(self._config, run.train.max_nonfinite_steps, state.get("detector"))
+        self._detector = Detector(
+            self._config, run.train.max_nonfinite_steps, state.get("detector"), thermometer_names(run.model)
+        )
         self._health = Health(self._config.healthy_steps, state.get("health"))
 
     @property

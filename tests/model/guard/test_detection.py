@@ -119,15 +119,15 @@ def test_a_falling_loss_is_none() -> None:
     assert steps_until(detector, [10 * 0.99**step + noisy(step) for step in range(600)], begin=0) is None
 
 
-def test_a_hot_thermometer_is_divergence_and_a_dead_one_is_not() -> None:
+def test_a_hot_thermometer_is_divergence_and_a_lukewarm_one_is_not() -> None:
     detector = Detector(CONFIG, 3)
     for step in range(128):
-        detector.take(step, "clean", noisy(step), 1.0, [1.0, 0.0], halved=False)
+        detector.take(step, "clean", noisy(step), 1.0, [6.0, 0.0], halved=False)
     for step in range(128, 147):
-        assert detector.take(step, "clean", noisy(step), 1.0, [11.0, 5.0], halved=False) is None
-    found = detector.take(147, "clean", noisy(147), 1.0, [math.inf, 5.0], halved=False)
+        assert detector.take(step, "clean", noisy(step), 1.0, [61.0, 49.0], halved=False) is None
+    found = detector.take(147, "clean", noisy(147), 1.0, [math.inf, 49.0], halved=False)
     assert found is not None
-    assert (found.onset, found.cause.startswith("thermometer 0")) == (128, True)
+    assert (found.onset, "of thermometer 0 has been over 10 times" in found.cause) == (128, True)
 
 
 def test_four_halvings_of_the_loss_scale_within_50_steps_are_divergence() -> None:
