@@ -241,7 +241,7 @@ def write_train(unit: Unit) -> None:
     unit.add_file("model.json")
     unit.write_table("steps", pa.Table.from_pylist(steps, schema=STEPS))
     unit.write_table("metrics", pa.Table.from_pylist(metrics, schema=METRICS))
-    training = {"steps": 10, "skipped_steps": 0, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
+    training = {"steps": 10, "skipped_steps": 1, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
     decision = {"by": "guard", "step": 3, "to_step": 1, "cause": "it rose", "settings": {}, "skipped": [4, 8]}
     by_hand = {**decision, "by": "hand", "step": 6, "skipped": None, "settings": {"train.schedule.peak_lr": 1e-4}}
     unit.report.facts = {"training": training, "decisions": [decision, by_hand]}

@@ -113,9 +113,9 @@ def test_a_restart_is_told_in_a_sentence_with_what_it_cost():
 def test_steps_that_fewer_ranks_computed_make_the_model_inexact():
     journal = Journal()
     journal.add("steps", step=0, pos_start=0, pos_end=4, row_pieces=1, applied=True)
-    assert _facts(journal.tables())["exact"] is True
+    assert _facts(journal.tables(), [])["exact"] is True
     journal.event(0, FEWER_RANKS, "Infra", ranks=1, of=2)
-    assert _facts(journal.tables())["exact"] is False
+    assert _facts(journal.tables(), [])["exact"] is False
 
 
 def test_the_supervisor_is_given_longer_than_it_gives_the_ranks():
