@@ -21,7 +21,7 @@ from model.data import SequenceReader
 from model.devices import training_device
 from model.engine import Engine
 from model.engines import make_engine
-from model.guard.attempts import drop_abandoned, journal_at
+from model.guard.attempts import drop_abandoned, journal_so_far
 from model.guard.deciding import check_ladder
 from model.guard.decision import Decision, in_force, read_decisions
 from model.guard.going_back import go_back
@@ -96,7 +96,7 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
     layout = optimizer_layout(run)
     if checkpoint is not None and state["optimizer"] == layout:
         _restore_optimizer(engine, checkpoint, ranks)
-    journal = _journal(begun, decisions, checkpoint)
+    journal = journal_so_far(begun.out, decisions, checkpoint)
     kind = "resume" if checkpoint else "start"
     journal.event(step, kind, pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
     if ranks.size < run.train.ranks:
@@ -145,17 +145,6 @@ def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> 
         engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, shards))
     else:
         engine.restore_recut([checkpoint.optimizer_state(rank, shards) for rank in range(shards)])
-
-
-def _journal(run: TrainerRun, decisions: list[Decision], checkpoint: Checkpoint | None) -> Journal:
-    """What the run has written so far: with the last decision, where no checkpoint was made since, else with that."""
-    written = checkpoint.state["attempt"] if checkpoint else 0
-    if written < len(decisions):
-        journal = journal_at(run.out, decisions[-1])
-    else:
-        journal = checkpoint.journal() if checkpoint else Journal()
-    journal.attempt = len(decisions)
-    return journal
 
 
 def _tell_start(run: TrainerRun, data: SequenceReader, curriculum: Curriculum, step: int, link: Link) -> None:

@@ -6,9 +6,10 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from model.checkpoint import checkpoint_state, remove_checkpoint, standing_steps
+from model.checkpoint import Checkpoint, checkpoint_state, remove_checkpoint, standing_steps
 from model.durable import sync_directory, write_atomically
 from model.guard.decision import ATTEMPTS, DECISION, Decision
 from model.journal import Journal
@@ -26,14 +27,25 @@ def write_decision(out: Path, decision: Decision, journal: Journal) -> None:
     sync_directory(folder)
 
 
-def journal_at(out: Path, decision: Decision) -> Journal:
-    """The journal of a run when a decision was made."""
-    return Journal.read(out / ATTEMPTS / f"{decision.attempt:04d}")
+def journal_so_far(out: Path, decisions: Sequence[Decision], checkpoint: Checkpoint | None) -> Journal:
+    """What the run has written up to `checkpoint`, or with the last decision where no checkpoint was made since."""
+    written = checkpoint.state["attempt"] if checkpoint else 0
+    if written < len(decisions):
+        journal = Journal.read(out / ATTEMPTS / f"{decisions[-1].attempt:04d}")
+    else:
+        journal = checkpoint.journal() if checkpoint else Journal()
+    journal.attempt = len(decisions)
+    return journal
 
 
-def drop_abandoned(checkpoints: Path, decisions: list[Decision]) -> None:
-    """Delete the checkpoints that lie behind the places gone back to since they were written."""
-    for steps in standing_steps(checkpoints):
-        written = checkpoint_state(checkpoints, steps)["attempt"]
-        if any(steps > decision.to_step for decision in decisions[written:]):
-            remove_checkpoint(checkpoints, steps)
+def is_abandoned(checkpoints: Path, step: int, decisions: Sequence[Decision]) -> bool:
+    """Whether the checkpoint after `step` steps lies behind a place gone back to since it was written."""
+    written = checkpoint_state(checkpoints, step)["attempt"]
+    return any(step > decision.to_step for decision in decisions[written:])
+
+
+def drop_abandoned(checkpoints: Path, decisions: Sequence[Decision]) -> None:
+    """Delete the checkpoints that are abandoned."""
+    for step in standing_steps(checkpoints):
+        if is_abandoned(checkpoints, step, decisions):
+            remove_checkpoint(checkpoints, step)

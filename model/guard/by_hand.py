@@ -5,16 +5,15 @@ clipping, another engine. New settings hold for all that follows, those of the o
 checkpoint brings none of its own back (its crew lost a day to betas that did).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from model.block_shape import is_gated
-from model.checkpoint import CHECKPOINTS, checkpoint_at, checkpoint_state, checkpoints
+from model.checkpoint import CHECKPOINTS, checkpoint_at, checkpoints
 from model.errors import InputError, RecipeError
-from model.guard.attempts import journal_at, write_decision
+from model.guard.attempts import is_abandoned, journal_so_far, write_decision
 from model.guard.decision import Decision, changed, in_force, read_decisions
-from model.journal import Journal
 from model.train import read_run
 from model.weights import DESCRIPTION
 
@@ -33,7 +32,7 @@ def reached(out: Path) -> list[int]:
     if (out / RESULT / DESCRIPTION).is_file():
         raise InputError(f"the training in {out} came to its end; there is nothing to resume")
     folder, decisions = out / CHECKPOINTS, read_decisions(out)
-    return [step for step in checkpoints(folder) if not _abandoned(folder, step, decisions)]
+    return [step for step in checkpoints(folder) if not is_abandoned(folder, step, decisions)]
 
 
 def intervene(out: Path, settings: Mapping[str, Any], to_step: int | None, cause: str) -> Decision:
@@ -50,7 +49,8 @@ def intervene(out: Path, settings: Mapping[str, Any], to_step: int | None, cause
     if target and target not in standing:
         known = ", ".join(map(str, [0, *standing]))
         raise InputError(f"there is no checkpoint after step {target}; the run can go on from {known}")
-    journal = _journal(out, newest, decisions)
+    checkpoint = checkpoint_at(out / CHECKPOINTS, newest, {}) if newest else None
+    journal = journal_so_far(out, decisions, checkpoint)
     decision = Decision(
         attempt=len(decisions) + 1,
         by="hand",
@@ -60,22 +60,9 @@ def intervene(out: Path, settings: Mapping[str, Any], to_step: int | None, cause
         to_step=target,
         settings=dict(settings),
     )
-    journal.attempt = len(decisions)
     journal.event(decision.step, "intervention", cause=cause, to_step=target, settings=decision.settings)
     write_decision(out, decision, journal)
     return decision
-
-
-def _abandoned(folder: Path, step: int, decisions: Sequence[Decision]) -> bool:
-    written = checkpoint_state(folder, step)["attempt"]
-    return any(step > decision.to_step for decision in decisions[written:])
-
-
-def _journal(out: Path, newest: int, decisions: Sequence[Decision]) -> Journal:
-    checkpoint = checkpoint_at(out / CHECKPOINTS, newest, {}) if newest else None
-    if checkpoint is not None and checkpoint.state["attempt"] == len(decisions):
-        return checkpoint.journal()
-    return journal_at(out, decisions[-1]) if decisions else Journal()
 
 
 def _check(run: Any, settings: Mapping[str, Any]) -> None:

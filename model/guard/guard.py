@@ -7,7 +7,7 @@ from model.config import TrainerRun
 from model.engine import StepResult
 from model.guard.deciding import NothingLeft, decide
 from model.guard.decision import Decision, skips
-from model.guard.detection import Detector, Divergence
+from model.guard.detection import Detector, Divergence, Level
 from model.guard.health import Health
 from model.networks import thermometer_names
 
@@ -55,7 +55,8 @@ class Guard:
 
         `overflow`: the loss scale answers it. `scale` is the one that the step was computed with.
         """
-        level = "clean" if overflow else self._detector.level(done.loss, done.grad_norm)
+        # `admits` has judged finite numbers: the step was applied or not by its word.
+        level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
         found = self._detector.take(step, level, done.loss, done.grad_norm, done.thermometers, halved=overflow)
         self._health.step_done(step + 1, clean=done.applied and scale >= 1)
         return found
