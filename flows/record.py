@@ -9,6 +9,7 @@ from typing import Any
 
 from model.durable import write_atomically
 from model.errors import InputError
+from model.pause import Paused
 from tasks.artifact import ACCEPTED, REUSED, Artifact
 from tasks.build import Watcher
 
@@ -16,6 +17,7 @@ RECORD = "run.json"
 RECIPE = "recipe.json"
 """The recipe as it was run, complete, beside the record."""
 INTERRUPTED = "interrupted"
+PAUSED = "paused"
 
 ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
 """Who watches the runs of this context; the command puts its progress bars here."""
@@ -64,6 +66,11 @@ class RunRecord(Watcher):
         else:
             kept = "finished parts and checkpoints are kept; run again to go on"
             self._entry({"stage": stage, "outcome": INTERRUPTED, "error": kept})
+
+    def paused(self, stage: str, pause: Paused) -> None:
+        """A stage came as far as it was asked to, and goes on when it is run again."""
+        at = {"step": pause.step, "steps": pause.steps, "loss": pause.loss}
+        self._entry({"stage": stage, "outcome": PAUSED, "cause": str(pause), **at})
 
     def _entry(self, entry: dict[str, Any]) -> None:
         self.data["stages"] = [old for old in self.data["stages"] if old["stage"] != entry["stage"]] + [entry]

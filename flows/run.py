@@ -15,9 +15,10 @@ from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
 from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe
-from flows.record import INTERRUPTED, ONLOOKER, RECIPE, RunRecord, check_writable, new_run_id, same_artifacts
+from flows.record import INTERRUPTED, ONLOOKER, PAUSED, RECIPE, RunRecord, check_writable, new_run_id, same_artifacts
 from flows.road import STAGES, stretch
 from model.durable import write_atomically
+from model.pause import Paused
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.code import PROJECT
@@ -84,6 +85,8 @@ class Run:
         done = task(self.context, *inputs)
         # A task that names its own state ("Reused") hands that state back instead of its value.
         artifact = done.result() if isinstance(done, State) else done
+        if isinstance(artifact, Paused):
+            raise artifact
         if self._stage == "evaluate":
             check_gate(artifact)
         return artifact
@@ -102,12 +105,15 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        ended = kind is None or issubclass(kind, EndOfRoad)
+        paused = isinstance(error, Paused)
+        ended = kind is None or issubclass(kind, EndOfRoad) or paused
         stopped = error is not None and not isinstance(error, Exception)
-        self.record.data["state"] = "completed" if ended else INTERRUPTED if stopped else "failed"
+        self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"
         self.record.data["finished"] = time.time()
         try:
-            if error is not None and not ended:
+            if isinstance(error, Paused):
+                self.record.paused(self._stage, error)
+            elif error is not None and not ended:
                 self.record.failed(self._stage, error)
             self.record.save()
         except OSError as unsaved:

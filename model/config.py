@@ -99,6 +99,8 @@ class TrainConfig(Strict):
     """Optimizer steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints that are kept."""
+    pause_share: float | None = Field(default=None, gt=0, lt=1)
+    """Share of all rows after which training pauses with a checkpoint; a run without it goes on from there."""
     hang_seconds: float = Field(default=300.0, gt=0)
     """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
     checkpoint."""

@@ -25,6 +25,10 @@ class Curriculum:
         """The positions [begin, end) of ORDER that a step reads."""
         return self._begin(step), min(self._begin(step + 1), self._positions)
 
+    def steps_to(self, share: float) -> int:
+        """Steps that read at least this share of all positions."""
+        return next(step + 1 for step in range(self.steps) if self.positions(step)[1] >= share * self._positions)
+
     def pace(self, step: int) -> Pace:
         """Rate and limit after the step's tokens, and the length of its rows before them."""
         begin, end = self.positions(step)

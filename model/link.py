@@ -2,7 +2,8 @@
 
 Ctrl-C (SIGINT) is the same request. Of several ranks each hears the request, and only the first speaks.
 
-Each line is one object with a `kind`: start, step, checkpoint, event, done. A line is at most a few hundred bytes.
+Each line is one object with a `kind`: start, step, checkpoint, event, paused, done. A line is at most a few hundred
+bytes.
 """
 
 import json

@@ -1,7 +1,8 @@
 """The steps of one attempt: each reads its rows, is computed where the guard lets it, and is written down."""
 
+import math
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from model.checkpoint_writer import CheckpointWriter
 from model.config import TrainerRun
@@ -17,7 +18,9 @@ from model.link import Link
 from model.loss_scale import LossScale
 from model.micro_batch import resident_bytes
 from model.objectives import objective_of
+from model.pause import Paused
 from model.ranks import Ranks
+from model.recent_loss import recent_loss
 from model.schedule import Pace
 
 
@@ -58,10 +61,13 @@ class Loop:
     def run(self, step: int) -> Divergence | None:
         """Make the steps from `step` on; the divergence that ended them before their last, if any.
 
-        Raises Infra when asked to stop, after a checkpoint was written.
+        Raises Infra when asked to stop, and Paused where the run asks for a pause, after a checkpoint was written.
         """
-        steps = self.curriculum.steps
+        steps, share = self.curriculum.steps, self._run.train.pause_share
+        pause = steps if share is None else self.curriculum.steps_to(share)
         while step < steps:
+            if step >= pause:
+                self._pause(pause)
             diverged = self._step(step)
             step += 1
             self._link.beat(step)
@@ -70,13 +76,22 @@ class Loop:
                 return diverged
             # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
             stopping = self._ranks.any(self._link.stop_requested) and step < steps
-            if step % self._run.train.checkpoint_steps == 0 or stopping:
+            if step % self._run.train.checkpoint_steps == 0 or stopping or step == pause:
                 self._save(step)
             if stopping:
                 self._link.between_steps()
                 self._checkpoints.finish()
                 raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
         return None
+
+    def _pause(self, step: int) -> NoReturn:
+        self._link.between_steps()
+        self._checkpoints.finish()
+        loss = recent_loss(self._journal, step)
+        # Losses of a run that diverged may be no numbers, and JSON has no word for those.
+        loss = loss if loss is not None and math.isfinite(loss) else None
+        self._link.tell("paused", step=step, steps=self.curriculum.steps, loss=loss)
+        raise Paused(step, self.curriculum.steps, loss)
 
     def _step(self, step: int) -> Divergence | None:
         began = time.monotonic()

@@ -9,7 +9,14 @@ from model.config import TrainConfig, TrainerRun
 from model.durable import digest_bytes, digest_file
 from model.machine import deciding_parts, part
 
-RUNTIME_SETTINGS = {"checkpoint_steps", "keep_checkpoints", "hang_seconds", "start_seconds", "restarts"}
+RUNTIME_SETTINGS = {
+    "checkpoint_steps",
+    "keep_checkpoints",
+    "pause_share",
+    "hang_seconds",
+    "start_seconds",
+    "restarts",
+}
 """Settings of TrainConfig that change no bit of the result."""
 
 

@@ -63,10 +63,13 @@ def _say(error: BessemerError) -> int:
 def _rank(run_file: Path, rank: int, meeting: Path, size: int) -> int:
     from model.failures import as_told, leave_words, make_room_for_words
     from model.meeting import words_file
+    from model.pause import Paused
 
     try:
         make_room_for_words(words_file(meeting, rank))
         _train_rank(read_run(run_file), rank, meeting, size)
+    except Paused:
+        return 0
     except Exception as error:
         told = as_told(error)
         if told is None:

@@ -48,8 +48,8 @@ def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None)
     """Train to the end of ORDER, going on from the newest whole checkpoint; returns the folder of the result.
 
     `messages` gets what the first rank tells the launcher, where it listens. Raises InputError for sequences that do
-    not fit the model, Numerics after too many non-finite steps in a row, Infra when asked to stop (after a checkpoint
-    was written).
+    not fit the model, Numerics after too many non-finite steps in a row, Infra when asked to stop and Paused
+    where the run asks for a pause (both after a checkpoint was written).
     """
     result = run.out / RESULT
     if (result / DESCRIPTION).exists():

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from model.errors import BessemerError
+from model.pause import Paused
 from tasks.artifact import REUSED, Artifact
 from tasks.retry import RETRY_DELAYS, is_retryable
 
@@ -20,11 +21,14 @@ RETRIES: dict[str, Any] = {
 def ended(attempt: int, build: Callable[..., Artifact], *inputs: Any) -> dict[str, Any]:
     """The fields of the Prefect state in which the `attempt`-th try of a stage's build ends.
 
-    An artifact gives a state of type COMPLETED named after its outcome, an error of our tree one of type FAILED named
-    after its class; others are raised, for they are faults of the program and deserve their traceback.
+    An artifact gives a state of type COMPLETED named after its outcome, a pause one named Paused, an error of our tree
+    one of type FAILED named after its class; others are raised, for they are faults of the program and deserve their
+    traceback.
     """
     try:
         artifact = build(*inputs)
+    except Paused as pause:
+        return {"type": "COMPLETED", "name": "Paused", "message": _after_retries(attempt, str(pause)), "data": pause}
     except BessemerError as error:
         return {
             "type": "FAILED",

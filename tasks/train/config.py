@@ -27,6 +27,9 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     the guard went back and changed a setting does it matter from which of them."""
     keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
     """Newest checkpoints that are kept while training."""
+    pause_share: Annotated[float | None, RUNTIME] = Field(default=None, gt=0, lt=1)
+    """Share of all rows after which training pauses with a checkpoint, and the run ends there: neither failed nor at
+    its end. Run without it, training goes on to the same bits."""
     hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
     """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
     checkpoint."""

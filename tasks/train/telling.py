@@ -25,6 +25,8 @@ class MessageTeller:
                     f"step {message['step']} of {message['steps']}: loss {message['loss']:.4f},"
                     f" {message['tokens_s']:,} tokens/s, learning rate {message['lr']:.2e}"
                 )
+        elif kind == "paused":
+            yield f"paused after step {message['step']} of {message['steps']}, with a checkpoint to go on from"
         elif message.get("event") == "base_model":
             yield _beginning(message)
         elif message.get("event") == "restart":

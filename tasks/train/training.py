@@ -13,6 +13,7 @@ from model.config import TrainerRun
 from model.durable import write_atomically
 from model.errors import RecipeError
 from model.kept_rows import kept_rows, kept_steps
+from model.pause import Paused
 from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from model.supervisor import DIAGNOSIS_SECONDS
 from tasks.artifact import Artifact, read_table
@@ -39,7 +40,8 @@ def train_model(
 ) -> StageReport:
     """Train to the end of ORDER, going on from what a killed build left; `on_log` hears the trainer's messages.
 
-    Raises RecipeError where the network's vocabulary is not the tokenizer's, and what `launching.run_trainer` raises.
+    Raises RecipeError where the network's vocabulary is not the tokenizer's, Paused where the settings ask for a pause,
+    and what `launching.run_trainer` raises.
     """
     finished = workspace.finished(UNIT)
     if finished is not None:
@@ -48,9 +50,13 @@ def train_model(
     run = trainer_run(sequences, vocab, config, out)
     write_atomically(out / "run.json", run.model_dump_json(indent=1).encode())
 
+    pauses: list[Paused] = []
+
     def listen(message: dict[str, Any]) -> None:
         if message.get("kind") == "step":
             workspace.advance(message["step"], message["steps"], "steps")
+        elif message.get("kind") == "paused":
+            pauses.append(Paused(message["step"], message["steps"], message["loss"]))
         on_log(message)
 
     run_trainer(
@@ -62,6 +68,8 @@ def train_model(
         max_seconds=config.max_seconds,
         stop_seconds=config.stop_seconds,
     )
+    if pauses:
+        raise pauses[-1]
     return _take_result(out / "result", workspace)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from model.errors import RecipeError
+from model.pause import Paused
 from tasks.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
 from tasks.outcome import ended
 
@@ -38,6 +39,16 @@ def test_an_error_of_the_tree_gives_a_state_named_after_its_class_with_one_line(
     message = "foundry.toml: dedup.bnads: unknown key"
     assert ended(1, build) == {"type": "FAILED", "name": "RecipeError", "message": message, "data": error}
     assert ended(3, build)["message"] == f"after 2 retries: {message}"
+
+
+def test_a_pause_is_no_failure_and_its_state_says_so() -> None:
+    pause = Paused(6, 12, 2.5)
+
+    def build() -> Artifact:
+        raise pause
+
+    message = "paused after step 6 of 12; a checkpoint was written, from which training goes on"
+    assert ended(1, build) == {"type": "COMPLETED", "name": "Paused", "message": message, "data": pause}
 
 
 def test_a_stranger_is_raised_with_its_traceback() -> None:

@@ -66,6 +66,7 @@ RUNTIME_FIELDS = {
     "train.checkpoint_steps": "test_same_bytes.py",
     "train.hang_seconds": "decides when a trainer is given up, and no step",
     "train.keep_checkpoints": "test_same_bytes.py",
+    "train.pause_share": "a pause leaves no artifact, and the same bits behind it (tests/model/test_pause.py)",
     "train.restarts.fewer_ranks": "ranks that were missing for a while make the model `exact = false`",
     "train.restarts.most": "decides when a trainer is given up, and no step",
     "train.restarts.pause_seconds": "decides when a trainer is started again, and no step",

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from model.errors import InputError, RecipeError
 from model.journal import Journal
+from model.pause import Paused
 from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifact import Artifact
 from tasks.build import RunContext
@@ -72,6 +73,20 @@ def test_interrupted_training_goes_on_to_the_bytes_of_an_undisturbed_one(context
     assert resumed.content == whole.content
     assert not resumed.reused
     assert (context.root / "runs" / context.run_id / "train.log").exists()
+
+
+def test_a_paused_training_leaves_no_artifact_and_goes_on_to_the_same_content(context, parents, tmp_path):
+    whole = build_train(replace(context, root=tmp_path / "other"), *parents, CONFIG, lambda message: None)
+    heard: list[dict[str, Any]] = []
+    with pytest.raises(Paused, match="paused after step 6 of 12"):
+        build_train(context, *parents, CONFIG.model_copy(update={"pause_share": 0.5}), heard.append)
+    told = [sentence for message in heard for sentence in MessageTeller().sentences(message)]
+    assert told[-1] == "paused after step 6 of 12, with a checkpoint to go on from"
+    assert not (context.root / "artifacts" / "train").exists()
+    heard.clear()
+    resumed = build_train(context, *parents, CONFIG, heard.append)
+    assert heard[0]["step"] == 6
+    assert (resumed.identity, resumed.content) == (whole.identity, whole.content)
 
 
 def test_a_vocabulary_size_that_contradicts_the_tokenizer_is_refused(context, parents):

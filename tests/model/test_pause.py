@@ -1,0 +1,109 @@
+"""A pause changes nothing: the trainer stops where it was asked to, and goes on to the bytes of an undisturbed run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.config import BatchWarmupConfig, TrainConfig, TrainerRun
+from model.curriculum import Curriculum
+from model.journal import Journal
+from model.pause import Paused
+from model.recent_loss import recent_loss
+from model.training import train
+
+EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
+
+
+def paused_at(run: TrainerRun, share: float | None) -> TrainerRun:
+    return run.model_copy(update={"train": run.train.model_copy(update={"pause_share": share})})
+
+
+def result(run: TrainerRun) -> dict[str, bytes]:
+    return {name: (run.out / "result" / name).read_bytes() for name in EXACT_FILES}
+
+
+def test_paused_twice_it_ends_with_the_bytes_of_an_undisturbed_run(make_run) -> None:
+    whole = make_run("whole")
+    train(whole)
+    run = make_run("paused")
+    for share, step in ((0.3, 4), (0.5, 6)):
+        with pytest.raises(Paused, match=f"after step {step} of 12") as pause:
+            train(paused_at(run, share))
+        assert (pause.value.step, pause.value.steps) == (step, 12)
+        assert not (run.out / "result").exists()
+        assert (run.out / "checkpoints" / f"step-{step:09d}" / "COMPLETE").is_file()
+    train(run)
+    assert result(run) == result(whole)
+
+
+def test_where_it_stands_behind_the_pause_it_makes_no_step_and_tells_the_loss_of_the_pause(make_run) -> None:
+    run = make_run("far")
+    with pytest.raises(Paused) as early:
+        train(paused_at(run, 0.25))
+    with pytest.raises(Paused):
+        train(paused_at(run, 0.75))
+    before = sorted(path.name for path in (run.out / "checkpoints").iterdir())
+    with pytest.raises(Paused) as again:
+        train(paused_at(run, 0.25))
+    assert (again.value.step, again.value.loss) == (early.value.step, early.value.loss)
+    assert sorted(path.name for path in (run.out / "checkpoints").iterdir()) == before
+
+
+def test_a_share_that_only_the_last_step_reaches_is_no_pause(make_run) -> None:
+    run = make_run("end")
+    assert train(paused_at(run, 0.99)) == run.out / "result"
+
+
+def test_as_a_process_it_exits_0_and_says_where_it_stands(make_run, launch) -> None:
+    run = paused_at(make_run("process"), 0.5)
+    out, err = launch(run).communicate(timeout=120)
+    messages = [json.loads(line) for line in out.splitlines()]
+    assert messages[-1]["kind"] == "paused", err
+    assert (messages[-1]["step"], messages[-1]["steps"]) == (6, 12)
+    assert messages[-1]["loss"] > 0
+    assert not (Path(run.out) / "result").exists()
+
+
+@given(
+    positions=st.integers(1, 200),
+    rows=st.integers(1, 16),
+    share=st.floats(0, 1, exclude_min=True, exclude_max=True),
+    warms_up=st.booleans(),
+)
+def test_steps_to_a_share_are_the_fewest_that_read_it(positions: int, rows: int, share: float, warms_up: bool) -> None:
+    warmup = BatchWarmupConfig(share=0.4) if warms_up and rows > 1 else BatchWarmupConfig()
+    config = TrainConfig(batch_rows=rows, micro_batch_rows=1, batch_warmup=warmup)
+    curriculum = Curriculum(config, positions, 16)
+    steps = curriculum.steps_to(share)
+    assert curriculum.positions(steps - 1)[1] >= share * positions
+    assert steps == 1 or curriculum.positions(steps - 2)[1] < share * positions
+
+
+def journal_of(losses: list[float]) -> Journal:
+    journal = Journal()
+    for step, loss in enumerate(losses):
+        _add(journal, step, loss)
+    return journal
+
+
+def _add(journal: Journal, step: int, loss: float) -> None:
+    journal.add("steps", step=step, pos_start=step, pos_end=step + 1, row_pieces=1, applied=True)
+    journal.add("metrics", step=step, tokens=step, loss=loss, grad_norm=1.0, lr=1.0, max_norm=1.0, scale=1.0)
+
+
+def test_the_recent_loss_is_the_mean_of_the_last_tenth_before_a_step() -> None:
+    journal = journal_of([float(step) for step in range(40)])
+    assert recent_loss(journal, 40) == (36 + 37 + 38 + 39) / 4
+    assert recent_loss(journal, 20) == (18 + 19) / 2
+    assert recent_loss(journal, 3) == 2.0
+    assert recent_loss(Journal(), 3) is None
+
+
+def test_losses_that_the_guard_went_back_from_do_not_count() -> None:
+    journal = journal_of([float(step) for step in range(20)])
+    journal.attempt = 1
+    _add(journal, 19, 1.0)
+    assert recent_loss(journal, 20) == (18 + 1) / 2
