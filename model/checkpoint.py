@@ -19,13 +19,10 @@ from torch import Tensor
 from model.durable import digest_bytes, digest_file
 from model.errors import InputError, IntegrityError
 from model.journal import Journal
+from model.run_folder import COMPLETE, PREFIX, checkpoint_folder, steps_before
 
-CHECKPOINTS = "checkpoints"
-"""Folder of a run's."""
-COMPLETE = "COMPLETE"
 WEIGHTS = "weights.safetensors"
 STATE = "state.json"
-_PREFIX = "step-"
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,6 @@ class Damage:
     reason: str
 
 
-def checkpoint_folder(folder: Path, step: int) -> Path:
-    """The folder of the checkpoint after `step` steps; names sort by step."""
-    return folder / f"{_PREFIX}{step:09d}"
-
-
 def optimizer_file(rank: int, shards: int) -> str:
     """Name of the file with what a rank holds of the optimizer's state."""
     return "optimizer.safetensors" if shards == 1 else f"optimizer-{rank:05d}-of-{shards:05d}.safetensors"
@@ -48,7 +40,7 @@ def optimizer_file(rank: int, shards: int) -> str:
 
 def standing_steps(folder: Path) -> list[int]:
     """Steps after which checkpoints stand, ascending; whether their bytes are whole was not looked at."""
-    return sorted(int(path.name.removeprefix(_PREFIX)) for path in folder.glob(f"{_PREFIX}[0-9]*"))
+    return sorted(steps_before(path) for path in folder.glob(f"{PREFIX}[0-9]*"))
 
 
 @dataclass(frozen=True)
@@ -120,7 +112,7 @@ def _agreeing(path: Path, expected: Mapping[str, Any]) -> Checkpoint:
 
 def set_damaged_aside(folder: Path) -> list[Damage]:
     """Rename checkpoints that cannot be believed, lest they count among the newest; returns these and earlier ones."""
-    for path in sorted(folder.glob(f"{_PREFIX}*"), reverse=True):
+    for path in sorted(folder.glob(f"{PREFIX}*"), reverse=True):
         if _damage(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)

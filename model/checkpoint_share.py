@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint import COMPLETE, checkpoint_folder, discard, marker, standing_steps
+from model.checkpoint import discard, marker, standing_steps
 from model.durable import DIGEST_BYTES, sync_directory, write_synced
 from model.errors import Infra
 from model.retention import superseded
+from model.run_folder import COMPLETE, checkpoint_folder
 
 WRITING, WRITTEN, COMPLETING, STANDS, FAILED = range(5)
 """How far a rank is. Only the first one completes a checkpoint, and knows when it stands."""

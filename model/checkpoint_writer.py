@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
-from model.checkpoint import STATE, WEIGHTS, checkpoint_folder, optimizer_file
+from model.checkpoint import STATE, WEIGHTS, optimizer_file
 from model.checkpoint_share import CURE, FAILED, STANDS, WRITTEN, Share, room
 from model.durable import DIGEST_BYTES, sync_directory
 from model.engine import Engine
 from model.errors import Infra
 from model.journal import Journal, journal_file, serialized
 from model.ranks import Ranks
+from model.run_folder import checkpoint_folder
 from model.tensor_copies import TensorCopies, safetensors_blocks
 
 BYTES_BESIDE = 1 << 20

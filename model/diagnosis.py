@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from model.errors import Infra
 from model.meeting import rendezvous_file, words_file
 from model.parent_death import die_with_parent
+from model.run_folder import CHECKPOINTS, PREFIX
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +35,8 @@ EXCHANGED = 1 << 18
 
 def shortage(out: Path, memory_needed: int) -> str | None:
     """What this machine lacks to go on: room for one more checkpoint, or the memory that ranks took last."""
-    checkpoints = out / "checkpoints"
-    newest = max(checkpoints.glob("step-*"), default=None)
+    checkpoints = out / CHECKPOINTS
+    newest = max(checkpoints.glob(f"{PREFIX}*"), default=None)
     if newest is not None:
         # What a write that failed left behind is removed before the next one.
         left_over = sum(_bytes(path) for path in checkpoints.glob("tmp-*"))

@@ -17,19 +17,19 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from model.attempt import Attempt, StopRequest, newest_step, run_ranks, started
 from model.config import TrainerRun
 from model.diagnosis import shortage
 from model.errors import Infra
 from model.failures import End, Failure, infra, judge, read_words
+from model.launch import Launch, StopRequest, newest_step, run_ranks, started
 from model.meeting import new_meeting, words_file
 from model.restarts import Patience, Record
+from model.run_folder import HEARTBEAT
 from model.watching import Slow
 
 DIAGNOSIS_SECONDS = 120.0
 STRIKES = 3
 """Failures of one rank in a row, without progress, after which training goes on without it where it may."""
-HEARTBEAT = "heartbeat"
 
 
 def supervise(run: TrainerRun, run_file: Path) -> int:
@@ -64,7 +64,7 @@ class Supervisor:
     def supervise(self) -> int:
         """Returns the exit code."""
         with self._stop:
-            while (failure := self._attempt()) is not None:
+            while (failure := self._launch()) is not None:
                 while failure is not None:
                     end = self._wait_for_another(failure)
                     if end is not None:
@@ -73,11 +73,11 @@ class Supervisor:
                     failure = self._diagnose()
         return 0
 
-    def _attempt(self) -> Failure | None:
+    def _launch(self) -> Failure | None:
         """Train until all is done (None) or something fails."""
         while True:
             missing = self._size < self._run.train.ranks
-            attempt = run_ranks(
+            launch = run_ranks(
                 self._run.train,
                 self._run.out,
                 lambda rank, meeting: self._command("model.train", rank, meeting),
@@ -86,9 +86,9 @@ class Supervisor:
                 self._tell_slow,
                 until_checkpoint=missing,
             )
-            self._take_stock(attempt)
-            if attempt.finished or attempt.failure is not None:
-                return attempt.failure
+            self._take_stock(launch)
+            if launch.finished or launch.failure is not None:
+                return launch.failure
             if self._stop.asked:
                 return infra("asked to stop; a checkpoint was written, run again to go on")
             self._size = self._run.train.ranks
@@ -98,15 +98,15 @@ class Supervisor:
         place = [str(os.getpid()), str(rank), str(meeting), str(self._size)]
         return [sys.executable, "-m", module, str(self._run_file), *place]
 
-    def _take_stock(self, attempt: Attempt) -> None:
-        self._memory = max(self._memory, attempt.memory)
-        if attempt.saved_at is not None:
-            self._saved_at = attempt.saved_at
+    def _take_stock(self, launch: Launch) -> None:
+        self._memory = max(self._memory, launch.memory)
+        if launch.saved_at is not None:
+            self._saved_at = launch.saved_at
             self._patience.progress()
             self._blamed.clear()
-        self._step = max(attempt.step, newest_step(self._run.out))
-        if attempt.failure is not None:
-            self._blamed.append(attempt.failure.rank)
+        self._step = max(launch.step, newest_step(self._run.out))
+        if launch.failure is not None:
+            self._blamed.append(launch.failure.rank)
 
     def _wait_for_another(self, failure: Failure) -> Failure | None:
         """Record the restart that is to come and wait as long as it takes; instead, what training ends with."""

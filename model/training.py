@@ -13,7 +13,7 @@ from typing import TextIO
 import torch
 
 from model.agreement import check_rows
-from model.checkpoint import CHECKPOINTS, Checkpoint, newest_checkpoint, set_damaged_aside
+from model.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from model.checkpoint_writer import CheckpointWriter
 from model.config import TrainerRun
 from model.curriculum import Curriculum
@@ -33,15 +33,14 @@ from model.loss_scale import LossScale
 from model.micro_batch import with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
 from model.ranks import ALONE, Ranks
+from model.reproduction import write_reproduction
 from model.restarts import FEWER_RANKS, take_over
 from model.resumption import RUNTIME_SETTINGS, must_agree, optimizer_layout
 from model.row_format import RowFormat
+from model.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE
 from model.split_tables import whole_tables
 from model.start import starting_network
 from model.weights import DESCRIPTION, save_model
-
-HEARTBEAT = "heartbeat"
-RESULT = "result"
 
 
 def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None) -> Path:
@@ -134,7 +133,7 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
         go_back(begun, decisions, divergence, guard, loop.curriculum, journal, ranks, link)
         return False
     take_over(run.out, journal)
-    _write_result(result, run, decisions, data.row_format, engine, ranks, journal)
+    _write_result(result, begun, run, decisions, data.row_format, engine, ranks, journal)
     link.tell("done", steps=loop.curriculum.steps, folder=str(result))
     return True
 
@@ -156,6 +155,7 @@ def _tell_start(run: TrainerRun, data: SequenceReader, curriculum: Curriculum, s
 
 def _write_result(
     result: Path,
+    begun: TrainerRun,
     run: TrainerRun,
     decisions: list[Decision],
     rows: RowFormat | None,
@@ -171,6 +171,7 @@ def _write_result(
     shutil.rmtree(result, ignore_errors=True)
     result.mkdir()
     journal.write(result)
+    write_reproduction(result, begun, decisions, begun.out / RUN_FILE)
     save_model(
         result,
         run.model,

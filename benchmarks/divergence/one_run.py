@@ -15,12 +15,13 @@ from torch.nn import functional as F
 
 import model.training
 from model.architecture import GPTConfig
-from model.checkpoint import CHECKPOINTS, remove_checkpoint, standing_steps
+from model.checkpoint import remove_checkpoint, standing_steps
 from model.config import ScheduleConfig, TrainConfig, TrainerRun
 from model.errors import Numerics
 from model.guard.decision import read_decisions
 from model.journal import journal_file
 from model.precision import denormals_flushed
+from model.run_folder import CHECKPOINTS
 from model.weights import load_model
 
 CHECKPOINT_STEPS = 25

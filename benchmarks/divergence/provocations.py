@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
-from model.checkpoint import CHECKPOINTS, standing_steps
+from model.checkpoint import standing_steps
 from model.config import TrainerRun
 from model.engine import Admits, Engine, StepResult, all_admitted
 from model.engines import make_engine
 from model.guard.decision import read_decisions
 from model.networks import Network
 from model.ranks import Ranks
+from model.run_folder import CHECKPOINTS
 from model.schedule import Pace
 
 LR_FACTOR, LR_STEPS = 30.0, 50

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from model.block_shape import is_gated
-from model.checkpoint import CHECKPOINTS, checkpoint_at, checkpoints
+from model.checkpoint import checkpoint_at, checkpoints
 from model.errors import InputError, RecipeError
 from model.guard.attempts import is_abandoned, journal_so_far, write_decision
 from model.guard.decision import Decision, changed, in_force, read_decisions
+from model.run_folder import CHECKPOINTS, RESULT, RUN_FILE
 from model.train import read_run
 from model.weights import DESCRIPTION
 
-RUN_FILE, RESULT = "run.json", "result"
 OF_THE_NETWORK = ("activation", "dropout", "z_loss")
 """What can be changed of a network with weights."""
 OF_THE_DATA = ("batch_rows", "batch_warmup", "length_warmup", "new_rows", "trainable")

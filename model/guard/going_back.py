@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from typing import NoReturn
 
-from model.checkpoint import CHECKPOINTS, standing_steps
+from model.checkpoint import standing_steps
 from model.config import TrainerRun
 from model.curriculum import Curriculum
 from model.durable import sync_directory
@@ -17,6 +17,7 @@ from model.guard.guard import Guard
 from model.journal import Journal
 from model.link import Link
 from model.ranks import Ranks
+from model.run_folder import CHECKPOINTS
 
 DIVERGED = "diverged"
 """Folder with the tables of a run that ended so."""

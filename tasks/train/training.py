@@ -14,7 +14,9 @@ from model.durable import write_atomically
 from model.errors import RecipeError
 from model.kept_rows import kept_rows, kept_steps
 from model.pause import Paused
+from model.reproduction import LOCK, REPRODUCTION
 from model.restarts import FEWER_RANKS, LONGEST_PAUSE
+from model.run_folder import HEARTBEAT, RESULT, RUN_FILE
 from model.supervisor import DIAGNOSIS_SECONDS
 from tasks.artifact import Artifact, read_table
 from tasks.report import StageReport
@@ -26,7 +28,8 @@ from tasks.workspace import Workspace
 
 UNIT = "model"
 DETERMINISTIC_FILES = {"model.safetensors": "", "model.json": "", "steps.arrow": "steps", "metrics.arrow": "metrics"}
-CLOCK_FILES = {"perf.arrow": "perf", "events.arrow": "events"}
+CLOCK_FILES = {"perf.arrow": "perf", "events.arrow": "events", REPRODUCTION: "", LOCK: ""}
+"""Files that tell of clocks and of the machine, and belong to no digest."""
 
 
 def train_model(
@@ -48,7 +51,7 @@ def train_model(
         return finished
     out = workspace.scratch("train").resolve()
     run = trainer_run(sequences, vocab, config, out)
-    write_atomically(out / "run.json", run.model_dump_json(indent=1).encode())
+    write_atomically(out / RUN_FILE, run.model_dump_json(indent=1).encode())
 
     pauses: list[Paused] = []
 
@@ -60,9 +63,9 @@ def train_model(
         on_log(message)
 
     run_trainer(
-        ["-m", "model.train", str(out / "run.json"), str(os.getpid())],
+        ["-m", "model.train", str(out / RUN_FILE), str(os.getpid())],
         log_path=log_path,
-        heartbeat=out / "heartbeat",
+        heartbeat=out / HEARTBEAT,
         on_log=listen,
         hang_seconds=_silence(config),
         max_seconds=config.max_seconds,
@@ -70,7 +73,7 @@ def train_model(
     )
     if pauses:
         raise pauses[-1]
-    return _take_result(out / "result", workspace)
+    return _take_result(out / RESULT, workspace)
 
 
 def _silence(config: TrainStageConfig) -> float:

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import checkpoint_folder, standing_steps
+from model.checkpoint import standing_steps
 from model.config import TrainerRun
+from model.run_folder import checkpoint_folder
 
 pytestmark = pytest.mark.prove_resume
 

@@ -58,7 +58,7 @@ def test_interrupted_training_goes_on_to_the_bytes_of_an_undisturbed_one(context
     assert facts["exact"] is True
     assert facts["training"]["tokens"] == 32 * 4 * 12
     clocks = {record.name for record in whole.records if not record.deterministic}
-    assert clocks == {"perf.arrow", "events.arrow"}
+    assert clocks == {"perf.arrow", "events.arrow", "reproduction.json", "packages.lock"}
 
     def interrupt(message: dict[str, Any]) -> None:
         if message["kind"] in ("step", "checkpoint"):

@@ -1,4 +1,4 @@
-"""One attempt: all ranks started together, watched, and ended together whatever happens to one of them."""
+"""One launch: all ranks started together, watched, and ended together whatever happens to one of them."""
 
 import shutil
 import signal
@@ -18,6 +18,7 @@ from model.hanging import ask_for_stacks, innermost_call, state_of
 from model.heartbeat import Beat, read_beat
 from model.link import REQUESTS_TO_STOP
 from model.meeting import beat_file, new_meeting, words_file
+from model.run_folder import complete_markers, steps_before
 from model.watching import Hang, Slow, Watch
 
 POLL_SECONDS = 0.05
@@ -57,7 +58,7 @@ class StopRequest:
 
 
 @dataclass
-class Attempt:
+class Launch:
     """What has come of the ranks so far."""
 
     out: Path
@@ -84,7 +85,7 @@ class Attempt:
 def checkpoints(out: Path) -> frozenset[tuple[Path, int]]:
     """All complete checkpoints, and what tells one from a later one of the same name."""
     found: set[tuple[Path, int]] = set()
-    for marker in out.glob("checkpoints/step-*/COMPLETE"):
+    for marker in complete_markers(out):
         try:
             found.add((marker.parent, marker.stat().st_mtime_ns))
         except FileNotFoundError:
@@ -94,7 +95,7 @@ def checkpoints(out: Path) -> frozenset[tuple[Path, int]]:
 
 def newest_step(out: Path) -> int:
     """Steps that the newest complete checkpoint holds; 0 before the first."""
-    return max((int(folder.name.removeprefix("step-")) for folder, _ in checkpoints(out)), default=0)
+    return max((steps_before(folder) for folder, _ in checkpoints(out)), default=0)
 
 
 def run_ranks(
@@ -106,25 +107,25 @@ def run_ranks(
     tell_slow: Callable[[Slow], None],
     *,
     until_checkpoint: bool = False,
-) -> Attempt:
+) -> Launch:
     """Run `size` ranks, each by `command(rank, meeting)`, until all end, one fails, or one hangs; then none is left.
 
     The first rank has our stdout; whatever the others print goes to stderr. With `until_checkpoint` they are asked to
     stop once there is a new checkpoint.
     """
-    attempt = Attempt(out, _before=checkpoints(out))
+    launch = Launch(out, _before=checkpoints(out))
     try:
         meeting = new_meeting(out)
     except OSError as error:
-        attempt.failure = infra(f"{type(error).__name__}: {error}")
-        return attempt
+        launch.failure = infra(f"{type(error).__name__}: {error}")
+        return launch
     try:
         with started([command(rank, meeting) for rank in range(size)], stop) as ranks:
-            _watch(attempt, train, ranks, meeting, stop, tell_slow, until_checkpoint)
+            _watch(launch, train, ranks, meeting, stop, tell_slow, until_checkpoint)
     finally:
         shutil.rmtree(meeting, ignore_errors=True)
-    attempt.look([])
-    return attempt
+    launch.look([])
+    return launch
 
 
 @contextmanager
@@ -147,7 +148,7 @@ def started(commands: Sequence[list[str]], stop: StopRequest, *, first_speaks: b
 
 
 def _watch(
-    attempt: Attempt,
+    launch: Launch,
     train: TrainConfig,
     ranks: Sequence[Process],
     meeting: Path,
@@ -163,28 +164,28 @@ def _watch(
         now = time.monotonic()
         ends |= {rank: _end(rank, code, meeting) for rank, code in _ended(ranks) if rank not in ends}
         watch.look(_beats(ranks, meeting), now)
-        attempt.step = watch.step
+        launch.step = watch.step
         if len(ends) == len(ranks) or now > give_up_at:
             break
         if give_up_at == float("inf"):
             if any(end.code for end in ends.values()):
                 give_up_at = now + GRACE_SECONDS
             elif hang := watch.hang(now, frozenset(range(len(ranks))) - set(ends)):
-                attempt.failure = _hung(hang, ranks, meeting)
+                launch.failure = _hung(hang, ranks, meeting)
                 return
         if now >= look_at:
             look_at = now + SECONDS_BETWEEN_LOOKS
-            attempt.look(ranks)
+            launch.look(ranks)
             for slow in watch.slow():
                 tell_slow(slow)
-            if until_checkpoint and not returning and attempt.saved_at is not None:
+            if until_checkpoint and not returning and launch.saved_at is not None:
                 returning = True
                 stop.pass_on()
         time.sleep(POLL_SECONDS)
-    attempt.failure = judge(list(ends.values()), len(ranks))
-    attempt.finished = attempt.failure is None
-    if returning and attempt.failure is not None and attempt.failure.restarts:
-        attempt.failure = None
+    launch.failure = judge(list(ends.values()), len(ranks))
+    launch.finished = launch.failure is None
+    if returning and launch.failure is not None and launch.failure.restarts:
+        launch.failure = None
 
 
 def _ended(ranks: Sequence[Process]) -> list[tuple[int, int]]:

@@ -1,0 +1,56 @@
+"""What it takes to make a model again, beside its data: kept with it, as OPT-175B's logbook was with its runs.
+
+A run's checkpoints are read by the code and the libraries that wrote them; a model that outlives both needs to say what
+they were.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from model.code_digest import code_digest
+from model.config import TrainerRun
+from model.durable import write_atomically
+from model.guard.decision import Decision
+from model.machine import deciding_parts, part
+
+REPRODUCTION, LOCK = "reproduction.json", "packages.lock"
+DRIVER = Path("/proc/driver/nvidia/version")
+DECIDING_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "OMP_NUM_THREADS")
+"""Environment variables that libraries read and that may change a bit. No others are kept: they hold credentials."""
+
+
+def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decision], run_file: Path) -> None:
+    """Write `packages.lock`, a line `name==version` for each installed distribution, and `reproduction.json`.
+
+    `run` is the run as it began, `run_file` where it stood.
+    """
+    write_atomically(folder / LOCK, "".join(f"{line}\n" for line in installed()).encode())
+    told: dict[str, Any] = {
+        "launch": [Path(sys.executable).name, "-m", "model.train", run_file.name],
+        "run": run.model_dump(mode="json"),
+        "interventions": [decision.model_dump(mode="json") for decision in decisions],
+        "code_digest": code_digest(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "machine": {name: part(name) for name in deciding_parts(run.train)},
+        "driver": driver(),
+        "environment": {name: os.environ[name] for name in DECIDING_VARIABLES if name in os.environ},
+    }
+    write_atomically(folder / REPRODUCTION, (json.dumps(told, indent=1, sort_keys=True) + "\n").encode())
+
+
+def installed() -> list[str]:
+    """`name==version` of all installed distributions, in alphabetical order."""
+    found = {one.metadata["Name"].lower().replace("_", "-"): one.version for one in metadata.distributions()}
+    return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def driver() -> str | None:
+    """What the kernel's graphics driver says of itself in its first line; None where there is none."""
+    return DRIVER.read_text().splitlines()[0].strip() if DRIVER.is_file() else None

@@ -1,0 +1,42 @@
+"""What is kept with a model so that it can be made again."""
+
+import json
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from model.code_digest import code_digest
+from model.config import TrainerRun
+from model.guard.decision import Decision
+from model.reproduction import LOCK, REPRODUCTION, write_reproduction
+from model.run_folder import RUN_FILE
+
+
+def test_a_trained_model_says_what_made_it(
+    tmp_path: Path, make_run: Callable[..., TrainerRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "do not tell")
+    run = make_run()
+    by_hand = Decision(attempt=1, by="hand", cause="too fast", onset=3, step=3, to_step=2)
+    write_reproduction(tmp_path, run, [by_hand], run.out / RUN_FILE)
+    told = json.loads((tmp_path / REPRODUCTION).read_text())
+    assert told["launch"][1:] == ["-m", "model.train", "run.json"]
+    assert TrainerRun.model_validate(told["run"]) == run
+    assert told["interventions"][0]["cause"] == "too fast"
+    assert told["code_digest"] == code_digest()
+    assert told["environment"]["OMP_NUM_THREADS"] == "2"
+    assert "do not tell" not in (tmp_path / REPRODUCTION).read_text()
+
+
+def test_the_lock_names_every_package_once_and_can_be_installed_from(
+    tmp_path: Path, make_run: Callable[..., TrainerRun]
+) -> None:
+    run = make_run()
+    write_reproduction(tmp_path, run, [], run.out / RUN_FILE)
+    lines = (tmp_path / LOCK).read_text().splitlines()
+    assert f"torch=={metadata.version('torch')}" in lines
+    names = [line.partition("==")[0] for line in lines]
+    assert names == sorted(set(names))
