@@ -12,6 +12,7 @@ from typing import Any
 
 from flows.base_model import base_model
 from flows.conservation import DOCUMENT_STAGES, conservation
+from flows.cost import cost
 from flows.left_out import left_out
 from flows.measures import measured
 from flows.remarks import remarks
@@ -20,7 +21,7 @@ from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact, is_set_aside
 from tasks.report import SourceCounts, StageReport
 
-HELDOUT = "heldout/"
+HELDOUT, LANGUAGE = "heldout/", "language/"
 SKIPPED, UNDER_WAY, TO_COME = "skipped", "under way", "to come"
 LEFT_TO_RIGHT = {
     "bits_per_byte": "model",
@@ -101,6 +102,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
         "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
         "conservation": lambda: conservation(artifacts, reports),
+        "cost": lambda: cost(record, artifacts),
     }
 
 
@@ -116,6 +118,7 @@ DICTIONARIES = frozenset(
         "leak_search",
         "vocabulary",
         "conservation",
+        "cost",
     }
 )
 """Findings that are dictionaries; all others are lists."""
@@ -268,8 +271,8 @@ def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
 
 
 def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
-    """All other rows of SCORES, in the order of the artifact."""
-    return [row for row in _score_rows(artifacts) if not row["task"].startswith(HELDOUT)]
+    """All rows of SCORES about benchmarks, in the order of the artifact."""
+    return [row for row in _score_rows(artifacts) if not row["task"].startswith((HELDOUT, LANGUAGE))]
 
 
 def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

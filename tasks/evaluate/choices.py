@@ -5,20 +5,25 @@ hidden in turn, between prompt and [SEP] (Salazar et al. 2020). A T5 by its deco
 of a sentinel behind the prompt, as it was trained to fill spans. What each number means stands in the note of its row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from model.bert import BERT
-from model.generate import generate_tokens
+from model.encoder_decoder import Writing, stream_target
+from model.generate import generate_tokens, stream_tokens
 from model.masked_scoring import FRAME_TOKENS, Frame, pseudo_log_probabilities
 from model.networks import Network
 from model.row_format import RowFormat
+from model.sampling import Sampling
 from model.scoring import choice_log_probabilities
 from model.span_lengths import Denoising
 from model.span_scoring import answers_log_probabilities
 from model.t5 import T5
 from model.transformer import GPT
+from tasks.tokenizer import Tokenizer
 
+GREEDY = Sampling(temperature=0.0)
 FILLS_SPANS: tuple[Denoising, ...] = ("random_spans", "iid_spans")
 """Objectives of T5 under which a sentinel stands for what is to be written."""
 GOES_ON: tuple[Denoising, ...] = ("prefix_lm",)
@@ -49,6 +54,10 @@ class Choices(Protocol):
 
     def spelled(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
         """Whether the likeliest token in every place of the answer is the answer's."""
+        ...
+
+    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """The likeliest text behind the prompt, token by token, up to the first of `stops`."""
         ...
 
 
@@ -96,6 +105,11 @@ class CausalChoices:
             for length in sorted({1, len(answer)})
         )
 
+    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Greedy text; of a full context the older half is forgotten."""
+        drawn = stream_tokens(self._network, prompt, GREEDY, max_new_tokens=most_tokens, stop=tokenizer.eos)
+        return text_until(drawn, tokenizer, stops)
+
 
 class MaskedChoices:
     """BERT: a choice between prompt and [SEP], each of its tokens hidden in turn."""
@@ -119,6 +133,10 @@ class MaskedChoices:
 
     def spelled(self, prompt: Sequence[int], answer: Sequence[int]) -> bool:
         """Never asked: a text whose every token sees the others has no likeliest spelling token by token."""
+        raise NotImplementedError
+
+    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Never asked, for the same reason."""
         raise NotImplementedError
 
 
@@ -147,6 +165,36 @@ class SpanChoices:
         """Greedy text of the decoder, behind the sentinel."""
         return self._answers(prompt, [answer])[0][1]
 
+    def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
+        """Greedy text of the decoder: what stands between the first sentinel that it writes and the next."""
+        inputs = [*prompt, *self._opening, self._stop]
+        writing = Writing(self._start, self._stop)
+        most = most_tokens + len(self._opening)
+        drawn = stream_target(self._network, inputs, writing, GREEDY, max_new_tokens=most)
+        return text_until(drawn, tokenizer, stops, between=set(tokenizer.sentinels) if self._opening else set())
+
     def _answers(self, prompt: Sequence[int], answers: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
         inputs = [*prompt, *self._opening, self._stop]
         return answers_log_probabilities(self._network, inputs, self._start, self._opening, answers)
+
+
+def text_until(
+    drawn: Iterable[int], tokenizer: Tokenizer, stops: Sequence[str], between: AbstractSet[int] = frozenset()
+) -> str:
+    """The text of tokens as they are drawn, cut before the first of `stops`; nothing is drawn behind it.
+
+    Of ids in `between` the first begins the text and the second ends it.
+    """
+    ids: list[int] = []
+    text = ""
+    for token in drawn:
+        if token in between:
+            if ids:
+                break
+            continue
+        ids.append(token)
+        text = tokenizer.decode_following(ids)
+        places = [place for stop in stops if (place := text.find(stop)) >= 0]
+        if places:
+            return text[: min(places)]
+    return text

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.config import RUNTIME, StrictConfig
 
@@ -23,6 +23,57 @@ class GateConfig(StrictConfig):
     """Folder of the model that training went on from; `train.base_model` by default."""
 
 
+Form = Literal["choice", "pairs", "partial", "cloze", "generation", "extraction", "translation", "summary"]
+Primary = Literal[
+    "bytes", "sum", "chars", "unconditional", "exact", "f1", "sentence_chrf", "rouge_l", "rouge_1", "rouge_2"
+]
+PRIMARIES: dict[str, tuple[str, ...]] = {
+    "choice": ("bytes", "sum", "chars", "unconditional"),
+    "pairs": ("sum", "bytes", "chars"),
+    "partial": ("sum",),
+    "cloze": ("exact",),
+    "generation": ("exact",),
+    "extraction": ("f1", "exact"),
+    "translation": ("sentence_chrf",),
+    "summary": ("rouge_l", "rouge_1", "rouge_2"),
+}
+"""What each form may declare as primary, its default first."""
+
+
+class Scoring(StrictConfig):
+    """How the items of one benchmark are asked and answers scored; what is left out follows from the items."""
+
+    form: Form | None = None
+    """choice: the likeliest choice after the context. pairs: the likeliest of whole texts. partial: after which of
+    several beginnings the same ending is likeliest. cloze: whether the likeliest tokens spell the answer. The others
+    let the model write: generation (exact match), extraction (exact match and F1), translation (chrF and BLEU), summary
+    (ROUGE). By default choice, or cloze where items have no choices."""
+    primary: Primary | None = None
+    """The figure that counts, declared before the run; by default that of the form, of choices `evaluate.primary`."""
+    shots: tuple[int, ...] | None = Field(default=None, min_length=1)
+    """Numbers of solved examples, instead of `evaluate.shots`."""
+    instruction: str | None = None
+    """Text before the examples, instead of `evaluate.instruction`."""
+    answer_prompt: str = Field(default="Answer:", min_length=1)
+    """What stands before a choice whose likelihood without the question is divided out (`unconditional`)."""
+    stop: tuple[str, ...] = ("\n",)
+    """Strings at which what the model writes is cut off."""
+    answer_tokens: int = Field(default=64, ge=1, le=4096)
+    """Tokens that it may write; never more than half of its context."""
+    extract: Literal["text", "last_number"] = "text"
+    """What of the written and of the right answer is compared: all, or the last number in it."""
+    target: str | None = None
+    """Language that is written, where it is not the items' own; BLEU cuts Chinese and Japanese by their characters."""
+
+    @model_validator(mode="after")
+    def _primary_is_one_of_the_form(self) -> "Scoring":
+        if self.primary is not None:
+            of_form = PRIMARIES[self.form or ("choice" if self.primary != "exact" else "cloze")]
+            if self.primary not in of_form:
+                raise ValueError(f"primary = {self.primary} is no figure of {self.form}; take {', '.join(of_form)}")
+        return self
+
+
 class EvaluateConfig(StrictConfig):
     """Settings of the evaluation."""
 
@@ -30,8 +81,11 @@ class EvaluateConfig(StrictConfig):
     """Numbers of solved examples before each item; every number is a run over all items."""
     max_items: int = Field(default=200, ge=1)
     """Items evaluated of each benchmark; of a larger one, a random choice by seed."""
-    primary: Literal["sum", "chars", "bytes"] = "bytes"
-    """How `acc` compares choices: by log probability (`sum`), or divided by the choice's characters or UTF-8 bytes."""
+    primary: Literal["sum", "chars", "bytes", "unconditional"] = "bytes"
+    """How `acc` compares choices where their benchmark says nothing else: by log probability (`sum`), divided by the
+    choice's characters or UTF-8 bytes, or less its log probability without the question (`unconditional`)."""
+    benchmarks: dict[str, Scoring] = Field(default_factory=dict)
+    """By name: how the items of a benchmark are asked and scored."""
     instruction: str = ""
     """Text before the examples of every prompt."""
     heldout_max_bytes: int = Field(default=200_000, ge=1)

@@ -17,11 +17,14 @@ from model.row_format import RowFormat
 from model.transformer import GPT
 from model.weights import DESCRIPTION, WEIGHTS, load_model
 from tasks.artifact import Artifact, read_table
-from tasks.evaluate.benchmarks import benchmark_scores, declined_scores, items_of, leak_states
+from tasks.evaluate.benchmarks import BenchmarkScores, benchmark_scores, declined_scores
 from tasks.evaluate.choices import choices_of
+from tasks.evaluate.comparison import ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.gaps import GAPS
 from tasks.evaluate.gate import gate_facts, gate_scores, gated_model
 from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits
+from tasks.evaluate.items import items_of, leak_states
 from tasks.evaluate.ngram_baseline import ngram_scores
 from tasks.evaluate.pairs import pair_scores
 from tasks.evaluate.pseudo import pseudo_scores
@@ -82,15 +85,19 @@ def evaluate_model(
     folder = _checked_folder(model)
     network = load_model(folder, tokenizer.digest)
     trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
-    texts = heldout_texts(decontaminated, config.heldout_max_bytes, config.seed)
+    texts, languages = heldout_texts(decontaminated, config.heldout_max_bytes, config.seed)
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
-        _score_unit(unit_name(0), workspace, lambda: _heldout(trained, texts, config, batch_tokens, workspace))
+        _score_unit(
+            unit_name(0), workspace, lambda: _heldout(trained, texts, languages, config, batch_tokens, workspace)
+        )
         if gated is not None:
             _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
         if not isinstance(network, GPT):
-            _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, texts, config, batch_tokens))
+            _score_unit(
+                OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, texts, languages, config, batch_tokens)
+            )
         _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
         _benchmark_units(trained, decontaminated, config, workspace)
         if workspace.finished(SAMPLES_UNIT) is None:
@@ -100,6 +107,7 @@ def evaluate_model(
     tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
     scores = pa.concat_tables(tables)
     report.facts["headline"] = headline(scores)
+    report.facts["gaps"] = _gaps_beyond_chance(workspace)
     if config.gate is not None:
         report.facts["gate"] = gate_facts(config.gate, scores.to_pylist())
     return report
@@ -112,12 +120,18 @@ def _checked_folder(model: Artifact) -> Path:
 
 
 def _heldout(
-    trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig, batch_tokens: int, workspace: Workspace
+    trained: Trained,
+    texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
+    config: EvaluateConfig,
+    batch_tokens: int,
+    workspace: Workspace,
 ) -> list[dict[str, Any]]:
     return heldout_scores(
         trained.network if isinstance(trained.network, GPT) else None,
         trained.tokenizer,
         texts,
+        languages,
         trained.code_lengths,
         stride=config.stride,
         batch_tokens=batch_tokens,
@@ -128,7 +142,11 @@ def _heldout(
 
 
 def _of_objective(
-    trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig, batch_tokens: int
+    trained: Trained,
+    texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
+    config: EvaluateConfig,
+    batch_tokens: int,
 ) -> list[dict[str, Any]]:
     """What a BERT or a T5 was trained for, on held-out text."""
     row_format = trained.row_format
@@ -138,9 +156,18 @@ def _of_objective(
         assert not isinstance(trained.network, GPT), "a GPT is trained for text itself"
         length = trained.rows.field("tokens").type.list_size
         return span_scores(
-            trained.network, trained.tokenizer, texts, trained.code_lengths, row_format, row_length=length, **drawn
+            trained.network,
+            trained.tokenizer,
+            texts,
+            languages,
+            trained.code_lengths,
+            row_format,
+            row_length=length,
+            **drawn,
         )
-    rows = pseudo_scores(trained.network, trained.tokenizer, texts, most_tokens=config.hidden_tokens, **drawn)
+    rows = pseudo_scores(
+        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, **drawn
+    )
     if not trained.sequences.rows("heldout_rows"):
         return rows
     return rows + pair_scores(
@@ -174,27 +201,34 @@ def _benchmark_units(trained: Trained, decontaminated: Artifact, config: Evaluat
     benchmarks = sorted(set(items.column("benchmark").to_pylist()))
     for number, benchmark in enumerate(benchmarks, start=1):
         mine = items_of(items, benchmark)
-        total = min(len(mine), config.max_items) * len(config.shots)
+        scoring = config.benchmarks.get(benchmark)
+        shots = (scoring.shots if scoring is not None else None) or config.shots
+        total = min(len(mine), config.max_items) * len(shots)
 
         def advance(done: int, total: int = total) -> None:
             workspace.advance(done, total, "items")
 
-        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> list[dict[str, Any]]:
+        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> BenchmarkScores:
             if isinstance(choices, str):
-                return declined_scores(benchmark, mine, config, why=choices)
+                return BenchmarkScores(declined_scores(benchmark, mine, config, why=choices))
             states = leak_states(leaks, benchmark)
             return benchmark_scores(choices, trained.tokenizer, benchmark, mine, states, config, advance=advance)
 
         _score_unit(unit_name(number), workspace, scores)
 
 
-def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]]]) -> None:
+def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]] | BenchmarkScores]) -> None:
     """Write what `scores` gives as one unit, unless an earlier build has."""
     if workspace.finished(unit) is not None:
         return
-    table = pa.Table.from_pylist(scores(), schema=SCORES)
+    found = scores()
+    whole = found if isinstance(found, BenchmarkScores) else BenchmarkScores(found)
+    tables = {"scores": (whole.rows, SCORES), "item_scores": (whole.items, ITEM_SCORES), "gaps": (whole.gaps, GAPS)}
     with workspace.unit(unit) as writing:
-        writing.write_table("scores", table, table_file_name("scores", unit))
+        for name, (rows, schema) in tables.items():
+            # The first unit holds all tables, so that a run without benchmarks has empty ones.
+            if rows or name == "scores" or unit == unit_name(0):
+                writing.write_table(name, pa.Table.from_pylist(rows, schema=schema), table_file_name(name, unit))
 
 
 @contextmanager
@@ -206,6 +240,12 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _gaps_beyond_chance(workspace: Workspace) -> list[dict[str, Any]]:
+    """Gaps between leaked and clean items that chance would hardly give."""
+    files = [record.name for record in workspace.records() if record.table == "gaps"]
+    return [row for name in files for row in read_table(workspace.file(name)).to_pylist() if row["beyond_chance"]]
 
 
 def headline(scores: pa.Table) -> dict[str, float | None]:

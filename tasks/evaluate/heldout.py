@@ -22,29 +22,40 @@ from tasks.seed import seed64, unit_interval
 from tasks.tokenizer import Tokenizer
 
 XZ_PRESET = 9
+MOST_NATS = 700.0
+"""Above this many nats a token perplexity is no number that a double holds."""
 SMOOTHING = 1
 """Added to the count of every token (Laplace)."""
 
 
-def heldout_texts(decontaminated: Artifact, max_bytes: int, seed: int) -> dict[str, list[str]]:
-    """Source -> held-out texts in a random order by id, until `max_bytes`; the last one is cut at a character."""
-    drawn: dict[str, list[tuple[float, bytes, int, str]]] = {}
+def heldout_texts(
+    decontaminated: Artifact, max_bytes: int, seed: int
+) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
+    """Source -> held-out texts in a random order by id, until `max_bytes`, and the language of each.
+
+    The last text of a source is cut at a character.
+    """
+    drawn: dict[str, list[tuple[float, bytes, int, str, str | None]]] = {}
     draw = seed64(seed, "evaluate", "heldout")
     for path in decontaminated.files("heldout"):
-        for row in read_table(path).select(["doc_id", "piece", "source", "text"]).to_pylist():
+        for row in read_table(path).select(["doc_id", "piece", "source", "text", "lang"]).to_pylist():
             place = unit_interval(row["doc_id"], draw)
-            drawn.setdefault(row["source"], []).append((place, row["doc_id"], row["piece"], row["text"]))
-    return {source: _within(sorted(texts), max_bytes) for source, texts in sorted(drawn.items())}
+            drawn.setdefault(row["source"], []).append((place, row["doc_id"], row["piece"], row["text"], row["lang"]))
+    chosen = {
+        source: _within(sorted(texts, key=lambda text: text[:3]), max_bytes) for source, texts in sorted(drawn.items())
+    }
+    texts = {source: [text for text, _ in mine] for source, mine in chosen.items()}
+    return texts, {source: [language for _, language in mine] for source, mine in chosen.items()}
 
 
-def _within(drawn: Sequence[tuple[float, bytes, int, str]], max_bytes: int) -> list[str]:
-    chosen: list[str] = []
+def _within(drawn: Sequence[tuple[float, bytes, int, str, str | None]], max_bytes: int) -> list[tuple[str, str | None]]:
+    chosen: list[tuple[str, str | None]] = []
     left = max_bytes
-    for *_, text in drawn:
+    for *_, text, language in drawn:
         cut = text.encode()[:left].decode(errors="ignore")
         if not cut:
             continue
-        chosen.append(cut)
+        chosen.append((cut, language))
         left -= len(text.encode())
         if left <= 0:
             break
@@ -55,6 +66,7 @@ def heldout_scores(
     network: GPT | None,
     tokenizer: Tokenizer,
     texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
     code_lengths: np.ndarray,
     *,
     stride: int | None,
@@ -65,8 +77,9 @@ def heldout_scores(
 ) -> list[dict[str, Any]]:
     """Rows of SCORES: the model, token frequencies of the training text, and xz, by source and as their plain mean.
 
-    Without a network that predicts next tokens, the other two alone. `code_lengths` [vocabulary] are `unigram_bits`,
-    `advance` hears how many sources are done.
+    Without a network that predicts next tokens, the other two alone. Perplexity stands beside the model's bits: of
+    tokens, so that it can be laid beside that of models with the same vocabulary only. `code_lengths` [vocabulary] are
+    `unigram_bits`, `advance` hears how many sources are done.
     """
     found = HeldoutRows()
     for done, (source, documents) in enumerate(texts.items(), start=1):
@@ -74,14 +87,19 @@ def heldout_scores(
         ids = list(tokenizer.encode_batch(documents))
         draw = seed64(seed, "evaluate", "bootstrap", source)
         unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
+        code = np.array([code_lengths[row].sum() for row in ids])
         measured: dict[str, Measured] = {}
+        bits = {"unigram_bits_per_byte": code}
         if network is not None:
-            nats = text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens)
-            measured["bits_per_byte"] = ratio(np.array(nats) / math.log(2), sizes, rounds, draw)
-        measured |= {
-            "unigram_bits_per_byte": ratio(np.array([code_lengths[row].sum() for row in ids]), sizes, rounds, draw),
-            "xz_bits_per_byte": Measured(xz_bits_per_byte("".join(documents).encode()), None),
-        }
+            nats = np.array(text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens))
+            bits = {"bits_per_byte": nats / math.log(2)} | bits
+            tokens = np.array([len(row) for row in ids], dtype=np.int64)
+            measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))
+        measured = {metric: ratio(above, sizes, rounds, draw) for metric, above in bits.items()} | measured
+        measured["xz_bits_per_byte"] = Measured(xz_bits_per_byte("".join(documents).encode()), None)
+        if not unknown:
+            for metric, above in bits.items():
+                found.add_languages(metric, languages[source], above, sizes)
         for metric, result in measured.items():
             note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
             if unknown and metric != "xz_bits_per_byte":
@@ -89,7 +107,15 @@ def heldout_scores(
                 note += f", {unknown} of them unknown: no figure, for what they stand for is lost"
             found.add(source, metric, result, len(documents), note)
         advance(done)
-    return found.rows()
+    return found.rows(rounds, seed)
+
+
+def perplexity(nats_per_token: Measured) -> Measured:
+    """exp(nats per token), its standard error by the delta method."""
+    if nats_per_token.value is None or nats_per_token.value > MOST_NATS:
+        return NOTHING
+    value = math.exp(nats_per_token.value)
+    return Measured(value, None if nats_per_token.stderr is None else value * nats_per_token.stderr)
 
 
 def unigram_bits(unigram: pa.Table, vocab_size: int) -> np.ndarray:

@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 
 from tasks.evaluate.score_rows import score_row
+from tasks.seed import seed64
+
+LANGUAGE = "language/"
+"""What the names of tasks begin with that are held-out text by language; those by source begin with `heldout/`."""
 
 
 @dataclass(frozen=True)
@@ -55,22 +59,32 @@ def plain_mean(results: Sequence[Measured]) -> Measured:
 
 
 class HeldoutRows:
-    """Rows of SCORES about held-out text: sources one after the other, then their plain mean."""
+    """Rows of SCORES about held-out text: sources one after the other, their plain mean, and languages.
+
+    Languages are those of documents, whatever their source; a language's documents are taken together.
+    """
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
         self._by_metric: dict[str, list[tuple[Measured, int]]] = {}
+        self._by_language: dict[tuple[str, str], list[tuple[float, float]]] = {}
 
     def add(self, source: str, metric: str, measured: Measured, documents: int, note: str) -> None:
         """One number of one source, which rests on so many documents."""
-        self._rows.append(_row(source, metric, measured, documents, note))
+        self._rows.append(_row(f"heldout/{source}", metric, measured, documents, note))
         self._by_metric.setdefault(metric, []).append((measured, documents))
 
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows; the mean of a number that a source lacks is null."""
+    def add_languages(self, metric: str, languages: Sequence[str | None], above: np.ndarray, below: np.ndarray) -> None:
+        """The documents of one source for the figures by language; those without one count in none."""
+        for language, *pair in zip(languages, above.tolist(), below.tolist(), strict=True):
+            if language is not None:
+                self._by_language.setdefault((language, metric), []).append((pair[0], pair[1]))
+
+    def rows(self, rounds: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+        """All rows; the mean of a number that a source lacks is null. Languages are bootstrapped by `rounds`."""
         means = [
             _row(
-                "all",
+                "heldout/all",
                 metric,
                 plain_mean([measured for measured, _ in found]),
                 sum(documents for _, documents in found),
@@ -78,8 +92,15 @@ class HeldoutRows:
             )
             for metric, found in self._by_metric.items()
         ]
-        return [*self._rows, *means]
+        languages: list[dict[str, Any]] = []
+        for (language, metric), pairs in sorted(self._by_language.items()):
+            above, below = np.array(pairs).T
+            draw = seed64(seed, "evaluate", "bootstrap", f"language/{language}")
+            measured = ratio(above, below, rounds, draw)
+            note = f"{len(pairs)} documents of all sources together"
+            languages.append(_row(f"{LANGUAGE}{language}", metric, measured, len(pairs), note))
+        return [*self._rows, *means, *languages]
 
 
-def _row(source: str, metric: str, measured: Measured, documents: int, note: str) -> dict[str, Any]:
-    return score_row(f"heldout/{source}", metric, n=documents, value=measured.value, stderr=measured.stderr, note=note)
+def _row(task: str, metric: str, measured: Measured, documents: int, note: str) -> dict[str, Any]:
+    return score_row(task, metric, n=documents, value=measured.value, stderr=measured.stderr, note=note)

@@ -25,6 +25,7 @@ def pseudo_scores(
     network: BERT,
     tokenizer: Tokenizer,
     texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
     *,
     most_tokens: int,
     batch_tokens: int,
@@ -51,11 +52,13 @@ def pseudo_scores(
         unknown = sum(int((ids == tokenizer.unk).sum()) for ids, _ in encoded)
         measured = ratio(nats / math.log(2), sizes, rounds, seed64(seed, "evaluate", "bootstrap", source))
         note = f"each of {len(chosen)} tokens hidden in turn, of {tokens}; of {int(sizes.sum())} bytes"
-        if unknown:
+        if not unknown:
+            found.add_languages(METRIC, languages[source], nats / math.log(2), sizes)
+        else:
             measured = NOTHING
             note += f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
         found.add(source, METRIC, measured, len(documents), note)
-    return found.rows()
+    return found.rows(rounds, seed)
 
 
 def chosen_places(tokens: int, most: int, seed: int) -> np.ndarray:

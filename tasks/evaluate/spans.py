@@ -32,6 +32,7 @@ def span_scores(
     network: T5,
     tokenizer: Tokenizer,
     texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
     code_lengths: np.ndarray,
     row_format: RowFormat,
     *,
@@ -74,7 +75,9 @@ def span_scores(
         for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
             measured = NOTHING if lost else ratio(above, size, rounds, draw)
             found.add(source, metric, measured, len(documents), f"{note}{lost}")
-    return found.rows()
+            if not lost:
+                found.add_languages(metric, languages[source], above, size)
+    return found.rows(rounds, seed)
 
 
 def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:

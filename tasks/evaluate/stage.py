@@ -16,6 +16,7 @@ EVALUATE = Stage(
         "numba",
         "numpy",
         "pyarrow",
+        "sacrebleu",
         "safetensors",
         "sentencepiece",
         "tokenizers",

@@ -1,17 +1,18 @@
 """The terminal says where fewer examples were shown than were asked for, in the words that evaluate left."""
 
-from collections import Counter
-
 from flows.shots import shots_told
-from tasks.evaluate.benchmarks import Scored, _shared_note
-from tasks.evaluate.prompts import Item, Prompt
+from tasks.evaluate.asking import Answered
+from tasks.evaluate.benchmarks import Asked
+from tasks.evaluate.items import Item
+from tasks.evaluate.prompts import Prompt
 
 
 def row(shots: int, shown: list[int]) -> dict[str, object]:
     """One row of SCORES with the note of items that were shown so many examples each."""
     item = Item("1", "en", "the cat", ("sat", "lay"), 0, "the cat sat")
-    scored = [Scored(item, (-1.0, -2.0), Prompt((1, 2), count, fits=True)) for count in shown]
-    note = "; ".join(["per chars", "chance 0.500", *_shared_note(shots, scored, len(scored), len(scored), Counter())])
+    answered = [Answered(item, Prompt((1, 2), count, fits=True), (-1.0, -2.0)) for count in shown]
+    asked = Asked("cloze", shots, answered, {}, asked=len(shown), evaluated=len(shown), available=len(shown))
+    note = "; ".join(["per chars", "chance 0.500", *asked.notes])
     return {"task": "cloze", "shots": shots, "note": note}
 
 

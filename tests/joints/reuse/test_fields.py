@@ -208,6 +208,8 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "train", type(recipe.train)(base_model=Path("base"))
     gate = {"sources": ["code"], "base_model": "base"}
     yield "evaluate", type(recipe.evaluate).model_validate({**recipe.evaluate.model_dump(), "gate": gate})
+    scored = {"benchmarks": {"quiz": {"form": "extraction"}}}
+    yield "evaluate", type(recipe.evaluate).model_validate({**recipe.evaluate.model_dump(), **scored})
     for network in (GPTConfig(positions="learned"), GPTConfig(embedding_width=32), BERTConfig(), T5Config()):
         yield "train", type(recipe.train)(model=network)
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)

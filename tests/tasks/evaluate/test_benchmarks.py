@@ -8,12 +8,17 @@ import torch
 
 from model.config import GPTConfig
 from model.generate import generate_tokens
+from model.scoring import continuation_log_probabilities
 from model.transformer import GPT
-from tasks.evaluate.benchmarks import accuracy, benchmark_scores, leak_states
+from tasks.evaluate.asking import Asker
+from tasks.evaluate.benchmarks import benchmark_scores
 from tasks.evaluate.choices import CausalChoices
-from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.prompts import ExamplePool, Item, build_prompt, chosen_items, delimiter, normalised
-from tasks.schema import LEAKS
+from tasks.evaluate.config import EvaluateConfig, Scoring
+from tasks.evaluate.examples import ExamplePool, normalised, words_of
+from tasks.evaluate.forms import ChoiceForm, mean_with_error, right
+from tasks.evaluate.items import Item, chosen_items, delimiter, items_of, leak_states
+from tasks.evaluate.prompts import build_prompt, reaches_over_border
+from tasks.schema import ITEMS, LEAKS
 from tasks.tokenizer import EOS, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -40,7 +45,7 @@ def item(number: int, context: str = "", choices: tuple[str, ...] = ("yes", "no"
 
 
 def scores(tokenizer, items, states=None, context=64, **settings):
-    rows = benchmark_scores(
+    found = benchmark_scores(
         CausalChoices(indifferent_network(tokenizer.vocab_size, context)),
         tokenizer,
         "bench",
@@ -49,7 +54,7 @@ def scores(tokenizer, items, states=None, context=64, **settings):
         EvaluateConfig(**{"shots": (0,), **settings}),
         advance=lambda done: None,
     )
-    return {(row["metric"], row["shots"], row["subset"]): row for row in rows}
+    return {(row["metric"], row["shots"], row["subset"]): row for row in found.rows}
 
 
 def test_sum_prefers_few_tokens_and_bytes_prefers_long_tokens(tokenizer):
@@ -83,9 +88,9 @@ def test_a_subset_without_items_has_no_value(tokenizer):
 
 
 def test_accuracy_and_its_standard_error():
-    assert accuracy([]) == (None, None)
-    assert accuracy([True]) == (1.0, None)
-    assert accuracy([True] * 50 + [False] * 50) == (0.5, pytest.approx(math.sqrt(0.25 / 99)))
+    assert mean_with_error([]) == (None, None)
+    assert mean_with_error([True]) == (1.0, None)
+    assert mean_with_error([True] * 50 + [False] * 50) == (0.5, pytest.approx(math.sqrt(0.25 / 99)))
 
 
 def test_an_item_is_never_its_own_example_nor_is_its_double(tokenizer):
@@ -210,3 +215,103 @@ def test_one_leak_makes_an_item_leaked():
     ]
     rows.append({**rows[0], "benchmark": "other", "item_id": "b", "state": "leaked"})
     assert leak_states(pa.Table.from_pylist(rows, schema=LEAKS), "bench") == {"a": "leaked"}
+
+
+def test_an_item_that_shares_thirteen_words_is_no_example():
+    words = [f"w{number}" for number in range(40)]
+    asked = item(1, " ".join(words[:20]))
+    twelve = item(2, " ".join([*words[8:20], "other", "end"]))
+    thirteen = item(3, " ".join(["start", *words[4:17], "stop"]))
+    others = [item(number, f"entirely different question number {number}") for number in range(4, 8)]
+    pool = ExamplePool([asked, twelve, thirteen, *others])
+    chosen = {example.item_id for example in pool.examples(asked, 10)}
+    assert chosen == {"id2", "id4", "id5", "id6", "id7"}
+
+
+def test_thirteen_characters_are_thirteen_words_where_there_are_no_blanks():
+    asked = item(1, "敏捷的棕色狐狸跳过了那只懒惰的狗和猫")
+    near = item(2, "敏捷的棕色狐狸跳过了那只懒鸟")
+    far = item(3, "敏捷的棕色狐狸跳过了，两只鸟")
+    pool = ExamplePool([asked, near, far, item(4, "今天天气很好"), item(5, "明天下雨")])
+    assert {example.item_id for example in pool.examples(asked, 10)} == {"id3", "id4", "id5"}
+    assert words_of("GPT敏捷 the Кот-2x") == ["gpt", "敏", "捷", "the", "кот", "2x"]
+
+
+def test_the_form_of_asking_of_a_benchmark_gives_nothing_away():
+    template = "the following paragraphs each describe a set of five objects arranged in a fixed order"
+    items = [item(number, f"{template} case {number}") for number in range(30)]
+    assert len(ExamplePool(items).examples(items[0], 5)) == 5
+
+
+def test_choices_stand_in_an_order_of_the_items_own_so_that_equals_favour_no_place():
+    columns = {"benchmark": "bench", "lang": "en", "context": "", "match_text": "", "choices": ["good", "bad"]}
+    rows = [{**columns, "item_id": f"id{number}", "answer": "0"} for number in range(400)]
+    items = items_of(pa.Table.from_pylist(rows, schema=ITEMS), "bench")
+    assert all(one.choices[one.answer] == "good" for one in items)
+    first = sum(one.answer == 0 for one in items)
+    assert 160 < first < 240
+    assert items == items_of(pa.Table.from_pylist(rows[::-1], schema=ITEMS), "bench")[::-1]
+
+
+def test_what_a_choice_is_worth_without_the_question_is_divided_out(tokenizer):
+    """A network that finds every token equally likely finds every choice as likely with the question as without."""
+    items = [item(number, choices=("z", "the cat sat"), answer=number % 2) for number in range(10)]
+    found = scores(tokenizer, items)
+    assert found["acc_unconditional", 0, "all"]["value"] == 0.5
+    assert found["acc_bytes" if ("acc_bytes", 0, "all") in found else "acc", 0, "all"]["value"] == 0.5
+    network = GPT(GPTConfig(vocab_size=310, context=64, layers=1, heads=2, width=16)).initialise(3).eval()
+    asker = Asker(CausalChoices(network), tokenizer, Scoring(), "")
+    one = ChoiceForm(("sum", "unconditional"), "unconditional").ask(asker, items[0], ())
+    assert one is not None
+    continuations = [tokenizer.encode_following(text) for text in items[0].continuations]
+    alone = continuation_log_probabilities(network, [((EOS, *tokenizer.encode("Answer:")), c) for c in continuations])
+    asked = continuation_log_probabilities(
+        network, [((EOS, *tokenizer.encode("question 0?")), c) for c in continuations]
+    )
+    assert one.unconditional == pytest.approx(tuple(alone))
+    gains = [told - without for told, without in zip(asked, alone, strict=True)]
+    assert right(one, "unconditional", items[0].continuations) is (gains.index(max(gains)) == 0)
+
+
+def test_choices_whose_tokens_lie_across_the_border_are_counted(tokenizer):
+    # Where no blank stands between, `the c` and `at` are read as `the cat` together.
+    across = Item("across", "zh", "on the c", ("at", "zz"), 0, "")
+    assert reaches_over_border(tokenizer, "on the c", "at")
+    assert not reaches_over_border(tokenizer, "on the", " cat")
+    assert not reaches_over_border(tokenizer, "", "cat")
+    note = scores(tokenizer, [across])["acc", 0, "all"]["note"]
+    assert "1 of 2 choices share a token with their context" in note
+
+
+def test_the_primary_of_a_benchmark_is_declared_and_kept_for_every_item(tokenizer):
+    short, long = "z", "the cat sat"
+    items = [item(number, choices=(short, long), answer=1) for number in range(4)]
+    config = EvaluateConfig.model_validate({"shots": (0, 1), "benchmarks": {"bench": {"primary": "sum", "shots": [0]}}})
+    choices = CausalChoices(indifferent_network(tokenizer.vocab_size, 64))
+    states = {"id0": "leaked", "id1": "clean"}
+    found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done: None)
+    assert {row["shots"] for row in found.rows} == {0}
+    assert next(row for row in found.rows if row["metric"] == "acc")["note"].startswith("per sum")
+    kept = {row["item_id"]: (row["metric"], row["shots"], row["state"], row["value"]) for row in found.items}
+    assert kept["id0"] == ("acc", 0, "leaked", 0.0)
+    assert kept["id3"] == ("acc", 0, "unmatchable", 0.0)
+    assert [(row["leaked_n"], row["clean_n"], row["difference"]) for row in found.gaps] == [(1, 1, 0.0)]
+
+
+def test_leaked_items_that_score_beyond_chance_are_told_of(tokenizer):
+    items = [item(number, choices=("the cat sat", "z"), answer=int(number >= 30)) for number in range(60)]
+    states = {f"id{number}": "leaked" if number < 30 else "clean" for number in range(60)}
+    config = EvaluateConfig(shots=(0,))
+    choices = CausalChoices(indifferent_network(tokenizer.vocab_size, 64))
+    found = benchmark_scores(choices, tokenizer, "bench", items, states, config, advance=lambda done: None)
+    (gap,) = found.gaps
+    assert (gap["difference"], gap["beyond_chance"], gap["p"]) == (1.0, True, 1e-4)
+    rows = {row["subset"]: row["note"] for row in found.rows if row["metric"] == "acc"}
+    for subset in ("clean", "leaked"):
+        assert "leaked items score 1.000 above clean ones, beyond chance (p 0.0001)" in rows[subset]
+    assert "beyond chance" not in rows["all"]
+
+
+def test_a_primary_that_its_form_does_not_have_is_refused():
+    with pytest.raises(ValueError, match="f1 is no figure of choice"):
+        EvaluateConfig.model_validate({"benchmarks": {"quiz": {"form": "choice", "primary": "f1"}}})

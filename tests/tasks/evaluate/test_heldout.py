@@ -10,8 +10,8 @@ import torch
 
 from model.config import GPTConfig
 from model.transformer import GPT
-from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits, xz_bits_per_byte
-from tasks.evaluate.measured import NOTHING, Measured, plain_mean, ratio
+from tasks.evaluate.heldout import heldout_scores, heldout_texts, perplexity, unigram_bits, xz_bits_per_byte
+from tasks.evaluate.measured import NOTHING, HeldoutRows, Measured, plain_mean, ratio
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -45,6 +45,7 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
         indifferent_network(300),
         tokenizer,
         texts,
+        {"en": ["en", "en"], "ja": [None], "known": ["en", "en"], "lost": ["en", "en"]},
         unigram_bits(unigram({}), 300),
         stride=None,
         batch_tokens=64,
@@ -66,6 +67,11 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
     mean = sum(values[f"heldout/{source}", "bits_per_byte"]["value"] for source in texts) / 2
     assert values["heldout/all", "bits_per_byte"]["value"] == pytest.approx(mean)
     assert values["heldout/all", "bits_per_byte"]["n"] == 3
+    for source in ("en", "ja", "all"):
+        assert values[f"heldout/{source}", "perplexity"]["value"] == pytest.approx(300, rel=1e-5)
+    assert values["language/en", "bits_per_byte"]["value"] == values["heldout/en", "bits_per_byte"]["value"]
+    assert values["language/en", "bits_per_byte"]["n"] == 2
+    assert ("language/ja", "bits_per_byte") not in values
 
 
 def test_text_with_unknown_words_has_no_figure():
@@ -76,6 +82,7 @@ def test_text_with_unknown_words_has_no_figure():
         indifferent_network(7),
         tokenizer,
         texts,
+        {"en": ["en", "en"], "ja": [None], "known": ["en", "en"], "lost": ["en", "en"]},
         unigram_bits(unigram({}), 7),
         stride=None,
         batch_tokens=64,
@@ -112,6 +119,21 @@ def test_documents_without_anything_to_measure_give_nothing():
     assert ratio(one, one, rounds=100, seed=1) == Measured(1.0, 0.0)
 
 
+def test_perplexity_is_that_of_a_fair_die():
+    assert perplexity(Measured(math.log(6), 0.5)).value == pytest.approx(6.0)
+    assert perplexity(Measured(math.log(6), 0.5)).stderr == pytest.approx(3.0)
+    assert perplexity(Measured(1000.0, None)) == NOTHING
+
+
+def test_a_language_holds_documents_of_all_sources():
+    found = HeldoutRows()
+    found.add_languages("bits", ["zh", None], np.array([8.0, 100.0]), np.array([4, 4]))
+    found.add_languages("bits", ["zh", "en"], np.array([4.0, 9.0]), np.array([4, 3]))
+    rows = {row["task"]: row for row in found.rows(rounds=50, seed=1)}
+    assert (rows["language/zh"]["value"], rows["language/zh"]["n"]) == (1.5, 2)
+    assert (rows["language/en"]["value"], rows["language/en"]["stderr"]) == (3.0, None)
+
+
 def test_frequent_tokens_are_cheap_and_unseen_ones_are_smoothed():
     bits = unigram_bits(unigram({0: 6, 1: 0}), vocab_size=2)
     assert bits.tolist() == pytest.approx([-math.log2(7 / 8), 3.0])
@@ -131,8 +153,9 @@ def test_mean_over_sources_counts_each_source_once():
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
     artifact = heldout_artifact([("en", "a" * 10), ("en", "b" * 10), ("ja", "日本" * 10)])
-    texts = heldout_texts(artifact, max_bytes=16, seed=1)
+    texts, languages = heldout_texts(artifact, max_bytes=16, seed=1)
+    assert languages == {"en": [None, None], "ja": [None]}
     assert sorted(map(len, texts["en"])) == [6, 10]
     assert texts["ja"] == ["日本日本日"]
     assert {text[0] for text in texts["en"]} == {"a", "b"}
-    assert heldout_texts(artifact, max_bytes=10_000, seed=1)["ja"] == ["日本" * 10]
+    assert heldout_texts(artifact, max_bytes=10_000, seed=1)[0]["ja"] == ["日本" * 10]

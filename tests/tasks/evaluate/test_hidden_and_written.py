@@ -64,6 +64,10 @@ def t5() -> T5:
     return network
 
 
+def no_languages(texts: dict[str, list[str]]) -> dict[str, list[str | None]]:
+    return {source: [None] * len(documents) for source, documents in texts.items()}
+
+
 def values(rows: list[dict[str, object]], source: str = "en") -> dict[str, dict[str, object]]:
     return {str(row["metric"]): row for row in rows if row["task"] == f"heldout/{source}"}
 
@@ -75,7 +79,9 @@ def test_a_bert_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(
     two_contexts = next(text for length in range(100) if len(tokenizer.encode(text := "z" * length)) == 32)
     texts = {"en": ["the cat sat on the mat. the dog sat on the mat.", two_contexts], "ja": ["日本語の文章"]}
     tokenizer.cls, tokenizer.sep, tokenizer.mask = 4, 5, 6
-    rows = pseudo_scores(bert, tokenizer, texts, most_tokens=hidden, batch_tokens=64, rounds=50, seed=1)
+    rows = pseudo_scores(
+        bert, tokenizer, texts, no_languages(texts), most_tokens=hidden, batch_tokens=64, rounds=50, seed=1
+    )
     tokens = sum(len(tokenizer.encode(text)) for text in texts["en"])
     found = values(rows)["pseudo_bits_per_byte"]
     if hidden > tokens:
@@ -117,7 +123,9 @@ def test_a_t5_that_knows_nothing_pays_ln_v_for_each_target(tokenizer: Tokenizer,
     tokenizer.piece_lengths = np.where(np.arange(VOCAB) >= 290, 0, tokenizer.piece_lengths)
     tokenizer.piece_lengths[0] = 5
     flat = np.full(VOCAB, 8.0)
-    rows = span_scores(t5, tokenizer, texts, flat, layout, row_length=16, batch_tokens=32, rounds=50, seed=1)
+    rows = span_scores(
+        t5, tokenizer, texts, no_languages(texts), flat, layout, row_length=16, batch_tokens=32, rounds=50, seed=1
+    )
     found = values(rows)
     assert found["target_nats_per_token"]["value"] == pytest.approx(math.log(VOCAB), rel=1e-5)
     bits, unigram = (
