@@ -4,29 +4,24 @@ Only edits of code and versions of libraries can be accepted by default; another
 result, and to call it the same takes a word of its own.
 """
 
-import contextlib
 import getpass
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from flows.builders import BUILDERS
 from flows.recipe import Recipe
-from flows.road import STAGES, walk
+from flows.road import STAGES
+from flows.standing import standing
 from model.errors import GuardError, InputError, RecipeError
 from tasks.aliases import Alias, alias_path, now, write_alias
 from tasks.artifact import Artifact
-from tasks.build import RunContext, WouldBuild
+from tasks.build import WouldBuild
 from tasks.identity import differences
 
 ALL = "all"
+CURE = "Accept or run that one first."
 HARMLESS_AT_BEST = ("code.", "libs.")
 """Beginnings of differences that may leave the result as it is."""
-
-
-class _Reached(Exception):
-    """The walk has come to the stage in question."""
 
 
 def proposals(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[Alias]:
@@ -40,7 +35,7 @@ def proposals(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[
         raise RecipeError(f"accept {stage}: there is no such stage; the road is {' -> '.join(STAGES)}, or `{ALL}`")
     found = 0
     for name in STAGES if stage == ALL else (stage,):
-        would = _look(recipe, root, name)
+        would = standing(recipe, root, name, f"accept {name}", CURE)
         if isinstance(would, WouldBuild):
             found += 1
             yield _proposal(would, name, because)
@@ -51,10 +46,10 @@ def proposals(recipe: Recipe, root: Path, stage: str, because: str) -> Iterator[
 def _proposal(would: WouldBuild, stage: str, because: str) -> Alias:
     if would.miss.nearest is None or would.miss.nearest_parts is None:
         raise InputError(f"accept {stage}: {would.miss.cause}; there is nothing to accept. Run the recipe.")
-    standing = Artifact.open(would.miss.nearest)
+    nearest = Artifact.open(would.miss.nearest)
     told = tuple(differences(would.miss.nearest_parts, would.identity.parts()))
     who = f"{getpass.getuser()}@{platform.node()}"
-    return Alias(stage, would.identity.key, standing.identity, standing.content, told, who, now(), because)
+    return Alias(stage, would.identity.key, nearest.identity, nearest.content, told, who, now(), because)
 
 
 def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:
@@ -70,35 +65,9 @@ def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:
 
 def take_back(recipe: Recipe, root: Path, stage: str) -> Path:
     """Remove the alias by which `stage` stands for this recipe; InputError where there is none."""
-    found = _look(recipe, root, stage)
+    found = standing(recipe, root, stage, f"accept {stage}", CURE)
     if isinstance(found, WouldBuild) or found.accepted_for is None:
         raise InputError(f"accept {stage} --undo: no accepted artifact stands for this recipe; nothing was taken back")
     path = alias_path(root, stage, found.accepted_for)
     path.unlink()
     return path
-
-
-def _look(recipe: Recipe, root: Path, stage: str) -> Artifact | WouldBuild:
-    """What stands for a stage of the recipe, or why nothing does."""
-    context = RunContext(root, run_id="", dry=True)
-    found: list[Artifact | WouldBuild] = []
-
-    def step(name: str, *inputs: Any) -> Artifact:
-        try:
-            artifact = BUILDERS[name](context, *inputs)
-        except WouldBuild as would:
-            if name != stage:
-                raise InputError(
-                    f"accept {stage}: `{name}`, which comes before it, would be built first ({would.miss.cause})."
-                    f" Accept or run that one first."
-                ) from would
-            found.append(would)
-            raise _Reached from would
-        if name == stage:
-            found.append(artifact)
-            raise _Reached
-        return artifact
-
-    with contextlib.suppress(_Reached):
-        walk(recipe, step)
-    return found[0]

@@ -1,18 +1,27 @@
 """A training that stands still: how far it came, and a person's word on how it goes on."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flows.explaining import BUILD, explain
 from flows.lineage import open_run
 from flows.recipe import Recipe
 from flows.record import RECIPE
+from flows.standing import standing
 from model.errors import InputError, RecipeError
 from model.guard.decision import Decision, read_decisions
+from tasks.build import WouldBuild
+from tasks.identity import Identity
 from tasks.lease import is_held
+from tasks.other_versions import OtherVersion, adopt, other_version
+
+if TYPE_CHECKING:
+    from model.guard.version_change import Parity
+
+TRAINING = Path("scratch") / "train"
+BEFORE_TRAINING = "chunk"
 
 
 @dataclass(frozen=True)
@@ -21,49 +30,83 @@ class Unfinished:
 
     run_id: str
     recipe: Recipe
-    identity: str
-    folder: Path
-    """The trainer's: checkpoints, decisions, `run.json`."""
+    identity: Identity
+    work: Path
+    """The build's folder."""
+    other: OtherVersion | None = None
+    """Where other code or libraries began it."""
+
+    @property
+    def training(self) -> Path:
+        """The trainer's folder: checkpoints, decisions, `run.json`."""
+        return self.work / TRAINING
 
     @property
     def checkpoints(self) -> list[int]:
         """Steps of the whole checkpoints that it could go on from, ascending."""
         from model.guard.by_hand import reached
 
-        return reached(self.folder)
+        return reached(self.training)
 
     @property
     def decisions(self) -> list[Decision]:
         """What was decided so far, by the guard and by people."""
-        return read_decisions(self.folder)
+        return read_decisions(self.training)
 
 
 def unfinished(root: Path, run_id: str | None) -> Unfinished:
     """The training of a run (the latest by default) that came to no end.
 
-    Raises InputError where it came to its end, never began, was begun by other code or libraries, or goes on right now.
+    Raises InputError where it came to its end, never began, or goes on right now.
     """
     record = open_run(root, run_id, needs="chunk")
     recipe = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text())
-    forecast = next((one for one in explain(recipe, root) if one.stage == "train"), None)
-    if forecast is None or forecast.identity is None:
-        raise InputError(f"run {record['run_id']} did not come to training; go on with `bessemer run`")
-    if forecast.verdict != BUILD:
-        raise InputError(f"the training of run {record['run_id']} came to its end; there is nothing to resume")
-    if is_held(root / "locks" / forecast.identity):
+    training = f"the training of run {record['run_id']}"
+    cure = f"Run the recipe with `--until {BEFORE_TRAINING}`, then ask again."
+    would = standing(recipe, root, "train", training, cure)
+    if not isinstance(would, WouldBuild):
+        raise InputError(f"{training} came to its end; there is nothing to resume")
+    identity = would.identity
+    if is_held(root / "locks" / identity.key):
         raise InputError(
-            f"the training of run {record['run_id']} goes on right now. Stop it first (Ctrl-C, or cancel it in the"
-            f" Prefect UI): it leaves a checkpoint"
+            f"{training} goes on right now. Stop it first (Ctrl-C, or cancel it in the Prefect UI): it leaves a"
+            f" checkpoint"
         )
-    works = sorted((root / "work").glob(f"{forecast.identity}.[0-9]*"))
-    folder = works[-1] / "scratch" / "train" if works else None
-    if folder is None or not folder.is_dir():
+    works = sorted((root / "work").glob(f"{identity.key}.[0-9]*"))
+    if works and (works[-1] / TRAINING).is_dir():
+        return Unfinished(record["run_id"], recipe, identity, works[-1])
+    other = other_version(root, identity)
+    if other is None or not (other.folder / TRAINING).is_dir():
         raise InputError(
-            f"run {record['run_id']} left no training that this version of the program could resume"
-            f" ({forecast.cause}). Where the code or a library changed, put the old one back, or begin anew with"
+            f"run {record['run_id']} left no training of these rows and settings ({would.miss.cause}). Begin it with"
             f" `bessemer run`"
         )
-    return Unfinished(record["run_id"], recipe, forecast.identity, folder)
+    return Unfinished(record["run_id"], recipe, identity, other.folder, other)
+
+
+def resume(
+    found: Unfinished, root: Path, settings: Mapping[str, Any], from_step: int | None, cause: str
+) -> tuple[Decision, "Parity | None"]:
+    """Have a training go on under other settings; where another version of the program or a library began it, only
+    behind 20 steps that come out the same.
+
+    Raises RecipeError for settings that it cannot take, InputError where it cannot go on from there, GuardError where
+    the steps differ.
+    """
+    from model.guard.by_hand import intervene
+    from model.guard.version_change import change_versions
+
+    if found.other is None:
+        return intervene(found.training, settings, from_step, cause), None
+    if from_step is not None:
+        raise RecipeError(
+            "--from-step: under another version training goes on from the newest checkpoint. Leave --from-step out;"
+            " once it has gone on, stop it, and go back"
+        )
+    done = change_versions(found.training, found.other.changed, settings, cause)
+    # Moved last: until the steps came out the same, `bessemer run` would not find it.
+    adopt(root, found.other, found.identity)
+    return done
 
 
 def changes(settings: Sequence[str]) -> dict[str, Any]:

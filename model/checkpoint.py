@@ -8,7 +8,7 @@ itself. Loading believes only digests that agree. `model/checkpoint_writer.py` w
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,22 +87,25 @@ def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Check
             f"the checkpoint after step {step}, {path}, is not to be believed: {reason}. Nothing was loaded from it;"
             f" whole ones are those after steps {checkpoints(folder) or 'none'}."
         )
-    return _agreeing(path, expected)
+    return _agreeing(path, expected, {})
 
 
-def newest_checkpoint(folder: Path, expected: Mapping[str, Any]) -> Checkpoint | None:
+def newest_checkpoint(
+    folder: Path, expected: Mapping[str, Any], formerly: Mapping[str, Sequence[Any]] | None = None
+) -> Checkpoint | None:
     """The newest checkpoint, after `set_damaged_aside`; None when there is none.
 
-    `expected` are entries of the state that must agree; the first contradiction is an InputError, never a silent win.
+    `expected` are entries of the state that must agree, if not with what was so `formerly`; the first contradiction is
+    an InputError, never a silent win.
     """
     steps = standing_steps(folder)
-    return _agreeing(checkpoint_folder(folder, steps[-1]), expected) if steps else None
+    return _agreeing(checkpoint_folder(folder, steps[-1]), expected, formerly or {}) if steps else None
 
 
-def _agreeing(path: Path, expected: Mapping[str, Any]) -> Checkpoint:
+def _agreeing(path: Path, expected: Mapping[str, Any], formerly: Mapping[str, Sequence[Any]]) -> Checkpoint:
     state = json.loads((path / STATE).read_text())
     for key, value in expected.items():
-        if state.get(key) != value:
+        if state.get(key) != value and state.get(key) not in formerly.get(key, ()):
             raise InputError(
                 f"checkpoint {path}: its `{key}` is {state.get(key)}, but this run asks for {value}. A checkpoint goes"
                 f" on only under the configuration that made it; remove {path.parent} to start anew."

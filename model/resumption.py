@@ -1,5 +1,6 @@
 """What a run must agree with to go on with what an earlier process left: checkpoints, and what was decided for it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ RUNTIME_SETTINGS = {
 """Settings of TrainConfig that change no bit of the result."""
 
 
+VERSIONS = ("machine", "torch")
+"""Entries of `must_agree` that tell of the program and the machine instead of the run."""
+
+
 def must_agree(run: TrainerRun) -> dict[str, Any]:
     """What a checkpoint must agree with. What is part of the config too is told in words here."""
     return {
@@ -32,6 +37,12 @@ def must_agree(run: TrainerRun) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "base": None if run.base is None else base_digest(run.base.folder),
     }
+
+
+def versions_that_changed(run: TrainerRun, checkpoint: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What the state of a checkpoint says of the program and the machine and is no longer so: before, and today."""
+    today = must_agree(run)
+    return {name: (checkpoint[name], today[name]) for name in VERSIONS if checkpoint[name] != today[name]}
 
 
 def optimizer_layout(run: TrainerRun) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from model.engine import Engine
 from model.engines import make_engine
 from model.guard.attempts import drop_abandoned, journal_so_far
 from model.guard.deciding import check_ladder
-from model.guard.decision import Decision, in_force, read_decisions
+from model.guard.decision import Decision, formerly, in_force, read_decisions
 from model.guard.going_back import go_back
 from model.guard.guard import Guard
 from model.journal import Journal
@@ -85,7 +85,7 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
     if ranks.is_first:
         drop_abandoned(folder, decisions)
     ranks.barrier()
-    checkpoint = newest_checkpoint(folder, record)
+    checkpoint = newest_checkpoint(folder, record, formerly(decisions))
     state = checkpoint.state if checkpoint else {}
     step = state.get("step", 0)
     start = starting_network(run, resumes=checkpoint is not None)

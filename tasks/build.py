@@ -14,14 +14,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from model.durable import replace_durably
 from model.errors import BessemerError, Infra, InputError
 from tasks.aliases import read_alias
 from tasks.artifact import ACCEPTED, BUILT, MANIFEST, Artifact
 from tasks.causes import Miss, explain_miss
 from tasks.code import code_closure
 from tasks.config import StrictConfig
-from tasks.identity import Identity, library_versions
+from tasks.identity import Identity, canonical_json, library_versions
 from tasks.lease import LEASE_SECONDS, build_lease, is_held
+from tasks.other_versions import IDENTITY
 from tasks.publication import compare, make_manifest, publish
 from tasks.report import StageReport
 from tasks.workspace import Workspace, sweep, take_over
@@ -202,6 +204,7 @@ def _build_alone(
     context.note(identity.stage, f"building {identity.key}: {cause}")
     workspace = Workspace(folder, context.progress_of(identity.stage))
     workspace.clear_temporary()
+    replace_durably(folder / IDENTITY, canonical_json(identity.parts()).encode())
     started = time.time()
     report = run(workspace)
     report.check_conservation(identity.stage)

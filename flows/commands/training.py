@@ -1,12 +1,15 @@
 """A training that stands still: looking at it, and going on under other settings."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId, Verbose
 from flows.commands.output import console, print_json, told_errors
 from flows.commands.running import go_on
+
+if TYPE_CHECKING:
+    from tasks.other_versions import OtherVersion
 
 train = typer.Typer(
     name="train",
@@ -23,12 +26,13 @@ def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = Fals
 
         found = unfinished(root.resolve(), run_id)
         decisions = [decision.model_dump(mode="json") for decision in found.decisions]
-        told = {"run_id": found.run_id, "identity": found.identity, "checkpoints": found.checkpoints}
+        told = {"run_id": found.run_id, "identity": found.identity.key, "checkpoints": found.checkpoints}
         if as_json:
             print_json({**told, "decisions": decisions})
             return
         steps = ", ".join(map(str, found.checkpoints)) or "none yet: it would go on from its start"
-        lines = [f"run {found.run_id}, training {found.identity[:12]}", f"checkpoints after steps: {steps}"]
+        lines = [f"run {found.run_id}, training {found.identity.key[:12]}", f"checkpoints after steps: {steps}"]
+        lines += [_begun_by(found.other)] if found.other is not None else []
         for decision in found.decisions:
             who = "the guard" if decision.by == "guard" else "by hand"
             lines.append(f"{who}, at step {decision.step}: back to step {decision.to_step}. {decision.cause}")
@@ -36,8 +40,8 @@ def status(root: Root = DEFAULT_ROOT, run_id: RunId = None, as_json: Json = Fals
         console().print("\n".join(lines), markup=False)
 
 
-@train.command()
-def resume(
+@train.command("resume")
+def resume_training(
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="What changes, e.g. --set train.schedule.peak_lr=1e-4"),
@@ -61,14 +65,36 @@ def resume(
     Rate, clipping, optimizer, activation, dtype, loss scale and engine can be changed; what belongs to the data cannot.
     The change holds for all that follows, is written into the model, and thereby counts for all that is made from it.
     Without a change, `bessemer run` goes on by itself.
+
+    Where the code or a library is no longer the one that began it, 20 of its steps are first made again, and must come
+    to the same losses.
     """
     with told_errors():
-        from flows.intervening import changes, unfinished
-        from model.guard.by_hand import intervene
+        from flows.intervening import changes, resume, unfinished
 
         root = root.resolve()
         found = unfinished(root, run_id)
-        decision = intervene(found.folder, changes(settings or ()), from_step, because)
+        if found.other is not None and not as_json:
+            console().print(f"{_begun_by(found.other)}; 20 of its steps are made again and compared", markup=False)
+        decision, parity = resume(found, root, changes(settings or ()), from_step, because)
+        if parity is not None and not as_json:
+            console().print(
+                f"steps {parity.first} to {parity.last} came out the same (loss within {parity.loss:.1e}, gradient norm"
+                f" {parity.grad_norm:.1e})",
+                markup=False,
+            )
         if not as_json:
             console().print(f"going on from step {decision.to_step} of run {found.run_id}", markup=False)
         go_on(found.recipe, root, as_json, verbose)
+
+
+def _begun_by(other: "OtherVersion") -> str:
+    """In words what changed since another version began a training."""
+    code = [name for name in other.changed if name.startswith("code.")]
+    rest = [
+        f"{name.partition('.')[2]} {before} -> {now}"
+        for name, (before, now) in other.changed.items()
+        if name not in code
+    ]
+    edited = [f"{len(code)} modules of the program"] if code else []
+    return f"begun under another version: {', '.join([*rest, *edited])}"

@@ -35,9 +35,15 @@ def reached(out: Path) -> list[int]:
     return [step for step in checkpoints(folder) if not is_abandoned(folder, step, decisions)]
 
 
-def intervene(out: Path, settings: Mapping[str, Any], to_step: int | None, cause: str) -> Decision:
+def intervene(
+    out: Path,
+    settings: Mapping[str, Any],
+    to_step: int | None,
+    cause: str,
+    versions: Mapping[str, tuple[Any, Any]] | None = None,
+) -> Decision:
     """Have the run in `out`, which nobody is training, go on from the checkpoint after `to_step` steps (the newest by
-    default, 0 is the start) under other settings, by their paths.
+    default, 0 is the start) under other settings, by their paths, and other versions (`guard/version_change.py`).
 
     Raises RecipeError for settings that the run cannot take, InputError where there is no such checkpoint.
     """
@@ -59,8 +65,10 @@ def intervene(out: Path, settings: Mapping[str, Any], to_step: int | None, cause
         step=max(newest - 1, 0),
         to_step=target,
         settings=dict(settings),
+        versions=dict(versions or {}),
     )
-    journal.event(decision.step, "intervention", cause=cause, to_step=target, settings=decision.settings)
+    told = {"settings": decision.settings, "versions": decision.versions}
+    journal.event(decision.step, "intervention", cause=cause, to_step=target, **told)
     write_decision(out, decision, journal)
     return decision
 

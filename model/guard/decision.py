@@ -37,6 +37,9 @@ class Decision(Strict):
     settings: dict[str, Any] = Field(default_factory=dict)
     """What changed, from now on, by the path of the setting (`train.schedule.peak_lr`, `model.activation`); None for
     one that is left out."""
+    versions: dict[str, tuple[Any, Any]] = Field(default_factory=dict)
+    """What checkpoints say of the program and the machine and what changed of it, by its name there: before, and from
+    now on."""
 
     @model_validator(mode="after")
     def _goes_back(self) -> Self:
@@ -56,6 +59,15 @@ def read_decisions(out: Path) -> list[Decision]:
                 f" step {decisions[-1].step if decisions else 0} or later. Remove {out} to train anew."
             ) from error
     return decisions
+
+
+def formerly(decisions: Iterable[Decision]) -> dict[str, list[Any]]:
+    """What checkpoints of a run may say of the program and the machine besides what is so today."""
+    found: dict[str, list[Any]] = {}
+    for decision in decisions:
+        for name, (before, _) in decision.versions.items():
+            found.setdefault(name, []).append(before)
+    return found
 
 
 def in_force(run: TrainerRun, decisions: Iterable[Decision]) -> TrainerRun:

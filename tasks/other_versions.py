@@ -1,0 +1,56 @@
+"""Unfinished builds of other versions: the same inputs and settings, under another code or other libraries."""
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.identity import Identity
+from tasks.lease import is_held
+
+IDENTITY = "identity.json"
+"""In the folder of an unfinished build: the whole text of its identity."""
+VERSIONED = ("code", "libs")
+OLDEST_TOKEN = "000000"
+"""Sorts before that of every holder of a lease."""
+
+
+@dataclass(frozen=True)
+class OtherVersion:
+    """What another version left of a build."""
+
+    folder: Path
+    changed: Mapping[str, tuple[Any, Any]]
+    """By `code.MODULE` or `libs.NAME`, what it was then and is now; None where there was or is none."""
+
+
+def other_version(root: Path, identity: Identity) -> OtherVersion | None:
+    """The build that was worked at last of those that differ from `identity` in code and libraries alone, and that
+    nobody is at."""
+    parts, found = identity.parts(), []
+    for text in (root / "work").glob(f"*/{IDENTITY}"):
+        theirs = json.loads(text.read_text())
+        key = text.parent.name.partition(".")[0]
+        alike = all(theirs.get(part) == parts[part] for part in parts if part not in VERSIONED)
+        if alike and key != identity.key and not is_held(root / "locks" / key):
+            found.append((text.stat().st_mtime_ns, text.parent, theirs))
+    if not found:
+        return None
+    _, folder, theirs = max(found, key=lambda one: one[:2])
+    changed = {
+        f"{part}.{name}": (theirs[part].get(name), parts[part].get(name))
+        for part in VERSIONED
+        for name in sorted({*theirs[part], *parts[part]})
+        if theirs[part].get(name) != parts[part].get(name)
+    }
+    return OtherVersion(folder, changed)
+
+
+def adopt(root: Path, other: OtherVersion, identity: Identity) -> Path:
+    """Make what another version left the unfinished build of `identity`; the folder where it stands now."""
+    folder = root / "work" / f"{identity.key}.{OLDEST_TOKEN}-{uuid.uuid4().hex[:8]}"
+    os.rename(other.folder, folder)
+    return folder

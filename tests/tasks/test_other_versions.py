@@ -1,0 +1,41 @@
+"""Unfinished builds that another version of the code or of a library left."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from tasks.identity import Identity, canonical_json
+from tasks.other_versions import IDENTITY, adopt, other_version
+
+NOW = Identity("train", {"model/loop.py": "b"}, {"rate": 1}, {"rows": "r"}, {"torch": "2.13.0", "numba": "0.68"})
+
+
+def left(root: Path, identity: Identity) -> Path:
+    folder = root / "work" / f"{identity.key}.000001-aa"
+    folder.mkdir(parents=True)
+    (folder / IDENTITY).write_text(canonical_json(identity.parts()))
+    return folder
+
+
+def test_what_differs_in_code_and_libraries_alone_is_found(tmp_path: Path) -> None:
+    then = replace(NOW, code={"model/loop.py": "a"}, libs={"torch": "2.12.0", "numba": "0.68"})
+    folder = left(tmp_path, then)
+    found = other_version(tmp_path, NOW)
+    assert found is not None
+    assert found.folder == folder
+    assert found.changed == {"code.model/loop.py": ("a", "b"), "libs.torch": ("2.12.0", "2.13.0")}
+
+
+def test_other_settings_or_rows_are_another_build(tmp_path: Path) -> None:
+    left(tmp_path, replace(NOW, params={"rate": 2}))
+    left(tmp_path, replace(NOW, parents={"rows": "s"}))
+    left(tmp_path, NOW)
+    assert other_version(tmp_path, NOW) is None
+
+
+def test_an_adopted_build_is_found_by_whoever_builds(tmp_path: Path) -> None:
+    left(tmp_path, replace(NOW, libs={"torch": "2.12.0"}))
+    found = other_version(tmp_path, NOW)
+    assert found is not None
+    folder = adopt(tmp_path, found, NOW)
+    assert list((tmp_path / "work").glob(f"{NOW.key}.[0-9]*")) == [folder]
+    assert other_version(tmp_path, NOW) is None
