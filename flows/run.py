@@ -1,6 +1,7 @@
 """One run of the road: which stages it may build, and what became of each."""
 
 import logging
+import os
 import platform
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 from prefect.client.schemas.objects import State
 
 from flows.gate import check_gate
@@ -64,6 +66,7 @@ class Run:
             "started": time.time(),
             "asked": {"from_stage": from_stage, "until": until, "only": only, "force": force},
             "host": platform.node(),
+            "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
             "versions": library_versions(VERSIONS_SHOWN),
             "git": git_state(PROJECT),
         }

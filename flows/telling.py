@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.lineage import Life
+from flows.lives import Life
 from flows.wording import compact
 
 MOST_STEPS = 12
@@ -38,7 +38,7 @@ def tell_life(life: Life, console: Console) -> None:
     )
     console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
     for event in life.events:
-        console.print(f"  {event['stage']:<15}{escape(_words(event))}")
+        console.print(f"  {event['stage']:<15}{escape(event_words(event))}")
         if "survivor" in event:
             console.print(f"  {'':<15}{escape(_survivor(event['survivor']))}")
     console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
@@ -95,7 +95,8 @@ def _survivor(survivor: dict[str, Any]) -> str:
     return f"stays: {place}, in {holder}: {' '.join(survivor['text'].split())}"
 
 
-def _words(event: dict[str, Any]) -> str:
+def event_words(event: dict[str, Any]) -> str:
+    """One event of a life in words, without its stage."""
     what = event["what"]
     if what == "sampled":
         return f"sampled, {event['bytes']} bytes"

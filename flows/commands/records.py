@@ -42,7 +42,8 @@ def why(
 ) -> None:
     """Tell a document's life: from file and record to the steps that trained on it, or to the rule that removed it."""
     with told_errors():
-        from flows.lineage import documents_by_file, find_documents, life_of, open_run, rejects_of, run_artifacts
+        from flows.lineage import documents_by_file, find_documents, open_run, rejects_of, run_artifacts
+        from flows.lives import life_of
         from flows.unsampled import listed_files, why_unsampled
         from model.errors import InputError
 

@@ -1,7 +1,8 @@
 """The run page: one self-contained HTML file made from a run's artifacts and its record; no stage knows of it.
 
-`writing.py` puts it together, `examples.py` looks up texts of removed documents and leaks, `charts.py` draws curves,
-`template.html`, `style.css` and `draw.js` are the page itself.
+`writing.py` writes it, `view.py` gathers what it shows, `rendering.py` fills `template.html` and its `sections/`. Each
+`*_chart.py` makes one plain Plotly figure; `draw.js` paints it in the colours of `style.css`. `examples.py`,
+`clusters.py`, `steps.py` and `fates.py` look up documents.
 """
 
 from flows.page.writing import write_page

@@ -6,18 +6,20 @@ Colours are left to the page, which knows whether it is dark: a trace names a ro
 import re
 from typing import Any
 
+from flows.page.plot_text import plot_text
+from flows.page.score_tables import main_metric
 from flows.wording import shots_word
 
 MEAN = "all (mean)"
 """How the row of SCORES over all held-out sources is shown: it is their plain mean, whatever their sizes."""
-APART = 0.12
-"""Distance between the subsets of one number of shots, as a share of the distance between numbers of shots."""
+APART = 0.22
+"""Distance between the subsets of one number of shots, as a share of the distance between lines."""
 
 
 def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Bits per byte by held-out source, the model beside its baselines; fewer is better."""
     ordered = list(reversed(lines))
-    names = [MEAN if line["source"] == "all" else line["source"] for line in ordered]
+    names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
     data = []
     for role, who, title in (
         ("muted1", "xz", "xz"),
@@ -49,41 +51,72 @@ def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"data": data, "layout": layout}
 
 
-def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One task and metric: value by shots on all, clean and leaked items, bars of 1.96 standard errors, and chance."""
-    shots = sorted({row["shots"] for row in rows})
+def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Each benchmark and number of shots a line: its share of right answers on all, clean and leaked items, with bars
+    of 1.96 standard errors, and a tick at chance; None without such a share."""
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_task.setdefault(row["task"], []).append(row)
+    mine = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
+    mine = [row for row in mine if row["value"] is not None]
+    lines = list(dict.fromkeys((row["task"], row["shots"]) for row in mine))
+    if not lines:
+        return None
+    places = {line: -place for place, line in enumerate(lines)}
     data = []
     for number, (subset, role) in enumerate((("all", "series0"), ("clean", "series1"), ("leaked", "series2"))):
-        mine = [row for row in rows if row["subset"] == subset and row["value"] is not None]
-        if mine:
+        found = [row for row in mine if row["subset"] == subset]
+        if found:
             data.append(
                 {
                     "type": "scatter",
                     "mode": "markers",
-                    "x": [shots.index(row["shots"]) + APART * (number - 1) for row in mine],
-                    "y": [row["value"] for row in mine],
-                    "error_y": {
+                    "x": [row["value"] for row in found],
+                    "y": [places[row["task"], row["shots"]] + APART * (1 - number) for row in found],
+                    "error_x": {
                         "type": "data",
-                        "array": [1.96 * (row["stderr"] or 0.0) for row in mine],
+                        "array": [1.96 * (row["stderr"] or 0.0) for row in found],
                         "thickness": 1.5,
-                        "width": 5,
+                        "width": 3,
                     },
+                    "customdata": [
+                        [f"{plot_text(row['task'])}, {shots_word(row['shots'])}", row["n"]] for row in found
+                    ],
                     "name": f"{subset} items",
                     "meta": {"role": role},
-                    "hovertemplate": f"{subset}: %{{y:.1%}}<extra></extra>",
+                    "hovertemplate": f"{subset} items: %{{x:.1%}} of %{{customdata[1]:,}}"
+                    "<extra>%{customdata[0]}</extra>",
                 }
             )
-    chance = chance_of(rows)
-    shape = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": chance, "y1": chance, "line": {"dash": "dot"}}
+    chances = [
+        (place, chance_of([row for row in mine if (row["task"], row["shots"]) == line]))
+        for line, place in places.items()
+    ]
+    known = [(place, chance) for place, chance in chances if chance is not None]
+    if known:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [chance for _, chance in known],
+                "y": [place for place, _ in known],
+                "marker": {"symbol": "line-ns-open", "size": 22},
+                "name": "guessing",
+                "meta": {"role": "soft"},
+                "hovertemplate": "guessing: %{x:.1%}<extra></extra>",
+            }
+        )
     layout = {
-        "height": 300,
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        "shapes": [shape] if chance is not None else [],
-        "yaxis": {"tickformat": ".0%"},
-        "xaxis": {
-            "tickvals": list(range(len(shots))),
-            "ticktext": [shots_word(count) for count in shots],
-            "range": [-0.5, len(shots) - 0.5],
+        "height": 110 + 40 * len(lines),
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        "hovermode": "closest",
+        "xaxis": {"tickformat": ".0%", "rangemode": "tozero"},
+        "yaxis": {
+            "automargin": True,
+            "zeroline": False,
+            "tickvals": list(places.values()),
+            "ticktext": [f"{plot_text(task)}, {shots_word(shots)}" for task, shots in lines],
+            "range": [0.6 - len(lines), 0.6],
         },
     }
     return {"data": data, "layout": layout}
@@ -92,11 +125,11 @@ def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> dict[str, Any]:
     """What each rule removed of each source, in documents, and their share of the source where the pointer rests.
 
-    `lines` are findings `removed` of one stage, `read` the documents that each source had before it, `colours` their
-    numbers on the page.
+    `lines` are findings `removed`, `read` the documents of each source that were sampled, `colours` their numbers on
+    the page.
     """
     ordered = list(reversed(lines))
-    names = [line["rule"] for line in ordered]
+    names = [plot_text(line["rule"]) for line in ordered]
     data = []
     for source in sorted({source for line in lines for source in line["by_source"]}):
         counts = [line["by_source"].get(source, 0) for line in ordered]

@@ -55,6 +55,7 @@ def event_marks(events: pa.Table, metrics: pa.Table) -> list[dict[str, Any]]:
                 "x": x,
                 "y": y,
                 "text": [_told(row) for row in shown],
+                "customdata": [row["step"] for row in shown],
                 "name": title if len(rows) == 1 else f"{title} ({len(rows)})",
                 "marker": {"symbol": symbol, "size": 9},
                 "meta": {"role": role},

@@ -8,22 +8,19 @@ the documents of part i of its parent, so that a text is looked up in one part, 
 import heapq
 import re
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.page.excerpts import clip
+from flows.page.some_parts import some_parts
 from flows.wording import evidence_told
 from tasks.artifact import Artifact, read_table
-from tasks.clean.about import About
-from tasks.clean.personal_data import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 PER_RULE = 10
 PER_BENCHMARK = 4
-MOST_PARTS = 8
 EXCERPT_CHARS = 400
 AROUND_CHARS = 160
 SHOWN = ("drop", "cut")
@@ -50,7 +47,7 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
                     "doc_id": row["doc_id"].hex(),
                     "path": origins.get(row["doc_id"], ""),
                     "source": texts.get(row["doc_id"], ("", ""))[0],
-                    "excerpt": _clip(texts.get(row["doc_id"], ("", ""))[1], EXCERPT_CHARS),
+                    "excerpt": clip(texts.get(row["doc_id"], ("", ""))[1], EXCERPT_CHARS),
                 }
                 for row in rows
             ]
@@ -59,7 +56,7 @@ def removals(artifacts: dict[str, Artifact]) -> dict[tuple[str, str, str], list[
 
 def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any]]]:
     chosen: dict[tuple[str, str], dict[bytes, dict[str, Any]]] = {}
-    for part, path in _some(artifact.files("ledger")):
+    for part, path in some_parts(artifact.files("ledger")):
         ledger = read_table(path)
         ledger = ledger.filter(pc.is_in(ledger.column("action"), value_set=pa.array(SHOWN)))
         for row in ledger.to_pylist():
@@ -68,12 +65,6 @@ def _chosen_rows(artifact: Artifact) -> dict[tuple[str, str], list[dict[str, Any
             if len(rows) > 64 * PER_RULE:
                 chosen[row["action"], row["rule"]] = {key: rows[key] for key in heapq.nsmallest(PER_RULE, rows)}
     return {rule: [rows[key] for key in heapq.nsmallest(PER_RULE, rows)] for rule, rows in chosen.items()}
-
-
-def _some(files: list[Path]) -> Iterator[tuple[int, Path]]:
-    """At most MOST_PARTS of the files, evenly spread, with their index."""
-    step = max(1, -(-len(files) // MOST_PARTS))
-    yield from ((index, files[index]) for index in range(0, len(files), step))
 
 
 def _texts(parent: Artifact, wanted: set[Key]) -> dict[bytes, tuple[str, str]]:
@@ -93,7 +84,7 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, str]:
     """doc_id -> path and record, looked for in some parts of the sample."""
     ids = pa.array(sorted(wanted), pa.binary(16))
     found: dict[bytes, str] = {}
-    for _, path in _some(sample.files("documents")):
+    for _, path in some_parts(sample.files("documents")):
         table = read_table(path).select(["doc_id", "origin"])
         for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
             found[row["doc_id"]] = f"{row['origin']['path']}, record {row['origin']['record']}"
@@ -123,7 +114,7 @@ def leaked_passages(artifacts: dict[str, Artifact]) -> dict[str, list[dict[str, 
                 "doc_id": row["doc_id"].hex(),
                 "source": source,
                 "before": raw[: row["start"]].decode(errors="ignore")[-AROUND_CHARS:],
-                "leak": _clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
+                "leak": clip(raw[row["start"] : row["end"]].decode(errors="ignore"), EXCERPT_CHARS),
                 "after": raw[row["end"] :].decode(errors="ignore")[:AROUND_CHARS],
             }
         )
@@ -141,22 +132,10 @@ def rejected(artifacts: dict[str, Artifact]) -> dict[str, Any]:
         for reason in table.column("reason").to_pylist():
             reasons[NUMBER.sub("…", reason)] += 1
         for row in table.slice(0, MOST_REJECTED - len(records)).to_pylist():
-            records.append({**row, "excerpt": _clip(row["excerpt"], EXCERPT_CHARS)})
+            records.append({**row, "excerpt": clip(row["excerpt"], EXCERPT_CHARS)})
     return {"reasons": reasons.most_common(MOST_REJECTED), "records": records, "count": reasons.total()}
 
 
 def _texts_anywhere(parent: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str]]:
     count = len(parent.files("documents"))
     return _texts(parent, {(doc_id, part) for doc_id in wanted for part in range(count)}) if wanted else {}
-
-
-def _clip(text: str, characters: int) -> str:
-    """The beginning of a text, without personal data: the page is made to be shown around."""
-    shown = _masked(text[: 2 * characters])
-    return shown if len(shown) <= characters else shown[:characters] + "…"
-
-
-def _masked(text: str) -> str:
-    for mask in (mask_emails, mask_ip_addresses, mask_phones, mask_payment_cards):
-        text = mask(text, About())
-    return text

@@ -1,5 +1,6 @@
 """The curves of a training run as a plain Plotly figure, painted as those of `charts`."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,17 @@ DOMAINS = {"y": (0.5, 1.0), "y2": (0.25, 0.44), "y3": (0.0, 0.19)}
 DOMAINS_WITH_TERMS = {"y": (0.62, 1.0), "y4": (0.4, 0.57), "y2": (0.2, 0.35), "y3": (0.0, 0.15)}
 
 
-def training_figure(metrics: pa.Table, steps: pa.Table, events: pa.Table) -> dict[str, Any]:
+def training_figure(
+    metrics: pa.Table,
+    steps: pa.Table,
+    events: pa.Table,
+    bytes_per_token: float | None = None,
+    held_out: float | None = None,
+) -> dict[str, Any]:
     """Loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
+
+    `bytes_per_token` of the text that was read adds an axis of bits per byte to the loss, on which `held_out` is
+    marked: what the trained model takes for held-out text.
 
     Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly. Pale
     lines are attempts that the guard went back from; marks on the loss are what happened (`event_marks`).
@@ -40,10 +50,11 @@ def training_figure(metrics: pa.Table, steps: pa.Table, events: pa.Table) -> dic
     ]
     data += [_line(kept, name, axis, title, role) for name, axis, title, role in traces]
     marks = event_marks(events, metrics)
+    scale = _bits_axis(data, bytes_per_token, held_out)
     domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
     layout = {
         "height": 580 if has_terms else 460,
-        "showlegend": bool(marks),
+        "showlegend": bool(marks) or scale is not None,
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
         "hovermode": "x",
         "xaxis": {"title": {"text": "tokens read"}, "anchor": "y3", "tickformat": "~s", "nticks": 6},
@@ -59,7 +70,50 @@ def training_figure(metrics: pa.Table, steps: pa.Table, events: pa.Table) -> dic
     }
     if has_terms:
         layout["yaxis4"] = {"title": {"text": "told"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
+    if scale is not None:
+        bits, layout["yaxis5"], layout["yaxis"]["range"] = scale
+        layout["yaxis5"]["domain"] = layout["yaxis"]["domain"]
+        data.append(bits)
     return {"data": data + marks, "layout": layout}
+
+
+def _bits_axis(
+    data: list[dict[str, Any]], bytes_per_token: float | None, held_out: float | None
+) -> tuple[dict[str, Any], dict[str, Any], list[float]] | None:
+    """The mark of held-out text, its axis, and the range of the loss beside which that stands; None without either.
+
+    Plotly draws no axis on which nothing stands, hence the mark.
+    """
+    losses = [value for trace in data if trace["yaxis"] == "y" for value in trace["y"] if value is not None]
+    if bytes_per_token is None or held_out is None or not losses:
+        return None
+    bits = 1 / (math.log(2) * bytes_per_token)
+    low, high = min(*losses, held_out / bits), max(*losses, held_out / bits)
+    margin = 0.06 * (high - low) or 0.1
+    span = [low - margin, high + margin]
+    mark = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [max(place for trace in data for place in trace["x"])],
+        "y": [held_out],
+        "yaxis": "y5",
+        "name": "held-out text",
+        "showlegend": True,
+        "marker": {"symbol": "diamond", "size": 11},
+        "meta": {"role": "good"},
+        "hovertemplate": "held-out text: %{y:.3f} bits per byte<extra></extra>",
+    }
+    axis = {
+        "title": {"text": "bits per byte"},
+        "overlaying": "y",
+        "side": "right",
+        "range": [bits * edge for edge in span],
+        "showgrid": False,
+        "zeroline": False,
+        "nticks": 6,
+        "tickformat": ".2~f",
+    }
+    return mark, axis, span
 
 
 def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[str, Any]:
@@ -74,7 +128,8 @@ def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[s
         "name": title,
         "showlegend": False,
         "meta": {"role": role},
-        "hovertemplate": f"{title} %{{y:{form}}} at %{{x:.3s}} tokens<extra></extra>",
+        "customdata": rows.column("step").to_numpy()[places].tolist(),
+        "hovertemplate": f"{title} %{{y:{form}}} in step %{{customdata}}, at %{{x:.3s}} tokens<extra></extra>",
     }
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from flows.record import RECORD
-from model.schema import EVENTS, METRICS, ORDER, STEPS
+from model.schema import EVENTS, METRICS, ORDER, PERF, STEPS
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -71,14 +71,17 @@ def counts(documents_in: int, documents_out: int, **more: Any) -> SourceCounts:
     return SourceCounts(documents_in, documents_out, **sizes, dropped=dropped, edited=edited, **more)
 
 
-def ledger(stage: str, *rows: tuple[str, int, str, str]) -> pa.Table:
-    """Rows of (source, number, action, rule)."""
+def ledger(stage: str, *rows: tuple[Any, ...]) -> pa.Table:
+    """Rows of (source, number, action, rule), and evidence where there is some."""
     made = LedgerRows(stage)
-    for source, number, action, rule in rows:
-        made.add(
-            doc_id=doc_id(source, number), action=action, rule=rule, value=12.0, limit=50.0, bytes_in=100, bytes_out=0
-        )
+    for source, number, action, rule, *evidence in rows:
+        told = {"value": 12.0, "limit": 50.0, "bytes_in": 100, "bytes_out": 0, "evidence": None}
+        made.add(doc_id=doc_id(source, number), action=action, rule=rule, **{**told, **dict(*evidence)})
     return made.table()
+
+
+def in_favour_of(source: str, number: int, jaccard: float) -> dict[str, Any]:
+    return {"evidence": json.dumps({"survivor": doc_id(source, number).hex(), "jaccard": jaccard})}
 
 
 def write_sample(unit: Unit) -> None:
@@ -108,8 +111,9 @@ def write_clean(unit: Unit) -> None:
 
 
 def write_dedup(unit: Unit) -> None:
-    copies = [("web", number, DROP, "near_duplicate") for number in (10, 11, 12)]
-    exact = [("web", 13, DROP, "exact_duplicate")]
+    copies = [("web", number, DROP, "near_duplicate", in_favour_of("web", 2, number / 12)) for number in (10, 11)]
+    copies.append(("web", 12, DROP, "near_duplicate", in_favour_of("books", 3, 0.9)))
+    exact = [("web", 13, DROP, "exact_duplicate", in_favour_of("web", 2, 1.0))]
     unit.write_table("documents", documents(range(10), range(10)), table_file_name("documents", "00000"))
     unit.write_table("ledger", ledger("dedup", *copies, *exact), table_file_name("ledger", "00000"))
     dropped = {"near_duplicate": 3, "exact_duplicate": 1}
@@ -241,6 +245,11 @@ def write_train(unit: Unit) -> None:
     unit.add_file("model.json")
     unit.write_table("steps", pa.Table.from_pylist(steps, schema=STEPS))
     unit.write_table("metrics", pa.Table.from_pylist(metrics, schema=METRICS))
+    perf = [
+        {"step": step, "attempt": 0, "wall_s": 0.064, "tokens_s": 1000.0, "mfu": 0.5 if step else None, "rss": 1}
+        for step in range(10)
+    ]
+    unit.write_table("perf", pa.Table.from_pylist(perf, schema=PERF))
     training = {"steps": 10, "skipped_steps": 1, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
     decision = {"by": "guard", "step": 3, "to_step": 1, "cause": "it rose", "settings": {}, "skipped": [4, 8]}
     by_hand = {**decision, "by": "hand", "step": 6, "skipped": None, "settings": {"train.schedule.peak_lr": 1e-4}}
@@ -332,6 +341,7 @@ def make_run(
         "notes": [],
         "host": "here",
         "versions": {"pyarrow": "1", "torch": "2"},
+        "machine": {"cores": 2, "memory_bytes": 8_000_000_000},
         "git": {"commit": "c0ffee", "dirty": True},
     }
     (folder / RECORD).write_text(json.dumps(record))

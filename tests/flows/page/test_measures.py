@@ -14,8 +14,9 @@ from flows.dashboard.run import run_markdown
 from flows.dashboard.stages import bits_picture
 from flows.findings import gather
 from flows.measures import line_told, measured, whole_told
+from flows.page.headlines import headlines
 from flows.page.training_chart import training_figure
-from flows.page.writing import headlines, write_page
+from flows.page.writing import write_page
 from flows.wording import loss_unit
 from model.schema import EVENTS, METRICS, STEPS
 from tasks.schema import SCORES

@@ -1,5 +1,7 @@
 """The run page: whole, self-contained, safe with hostile documents, and there for runs that ended early."""
 
+import base64
+import gzip
 import io
 import json
 import re
@@ -16,13 +18,27 @@ from flows.findings import gather
 from flows.page import write_page
 from flows.page.charts import chance_of
 from flows.page.examples import removals
+from flows.page.rendering import inline_script
 from flows.page.training_chart import training_figure
-from flows.page.writing import inline_script
 from flows.summary import print_summary
 from model.schema import EVENTS, METRICS, STEPS
 from tasks.vocab.comparison import UNTOLD
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
+PICTURES = (
+    "funnel",
+    "mixture",
+    "removed",
+    "duplicates",
+    "leaks",
+    "tokens",
+    "training",
+    "heat",
+    "speed",
+    "bits",
+    "scores",
+    "lineage",
+)
 
 
 class Reader(HTMLParser):
@@ -33,11 +49,13 @@ class Reader(HTMLParser):
         self.open: list[str] = []
         self.ids: list[str] = []
         self.links: list[str] = []
+        self.tags: set[str] = set()
         self.text = ""
         self.scripts = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         named = dict(attrs)
+        self.tags.add(tag)
         self.scripts += tag == "script"
         self.ids += filter(None, [named.get("id")])
         self.links += [value for key, value in attrs if key in ("src", "href") and value]
@@ -82,7 +100,7 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
         "samples",
     ]
     assert [name for name in [*sections, "conservation", "provenance"] if name not in reader.ids] == []
-    assert {"figure-training", "figure-bits", "figure-duplicates", "figure-scores0"} <= set(reader.ids)
+    assert {f"figure-{name}" for name in PICTURES} <= set(reader.ids)
     assert "could not be made" not in reader.text
     assert "47% under the unigram" in reader.text
     assert "web 50.0% and not 60.0% (others have more); books 50.0% and not 40.0% (what others lack" in reader.text
@@ -99,7 +117,8 @@ def test_a_whole_run_has_every_section_and_no_complaint(page: Path):
 
 def test_the_page_asks_the_network_for_nothing(page: Path):
     reader = read(page)
-    assert reader.links == ["data:,"]
+    assert [link for link in reader.links if not link.startswith("#")] == ["data:,"]
+    assert {link.removeprefix("#") for link in reader.links if link.startswith("#")} <= set(reader.ids)
     style = re.search(r"<style>(.*?)</style>", page.read_text(), re.DOTALL)
     assert style is not None
     assert "url(" not in style[1]
@@ -111,6 +130,34 @@ def test_html_in_documents_is_shown_and_never_run(page: Path):
     assert reader.scripts == 3, "figures, plotly and draw.js; none from a document"
     assert "<script>alert('from a document')</script>" in reader.text
     assert "a time <b>bold</b>" in reader.text
+
+
+def test_html_in_the_names_of_sources_benchmarks_and_rules_is_shown_and_never_run(
+    make: Callable[..., Any], tmp_path: Path
+):
+    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}
+    line = {"weight": 1.0, "planned_share": 1.0, "realised_share": 1.0, "reads": 20, "documents": 9, "tokens": 480}
+    made = make(
+        tmp_path,
+        facts={
+            "decontaminate": {"benchmarks": {hostile: benchmark}},
+            "chunk": {"mixture": {hostile: {**line, "rows": 30, "epochs": 1.0}}},
+        },
+    )
+    reader = read(write_page(made.folder, made.root))
+    assert reader.scripts == 3
+    assert "img" not in reader.tags
+    assert hostile in reader.text
+    assert "could not be made" not in reader.text
+
+
+def test_the_library_that_draws_is_packed_and_whole(page: Path):
+    packed = re.search(r'<script id="plotly" type="text/plain">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert packed is not None
+    script = gzip.decompress(base64.b64decode(packed[1])).decode()
+    assert "plotly.js v" in script[:200]
+    assert page.stat().st_size < 2_600_000, "unpacked it was 5 MB"
 
 
 def test_every_rule_shows_documents_that_it_removed(made_run: Any):
@@ -142,8 +189,9 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
     assert script is not None
     figures = json.loads(script[1])
     (web,) = figures["removed"]["data"]
-    assert (web["name"], web["y"], web["x"]) == ("web", ["gopher_stop_words", "gopher_words_min"], [2, 4])
-    assert web["customdata"] == [0.1, 0.2], "of the 20 documents that were sampled"
+    rules = ["too_many_pieces", "exact_duplicate", "gopher_stop_words", "near_duplicate", "gopher_words_min"]
+    assert (web["name"], web["y"], web["x"]) == ("web", rules, [1, 1, 2, 3, 4])
+    assert web["customdata"] == [0.05, 0.05, 0.1, 0.15, 0.2], "of the 20 documents that were sampled"
 
 
 def test_the_mean_over_sources_is_called_so(page: Path):

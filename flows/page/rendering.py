@@ -1,0 +1,59 @@
+"""The template of the run page with its words, its style, and the library that draws, packed."""
+
+import base64
+import functools
+import gzip
+import importlib.resources
+import json
+from typing import Any
+
+import jinja2
+
+from flows.base_model import base_model_told
+from flows.cost import energy_told
+from flows.gate import gate_told
+from flows.wording import clock, compact, duration, language_word, rows_told, shots_word, size
+
+HERE = importlib.resources.files("flows.page")
+
+
+def render(view: dict[str, Any]) -> str:
+    """The page as HTML; `view` has everything that the template shows, by name."""
+    files = {name: (HERE / name).read_text(encoding="utf-8") for name in ("style.css", "draw.js")}
+    plotly = packed_plotly() if view.get("figures") else ""
+    template = environment().get_template("template.html")
+    return template.render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
+
+
+@functools.cache
+def packed_plotly() -> str:
+    """Plotly's script, gzip in base64: two fifths of its bytes, which every browser since 2023 unpacks by itself."""
+    script = importlib.resources.files("plotly") / "package_data" / "plotly.min.js"
+    return base64.b64encode(gzip.compress(script.read_bytes(), mtime=0)).decode()
+
+
+def environment() -> jinja2.Environment:
+    """Autoescape is on: documents, paths and evidence hold HTML that must be shown, never run."""
+    loader = jinja2.FunctionLoader(lambda name: (HERE / name).read_text(encoding="utf-8"))
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        duration=duration,
+        compact=compact,
+        size=size,
+        energy=energy_told,
+        clock=clock,
+        shots=shots_word,
+        rows_told=rows_told,
+        base_model_told=base_model_told,
+        gate_told=gate_told,
+        language_word=language_word,
+        inline_script=inline_script,
+    )
+    return environment
+
+
+def inline_script(value: Any) -> str:
+    """JSON that may stand within a script element: nothing in it can end the element or begin a comment."""
+    return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

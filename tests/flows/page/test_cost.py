@@ -1,0 +1,49 @@
+"""Time that was measured, and energy that is an estimate and says so."""
+
+from typing import Any
+
+import pytest
+
+from flows.cost import cost, energy_told
+from flows.findings import open_artifacts
+
+
+class Built:
+    """An artifact of one stage that took an hour."""
+
+    def __init__(self, stage: str, params: dict[str, Any] | None = None, gpu: str = "") -> None:
+        self.stage = stage
+        parts = {"params": params or {}, "libs": {"gpu": gpu}}
+        self.manifest = {"timings": {"seconds": 3600.0}, "identity_parts": parts}
+
+
+def test_an_hour_of_two_cores() -> None:
+    machine = {"cores": 2, "memory_bytes": 10_000_000_000}
+    found = cost({"machine": machine}, {"clean": Built("clean")})  # pyright: ignore[reportArgumentType]
+    # (2 x 12 W + 10 GB x 0.3725 W) x 1.67
+    assert found["watt_hours"] == pytest.approx(1.67 * 27.725)
+    assert found["assumption"].startswith("2 cores of 12 W, 10 GB of memory of 0.3725 W a GB, all of them busy")
+
+
+def test_gpus_count_while_training_alone() -> None:
+    machine = {"cores": 0, "memory_bytes": 0}
+    training = Built("train", {"device": "cuda", "ranks": 2}, "NVIDIA H200")
+    found = cost({"machine": machine}, {"clean": Built("clean"), "train": training})  # pyright: ignore[reportArgumentType]
+    assert [line["watt_hours"] for line in found["stages"]] == [0, pytest.approx(1.67 * 1400)]
+    assert "2 GPUs of 700 W while training" in found["assumption"]
+
+
+def test_a_run_that_did_not_note_its_machine_has_time_alone(made_run: Any) -> None:
+    artifacts = open_artifacts(made_run.record)
+    found = cost({}, artifacts)
+    assert found["watt_hours"] is None
+    assert len(found["stages"]) == 8
+    assert found["seconds"] == pytest.approx(sum(line["seconds"] for line in found["stages"]))
+    assert cost({}, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("hours", "told"), [(0.0312, "0.031 Wh"), (8.1, "8.1 Wh"), (412, "412 Wh"), (1234, "1.2 kWh"), (3.4e6, "3.4 MWh")]
+)
+def test_energy_in_words(hours: float, told: str) -> None:
+    assert energy_told(hours) == told

@@ -1,0 +1,169 @@
+"""The pictures of the data: what each shows can be counted from the made run."""
+
+import json
+from typing import Any
+
+import pytest
+
+from flows.findings import gather, open_artifacts
+from flows.page.charts import scores_figure
+from flows.page.funnel_chart import OF_SOURCE, funnel_figure
+from flows.page.leak_chart import leak_figure
+from flows.page.lineage_chart import lineage_figure
+from flows.page.mixture_chart import mixture_figure
+from flows.page.plot_text import plot_text
+from flows.page.score_tables import score_tables
+from flows.page.speed_chart import speed_figure
+from flows.page.token_chart import token_figure, tokens_per_character
+from flows.page.training_chart import training_figure
+from flows.page.view import view_of
+from tasks.report import SourceCounts, StageReport
+
+
+def reports(made: Any) -> dict[str, StageReport]:
+    return {stage: artifact.report for stage, artifact in open_artifacts(made.record).items()}
+
+
+def links(figure: dict[str, Any]) -> dict[tuple[str, str, str], int]:
+    """(begin, end, source) -> documents; names without their counts."""
+    (trace,) = figure["data"]
+    names = [label.rpartition(" ")[0] for label in trace["node"]["label"]]
+    link = trace["link"]
+    sources = [told.partition(":")[0] for told in link["customdata"]]
+    return {
+        (names[begin], names[end], source): value
+        for begin, end, source, value in zip(link["source"], link["target"], sources, link["value"], strict=True)
+    }
+
+
+def test_the_funnel_leads_each_document_to_one_fate(made_run: Any) -> None:
+    figure = funnel_figure(reports(made_run), {"books": 0, "web": 1})
+    assert figure is not None
+    assert links(figure) == {
+        ("books", "not selected", "books"): 1,
+        ("books", "unreadable", "books"): 1,
+        ("books", "sampled", "books"): 10,
+        ("web", "sampled", "web"): 20,
+        ("sampled", "cleaned", "books"): 10,
+        ("sampled", "filtered", "web"): 6,
+        ("sampled", "cleaned", "web"): 14,
+        ("cleaned", "unique", "books"): 10,
+        ("cleaned", "copies", "web"): 4,
+        ("cleaned", "unique", "web"): 10,
+        ("unique", "held out", "books"): 1,
+        ("unique", "packed", "books"): 9,
+        ("unique", "leaks", "web"): 1,
+        ("unique", "held out", "web"): 1,
+        ("unique", "packed", "web"): 8,
+    }
+    narrow = links(figure["narrow"])
+    assert sum(value for (begin, _, _), value in narrow.items() if begin == "books") == 12
+    assert narrow["web", "packed", "web"] == 8
+    assert {begin for begin, _, _ in narrow} == {"books", "web"}
+
+
+def test_a_source_that_is_called_as_a_fate_is_another_node() -> None:
+    report = StageReport()
+    report.sources = {"copies": SourceCounts(documents_in=3, documents_out=2, rejected=1)}
+    figure = funnel_figure({"sample": report}, {"copies": 0})
+    assert figure is not None
+    assert figure["data"][0]["node"]["label"] == ["copies 3", "unreadable 1", "sampled 2"]
+    assert OF_SOURCE.strip() not in json.dumps(figure["data"][0]["node"])
+
+
+def test_the_mixture_says_how_often_text_was_read(made_run: Any) -> None:
+    figure = mixture_figure(gather(made_run.record)["mixture"])
+    assert figure is not None
+    assert [trace["name"].partition(",")[0] for trace in figure["data"]] == ["wanted", "planned", "read"]
+    assert figure["data"][-1]["text"] == ["50.0%, 2.00 ×", "50.0%, 0.67 ×"]
+
+
+def test_leaks_that_remain_are_told_apart() -> None:
+    line = {"benchmark": "<b>x</b>", "items": 10, "leaked": 4, "remains": 1, "clean": 5, "unmatchable": 1}
+    figure = leak_figure([line])
+    assert figure is not None
+    assert {trace["name"]: trace["customdata"] for trace in figure["data"]} == {
+        "leaked, still in the text": [1],
+        "leaked and removed": [3],
+        "too short to look for": [1],
+        "clean": [5],
+    }
+    assert sum(trace["x"][0] for trace in figure["data"]) == pytest.approx(1)
+    assert figure["data"][0]["y"] == ["&lt;b&gt;x&lt;/b&gt;"]
+
+
+def test_tokens_a_character_are_those_of_the_packed_text(made_run: Any) -> None:
+    # Each span has 16 tokens for 9 bytes, and a byte of these texts is a character.
+    assert tokens_per_character(open_artifacts(made_run.record)) == {"en": pytest.approx(16 / 9)}
+    figure = token_figure({"en": [0.25, 0.25], "zh": [1.5, 0.6]})
+    assert figure is not None
+    assert {trace["name"]: trace["x"] for trace in figure["data"]} == {"the base": [1.5, 0.25], "now": [0.6, 0.25]}
+    assert token_figure({}) is None
+
+
+def test_speed_stands_over_the_tokens_that_were_read(made_run: Any) -> None:
+    train = open_artifacts(made_run.record)["train"]
+    figure = speed_figure(train.table("perf"), train.table("metrics"))
+    assert figure is not None
+    speed, share = figure["data"]
+    assert speed["x"][:2] == [64, 128]
+    assert set(speed["y"]) == {1000.0}
+    assert share["y"][:2] == [None, 0.5]
+    assert speed_figure(train.table("perf").slice(0, 0), train.table("metrics")) is None
+
+
+def test_every_parent_of_an_artifact_is_an_arc(made_run: Any) -> None:
+    figure = lineage_figure(open_artifacts(made_run.record), {})
+    assert figure is not None
+    *arcs, dots = figure["data"]
+    assert len(dots["text"]) == 8
+    assert [arc["name"].partition(":")[0] for arc in arcs][:2] == ["sample to clean", "clean to dedup"]
+    assert len(arcs) == 7, "in the made run each stage has the one before it as parent"
+
+
+def test_the_loss_has_an_axis_of_bits_per_byte_that_agrees_with_nats(made_run: Any) -> None:
+    train = open_artifacts(made_run.record)["train"]
+    tables = (train.table("metrics"), train.table("steps"), train.table("events"))
+    # A token of 2 bytes: ln 2 nats a token are half a bit per byte.
+    layout = training_figure(*tables, 2.0, 2.25)["layout"]
+    nats, bits = layout["yaxis"]["range"], layout["yaxis5"]["range"]
+    assert [edge / 0.6931471805599453 / 2 for edge in nats] == pytest.approx(bits)
+    assert bits[0] < 2.25 < bits[1]
+    assert "yaxis5" not in training_figure(*tables)["layout"]
+
+
+def test_a_gap_between_leaked_and_clean_items_is_flagged_beyond_chance() -> None:
+    row = {"task": "t", "metric": "acc", "shots": 0, "n": 100, "note": "", "stderr": 0.03}
+    rows = [{**row, "subset": subset, "value": value} for subset, value in (("clean", 0.5), ("leaked", 0.6))]
+    # 1.96 * sqrt(2) * 0.03 = 0.083 < 0.1
+    (table,) = score_tables(rows)
+    gap = table["lines"][0]["gap"]
+    assert (gap["value"], gap["error"]) == (pytest.approx(0.1), pytest.approx(0.0832, abs=1e-4))
+    assert gap["beyond_chance"]
+    (table,) = score_tables([{**one, "stderr": 0.04} for one in rows])
+    assert not table["lines"][0]["gap"]["beyond_chance"]
+    (table,) = score_tables(rows[:1])
+    assert table["lines"][0]["gap"] is None
+
+
+def test_scores_of_all_benchmarks_are_one_picture(made_run: Any) -> None:
+    figure = scores_figure(gather(made_run.record)["scores"])
+    assert figure is not None
+    assert [trace["name"] for trace in figure["data"]] == ["all items", "clean items", "leaked items"]
+    assert figure["layout"]["yaxis"]["ticktext"] == ["cloze, zero-shot", "cloze, one-shot", "cloze, 5-shot"]
+    assert scores_figure([]) is None
+
+
+def test_figures_are_json_and_name_colours_that_the_page_has(made_run: Any) -> None:
+    view = view_of(made_run.record, made_run.folder, made_run.root, lambda _, make, __: make())
+    told = json.dumps(view["figures"], allow_nan=False)
+    assert {"funnel", "mixture", "removed", "leaks", "tokens", "training", "speed", "heat", "lineage", "scores"} <= set(
+        view["figures"]
+    )
+    assert "<script" not in told
+
+
+def test_names_are_plain_text_for_plotly() -> None:
+    assert plot_text("<b>a</b> & b") == "&lt;b&gt;a&lt;/b&gt; &amp; b"
+    assert plot_text("a\n b") == "a b"
+    assert plot_text("x" * 50) == "x" * 39 + "…"

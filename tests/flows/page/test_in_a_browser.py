@@ -1,0 +1,81 @@
+"""The page in a real browser: nothing is wider than a phone, every picture is drawn, and a point of the loss leads to
+the documents of its step. Screenshots go to the folder that BESSEMER_SCREENSHOTS names, else to pytest's own.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.page import write_page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [pytest.mark.prove, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+SECONDS = 120_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+def opened(browser: Any, page: Path, width: int, scheme: str) -> tuple[Any, list[str]]:
+    """The page once every figure is drawn, and what went wrong in it."""
+    context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
+    shown = context.new_page()
+    shown.set_default_timeout(SECONDS)
+    wrong: list[str] = []
+    shown.on("pageerror", lambda error: wrong.append(str(error)))
+    shown.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    shown.on("dialog", lambda dialog: (wrong.append("a dialog"), dialog.dismiss()))
+    shown.on("request", lambda asked: wrong.append(asked.url) if asked.url.startswith("http") else None)
+    shown.goto(page.resolve().as_uri())
+    shown.wait_for_function("[...document.querySelectorAll('.plot')].every(place => place.querySelector('.main-svg'))")
+    return shown, wrong
+
+
+@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_picture_is_drawn_and_nothing_is_wider_than_the_screen(
+    made_run: Any, browser: Any, tmp_path: Path, width: int, scheme: str
+) -> None:
+    shown, wrong = opened(browser, write_page(made_run.folder, made_run.root), width, scheme)
+    assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    for place in shown.query_selector_all("details"):
+        place.evaluate("one => { one.open = true }")
+    assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    folder = Path(os.environ.get("BESSEMER_SCREENSHOTS", tmp_path))
+    shown.screenshot(path=folder / f"page-{width}-{scheme}.png", full_page=True)
+    assert wrong == []
+
+
+def test_a_point_of_the_loss_leads_to_the_documents_of_its_step(made_run: Any, browser: Any) -> None:
+    shown, wrong = opened(browser, write_page(made_run.folder, made_run.root), 1440, "light")
+    assert not shown.is_visible("#step-7")
+    shown.evaluate("document.getElementById('figure-training').emit('plotly_click', { points: [{ customdata: 7 }] })")
+    assert shown.is_visible("#step-7 .example")
+    assert "bessemer step 20270115T080000Z-abcdef 7 --root" in shown.inner_text("#step-command")
+    assert [one.get_attribute("data-step") for one in shown.query_selector_all("details.step[open]")] == ["7"]
+    assert wrong == []
+
+
+def test_print_is_light_and_has_every_picture(made_run: Any, browser: Any, tmp_path: Path) -> None:
+    shown, wrong = opened(browser, write_page(made_run.folder, made_run.root), 1440, "dark")
+    shown.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    paper = "getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()"
+    assert shown.evaluate(paper) == "#ffffff"
+    assert shown.evaluate("[...document.querySelectorAll('.plot .main-svg')].every(one => one.clientWidth <= 660)")
+    shown.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert shown.evaluate(paper) == "#151413"
+    printed = shown.pdf(path=tmp_path / "page.pdf", format="A4")
+    assert printed.startswith(b"%PDF")
+    assert wrong == []
