@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, ValidationError
 
 from flows.agreement import check_agreement, length_of_rows
+from flows.benchmark_tasks import place_benchmarks
 from flows.network_settings import hybrids, network_settings
 from flows.road import STAGES
 from flows.wrong_keys import explain, model_within
@@ -50,6 +51,8 @@ MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
 SAID_ONCE = ("sources", "budget_tokens", *MIXTURE_KEYS)
 """What a recipe writes above all tables, and sample takes."""
+BESIDE_THE_RUN = ("variables", "search")
+"""Tables that decide nothing of a run: values for paths, and what `bessemer search` varies."""
 SENTINELS_OF_T5 = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe says how many."""
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -108,7 +111,7 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     except UnicodeDecodeError as error:
         raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
     for setting in settings:
-        _apply_setting(raw, setting)
+        apply_setting(raw, setting)
     origin = f"{path} with --set {' '.join(settings)}" if settings else str(path)
     return recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
 
@@ -127,7 +130,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         **{key: str(value) for key, value in dict(raw.get("variables", {})).items()},
     }
     values = _fill(dict(raw), variables, origin)
-    values.pop("variables", None)
+    for beside in BESIDE_THE_RUN:
+        values.pop(beside, None)
     sources = values.pop("sources", None)
     if not isinstance(sources, list) or not sources:
         raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
@@ -143,6 +147,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
     _check_tables(values, origin)
+    place_benchmarks(values, origin)
     told = hybrids(values.get("train", {}))
     values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
@@ -236,7 +241,7 @@ def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     if isinstance(value, dict):
         return {
             key: _fill_paths(item, variables, origin)
-            if key in ("paths", "path", "exclude", "prompts_file", "base", "base_model")
+            if key in ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model")
             else _fill(item, variables, origin)
             for key, item in value.items()
         }
@@ -263,7 +268,7 @@ def _fill_paths(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     return re.sub(r"\{([a-z_]+)\}", replacement, value)
 
 
-def _apply_setting(raw: dict[str, Any], setting: str) -> None:
+def apply_setting(raw: dict[str, Any], setting: str) -> None:
     """Write `a.b.c=value` into the raw recipe; `sources.NAME.key` finds the source by its name."""
     path, equals, text = setting.partition("=")
     keys = path.strip().split(".")

@@ -71,6 +71,8 @@ ITEMS = pa.schema(
         pa.field("choices", pa.list_(pa.string()), nullable=False),
         pa.field("answer", pa.string(), nullable=False),
         pa.field("match_text", pa.string(), nullable=False),
+        pa.field("answers", pa.list_(pa.string())),
+        pa.field("ending", pa.string()),
     ]
 )
 

@@ -11,8 +11,9 @@ from tasks.config import RUNTIME, StrictConfig
 class BenchmarkFields(StrictConfig):
     """Which keys of a benchmark's records hold what; `a.b` is the key b of the object under a."""
 
-    id: str = "id"
-    """Key of the item's name, unique within the benchmark."""
+    id: str | tuple[str, ...] = "id"
+    """Key of the item's name, unique within the benchmark, or several keys that name it together; empty where records
+    are named by their number."""
     context: tuple[str, ...] = ("passage", "question", "prompt")
     """Keys whose texts, where present, make up the context, joined by line breaks in this order."""
     choices: str | tuple[str, ...] = "choices"
@@ -20,11 +21,30 @@ class BenchmarkFields(StrictConfig):
     continuation: str = ""
     """Key of a text that follows every choice; empty where none does."""
     answer: str = "answer"
-    """Key of the right answer: the index of a choice, a choice's text, its letter, or free text."""
+    """Key of the right answer: the index of a choice, a choice's text, its letter, or free text, of which there may be
+    a list."""
     match_text: str = "match_text"
     """Key of the text to look for in documents; where absent the context is looked for."""
     lang: str = "lang"
     """Key of the language; absent where unknown."""
+    template: str = ""
+    """The context as it is asked, with `{key}` for what stands under a key; empty: the context's texts by themselves.
+    Documents are searched for the texts under the keys of `context`, never for a template's own words."""
+    words: dict[str, dict[str, str]] = Field(default_factory=dict)
+    """Key -> what stands under it -> the words for it in `template`: `cause` -> `because`."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Answer in the file -> its words, which are then the choices, in this order: `1` -> `yes`."""
+    no_answer: str = ""
+    """What is right where a record has an empty list of answers; empty: such a record is an error."""
+    only: dict[str, str] = Field(default_factory=dict)
+    """Key -> what must stand under it; other records belong to another benchmark."""
+    each: str = ""
+    """Keys of lists within records, with dots between, whose entries are the items: `data.paragraphs.qas`. An entry
+    stands under the name of its list, beside what surrounds it: `paragraphs.context`."""
+    columns: tuple[str, ...] = ()
+    """Names of the columns of a table (.tsv, .csv) without a first line of names."""
+    layout: Literal["", "record"] = ""
+    """`record`: as in ReCoRD, whose choices are entities of the passage in place of `@placeholder`."""
 
     @field_validator("context", mode="before")
     @classmethod
@@ -33,12 +53,15 @@ class BenchmarkFields(StrictConfig):
 
 
 class Benchmark(StrictConfig):
-    """One benchmark file: JSON lines, plain or gzip."""
+    """One benchmark file: JSON lines, a JSON document with `fields.each`, a table, or lines of text; plain or gzip."""
 
     name: str = Field(min_length=1)
     """Name in LEAKS and SCORES."""
     path: Annotated[Path, RUNTIME]
-    """The file (.jsonl or .jsonl.gz); its content, not its place, is part of the identity."""
+    """The file (.jsonl, .json, .tsv, .csv, each also .gz); its content, not its place, is part of the identity."""
+    answers_path: Annotated[Path | None, RUNTIME] = None
+    """A second file with the right answers, a line each, beside the lines of `path` (parallel texts for translation):
+    keys `line` and `answer`."""
     adapter: str | None = None
     """A field map that ships, by the name of its benchmark, or `generic`; default: the benchmark's own name where a map
     has it, else `generic`."""

@@ -1,10 +1,8 @@
 """Benchmarks in one form: every record of every file becomes one row of ITEMS, or the stage does not begin."""
 
-import gzip
 import json
-from collections.abc import Iterator
+import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +10,10 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from tasks.decontaminate.adapters import ADAPTERS, fields_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
+from tasks.decontaminate.records import Record, read_records, value_of
 from tasks.schema import ITEMS
+
+_KEY = re.compile(r"\{([^{}]+)\}")
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,10 @@ class Item:
     match_text: str
     parts: tuple[str, ...] = ()
     """Each context field by itself: a question is leaked without its passage, and a passage without its question."""
+    answers: tuple[str, ...] = ()
+    """Every free text that is right; none where there are choices."""
+    ending: str = ""
+    """The text that ends every choice; empty where none does."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -58,7 +63,7 @@ def _read_benchmark(benchmark: Benchmark) -> list[Item]:
     fields = fields_of(benchmark)
     items: list[Item] = []
     seen: dict[str, int] = {}
-    for number, record in _records(benchmark):
+    for number, record in read_records(benchmark, fields):
         item = _to_item(benchmark, fields, number, record)
         if item.item_id in seen:
             raise InputError(
@@ -75,52 +80,88 @@ def _read_benchmark(benchmark: Benchmark) -> list[Item]:
     return items
 
 
-def _records(benchmark: Benchmark) -> Iterator[tuple[int, dict[str, Any]]]:
-    path = Path(benchmark.path)
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    record = json.loads(line)
-                except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                    raise InputError(
-                        f"benchmark `{benchmark.name}`: line {number} of {path} is not JSON ({error}). Benchmarks are"
-                        f" files with one JSON object a line (.jsonl or .jsonl.gz)."
-                    ) from error
-                if not isinstance(record, dict):
-                    raise InputError(
-                        f"benchmark `{benchmark.name}`: line {number} of {path} is a {type(record).__name__}, not an"
-                        f" object with fields."
-                    )
-                yield number, record
-    except (OSError, EOFError) as error:
-        raise InputError(
-            f"benchmark `{benchmark.name}`: {path} cannot be read ({error}). Check the path in the recipe."
-        ) from error
-
-
-def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: dict[str, Any]) -> Item:
-    choices = _choices(fields, record)
-    parts = tuple(_text(_value(record, key)) for key in fields.context if _value(record, key) is not None)
-    context = "\n".join(parts)
-    item_id = _text(_needed(benchmark, number, record, fields.id, "id"))
-    answer = _answer(benchmark, number, _needed(benchmark, number, record, fields.answer, "answer"), choices)
-    match_text = _text(_value(record, fields.match_text) or context or (choices[int(answer)] if choices else ""))
+def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: Record) -> Item:
+    choices = tuple(dict.fromkeys(fields.labels.values())) or _choices(fields, record)
+    parts = tuple(_text(value_of(record, key)) for key in fields.context if value_of(record, key) is not None)
+    matched = "\n".join(parts)
+    context = _filled(benchmark, number, record, fields) if fields.template else matched
+    value = _needed(benchmark, number, record, fields.answer, "answer")
+    if fields.labels:
+        value = _labelled(benchmark, number, fields, value)
+    elif value == [] and fields.no_answer:
+        value = [fields.no_answer]
+    answer = _answer(benchmark, number, value, choices)
+    right = choices[int(answer)] if choices and not fields.labels else ""
+    match_text = _text(value_of(record, fields.match_text) or matched or right)
     if not context and not choices:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has none of the context fields"
             f" {', '.join(fields.context)} (its keys: {', '.join(sorted(record))}). Set `fields.context`."
         )
-    lang = _value(record, fields.lang)
+    lang = value_of(record, fields.lang)
     return Item(
-        benchmark.name, item_id, None if lang is None else _text(lang), context, choices, answer, match_text, parts
+        benchmark.name,
+        _item_id(benchmark, number, record, fields),
+        None if lang is None else _text(lang),
+        context,
+        choices,
+        answer,
+        match_text,
+        parts,
+        answers=() if choices else _answers(benchmark, number, value),
+        ending=_ending(fields, record) or "",
     )
 
 
+def _item_id(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
+    keys = (fields.id,) if isinstance(fields.id, str) else fields.id
+    if keys == ("",):
+        return f"{benchmark.name}/{number}"
+    return "/".join(_text(_needed(benchmark, number, record, key, "id")) for key in keys)
+
+
+def _filled(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
+    """The template with the record's texts in it."""
+
+    def text(match: re.Match[str]) -> str:
+        key = match[1]
+        told = _text(_needed(benchmark, number, record, key, "template"))
+        if key not in fields.words:
+            return told
+        if told not in fields.words[key]:
+            raise InputError(
+                f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has {told!r} under `{key}`, for which"
+                f" `fields.words` has no words (it has some for {', '.join(fields.words[key])})."
+            )
+        return fields.words[key][told]
+
+    return _KEY.sub(text, fields.template)
+
+
+def _labelled(benchmark: Benchmark, number: int, fields: BenchmarkFields, value: Any) -> str:
+    """The words of an answer."""
+    told = _text(value)
+    if told not in fields.labels:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {told!r}, which is none of"
+            f" {', '.join(fields.labels)}. Set `fields.labels`; files of tests without answers cannot be scored."
+        )
+    return fields.labels[told]
+
+
+def _answers(benchmark: Benchmark, number: int, value: Any) -> tuple[str, ...]:
+    """Every free text that is right, each once."""
+    found = tuple(dict.fromkeys(_text(one) for one in value)) if isinstance(value, list) else (_text(value),)
+    if not found:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has an empty list of answers. Say in"
+            f" `fields.no_answer` what is right where a question has none."
+        )
+    return found
+
+
 def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:
-    value = _value(record, key)
+    value = value_of(record, key)
     if value is None:
         raise InputError(
             f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has no field `{key}` (its keys:"
@@ -150,23 +191,18 @@ def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, 
     return str(index)
 
 
-def _choices(fields: BenchmarkFields, record: dict[str, Any]) -> tuple[str, ...]:
+def _choices(fields: BenchmarkFields, record: Record) -> tuple[str, ...]:
     if isinstance(fields.choices, str):
-        choices = _value(record, fields.choices) or ()
+        choices = value_of(record, fields.choices) or ()
     else:
-        choices = [value for key in fields.choices if (value := _value(record, key)) is not None]
-    end = _value(record, fields.continuation) if fields.continuation else None
-    return tuple(_text(choice) if end is None else f"{_text(choice)} {_text(end)}" for choice in choices)
+        choices = [value for key in fields.choices if (value := value_of(record, key)) is not None]
+    end = _ending(fields, record)
+    return tuple(_text(choice) if end is None else f"{_text(choice)} {end}" for choice in choices)
 
 
-def _value(record: dict[str, Any], key: str) -> Any:
-    """What stands under `key`, a path of names with dots between; None where nothing does."""
-    value: Any = record.get(key)
-    if value is None and "." in key:
-        value = record
-        for name in key.split("."):
-            value = value.get(name) if isinstance(value, dict) else None
-    return value
+def _ending(fields: BenchmarkFields, record: Record) -> str | None:
+    end = value_of(record, fields.continuation) if fields.continuation else None
+    return None if end is None else _text(end)
 
 
 def _text(value: Any) -> str:

@@ -44,5 +44,13 @@ def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]
                 f" Set its `path` in the recipe to a .jsonl or .jsonl.gz file."
             )
         external[f"benchmark/{benchmark.name}"] = digests.digest(path)
+        if benchmark.answers_path is not None:
+            answers = Path(benchmark.answers_path)
+            if not answers.is_file():
+                raise InputError(
+                    f"benchmark `{benchmark.name}`: there is no file {answers}. Set its `answers_path` to the file that"
+                    f" holds the right answers, or leave it out."
+                )
+            external[f"benchmark/{benchmark.name}/answers"] = digests.digest(answers)
     digests.save()
     return external

@@ -54,6 +54,7 @@ RUNTIME_FIELDS = {
     "clean.spelling.path": "its pairs are an input",
     "clean.word_lists.path": "its words are an input",
     "clean.workers": "test_same_bytes.py",
+    "decontaminate.benchmarks.answers_path": "its bytes are an input",
     "decontaminate.benchmarks.path": "its bytes are an input",
     "decontaminate.workers": "test_same_bytes.py",
     "dedup.against": "the artifacts that it names are parents",

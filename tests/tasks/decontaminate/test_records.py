@@ -1,0 +1,72 @@
+"""What is wrong with a benchmark's file is told with its place, before any work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import InputError
+from tasks.decontaminate.config import Benchmark
+from tasks.decontaminate.items import read_items
+from tasks.decontaminate.records import value_of
+
+
+def read(path: Path, text: str, **fields: Any) -> list[Any]:
+    path.write_text(text, encoding="utf-8")
+    return read_items((Benchmark.model_validate({"name": "quiz", "path": path, "fields": fields}),))
+
+
+def test_values_in_lists_of_objects_are_lists() -> None:
+    record = {"a": [{"b": 1}, {"b": 2}], "c": {"d": {"e": "x"}}, "f.g": "flat"}
+    assert value_of(record, "a.b") == [1, 2]
+    assert value_of(record, "c.d.e") == "x"
+    assert value_of(record, "f.g") == "flat"
+    assert value_of(record, "c.x.y") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fields", "message"),
+    [
+        ("a.tsv", "id\tanswer\nonly\n", {}, "row 2 .* has 1 columns, and there are 2 names"),
+        ("a.json", "[1]", {"each": "data"}, "is a list, not an object"),
+        ("a.json", "{", {"each": "data"}, "is not JSON"),
+        ("a.json", '{"data": []}', {"each": "data"}, "holds no items"),
+        ("a.jsonl", '{"id": "1", "question": "?", "answer": []}', {}, "an empty list of answers"),
+        ("a.jsonl", '{"id": "1", "question": "?", "answer": "2"}', {"labels": {"1": "yes"}}, "answers '2'"),
+        ("a.jsonl", '{"id": "1", "question": "?", "answer": "2"}', {"template": "{who}"}, "has no field `who`"),
+        (
+            "a.jsonl",
+            '{"id": "1", "question": "?", "answer": "2"}',
+            {"template": "{id}", "words": {"id": {"2": "two"}}},
+            "has no words",
+        ),
+        ("a.jsonl", '{"id": "1", "question": "?", "answer": "2"}', {"layout": "record"}, "no `passage` and `qas`"),
+    ],
+)
+def test_a_file_that_does_not_fit_says_why(
+    tmp_path: Path, name: str, text: str, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / name, text, **fields)
+
+
+def test_bytes_that_are_no_utf8_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"id": "\xff"}\n')
+    with pytest.raises(InputError, match="is not UTF-8"):
+        read_items((Benchmark(name="quiz", path=tmp_path / "a.jsonl"),))
+
+
+def test_parallel_files_of_different_lengths_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.en").write_text("one\ntwo\n")
+    (tmp_path / "a.de").write_text("eins\n")
+    benchmark = Benchmark(name="quiz", path=tmp_path / "a.en", answers_path=tmp_path / "a.de")
+    with pytest.raises(InputError, match=r"has 2 lines and .* 1"):
+        read_items((benchmark,))
+
+
+def test_items_without_a_name_are_numbered(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.tsv", "question\tanswer\none?\t1\ntwo?\t2\n", id="")
+    assert [(item.item_id, item.context, item.answers) for item in found] == [
+        ("quiz/2", "one?", ("1",)),
+        ("quiz/3", "two?", ("2",)),
+    ]
