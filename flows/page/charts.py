@@ -21,32 +21,32 @@ def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
     ordered = list(reversed(lines))
     names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
     data = []
-    for role, who, title in (
-        ("muted1", "xz", "xz"),
-        ("muted0", "unigram", "token unigram"),
-        ("series1", "5gram", "5-gram"),
-        ("accent", "model", "this model"),
+    for role, who, title, symbol in (
+        ("muted1", "xz", "xz", "circle"),
+        ("muted0", "unigram", "token unigram", "circle"),
+        ("series1", "5gram", "5-gram", "circle"),
+        ("accent", "model", "this model", "diamond"),
     ):
         values = [line.get(who) for line in ordered]
         if any(value is not None for value in values):
             data.append(
                 {
-                    "type": "bar",
-                    "orientation": "h",
+                    "type": "scatter",
+                    "mode": "markers",
                     "y": names,
                     "x": values,
                     "name": title,
+                    "marker": {"symbol": symbol, "size": 13 if who == "model" else 10},
                     "meta": {"role": role},
                     "hovertemplate": f"{title}: %{{x:.3f}} bits per byte<extra>%{{y}}</extra>",
                 }
             )
     layout = {
-        "height": 110 + 76 * len(names),
-        "barmode": "group",
-        "bargap": 0.28,
+        "height": 110 + 30 * len(names),
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
+        "hovermode": "closest",
         "xaxis": {"title": {"text": "bits per byte"}, "rangemode": "tozero"},
-        "yaxis": {"automargin": True},
+        "yaxis": {"automargin": True, "type": "category", "range": [-0.6, len(names) - 0.4]},
     }
     return {"data": data, "layout": layout}
 
@@ -146,10 +146,11 @@ def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: d
             }
         )
     layout = {
-        "height": 90 + 24 * len(names),
+        "height": 70 + 24 * len(names),
         "barmode": "stack",
         "bargap": 0.3,
-        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        # The page has the colours of the sources as a list of its own, which folds better.
+        "showlegend": False,
         "xaxis": {"title": {"text": "documents"}, "tickformat": ",d", "rangemode": "tozero"},
         "yaxis": {"automargin": True},
     }

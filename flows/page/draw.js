@@ -39,7 +39,7 @@
       } else if (trace.type === "scatter") {
         trace.line = Object.assign({ color: shade, width: 2 }, trace.line);
         trace.marker = Object.assign({ size: 8 }, trace.marker, { color: shade });
-        if (trace.marker.line) trace.marker.line.color = colour("card");
+        if (trace.marker.line) trace.marker.line.color = /-open$/.test(trace.marker.symbol) ? shade : colour("card");
       }
       ["error_x", "error_y"].forEach(function (bar) { if (trace[bar]) trace[bar].color = shade; });
     });

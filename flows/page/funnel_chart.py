@@ -8,26 +8,28 @@ from tasks.report import SourceCounts, StageReport
 PASSED = {"sample": "sampled", "clean": "cleaned", "dedup": "unique", "decontaminate": "unleaked", "chunk": "packed"}
 """Stage -> how what it let through is called."""
 LOST = {
-    "sample": "not selected",
+    "sample": "dropped",
     "clean": "filtered",
     "dedup": "copies",
     "decontaminate": "leaks",
     "chunk": "too short to pack",
 }
-"""Stage -> how what it dropped, or did not select, is called."""
+"""Stage -> how what it dropped is called."""
 UNREADABLE, HELD_OUT = "unreadable", "held out"
 OF_SOURCE = "source "
 """Begins the node of a source, which may be called as a fate is."""
 
 
 def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> dict[str, Any] | None:
-    """Documents of each source through the stages, each fate a node; None where nothing was read.
+    """Documents of each source through the stages, each fate a node; None where nothing was sampled.
+
+    What the mixture had no need of is left out: it would hide the rest.
 
     `narrow` in the figure is the same for a phone: from source to fate, without the stages between. `colours` are the
     sources' numbers on the page.
     """
     stages = [stage for stage in PASSED if stage in reports]
-    if not stages or not reports[stages[0]].total().documents_in:
+    if not stages or not reports[stages[0]].total().documents_out:
         return None
     wide, narrow = _Flows(), _Flows()
     kept = PASSED[stages[-1]]
@@ -52,7 +54,7 @@ def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> d
 
 def _fates(stage: str, counts: SourceCounts) -> dict[str, int]:
     return {
-        LOST[stage]: counts.not_selected + counts.dropped.total(),
+        LOST[stage]: counts.dropped.total(),
         UNREADABLE: counts.rejected,
         HELD_OUT: counts.held_out,
     }

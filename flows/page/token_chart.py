@@ -11,9 +11,14 @@ from flows.wording import language_word
 from tasks.artifact import Artifact, read_table
 from tasks.vocab.comparison import UNTOLD
 
+MOST_LANGUAGES, LEAST_SHARE = 12, 0.002
+"""Languages that are told, and the share of all characters that one has at least: single documents whose language was
+mistaken would be a long list."""
+
 
 def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
-    """Language -> tokens of its packed text by characters (Unicode code points), from some parts of the documents."""
+    """Language -> tokens of its packed text by characters (Unicode code points), from some parts of the documents;
+    the language with most text first."""
     if "chunk" not in artifacts or "decontaminate" not in artifacts:
         return {}
     documents = [_sizes(read_table(path)) for _, path in some_parts(artifacts["decontaminate"].files("documents"))]
@@ -26,13 +31,14 @@ def tokens_per_character(artifacts: dict[str, Artifact]) -> dict[str, float]:
     by_language = joined.group_by("lang").aggregate(
         [("tok_len_sum", "sum"), ("bytes_sum", "sum"), ("text_bytes", "sum"), ("characters", "sum")]
     )
-    found = {
+    rows = sorted(by_language.to_pylist(), key=lambda row: (-row["characters_sum"], row["lang"]))
+    least = LEAST_SHARE * sum(row["characters_sum"] for row in rows)
+    return {
         # Of a document some rows may lie in parts that were not looked into: its packed bytes tell how much was.
         row["lang"]: row["tok_len_sum_sum"] / row["bytes_sum_sum"] * row["text_bytes_sum"] / row["characters_sum"]
-        for row in by_language.to_pylist()
-        if row["bytes_sum_sum"] and row["characters_sum"]
+        for row in rows[:MOST_LANGUAGES]
+        if row["bytes_sum_sum"] and row["characters_sum"] and row["characters_sum"] >= least
     }
-    return dict(sorted(found.items()))
 
 
 def _sizes(documents: pa.Table) -> pa.Table:

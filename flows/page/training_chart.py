@@ -106,6 +106,8 @@ def _bits_axis(
     axis = {
         "title": {"text": "bits per byte"},
         "overlaying": "y",
+        # Ticks in step with those of the loss would be crooked numbers.
+        "tickmode": "auto",
         "side": "right",
         "range": [bits * edge for edge in span],
         "showgrid": False,

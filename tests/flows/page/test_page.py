@@ -405,5 +405,5 @@ def test_a_running_run_says_what_is_under_way_and_what_is_to_come(make: Callable
     made = make(tmp_path, until="vocab")
     (made.folder / "run.json").write_text(json.dumps({**made.record, "state": "running", "finished": None}))
     page = write_page(made.folder, made.root)
-    outcomes = re.findall(r'<span class="took">.*<span class="([a-z-]+)">', page.read_text())
+    outcomes = re.findall(r'<span class="took"[^>]*>.*<span class="([a-z-]+)">', page.read_text())
     assert outcomes == ["built"] * 5 + ["under-way", "to-come", "to-come"]
