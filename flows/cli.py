@@ -13,6 +13,7 @@ from flows.commands import (
     planning,
     records,
     running,
+    searching,
     service,
     teaching,
     training,
@@ -59,6 +60,7 @@ COMMANDS = (
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(training.train)
+app.add_typer(searching.search)
 
 
 def _tell_version(asked: bool) -> None:

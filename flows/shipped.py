@@ -13,9 +13,14 @@ def open_recipe(name: str, root: Path, settings: Sequence[str] = (), limit: floa
 
     The demo reads documentation of this Python that stands nowhere as text: it is written under `root` first.
     """
+    return load_recipe(recipe_file(name, root), root, settings, limit)
+
+
+def recipe_file(name: str, root: Path) -> Path:
+    """The file of a recipe given by path or by the name under which it ships, its input written."""
     path = find_recipe(name)
     if path == QUICKSTART:
         from flows.quickstart import prepare
 
         prepare(root)
-    return load_recipe(path, root, settings, limit)
+    return path

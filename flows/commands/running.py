@@ -97,7 +97,7 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     # Before the run has a name: one that is refused leaves nothing that could be looked up by it.
     check_prerequisites(chosen, stretch(asked.get("from_stage"), asked.get("until"), asked.get("only")))
     check_writable(root)
-    _quieten_prefect(verbose)
+    quieten_prefect(verbose)
     from flows.interrupts import heard_interrupts
     from flows.private_server import prefect_server
 
@@ -138,7 +138,7 @@ def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:
     print_summary(record, root, console())
 
 
-def _quieten_prefect(verbose: bool) -> None:
+def quieten_prefect(verbose: bool) -> None:
     """Defaults for Prefect that a user's own settings overrule; must run before Prefect is imported."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")

@@ -1,0 +1,63 @@
+"""The book of trials: what it was told it knows again, whenever its writer was killed."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.search.book import Book, Stop, Trial
+
+STOP = Stop(rung=0, step=10, steps=90, loss=2.5, seconds=3.0, built=("train",))
+END = Stop(rung=2, step=90, steps=90, loss=None, seconds=20.0, built=("train", "evaluate"))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "trials.jsonl"
+
+
+def written(path: Path) -> list[Trial]:
+    book = Book(path)
+    first = book.add("recipe", {"train.schedule.peak_lr": 0.1}, "run-0")
+    second = book.add("hand", {"train.schedule.peak_lr": 0.01}, "run-1", waited_as="mine.json")
+    book.begin(first, 0)
+    book.stop(first, STOP)
+    book.begin(first, 1)
+    book.begin(second, 0)
+    book.end(second, "complete", END, 1.75, 0.25, "")
+    return book.trials
+
+
+def test_a_book_that_is_opened_again_tells_the_same(path: Path) -> None:
+    trials = written(path)
+    assert Book(path).trials == trials
+    first, second = trials
+    assert (first.state, first.rung, first.stops) == ("running", 1, [STOP])
+    assert (first.share, first.seconds) == (10 / 90, 3.0)
+    assert (second.state, second.value, second.stderr, second.share) == ("complete", 1.75, 0.25, 1.0)
+    assert Book(path).knows("mine.json")
+    assert not Book(path).knows("yours.json")
+
+
+def test_a_line_that_a_kill_cut_off_never_was_and_the_next_one_is_whole(path: Path) -> None:
+    written(path)
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    last = len(whole) - len(lines[-1])
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut])
+        book = Book(path)
+        assert book.trials[1].state == "running"
+        book.end(book.trials[1], "complete", END, 1.75, 0.25, "")
+        assert path.read_bytes() == whole
+
+
+def test_the_loss_at_a_rung_is_infinite_where_training_diverged_on_the_way(path: Path) -> None:
+    book = Book(path)
+    trial = book.add("tpe", {}, "run")
+    assert trial.loss_at(0) is None
+    book.begin(trial, 0)
+    book.stop(trial, STOP)
+    assert (trial.loss_at(0), trial.loss_at(1)) == (2.5, None)
+    book.begin(trial, 1)
+    book.end(trial, "diverged", Stop(1, 0, 0, None, 1.0, ()), None, None, "Numerics: no number")
+    assert (trial.loss_at(0), trial.loss_at(1)) == (2.5, float("inf"))

@@ -1,0 +1,130 @@
+"""What is wrong with a search is told before anything runs, in the words of the recipe."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.recipe import load_recipe
+from flows.search.config import SearchConfig, read_search
+from flows.search.study import Asked, Study, add_by_hand, parsed, reopen
+from model.errors import InputError, RecipeError
+
+LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'
+
+
+@pytest.fixture
+def write(foundry: Path, tmp_path: Path) -> Any:
+    """The small recipe with a table [search], and what its space holds."""
+
+    def put(space: str = LR, head: str = "trials = 4") -> Path:
+        path = tmp_path / "searched.toml"
+        text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
+        path.write_text(f"{text}\n[search]\n{head}\n\n[search.space]\n{space}\n")
+        return path
+
+    return put
+
+
+def study(path: Path, tmp_path: Path, **words: Any) -> Study:
+    return Study(Asked(path), read_search(path, None, words.get("trials"), None), tmp_path / "root")
+
+
+def test_a_run_does_not_mind_what_is_searched(write, foundry: Path, tmp_path: Path) -> None:
+    own = load_recipe(foundry / "foundry.toml", tmp_path).identity_params()
+    assert load_recipe(write(), tmp_path).identity_params() == own
+
+
+def test_a_recipe_without_a_search_is_told_what_to_write(foundry: Path) -> None:
+    with pytest.raises(RecipeError, match=r"no table \[search\]") as error:
+        read_search(foundry / "foundry.toml", None, None, None)
+    assert "[search.space]" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ('"train.schedule.peak_rate" = { low = 1e-4, high = 1e-1 }', "train.schedule.peak_rate: unknown key"),
+        ('"train.schedule.peak_lr" = { low = 0.0, high = 1.0 }', r"train.schedule.peak_lr.*greater than 0"),
+        ('"train.batch_rows" = { choices = [8, 12] }', "micro_batch_rows 8 does not divide batch_rows 12"),
+        ('"train.checkpoint_steps" = { choices = [10, 20] }', "decides no result"),
+        (f'{LR}\n"train.model.dropout" = {{ low = 0.0, high = 0.2 }}', "units dropped"),
+        ('"vocab.vocab_size" = { choices = [400, 512] }', "other text, or other tokens"),
+    ],
+)
+def test_a_space_that_the_recipe_cannot_take_is_refused_at_once(write, tmp_path, space: str, told: str) -> None:
+    head = "rungs = 3" if "dropout" in space or "vocab" in space else "trials = 4"
+    with pytest.raises(RecipeError, match=told):
+        study(write(space, head), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ('"a" = { low = 2, high = 1 }', "search.space.a: low 2 is not below high 1"),
+        ('"a" = { low = 0, high = 1, log = true }', "has no logarithm"),
+        ('"a" = { choices = [1, 1] }', "name a value twice"),
+        ('"a" = { lowest = 1 }', "search.space.a"),
+    ],
+)
+def test_a_space_that_is_none_is_refused_with_its_key(write, space: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        read_search(write(space), None, None, None)
+
+
+def test_rungs_are_three_where_training_losses_compare_and_one_where_they_do_not(write, tmp_path: Path) -> None:
+    assert study(write(), tmp_path).shares == (1 / 9, 1 / 3, 1.0)
+    dropout = '"train.model.dropout" = { low = 0.0, high = 0.2 }'
+    assert study(write(dropout, 'name = "other"'), tmp_path).shares == (1.0,)
+
+
+def test_a_study_goes_on_with_more_trials_and_not_with_another_space(write, tmp_path: Path) -> None:
+    begun = study(write(), tmp_path)
+    assert begun.name == "foundry"
+    assert study(write(head="trials = 9\nparallel = 2"), tmp_path).config.trials == 9
+    with pytest.raises(RecipeError, match=r"began as another: .*high.* 0.1 -> 0.2.*another name"):
+        study(write(LR.replace("1e-1", "2e-1")), tmp_path)
+    with pytest.raises(RecipeError, match=r"began as another: .*seed"):
+        Study(Asked(write(), ("seed=3",)), SearchConfig.model_validate(begun.config), tmp_path / "root")
+
+
+def test_the_first_trial_is_the_recipe_itself_and_what_a_kill_left_goes_on_first(write, tmp_path: Path) -> None:
+    begun = study(write(), tmp_path)
+    first, rung = begun.next_part(()) or pytest.fail("nothing to do")
+    assert (first.origin, rung) == ("recipe", 0)
+    assert first.settings == {"train.schedule.peak_lr": 2e-3}
+    second, _ = begun.next_part({0}) or pytest.fail("nothing to do")
+    assert second.origin == "tpe"
+    again = study(write(), tmp_path)
+    assert again.next_part(()) == (first, 0)
+    assert again.next_part({0}) == (second, 0)
+    assert again.next_part({0, 1}) is not None
+    assert again.next_part({0, 1, 2}) is not None
+    assert again.next_part({0, 1, 2, 3}) is None
+
+
+def test_what_a_person_adds_is_taken_next_with_the_recipes_other_values(write, tmp_path: Path) -> None:
+    space = f'{LR}\n"train.schedule.warmup_share" = {{ low = 0.0, high = 0.2 }}'
+    begun = study(write(space), tmp_path)
+    begun.next_part(())
+    add_by_hand(reopen(tmp_path / "root", "foundry"), dict([parsed("train.schedule.peak_lr=0.5")]))
+    mine, rung = begun.next_part({0}) or pytest.fail("nothing to do")
+    assert (mine.origin, rung) == ("hand", 0)
+    assert mine.settings == {"train.schedule.peak_lr": 0.5, "train.schedule.warmup_share": 0.05}
+    assert list((begun.folder / "waiting").iterdir()) == []
+
+
+def test_what_cannot_be_a_trial_is_refused_when_it_is_added(write, tmp_path: Path) -> None:
+    begun = study(write(), tmp_path)
+    with pytest.raises(RecipeError, match=r"searches train\.schedule\.peak_lr alone"):
+        add_by_hand(begun, {"train.batch_rows": 8})
+    with pytest.raises(RecipeError, match="greater than 0"):
+        add_by_hand(begun, {"train.schedule.peak_lr": -1.0})
+    with pytest.raises(InputError, match="there are foundry"):
+        reopen(tmp_path / "root", "foundery")
+
+
+def test_only_one_process_works_on_a_study(write, tmp_path: Path) -> None:
+    begun = study(write(), tmp_path)
+    with begun.held(), pytest.raises(InputError, match=r"works on it.*bessemer search add"), begun.held():
+        pytest.fail("it was held twice")

@@ -1,0 +1,130 @@
+"""Searches through the command and a real Prefect server: what they share, what they find, and what a kill costs."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.recipe import load_recipe
+from flows.record import list_runs
+from flows.search.book import Book, Trial
+
+SECONDS = 900.0
+LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'
+SMALL = """
+[evaluate]
+shots = [0]
+heldout_max_bytes = 4000
+ngram_tokens = 1000
+sample_tokens = 1
+temperatures = [0.0]
+bootstrap_rounds = 10
+threads = 1
+"""
+
+
+def searched(foundry: Path, folder: Path, head: str, space: str) -> Path:
+    """The small recipe, smaller still, with a search."""
+    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)).replace('"40K"', '"16K"')
+    path = folder / "searched.toml"
+    path.write_text(f"{text}\nthreads = 1\n{SMALL}\n[search]\n{head}\n\n[search.space]\n{space}\n")
+    return path
+
+
+def command(*words: str | Path) -> list[str]:
+    return [sys.executable, "-m", "flows.cli", "search", *map(str, words)]
+
+
+def search(recipe: Path, root: Path, *words: str) -> dict[str, Any]:
+    done = subprocess.run(
+        command(recipe, "--root", root, "--json", *words), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_trials_side_by_side_build_what_they_share_once(foundry: Path, tmp_path: Path) -> None:
+    space = f'{LR}\n"vocab.vocab_size" = {{ choices = [400, 512] }}'
+    recipe = searched(foundry, tmp_path, "trials = 3\nparallel = 2", space)
+    found = search(recipe, tmp_path / "root")
+    assert [line["state"] for line in found["lines"]] == ["complete"] * 3
+    assert found["best"]["value"] == min(line["value"] for line in found["lines"])
+    built = Counter(
+        (entry["stage"], entry["identity"])
+        for record in list_runs(tmp_path / "root")
+        for entry in record["stages"]
+        if entry["outcome"] == "built"
+    )
+    assert set(built.values()) == {1}
+    counts = Counter(stage for stage, _ in built)
+    sizes = {line["settings"]["vocab.vocab_size"] for line in found["lines"]}
+    assert counts == {
+        **dict.fromkeys(("sample", "clean", "dedup", "decontaminate"), 1),
+        **dict.fromkeys(("vocab", "chunk"), len(sizes)),
+        **dict.fromkeys(("train", "evaluate"), 3),
+    }
+
+    best = load_recipe(Path(found["recipe"]), tmp_path / "root")
+    asked = [f"{key}={json.dumps(value)}" for key, value in found["best"]["settings"].items()]
+    assert best.identity_params() == load_recipe(recipe, tmp_path / "root", asked).identity_params()
+    page = Path(found["page"]).read_text()
+    figures = json.loads(re.search(r'<script id="figures" type="application/json">(.*?)</script>', page, re.S)[1])  # type: ignore[index]
+    assert set(figures) == {"history", "slice0", "slice1"}
+    show = command("show", "foundry", "--root", tmp_path / "root")
+    shown = subprocess.run(show, capture_output=True, text=True, check=True).stdout
+    assert f"best: trial {found['best']['trial']}" in shown
+    assert "run it: bessemer run" in shown
+
+
+def told(trials: list[Trial]) -> list[Any]:
+    """What a search decided and found, without its clocks and run ids."""
+    return [
+        (
+            *(one.number, one.origin, one.settings, one.state, one.rung, one.value),
+            [(stop.rung, stop.step, stop.steps, stop.loss) for stop in one.stops],
+        )
+        for one in trials
+    ]
+
+
+def models(root: Path) -> dict[str, str]:
+    """Content of each trained model by its identity."""
+    manifests = (root / "artifacts" / "train").glob("*/manifest.json")
+    return {path.parent.name: json.loads(path.read_text())["content"] for path in manifests}
+
+
+@pytest.mark.prove
+def test_a_search_killed_again_and_again_finds_what_an_undisturbed_one_does(foundry: Path, tmp_path: Path) -> None:
+    recipe = searched(foundry, tmp_path, "trials = 5", LR)
+    search(recipe, tmp_path / "whole")
+    whole = Book(tmp_path / "whole" / "searches" / "foundry" / "trials.jsonl").trials
+    states = Counter(trial.state for trial in whole)
+    assert states["complete"] >= 1
+    assert states["paused"] >= 2
+    assert all(trial.state in ("paused", "complete") for trial in whole)
+
+    root = tmp_path / "killed"
+    path = root / "searches" / "foundry" / "trials.jsonl"
+    for lines in (2, 3, 6, 9):  # Right behind a beginning, a pause, and in later stretches.
+        running = subprocess.Popen(
+            command(recipe, "--root", root, "--json"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        deadline = time.monotonic() + SECONDS
+        while not path.exists() or path.read_bytes().count(b"\n") < lines:
+            assert running.poll() is None, running.stderr and running.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(0.3)
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait()
+    search(recipe, root)
+    assert told(Book(path).trials) == told(whole)
+    assert models(root) == models(tmp_path / "whole")
