@@ -45,6 +45,7 @@ COMMANDS = (
     records.step,
     records.report,
     models.generate,
+    models.harness,
     teaching.finetune,
     teaching.predict,
     networks.presets,

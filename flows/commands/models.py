@@ -1,6 +1,7 @@
 """Using a trained model."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -58,6 +59,39 @@ def generate(
         if as_json:
             texts = [{"text": one.text, **({"holes": one.holes} if one.holes else {})} for one in written]
             print_json({"prompt": prompt, **texts[0], **({"samples": texts} if samples > 1 else {})})
+
+
+def harness(
+    model: Model,
+    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, as their YAML files give them.")],
+    folder: Annotated[Path, typer.Option(help="Folder with the YAML files of the tasks; their data are local files.")],
+    shots: Annotated[int | None, typer.Option(min=0, help="Examples before each item, instead of the task's.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Items of each task.")] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Score a GPT with EleutherAI's lm-evaluation-harness (the extra `lmeval`), on tasks of a folder, offline."""
+    with told_errors():
+        import importlib.util
+
+        from model.errors import RecipeError
+
+        if importlib.util.find_spec("lm_eval") is None:
+            raise RecipeError(
+                "harness: the package lm-eval is not installed. Install the extra `lmeval`, or take the scores of the"
+                " evaluate stage, which need nothing more."
+            )
+        from flows.harness import harness_scores
+        from flows.trained import open_trained
+
+        found = harness_scores(open_trained(root, model), folder, tasks, shots=shots, limit=limit)
+        if as_json:
+            print_json(found)
+            return
+        for task, figures in found.items():
+            for metric, value in figures.items():
+                if isinstance(value, float):
+                    typer.echo(f"{task}  {metric.partition(',')[0]}  {value:.4f}")
 
 
 def _say(text: str) -> None:
