@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from flows.commands import (
+    cards,
     identity,
     leaking,
     models,
@@ -44,6 +45,7 @@ COMMANDS = (
     vocabularies.bases,
     records.step,
     records.report,
+    cards.card,
     models.generate,
     models.harness,
     teaching.finetune,

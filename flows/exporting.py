@@ -8,20 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 from flows.trained import FINETUNED, open_trained
 from model.durable import sync_directory
-from model.errors import InputError
+from model.errors import InputError, RecipeError
 
 if TYPE_CHECKING:
     from tasks.tokenizer import Tokenizer
 
+CARD = "README.md"
 VOCABULARY, VOCABULARY_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 
 
-def export_transformers(root: Path, model: str, folder: Path) -> str:
-    """Write the model into a new folder as `config.json`, `model.safetensors` and its tokenizer's two files.
+def export_transformers(root: Path, model: str, folder: Path, licence: str | None = None) -> str:
+    """Write the model into a new folder as `config.json`, `model.safetensors`, its tokenizer's two files, and the card
+    of its run as `README.md`.
 
-    Returns the class of `transformers` that loads it. The folder appears whole or not at all. Raises InputError where
-    it holds something, RecipeError where no class computes the network.
+    Returns the class of `transformers` that loads it. The folder appears whole or not at all. `licence` is what is
+    declared for the model. Raises InputError where the folder holds something, RecipeError where no class computes the
+    network, or where the licence conflicts with those of the text.
     """
+    from flows.model_card.card import model_card, run_to_tell
     from model.published.exporting import export_network
 
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -33,6 +37,9 @@ def export_transformers(root: Path, model: str, folder: Path) -> str:
             f"export: the model in {trained.folder} is a BERT that was fine-tuned, whose head no class is written for."
             f" Export the model that it was fine-tuned from."
         )
+    record = run_to_tell(root, model, trained.folder)
+    if licence is not None:
+        _check_terms(root, record, model, licence)
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -40,6 +47,8 @@ def export_transformers(root: Path, model: str, folder: Path) -> str:
         settings = {**ids, **_tasks_as_text(trained.description)}
         class_name = export_network(staged, config, trained.network.state_dict(), settings)
         _write_vocabulary(staged, trained.tokenizer, context=config.context)
+        if record is not None:
+            (staged / CARD).write_text(model_card(record, root, licence, class_name), encoding="utf-8")
         # A temporary folder is for its owner alone.
         staged.chmod(0o755)
         if folder.exists():
@@ -50,6 +59,19 @@ def export_transformers(root: Path, model: str, folder: Path) -> str:
         raise
     sync_directory(folder.parent)
     return class_name
+
+
+def _check_terms(root: Path, record: dict[str, Any] | None, model: str, licence: str) -> None:
+    """Before anything is written: whether the declared licence goes with those of the text."""
+    from flows.model_card.facts import card_facts
+    from flows.model_card.licences import check_licence
+
+    if record is None:
+        raise RecipeError(
+            f"export --licence {licence}: {model} is a model of no run under {root}, so that the licences of its text"
+            f" are not known. Export it without --licence, which grants nothing, or name the run that trained it."
+        )
+    check_licence(licence, card_facts(record, root).sources)
 
 
 def special_ids(tokenizer: "Tokenizer", *, with_decoder: bool) -> dict[str, int]:

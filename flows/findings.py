@@ -57,7 +57,7 @@ def _standing(path: Path) -> Artifact | None:
 
 
 FINDINGS = "findings.json"
-FROM_TABLES = ("bits_per_byte", "measures", "scores", "conservation")
+FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "conservation")
 """Findings that take reading tables, not manifests alone."""
 
 
@@ -85,6 +85,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "files": lambda: _facts(reports, "sample", "files").get("files", {}),
         "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
         "funnel": lambda: funnel(reports),
+        "languages": lambda: _facts(reports, "clean", "languages").get("languages", {}),
         "remarks": lambda: remarks(reports, _settings(artifacts, "sample")),
         "removed": lambda: removed(reports),
         "edited": lambda: edited(reports),
@@ -99,6 +100,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: measured(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
+        "gaps": lambda: gaps(artifacts),
         "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
         "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
         "conservation": lambda: conservation(artifacts, reports),
@@ -109,6 +111,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
 DICTIONARIES = frozenset(
     {
         "files",
+        "languages",
         "sampling",
         "rows",
         "training",
@@ -273,6 +276,14 @@ def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
 def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     """All rows of SCORES about benchmarks, in the order of the artifact."""
     return [row for row in _score_rows(artifacts) if not row["task"].startswith((HELDOUT, LANGUAGE))]
+
+
+def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Leaked beside clean items of each benchmark, as `tasks.evaluate.gaps` has them: `difference`, `stderr`, `p`; none
+    of an evaluation that did not compare them."""
+    if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
+        return []
+    return artifacts["evaluate"].table("gaps").to_pylist()
 
 
 def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from flows.commands.cards import Licence
 from flows.commands.models import Model
 from flows.commands.options import DEFAULT_ROOT, Json, Root
 from flows.commands.output import console, print_json, told_errors
@@ -43,19 +44,21 @@ def export(
     form: Annotated[
         Literal["transformers"], typer.Option("--format", help="For which program: `transformers`.")
     ] = "transformers",
+    licence: Licence = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Write a trained model with its vocabulary for Hugging Face's `transformers`, which computes the same logits.
 
     A GPT becomes a GPT-2, OPT, LLaMA or GPT-NeoX, whichever has its choices; where none has, what stands in the way is
-    said, and what to train instead. The default network needs `train.model.embedding_norm = false`.
+    said, and what to train instead. The default network needs `train.model.embedding_norm = false`. The model card lies
+    beside it as README.md.
     """
     with told_errors():
         from flows.exporting import export_transformers
 
         assert form == "transformers", "typer lets nothing else through"
-        class_name = export_transformers(root, model, folder)
+        class_name = export_transformers(root, model, folder, licence)
         if as_json:
             print_json({"folder": str(folder), "class": class_name})
         else:

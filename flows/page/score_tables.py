@@ -1,13 +1,12 @@
 """Scores and other measures of held-out text as the tables of the run page."""
 
-import math
 from typing import Any
 
 from flows.measures import MEASURES, line_told
 from flows.wording import shots_word
 
-MAIN_METRICS = ("acc", "exact_match", "em", "f1")
-"""Shares of right answers; the first that a benchmark has is drawn."""
+MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
+"""Shares from 0 to 1; the first that a benchmark has is drawn."""
 
 
 def main_metric(rows: list[dict[str, Any]]) -> str | None:
@@ -30,9 +29,10 @@ def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
     return {"names": [measure.words for measure in present], "lines": rows, "notes": notes}
 
 
-def score_tables(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def score_tables(rows: list[dict[str, Any]], gaps: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """By benchmark: its main metric as lines of shots with a cell for each subset and the gap between leaked and clean
-    items, and all other metrics."""
+    items where `gaps` tells it, and all other metrics."""
+    tested = {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
     tables: list[dict[str, Any]] = []
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]
@@ -41,19 +41,8 @@ def score_tables(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         lines = []
         for shots in sorted({row["shots"] for row in main}):
             cells = {row["subset"]: row for row in main if row["shots"] == shots}
-            lines.append({"shots": shots, "cells": cells, "gap": _gap(cells)})
+            lines.append({"shots": shots, "cells": cells, "gap": tested.get((task, metric, shots))})
         notes = list(dict.fromkeys(f"{shots_word(r['shots'])}: {r['note']}" for r in main if r["note"]))
         others = [row for row in mine if row["metric"] != metric]
         tables.append({"task": task, "metric": metric, "lines": lines, "notes": notes, "others": others})
     return tables
-
-
-def _gap(cells: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """Leaked items' share of right answers less that of clean ones, its 95% interval to both sides, and whether that
-    leaves out 0; None where one is missing. The two are other items, so that their errors are independent."""
-    pair = [cells.get(subset, {}) for subset in ("leaked", "clean")]
-    if any(cell.get("value") is None or cell.get("stderr") is None for cell in pair):
-        return None
-    value = pair[0]["value"] - pair[1]["value"]
-    error = 1.96 * math.hypot(pair[0]["stderr"], pair[1]["stderr"])
-    return {"value": value, "error": error, "beyond_chance": abs(value) > error}

@@ -65,7 +65,7 @@ def view_of(record: dict[str, Any], run_folder: Path, root: Path, attempt: Attem
         "compressors": [named for named in COMPRESSORS if _any_of(findings["bits_per_byte"], named[0])],
         "modelled": bool(bits),
         "measures": attempt("measures", lambda: measure_table(findings["measures"]), {}),
-        "tables": attempt("scores", lambda: score_tables(findings["scores"]), []),
+        "tables": attempt("scores", lambda: score_tables(findings["scores"], findings["gaps"]), []),
         "samples": attempt("samples", lambda: _samples(artifacts), []),
         "conservation": attempt("conservation", lambda: conservation_line(findings["conservation"]), ""),
         "recipe": attempt("recipe", lambda: _recipe(run_folder), ""),

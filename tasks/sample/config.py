@@ -64,6 +64,10 @@ class Source(StrictConfig):
     language: str | None = Field(default=None, min_length=2, max_length=16)
     """Language of the source as an ISO 639 code (`en`, `zh`), where it is one language; null when unknown or mixed."""
 
+    licence: Annotated[str | None, RUNTIME] = Field(default=None, min_length=2, max_length=200)
+    """What the text may be used for, as an SPDX expression (`CC-BY-SA-4.0`, `MIT OR Apache-2.0`), or `public-domain`;
+    the model card tells it, and an export whose own licence it stands against is refused. It changes no byte."""
+
     text_field: str = "text"
     """Field (jsonl) or column (csv, parquet, arrow) that holds the text."""
 

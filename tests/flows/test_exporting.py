@@ -204,3 +204,35 @@ def test_presets_lists_all_and_their_parameters() -> None:
     assert found[0]["parameters"] == 124_439_808
     told = CliRunner().invoke(app, ["presets"]).stdout
     assert "opt-175b       gpt           174,604,468,224      2,793.7        1,076.47" in told
+
+
+def test_the_card_of_its_run_lies_beside_the_model(trained: Callable[..., Path], tmp_path: Path) -> None:
+    folder = trained(pieces(), GPTConfig(**SIZES, vocab_size=400, embedding_norm=False))
+    run = tmp_path / "runs" / "20270115T080000Z-abcdef"
+    run.mkdir(parents=True)
+    entry = {"stage": "train", "path": str(folder), "outcome": "built"}
+    record = {
+        "run_id": run.name,
+        "recipe_name": "small",
+        "root": str(tmp_path),
+        "state": "completed",
+        "stages": [entry],
+    }
+    (run / "run.json").write_text(json.dumps(record))
+    source = {"name": "books", "licence": "CC-BY-SA-4.0"}
+    (run / "recipe.json").write_text(json.dumps({"sample": {"sources": [source]}}))
+    root = ["--root", str(tmp_path)]
+    refused = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "out"), "--licence", "MIT", *root])
+    assert refused.exit_code == 2
+    assert "books (CC-BY-SA-4.0)" in refused.output
+    assert not (tmp_path / "out").exists()
+    passed = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "out"), "--licence", "CC-BY-SA-4.0", *root])
+    assert passed.exit_code == 0, passed.output
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert card.startswith("---\nlicense: cc-by-sa-4.0\n")
+    assert "import AutoTokenizer, GPTNeoXForCausalLM" in card
+    unknown = CliRunner().invoke(
+        app, ["export", str(folder), str(tmp_path / "x"), "--licence", "MIT", "--root", str(run)]
+    )
+    assert unknown.exit_code == 2
+    assert "a model of no run under" in unknown.output

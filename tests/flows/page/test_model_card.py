@@ -1,0 +1,118 @@
+"""The model card of the made run, read back by Hugging Face's own reader."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.model_card.card import model_card, run_to_tell
+from flows.model_card.facts import run_of_model
+from model.errors import RecipeError
+
+hub = pytest.importorskip("huggingface_hub")
+RECIPE = {
+    "sample": {
+        "sources": [{"name": "books", "licence": "CC0-1.0", "language": "en"}, {"name": "web", "licence": None}]
+    },
+    "train": {"model": {"architecture": "gpt", "context": 16, "layers": 2}},
+}
+
+
+@pytest.fixture
+def told(made_run: Any) -> str:
+    (made_run.folder / "recipe.json").write_text(json.dumps(RECIPE))
+    return model_card(made_run.record, made_run.root)
+
+
+def test_the_head_is_what_the_hub_reads(told: str) -> None:
+    card = hub.ModelCard(told)
+    data = card.data.to_dict()
+    assert (data["license"], data["language"], data["datasets"]) == ("unknown", ["en"], ["books", "web"])
+    assert (data["pipeline_tag"], data["tags"]) == ("text-generation", ["bessemer", "gpt"])
+    assert data["metrics"] == ["bits_per_byte", "accuracy"]
+    results = {(one.dataset_name, one.metric_name): one.metric_value for one in card.data.eval_results}
+    assert results["held-out text, mean of the sources", "bits per byte"] == 2.25
+    assert results["cloze", "one-shot, leaked items (1)"] == 0.5
+    assert len(results) == 3 + 9
+    assert "&id" not in told
+
+
+def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
+    for sentence in (
+        "trained on 640 tokens, made by Bessemer in the run `20270115T080000Z-abcdef`",
+        "| books | CC0-1.0 | 12 | 9 | 480 | 50.0% | 50.0% | 50.0% | 0.67 |",
+        "| web | not stated | 20 | 8 | 160 | 50.0% | 50.0% | 50.0% | 2.00 |",
+        "32 documents read = 1 rejected + 1 not selected",
+        "| clean: gopher_words_min | 4 |",
+        "49 of 50 at a similarity of 0.8 and above were found (recall 0.980, 95% interval 0.900 to 0.990)",
+        "| cloze | 2 | 1 | 0 | 1 | 0 |",
+        "the loss went from 6.000 to 3.300 nats a token. The guard skipped 1 steps.",
+        "| all (mean) | 2.250 | 2.750 | 4.250 | 3.250 |",
+        "| cloze, zero-shot | acc | 50.0 ± 19.6 (2) | 50.0 ± 19.6 (1) | 50.0 ± 19.6 (1) |",
+        "an estimate, not a measurement, from 2 cores of 12 W, 8 GB of memory",
+        "It sees 16 tokens at once.",
+        "No licence is declared for this model, so that none is granted.",
+        "For web none is stated.",
+        "with changes that were not committed",
+    ):
+        # Short cells keep their words on one line.
+        assert sentence in told.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Path) -> None:
+    hostile = "<script>alert(1)</script>"
+    benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}
+    made = make(tmp_path, facts={"decontaminate": {"benchmarks": {hostile: benchmark}}})
+    told = model_card(made.record, made.root)
+    assert "<script>" not in told
+    assert "&lt;script&gt;" in told
+    assert "1 benchmark items stay in the text" in told
+
+
+def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
+    (made_run.folder / "recipe.json").write_text(json.dumps(RECIPE))
+    with pytest.raises(RecipeError, match="web \\(no licence stated\\)"):
+        model_card(made_run.record, made_run.root, "MIT")
+    whole = {
+        "sample": {"sources": [{"name": "books", "licence": "CC0-1.0"}, {"name": "web", "licence": "CC-BY-SA-3.0"}]}
+    }
+    (made_run.folder / "recipe.json").write_text(json.dumps(whole))
+    told = model_card(made_run.record, made_run.root, "CC-BY-SA-4.0", "GPT2LMHeadModel")
+    assert told.startswith("---\nlicense: cc-by-sa-4.0\n")
+    assert "This model is given under CC-BY-SA-4.0" in told
+    assert 'GPT2LMHeadModel.from_pretrained(".")' in told
+    other = model_card(made_run.record, made_run.root, "CC-BY-SA-3.1")
+    assert other.startswith("---\nlicense: other\nlicense_name: CC-BY-SA-3.1\n")
+
+
+@pytest.mark.parametrize("until", ["sample", "clean", "chunk"])
+def test_a_run_that_ended_early_has_a_card_of_what_it_did(until: str, make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path, until=until)
+    told = model_card(made.record, made.root)
+    assert "## Data" in told
+    assert "## Scores" not in told
+
+
+def test_the_command_prints_or_writes_the_card(made_run: Any, tmp_path: Path) -> None:
+    root = ["--root", str(made_run.root)]
+    printed = CliRunner().invoke(app, ["card", *root])
+    assert printed.exit_code == 0
+    assert printed.stdout.startswith("---\nlicense: unknown\n")
+    file = tmp_path / "card.md"
+    written = CliRunner().invoke(app, ["card", "20270115", "-o", str(file), *root])
+    assert written.exit_code == 0
+    assert file.read_text() == printed.stdout
+    refused = CliRunner().invoke(app, ["card", "--licence", "MIT", *root])
+    assert refused.exit_code == 2
+
+
+def test_the_run_of_a_model_is_found_by_its_artifact(made_run: Any, tmp_path: Path) -> None:
+    (train,) = [Path(entry["path"]) for entry in made_run.record["stages"] if entry["stage"] == "train"]
+    assert run_of_model(made_run.root, train) == made_run.record
+    assert run_to_tell(made_run.root, str(train), train) == made_run.record
+    assert run_to_tell(made_run.root, "latest", train) == made_run.record
+    assert run_to_tell(made_run.root, str(tmp_path), tmp_path) is None
