@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.guard.config import GuardConfig
+from model.hosts_config import HostsConfig
 from model.parallel.checks import check_ranks
 from model.restart_config import RestartsConfig
 from model.settings_together import check_read, check_together
@@ -108,6 +109,13 @@ class TrainConfig(Strict):
     """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
     restarts: RestartsConfig = RestartsConfig()
     """What follows where ranks fail."""
+    hosts: HostsConfig = HostsConfig()
+    """Machines over which ranks are spread."""
+    validation_steps: int | None = Field(default=None, ge=1)
+    """Steps between looks at held-out rows, and one after the last step (table VALIDATION); none without. Changes no
+    weight. The native engine looks, without `compile`, where each rank holds the whole model."""
+    validation_rows: int = Field(default=16, ge=1, le=256)
+    """Held-out rows of each source that are looked at, always the same."""
     max_nonfinite_steps: int = Field(default=3, ge=1)
     """Steps in a row with a non-finite loss or gradient that count as divergence: the guard goes back, or, where there
     is none, training stops."""
@@ -129,6 +137,34 @@ class TrainConfig(Strict):
     @model_validator(mode="after")
     def _nothing_is_set_in_vain(self) -> "TrainConfig":
         check_read(self)
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_rows_can_be_looked_at(self) -> "TrainConfig":
+        if self.validation_steps is None:
+            return self
+        shared = self.tensor_parallel * self.pipeline_parallel > 1
+        if self.engine != "native" or self.compile or shared:
+            how = (
+                f"engine = {self.engine}" if self.engine != "native" else "compile" if self.compile else "shared models"
+            )
+            raise ValueError(
+                f"validation_steps looks at held-out rows with a whole, uncompiled network on each rank, which {how} has"
+                f" not. Leave it out; evaluate measures all held-out text after training"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _hosts_have_as_many_ranks_each(self) -> "TrainConfig":
+        hosts = self.hosts.count
+        if self.ranks % hosts:
+            raise ValueError(f"ranks = {self.ranks} cannot be spread evenly over hosts.count = {hosts}")
+        fewer = [here * self.ranks // hosts for here in range(1, hosts) if self.restarts.fewer_ranks]
+        if uneven := [size for size in fewer if self.batch_rows % size]:
+            raise ValueError(
+                f"restarts.fewer_ranks would go on with {uneven[0]} ranks where a host is missing, and a batch of"
+                f" {self.batch_rows} rows cannot be spread evenly over them. Choose batch_rows accordingly"
+            )
         return self
 
     @model_validator(mode="after")
@@ -282,6 +318,8 @@ class TrainerRun(Strict):
     """The network."""
     train: TrainConfig
     """The training."""
+    heldout: Path | None = None
+    """Arrow file of held-out rows, like those of SEQUENCES, for `validation_steps`."""
     base: StartingModel | None = None
     """A trained model to start from; random weights by default. The optimizer starts afresh."""
 

@@ -27,10 +27,12 @@ def training_device(config: TrainConfig, rank: int) -> torch.device:
             f" `python -c 'import torch; print(torch.cuda.is_available())'` prints True."
         )
     found = torch.cuda.device_count()
-    if config.ranks > found:
+    here = config.ranks // config.hosts.count
+    rank %= here
+    if here > found:
         raise RecipeError(
-            f"train.ranks is {config.ranks}, each with a CUDA device of its own, and this machine has {found}. Set"
-            f" train.ranks = {found} or less."
+            f"train.ranks puts {here} ranks on a machine, each with a CUDA device of its own, and this one has {found}."
+            f" Set train.ranks = {found * config.hosts.count} or less."
         )
     if config.dtype in ("bfloat16", "tf32") and torch.cuda.get_device_capability(rank) < AMPERE:
         raise RecipeError(

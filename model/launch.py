@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
@@ -18,6 +18,8 @@ from model.hanging import ask_for_stacks, innermost_call, state_of
 from model.heartbeat import Beat, read_beat
 from model.link import REQUESTS_TO_STOP
 from model.meeting import beat_file, new_meeting, words_file
+from model.place import Place
+from model.rendezvous import Change, Lost
 from model.run_folder import complete_markers, steps_before
 from model.watching import Hang, Slow, Watch
 
@@ -102,26 +104,31 @@ def run_ranks(
     train: TrainConfig,
     out: Path,
     command: Callable[[int, Path], list[str]],
-    size: int,
+    place: Place,
     stop: StopRequest,
     tell_slow: Callable[[Slow], None],
     *,
     until_checkpoint: bool = False,
+    change: Callable[[], Change | None] = lambda: None,
+    host: str = "",
 ) -> Launch:
-    """Run `size` ranks, each by `command(rank, meeting)`, until all end, one fails, or one hangs; then none is left.
+    """Run this machine's ranks, each by `command(rank, meeting)`, until all end, one fails, or one hangs; then none is
+    left.
 
-    The first rank has our stdout; whatever the others print goes to stderr. With `until_checkpoint` they are asked to
-    stop once there is a new checkpoint.
+    The first of all ranks has our stdout; whatever the others print goes to stderr. With `until_checkpoint`, or once
+    `change` says that a machine has returned, they are asked to stop when there is a new checkpoint; where it says that
+    one has restarted, or raises Lost, none of them goes on. `host` names this machine among several.
     """
     launch = Launch(out, _before=checkpoints(out))
     try:
-        meeting = new_meeting(out)
+        meeting = new_meeting(out, host)
     except OSError as error:
         launch.failure = infra(f"{type(error).__name__}: {error}")
         return launch
     try:
-        with started([command(rank, meeting) for rank in range(size)], stop) as ranks:
-            _watch(launch, train, ranks, meeting, stop, tell_slow, until_checkpoint)
+        commands = [command(rank, meeting) for rank in place.ranks]
+        with started(commands, stop, first_speaks=place.first == 0) as ranks:
+            _watch(launch, train, place, ranks, meeting, stop, tell_slow, change, until_checkpoint)
     finally:
         shutil.rmtree(meeting, ignore_errors=True)
     launch.look([])
@@ -150,10 +157,12 @@ def started(commands: Sequence[list[str]], stop: StopRequest, *, first_speaks: b
 def _watch(
     launch: Launch,
     train: TrainConfig,
+    place: Place,
     ranks: Sequence[Process],
     meeting: Path,
     stop: StopRequest,
     tell_slow: Callable[[Slow], None],
+    change: Callable[[], Change | None],
     until_checkpoint: bool,
 ) -> None:
     began = time.monotonic()
@@ -162,8 +171,8 @@ def _watch(
     look_at, give_up_at, returning = began, float("inf"), False
     while True:
         now = time.monotonic()
-        ends |= {rank: _end(rank, code, meeting) for rank, code in _ended(ranks) if rank not in ends}
-        watch.look(_beats(ranks, meeting), now)
+        ends |= {at: _end(place.first + at, code, meeting) for at, code in _ended(ranks) if at not in ends}
+        watch.look(_beats(place, meeting), now)
         launch.step = watch.step
         if len(ends) == len(ranks) or now > give_up_at:
             break
@@ -171,18 +180,27 @@ def _watch(
             if any(end.code for end in ends.values()):
                 give_up_at = now + GRACE_SECONDS
             elif hang := watch.hang(now, frozenset(range(len(ranks))) - set(ends)):
-                launch.failure = _hung(hang, ranks, meeting)
+                launch.failure = _hung(hang, place, ranks, meeting)
                 return
         if now >= look_at:
             look_at = now + SECONDS_BETWEEN_LOOKS
             launch.look(ranks)
             for slow in watch.slow():
-                tell_slow(slow)
+                tell_slow(replace(slow, rank=place.first + slow.rank))
+            try:
+                changed = change()
+            except Lost as lost:
+                launch.failure = infra(str(lost))
+                return
+            if changed == "restarted":
+                launch.failure = infra("another machine starts its ranks again")
+                return
+            until_checkpoint |= changed == "returned"
             if until_checkpoint and not returning and launch.saved_at is not None:
                 returning = True
                 stop.pass_on()
         time.sleep(POLL_SECONDS)
-    launch.failure = judge(list(ends.values()), len(ranks))
+    launch.failure = judge(list(ends.values()), place.size)
     launch.finished = launch.failure is None
     if returning and launch.failure is not None and launch.failure.restarts:
         launch.failure = None
@@ -196,26 +214,29 @@ def _end(rank: int, code: int, meeting: Path) -> End:
     return End(rank, code, read_words(words_file(meeting, rank)))
 
 
-def _beats(ranks: Sequence[Process], meeting: Path) -> dict[int, Beat]:
-    beats = {rank: read_beat(beat_file(meeting, rank)) for rank in range(len(ranks))}
-    return {rank: beat for rank, beat in beats.items() if beat is not None}
+def _beats(place: Place, meeting: Path) -> dict[int, Beat]:
+    """By place among the machine's own."""
+    beats = {at: read_beat(beat_file(meeting, rank)) for at, rank in enumerate(place.ranks)}
+    return {at: beat for at, beat in beats.items() if beat is not None}
 
 
-def _hung(hang: Hang, ranks: Sequence[Process], meeting: Path) -> Failure:
+def _hung(hang: Hang, place: Place, ranks: Sequence[Process], meeting: Path) -> Failure:
     """Say which rank hangs and where; the stacks of all go to stderr."""
-    running = {rank: process.pid for rank, process in enumerate(ranks) if process.poll() is None}
+    alive = zip(place.ranks, ranks, strict=True)
+    running = {rank: process.pid for rank, process in alive if process.poll() is None}
     states = {rank: state for rank, pid in running.items() if (state := state_of(pid)) is not None}
     # One that cannot run is the cause, even where it fell silent while it waited.
-    culprit = hang.rank if hang.rank in states else next(iter(states), hang.rank)
+    silent = place.first + hang.rank
+    culprit = silent if silent in states else next(iter(states), silent)
     stacks = ask_for_stacks(meeting, running)
     for rank, text in stacks.items():
-        sys.stderr.write(f"rank {rank} of {len(ranks)}, when it was found silent:\n{text or 'no answer'}\n")
-    place = innermost_call(stacks.get(culprit, ""))
-    who = "the trainer" if len(ranks) == 1 else f"rank {culprit} of {len(ranks)}"
+        sys.stderr.write(f"rank {rank} of {place.size}, when it was found silent:\n{text or 'no answer'}\n")
+    call = innermost_call(stacks.get(culprit, ""))
+    who = "the trainer" if place.size == 1 else f"rank {culprit} of {place.size}"
     told = [
         f"{who} hung: no sign for {hang.silent_seconds:.0f} seconds after step {hang.step} (train.{hang.limit})",
         *([f"it is {states[culprit]}"] if culprit in states else []),
-        *([f"it was at {place}"] if place else []),
+        *([f"it was at {call}"] if call else []),
         *(["it waits for the others, as they do"] if hang.waits and culprit not in states else []),
     ]
     return infra(", ".join(told), culprit)

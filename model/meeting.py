@@ -1,4 +1,4 @@
-"""The folder in which the ranks of one attempt meet: how they find each other, what they leave for the supervisor."""
+"""The folder in which the ranks of one launch meet: how they find each other, what they leave for the supervisor."""
 
 import shutil
 import time
@@ -12,15 +12,17 @@ SECONDS_TO_GO = 10.0
 """A killed process that the kernel still writes for, or one that is paused. The latter was given up."""
 
 
-def new_meeting(out: Path) -> Path:
-    """A folder for ranks to meet in. Left-overs go, once the processes of a supervisor that was killed are gone too:
-    the kernel ends them with it, but not within the same instant."""
+def new_meeting(out: Path, host: str = "") -> Path:
+    """A folder for ranks of one machine to meet in; `host` names it among several that see the same files. Left-overs
+    go, once the processes of a supervisor that was killed are gone too: the kernel ends them with it, but not within
+    the same instant."""
     deadline = time.monotonic() + SECONDS_TO_GO
-    for left_over in out.glob(f"{PREFIX}*"):
+    prefix = f"{PREFIX}{host}-" if host else PREFIX
+    for left_over in out.glob(f"{prefix}*"):
         while any(map(is_held, left_over.glob("*.beat"))) and time.monotonic() < deadline:
             time.sleep(0.05)
         shutil.rmtree(left_over, ignore_errors=True)
-    meeting = out / f"{PREFIX}{uuid.uuid4().hex[:8]}"
+    meeting = out / f"{prefix}{uuid.uuid4().hex[:8]}"
     meeting.mkdir(parents=True)
     return meeting
 

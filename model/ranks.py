@@ -5,6 +5,7 @@ the sizes and the number of ranks alone, so that a run repeats bit by bit.
 """
 
 import datetime
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 import torch
 import torch.distributed
 from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from model.heartbeat import SILENT, Heartbeat
 
@@ -70,19 +72,30 @@ ALONE = Ranks()
 
 @contextmanager
 def joined(
-    rank: int, size: int, rendezvous: Path, device: str = "cpu", heartbeat: Heartbeat = SILENT
+    rank: int, size: int, rendezvous: Path | str, device: str = "cpu", heartbeat: Heartbeat = SILENT
 ) -> Iterator[Ranks]:
-    """Meet the other ranks through the file `rendezvous` and leave them at the end.
+    """Meet the other ranks through the file `rendezvous`, or through the store `HOST:PORT/PREFIX` where they are on
+    several machines, and leave them at the end.
 
-    One machine, over the loopback interface: nothing outside can connect, and no port has to be chosen. Tensors on CUDA
-    devices are exchanged by NCCL.
+    On one machine over the loopback interface: nothing outside can connect, and no port has to be chosen. Tensors on
+    CUDA devices are exchanged by NCCL.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    torch.distributed.init_process_group(
-        backend, init_method=f"file://{rendezvous.resolve()}", rank=rank, world_size=size, timeout=PATIENCE
+    meet = functools.partial(
+        torch.distributed.init_process_group, backend, rank=rank, world_size=size, timeout=PATIENCE
     )
+    if isinstance(rendezvous, str):
+        meet(store=_store(rendezvous))
+    else:
+        meet(init_method=f"file://{rendezvous.resolve()}")
     try:
         yield Ranks(rank, size, heartbeat=heartbeat)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _store(place: str) -> PrefixStore:
+    address, _, prefix = place.partition("/")
+    host, _, port = address.rpartition(":")
+    return PrefixStore(prefix, TCPStore(host, int(port), is_master=False))

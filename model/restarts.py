@@ -21,7 +21,7 @@ LONGEST_PAUSE = 60.0
 """Seconds."""
 FEWER_RANKS = "fewer_ranks"
 """The event that says that steps were computed by fewer ranks than the run asks for."""
-RECORDED = ("restart", "slow_rank", "all_ranks")
+RECORDED = ("restart", "slow_rank", "all_ranks", "hosts")
 """Kinds of lines, which are kinds of EVENTS."""
 
 

@@ -17,10 +17,13 @@ RUNTIME_SETTINGS = {
     "hang_seconds",
     "start_seconds",
     "restarts",
+    "hosts",
 }
 """Settings of TrainConfig that change no bit of the result."""
 
 
+LOOKS = {"validation_steps", "validation_rows"}
+"""Settings that change what is told of a run, and no weight."""
 VERSIONS = ("machine", "torch")
 """Entries of `must_agree` that tell of the program and the machine instead of the run."""
 
@@ -67,5 +70,5 @@ def deciding(run: TrainerRun) -> str:
     """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it, and a model to
     start from by its description, which names the digest of its weights."""
     of_base = {"folder", "digest", "added_pieces"}
-    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "base": of_base}
-    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS})
+    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "heldout": True, "base": of_base}
+    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS | LOOKS})

@@ -5,6 +5,10 @@ it lives where a rank dies for want of memory. Not torchrun: its agent answers S
 write a checkpoint at the same step, exits with 1 whatever a rank exited with, and leaves the ranks behind when it is
 killed itself.
 
+With several hosts each has its supervisor. They agree on who is there (`model/rendezvous.py`), each starts and judges
+its own ranks, and one whose machine computes wrongly does not come to the next meeting. The first host's writes the
+record; where it ends, all do.
+
 Who restarts what: this module restarts ranks, the train task retries the stage, an automation the flow.
 """
 
@@ -16,6 +20,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from model.config import TrainerRun
 from model.diagnosis import shortage
@@ -23,8 +28,10 @@ from model.errors import Infra
 from model.failures import End, Failure, infra, judge, read_words
 from model.launch import Launch, StopRequest, newest_step, run_ranks, started
 from model.meeting import new_meeting, words_file
+from model.place import Place
+from model.rendezvous import Lost, Rendezvous
 from model.restarts import Patience, Record
-from model.run_folder import HEARTBEAT
+from model.run_folder import DESCRIPTION, HEARTBEAT, RESULT
 from model.watching import Slow
 
 DIAGNOSIS_SECONDS = 120.0
@@ -49,6 +56,8 @@ class Supervisor:
         self._run = run
         self._run_file = run_file
         self._size = run.train.ranks
+        self._rendezvous = Rendezvous(run) if run.train.hosts.count > 1 else None
+        self._place: Place | None = None
         self._stop = StopRequest()
         self._patience = Patience(run.train.restarts)
         self._record = Record(run.out)
@@ -76,26 +85,58 @@ class Supervisor:
     def _launch(self) -> Failure | None:
         """Train until all is done (None) or something fails."""
         while True:
-            missing = self._size < self._run.train.ranks
+            if (self._run.out / RESULT / DESCRIPTION).exists():
+                # The other machines, which are no longer there, came to the end without this one.
+                return None
+            try:
+                place = self._meet()
+            except Lost as lost:
+                return infra(str(lost))
+            if place is None:
+                return infra("asked to stop while it waited for other machines")
             launch = run_ranks(
                 self._run.train,
                 self._run.out,
-                lambda rank, meeting: self._command("model.train", rank, meeting),
-                self._size,
+                lambda rank, meeting, place=place: self._command("model.train", rank, meeting, place.size, place.store),
+                place,
                 self._stop,
                 self._tell_slow,
-                until_checkpoint=missing,
+                **self._news(place),
             )
             self._take_stock(launch)
             if launch.finished or launch.failure is not None:
                 return launch.failure
             if self._stop.asked:
                 return infra("asked to stop; a checkpoint was written, run again to go on")
-            self._size = self._run.train.ranks
-            self._tell("all_ranks", step=self._step, ranks=self._size)
+            if self._rendezvous is None:
+                self._size = self._run.train.ranks
+                self._tell("all_ranks", step=self._step, ranks=self._size)
 
-    def _command(self, module: str, rank: int, meeting: Path) -> list[str]:
-        place = [str(os.getpid()), str(rank), str(meeting), str(self._size)]
+    def _meet(self) -> Place | None:
+        """Which ranks are this machine's; None where it is asked to stop before others are there."""
+        if self._rendezvous is None:
+            return Place(0, self._size, self._size)
+        before = self._run.train.hosts.count if self._place is None else self._place.hosts
+        place = self._rendezvous.meet(self._keep_waiting)
+        if place is not None:
+            self._place = place
+            if place.hosts != before:
+                facts = {"hosts": place.hosts, "of": self._run.train.hosts.count, "ranks": place.size}
+                self._tell("hosts", step=self._step, **facts)
+        return place
+
+    def _news(self, place: Place) -> dict[str, Any]:
+        """What a launch is to look out for."""
+        if self._rendezvous is None:
+            return {"until_checkpoint": place.size < self._run.train.ranks}
+        return {"change": self._rendezvous.change, "host": self._rendezvous.name}
+
+    def _keep_waiting(self) -> bool:
+        self._show_life()
+        return not self._stop.asked
+
+    def _command(self, module: str, rank: int, meeting: Path, size: int, store: str | None = None) -> list[str]:
+        place = [str(os.getpid()), str(rank), str(meeting), str(size), *([store] if store else [])]
         return [sys.executable, "-m", module, str(self._run_file), *place]
 
     def _take_stock(self, launch: Launch) -> None:
@@ -126,7 +167,7 @@ class Supervisor:
             signal=failure.signal,
             number=self._restarts,
             in_a_row=self._patience.in_a_row,
-            ranks=self._size,
+            ranks=self._size if self._place is None else self._place.size,
             pause_seconds=pause,
             seconds_lost=round(time.monotonic() - self._saved_at + pause, 3),
         )
@@ -141,7 +182,9 @@ class Supervisor:
         """Go on with fewer ranks, where that may be and one rank has failed again and again."""
         last = self._blamed[-STRIKES:]
         again_and_again = len(last) == STRIKES and len(set(last)) == 1 and last[0] is not None
-        if not (self._run.train.restarts.fewer_ranks and again_and_again and self._size > 1):
+        if self._rendezvous is not None or not (
+            self._run.train.restarts.fewer_ranks and again_and_again and self._size > 1
+        ):
             return
         rows = self._run.train.batch_rows
         self._size = next(size for size in range(self._size - 1, 0, -1) if rows % size == 0)
@@ -168,10 +211,11 @@ class Supervisor:
         if lacking is not None:
             return infra(lacking)
         try:
-            meeting = new_meeting(self._run.out)
+            meeting = new_meeting(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
         except OSError as error:
             return infra(f"{type(error).__name__}: {error}")
-        commands = [self._command("model.diagnosis", rank, meeting) for rank in range(self._size)]
+        here = self._size // self._run.train.hosts.count
+        commands = [self._command("model.diagnosis", rank, meeting, here) for rank in range(here)]
         try:
             with started(commands, self._stop, first_speaks=False) as processes:
                 deadline = time.monotonic() + DIAGNOSIS_SECONDS
@@ -183,11 +227,15 @@ class Supervisor:
             ends = [End(rank, code, read_words(words_file(meeting, rank))) for rank, code in enumerate(codes)]
         finally:
             shutil.rmtree(meeting, ignore_errors=True)
-        failure = judge(ends, self._size)
+        failure = judge(ends, here)
         # One that left words has found something wrong; one that did not was killed, or lost the others.
         return failure and replace(failure, final=any(end.words for end in ends))
 
     def _tell(self, kind: str, step: int, **facts: object) -> None:
+        if self._rendezvous is not None and not self._rendezvous.is_head:
+            # The record of a run has one writer.
+            sys.stderr.write(json.dumps({"event": kind, "step": step, **facts}) + "\n")
+            return
         self._record.append(kind, step=step, **facts)
         sys.stdout.write(json.dumps({"kind": "event", "event": kind, "step": step, **facts}) + "\n")
         sys.stdout.flush()

@@ -4,7 +4,8 @@ PARENT is the process id of the launcher, where it wants the trainer to be gone 
 the error's class (`model/errors.py`); what went wrong stands on stderr as `Class: message`.
 
 This process watches over the ranks (`model/supervisor.py`), and each of them is
-`python -m model.train run.json PARENT RANK MEETING SIZE`, which leaves its last words in the folder MEETING.
+`python -m model.train run.json PARENT RANK MEETING SIZE [STORE]`, which leaves its last words in the folder MEETING and
+finds ranks on other machines through STORE.
 """
 
 import os
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> int:
     # runs: five times slower with one busy neighbour on two cores. libgomp reads this once, when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if len(arguments) > 2:
-        return _rank(Path(arguments[0]), int(arguments[2]), Path(arguments[3]), int(arguments[4]))
+        return _rank(Path(arguments[0]), int(arguments[2]), Path(arguments[3]), int(arguments[4]), *arguments[5:])
     try:
         if not arguments:
             raise RecipeError("no file named; call: python -m model.train run.json")
@@ -60,14 +61,14 @@ def _say(error: BessemerError) -> int:
     return error.exit_code
 
 
-def _rank(run_file: Path, rank: int, meeting: Path, size: int) -> int:
+def _rank(run_file: Path, rank: int, meeting: Path, size: int, store: str | None = None) -> int:
     from model.failures import as_told, leave_words, make_room_for_words
     from model.meeting import words_file
     from model.pause import Paused
 
     try:
         make_room_for_words(words_file(meeting, rank))
-        _train_rank(read_run(run_file), rank, meeting, size)
+        _train_rank(read_run(run_file), rank, meeting, size, store)
     except Paused:
         return 0
     except Exception as error:
@@ -81,7 +82,7 @@ def _rank(run_file: Path, rank: int, meeting: Path, size: int) -> int:
     return 0
 
 
-def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int) -> None:
+def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int, store: str | None) -> None:
     from model.hanging import answer_with_stacks
     from model.heartbeat import Heartbeat
     from model.meeting import beat_file, rendezvous_file
@@ -98,7 +99,7 @@ def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int) -> None:
     now = in_force(run, read_decisions(run.out)).train
     # DeepSpeed needs a process group for a single rank too.
     meets = size > 1 or now.engine == "deepspeed"
-    meeting_place = rendezvous_file(meeting)
+    meeting_place = store or rendezvous_file(meeting)
     group = (
         joined(rank, size, meeting_place, now.device, heartbeat) if meets else nullcontext(Ranks(heartbeat=heartbeat))
     )

@@ -12,10 +12,10 @@ from model.architecture import NetworkConfig, read_network_config
 from model.durable import digest_file, sync_file, write_atomically
 from model.errors import InputError, IntegrityError
 from model.networks import Network, make_network
+from model.run_folder import DESCRIPTION as DESCRIPTION
 from model.transformer import GPT
 
 WEIGHTS = "model.safetensors"
-DESCRIPTION = "model.json"
 
 
 def save_model(folder: Path, config: NetworkConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:

@@ -88,6 +88,32 @@ def resume_training(
         go_on(found.recipe, root, as_json, verbose)
 
 
+@train.command()
+def join(
+    root: Root = DEFAULT_ROOT,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for a training to begin.")] = 600.0,
+) -> None:
+    """Take this machine's share of a training of several hosts, whose files it sees under the same --root.
+
+    \b
+    on the machine with the address:
+        bessemer run RECIPE --set train.ranks=16 --set train.hosts.count=2 --set train.hosts.address=10.0.0.1:29400
+    on each other one:
+        bessemer train join
+
+    It may come before the other or later, and again after it failed. Its exit code is that of the training here.
+    """
+    with told_errors():
+        from flows.joining import become, training_of_several_hosts
+
+        path, run = training_of_several_hosts(root.resolve(), wait)
+        hosts = run.train.hosts
+        share = run.train.ranks // hosts.count
+        console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")
+        console().print(f"training {path.parent}", markup=False)
+        become(path)
+
+
 def _begun_by(other: "OtherVersion") -> str:
     """In words what changed since another version began a training."""
     code = [name for name in other.changed if name.startswith("code.")]

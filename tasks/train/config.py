@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.config import TrainConfig
+from model.hosts_config import HostsConfig
 from model.restart_config import RestartsConfig
 from model.settings_together import check_together
 from tasks.config import RUNTIME, StrictConfig
@@ -37,6 +38,9 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
     restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
     """What follows where ranks fail."""
+    hosts: Annotated[HostsConfig, RUNTIME] = HostsConfig()
+    """Machines over which ranks are spread. This one has the address; on each other one, with the same files:
+    `bessemer train join`."""
     max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
     """Seconds that training may take before it is stopped with a checkpoint; none by default."""
     stop_seconds: Annotated[float, RUNTIME] = Field(default=120.0, gt=0)

@@ -60,7 +60,7 @@ def run_trainer(
             stderr=log,
             stdin=subprocess.DEVNULL,
             cwd=PROJECT,
-            env=_environment(),
+            env=environment(),
             process_group=0,
         )
         assert trainer.stdout is not None
@@ -80,7 +80,7 @@ def run_trainer(
         raise _error_of(code, log_path, log_begin)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This project's `model` is found whatever the working directory, and with PYTHONSAFEPATH too."""
     known = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), *([known] if known else [])])}
