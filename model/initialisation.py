@@ -13,8 +13,14 @@ EMBEDDING_STD = 1.0
 
 
 @torch.no_grad()
-def initialise_gaussian(network: nn.Module, std: float, residual_std: float, generator: torch.Generator) -> None:
-    """Matrices and tables from N(0, std), those that end a residual branch from N(0, residual_std); no biases."""
+def initialise_gaussian(
+    network: nn.Module, std: float, residual_std: float, generator: torch.Generator, times_as_wide: float = 1.0
+) -> None:
+    """Matrices and tables from N(0, std), those that end a residual branch from N(0, residual_std); no biases.
+
+    In a network `times_as_wide` as the one that these are for, matrices in blocks keep the variance of what they give:
+    theirs is divided by it (Yang et al. 2022, table 8).
+    """
     for name, parameter in network.named_parameters():
         if "norm" in name:
             parameter.fill_(1.0 if name.endswith("weight") else 0.0)
@@ -22,6 +28,8 @@ def initialise_gaussian(network: nn.Module, std: float, residual_std: float, gen
             parameter.zero_()
         else:
             parameter.normal_(0.0, residual_std if name.endswith("_out.weight") else std, generator=generator)
+            if times_as_wide != 1.0 and name.startswith("blocks"):
+                parameter.mul_(times_as_wide**-0.5)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ Without PyTorch: recipes are checked by it.
 
 from typing import TYPE_CHECKING
 
-from model.architecture import GPTConfig, NetworkConfig
+from model.architecture import GPTConfig, NetworkConfig, times_as_wide
 from model.parallel.checks import check_layout
 from model.step_config import LengthWarmupConfig, ScheduleConfig
 
@@ -38,6 +38,16 @@ def check_together(model: NetworkConfig, train: "TrainConfig") -> None:
     check_layout(model, train)
     check_lengths(model, train.length_warmup)
     check_read_by_network(model, train)
+    check_transfer(model, train)
+
+
+def check_transfer(model: NetworkConfig, train: "TrainConfig") -> None:
+    """Raises ValueError where a rate is to hold for another width, and the optimizer has other rules than Adam's."""
+    if times_as_wide(model) != 1.0 and train.optimizer.kind != "adamw":
+        raise ValueError(
+            f"model.mup_base_width scales rates by the rules for AdamW, and optimizer.kind is {train.optimizer.kind}."
+            f" Set optimizer.kind = adamw, or leave model.mup_base_width out"
+        )
 
 
 def check_read_by_network(model: NetworkConfig, train: "TrainConfig") -> None:

@@ -72,7 +72,7 @@ class GPT(nn.Module):
             initialise_t_fixup(self, self.config, generator)
         else:
             residual_std = self.config.init_std / math.sqrt(2 * self.config.layers)
-            initialise_gaussian(self, self.config.init_std, residual_std, generator)
+            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.times_as_wide)
         return self
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
@@ -137,6 +137,8 @@ class GPT(nn.Module):
     def leave(self, x_BTD: Tensor) -> Tensor:
         """What the head reads, given the residual stream behind the last block."""
         x_BTD = self.final_norm(x_BTD)
+        if self.config.times_as_wide != 1.0:
+            x_BTD = x_BTD / self.config.times_as_wide
         if self.config.embedding_width is None:
             return x_BTD
         narrow_BTD = self.head_projection(x_BTD)

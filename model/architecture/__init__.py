@@ -15,6 +15,7 @@ __all__ = [
     "NetworkConfig",
     "T5Config",
     "read_network_config",
+    "times_as_wide",
 ]
 
 
@@ -36,6 +37,11 @@ NetworkConfig = Annotated[
 _NETWORK: TypeAdapter[GPTConfig | BERTConfig | T5Config] = TypeAdapter(NetworkConfig)
 OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
 """What rows each architecture is trained on."""
+
+
+def times_as_wide(config: "GPTConfig | BERTConfig | T5Config") -> float:
+    """A network's width as a multiple of the one that its learning rate was chosen for; 1 where that is its own."""
+    return config.times_as_wide if isinstance(config, GPTConfig) else 1.0
 
 
 def read_network_config(values: Any) -> GPTConfig | BERTConfig | T5Config:

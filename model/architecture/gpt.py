@@ -1,5 +1,6 @@
 """What a GPT is made of."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -97,6 +98,15 @@ class GPTConfig(Strict):
     """`gaussian`: standard deviation that matrices start from; output projections of the residual branches start from
     this over sqrt(2 * layers) (GPT-2, section 2.3)."""
 
+    mup_base_width: int | None = Field(default=None, ge=8, le=2**16)
+    """Width at which the learning rate was chosen, if it is to hold for this one as well: the maximal update
+    parametrisation (Yang et al. 2022). Matrices in blocks start and learn by their inputs' number against that width's,
+    and logits are scaled down likewise; at that width itself nothing changes. Keep the size of a head, or name the old
+    one in `mup_base_head_size`."""
+    mup_base_head_size: int | None = Field(default=None, ge=2, le=2**12)
+    """Size of a head at `mup_base_width`, where it was another: scores of attention then fall with the size of a head
+    instead of with its root."""
+
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "GPTConfig":
         if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
@@ -153,6 +163,22 @@ class GPTConfig(Strict):
             raise ValueError('norm = "none" diverges from a Gaussian start; set init = "t_fixup", or choose a norm')
         return self
 
+    @model_validator(mode="after")
+    def _transferred_from_somewhere(self) -> "GPTConfig":
+        if self.mup_base_head_size is not None and self.mup_base_width is None:
+            raise ValueError("mup_base_head_size speaks of mup_base_width; set both, or neither")
+        if self.mup_base_width is not None and (self.init != "gaussian" or self.embedding_width is not None):
+            raise ValueError(
+                'mup_base_width scales a Gaussian start of a network as wide as its embedding: set init = "gaussian",'
+                " and leave embedding_width out"
+            )
+        return self
+
+    @property
+    def times_as_wide(self) -> float:
+        """The width as a multiple of the one that the learning rate is for; 1 where nothing is transferred."""
+        return self.width / (self.mup_base_width or self.width)
+
     @property
     def hidden(self) -> int:
         """Size of the MLP's hidden layer."""
@@ -188,4 +214,7 @@ class GPTConfig(Strict):
             qk_norm=self.qk_norm,
             biases=self.biases,
             dropout=self.dropout,
+            score_scale=None
+            if self.mup_base_head_size is None
+            else math.sqrt(self.mup_base_head_size) / (self.width // self.heads),
         )

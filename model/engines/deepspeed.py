@@ -18,6 +18,7 @@ import deepspeed.ops
 import torch
 from torch import Tensor, nn
 
+from model.architecture import times_as_wide
 from model.batch import share_of
 from model.block_shape import is_gated
 from model.config import Dtype, TrainerRun
@@ -27,7 +28,7 @@ from model.engines.totals import Totals
 from model.engines.zero_gate import ZeroGate
 from model.networks import Network
 from model.objectives import Objective, Sums, objective_of
-from model.optimizers import make_optimizer, remembered
+from model.optimizers import make_optimizer, remembered, set_rate
 from model.optimizers.groups import grouped
 from model.optimizers.penalty import penalty
 from model.precision import computing_in
@@ -80,7 +81,7 @@ class DeepSpeedEngine:
         )
         network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
         objective = _Objective(network, self._objective, run.train.dtype)
-        optimizer = make_optimizer(network, run.train.optimizer)
+        optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
         self._matrices = grouped(network).matrices
         assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"
         # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
@@ -122,13 +123,16 @@ class DeepSpeedEngine:
                 minimised = minimised + penalty(self._matrices, self._config.optimizer)
             self._engine.backward(minimised, scale_wrt_gas=False)
         losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
-        for group in self._zero.param_groups:
-            group["lr"] = pace.lr
+        set_rate(self._zero.param_groups, pace.lr)
         loss = sum(losses)
         self._gate.admits = lambda grad_norm: admits(loss, grad_norm)
         self._engine.step()
         applied = self._engine.was_step_applied()
         return StepResult(loss, losses, accuracies, self._gate.grad_norm, lows, highs, applied)
+
+    def held_out(self, batch: Any) -> tuple[float, int]:
+        """Never asked for: the settings refuse it."""
+        raise AssertionError("held-out rows are looked at by the native engine alone")
 
     def weights(self) -> dict[str, Tensor]:
         """Fetched from all ranks under ZeRO-3, one parameter at a time, and complete on the first rank only."""

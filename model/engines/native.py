@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from model.architecture import times_as_wide
 from model.batch import RankBatch, share_of
 from model.config import TrainerRun
 from model.devices import moved
@@ -14,7 +15,7 @@ from model.engine import Admits, StepResult, all_admitted
 from model.engines.totals import Totals, minimised
 from model.networks import Network
 from model.objectives import objective_of
-from model.optimizers import make_optimizer, remembered
+from model.optimizers import make_optimizer, remembered, set_rate
 from model.optimizers.groups import grouped
 from model.optimizers.penalty import add_penalty
 from model.precision import computing_in
@@ -40,7 +41,7 @@ class NativeEngine:
         """Those that share the rows of a batch."""
         self._device = next(network.parameters()).device
         self.network = network
-        self.optimizer = make_optimizer(network, run.train.optimizer)
+        self.optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
         self._matrices = grouped(network).matrices
 
     def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
@@ -61,8 +62,7 @@ class NativeEngine:
         if applied:
             if grad_norm > pace.max_norm:
                 torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), pace.max_norm, torch.tensor(grad_norm))
-            for group in self.optimizer.param_groups:
-                group["lr"] = pace.lr
+            set_rate(self.optimizer.param_groups, pace.lr)
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, lows, highs, applied)
@@ -76,6 +76,23 @@ class NativeEngine:
             minimised(sums, share.counted, loss_scale).backward()
             totals.add(sums)
         return totals
+
+    def held_out(self, batch: Any) -> tuple[float, int]:
+        """Each rank its rows, as in a step."""
+        share = share_of(self._readers, batch, self._objective, self._config.rows_at_once)
+        nats = torch.zeros((), dtype=torch.float64)
+        was_training = self.network.training
+        self.network.eval()
+        try:
+            with torch.no_grad():
+                for micro_batch in share.micro_batches:
+                    with computing_in(self._config.dtype, self._device):
+                        sums = self._objective.sums(self.network, moved(micro_batch, self._device))
+                    nats += sums.nats[0].double().cpu()
+        finally:
+            self.network.train(was_training)
+        summed = self._readers.sum_(nats.reshape(1)) if self._readers.size > 1 else nats.reshape(1)
+        return float(summed[0]), self._objective.counts(batch)[0]
 
     def _gradient_norm(self) -> float:
         """Of the whole network, the same on every rank."""

@@ -216,7 +216,14 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     yield "evaluate", type(recipe.evaluate).model_validate({**recipe.evaluate.model_dump(), "gate": gate})
     scored = {"benchmarks": {"quiz": {"form": "extraction"}}}
     yield "evaluate", type(recipe.evaluate).model_validate({**recipe.evaluate.model_dump(), **scored})
-    for network in (GPTConfig(positions="learned"), GPTConfig(embedding_width=32), BERTConfig(), T5Config()):
+    transferred = GPTConfig(mup_base_width=64, mup_base_head_size=32)
+    for network in (
+        GPTConfig(positions="learned"),
+        GPTConfig(embedding_width=32),
+        transferred,
+        BERTConfig(),
+        T5Config(),
+    ):
         yield "train", type(recipe.train)(model=network)
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)
     yield "train", type(recipe.train)(dtype="float16")
