@@ -6,6 +6,7 @@ import typer
 
 from flows.commands import (
     cards,
+    comparing,
     identity,
     leaking,
     models,
@@ -45,6 +46,7 @@ COMMANDS = (
     vocabularies.bases,
     records.step,
     records.report,
+    comparing.compare,
     cards.card,
     models.generate,
     models.harness,

@@ -15,7 +15,7 @@ HUB_LICENCE = re.compile(
     r"cc0-1\.0|cc-by(-nc)?-[234]\.0|cc-by-sa-[34]\.0|cc-by-nc-sa-[234]\.0|a?gpl-3\.0|gpl-2\.0|lgpl-(2\.1|3\.0)"
 )
 """Identifiers that the hub knows; others are `other` with a name."""
-METRICS = {"acc": "accuracy", "exact": "exact_match", "exact_match": "exact_match", "em": "exact_match"}
+METRICS: dict[str, str] = {"acc": "accuracy", "exact": "exact_match", "exact_match": "exact_match", "em": "exact_match"}
 
 
 def head(facts: CardFacts, licence: str | None) -> str:
@@ -53,7 +53,8 @@ def _main_rows(facts: CardFacts) -> list[dict[str, Any]]:
 
 
 def _metrics(facts: CardFacts) -> list[str]:
-    names = [METRICS.get(row["metric"], row["metric"]) for row in _main_rows(facts)]
+    metrics: list[str] = [row["metric"] for row in _main_rows(facts)]
+    names = [METRICS.get(metric, metric) for metric in metrics]
     bits = ["bits_per_byte"] if any(line.get("model") is not None for line in facts.findings["bits_per_byte"]) else []
     return list(dict.fromkeys([*bits, *names]))
 

@@ -18,11 +18,16 @@ HERE = importlib.resources.files("flows.page")
 
 
 def render(view: dict[str, Any]) -> str:
-    """The page as HTML; `view` has everything that the template shows, by name."""
+    """The run page as HTML; `view` has everything that its template shows, by name."""
+    return fill((HERE / "template.html").read_text(encoding="utf-8"), view)
+
+
+def fill(template: str, view: dict[str, Any]) -> str:
+    """A page in the look of the run page: `template` with `view`, and with `style`, `draw` and `plotly`."""
     files = {name: (HERE / name).read_text(encoding="utf-8") for name in ("style.css", "draw.js")}
     plotly = packed_plotly() if view.get("figures") else ""
-    template = environment().get_template("template.html")
-    return template.render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
+    page = environment().from_string(template)
+    return page.render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
 
 
 @functools.cache

@@ -20,6 +20,8 @@ from model.schema import EVENTS, METRICS, ORDER, PERF, STEPS
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
+from tasks.evaluate.comparison import ITEM_SCORES
+from tasks.evaluate.gaps import GAPS
 from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows
 from tasks.report import SourceCounts, StageReport
 from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
@@ -271,6 +273,15 @@ def write_evaluate(unit: Unit) -> None:
     ]
     filled = [{"stderr": None, "note": "", **row} for row in rows]
     unit.write_table("scores", pa.Table.from_pylist(filled, schema=SCORES))
+    answers = [
+        {"task": "cloze", "item_id": item, "shots": shots, "state": state, "metric": "acc", "value": value}
+        for shots in (0, 1, 5)
+        for item, state, value in (("cloze-1", "leaked", 1.0), ("cloze-2", "clean", 0.0))
+    ]
+    unit.write_table("item_scores", pa.Table.from_pylist(answers, schema=ITEM_SCORES))
+    gap = {"task": "cloze", "metric": "acc", "shots": 0, "leaked_n": 1, "clean_n": 1, "difference": 1.0}
+    told = {**gap, "stderr": 0.25, "p": 0.004, "beyond_chance": True}
+    unit.write_table("gaps", pa.Table.from_pylist([told], schema=GAPS))
     samples = [{"prompt": "Once upon", "text": " a time <b>bold</b>", "temperature": 0.8, "seed": 1}]
     unit.write_table("samples", pa.Table.from_pylist(samples))
 

@@ -194,6 +194,12 @@ def test_what_each_rule_of_clean_removed_per_source_is_a_picture_and_a_table(pag
     assert web["customdata"] == [0.05, 0.05, 0.1, 0.15, 0.2], "of the 20 documents that were sampled"
 
 
+def test_a_gap_beyond_chance_is_flagged(page: Path):
+    reader = read(page)
+    assert "Leaked items of cloze were answered otherwise than clean ones, beyond chance." in reader.text
+    assert "+100.0 ± 49.0 p = 0.004" in reader.text
+
+
 def test_the_mean_over_sources_is_called_so(page: Path):
     reader = read(page)
     assert "bits per byte, held out, mean of the sources" in reader.text

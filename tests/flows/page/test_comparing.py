@@ -1,0 +1,139 @@
+"""Two runs beside each other: what differs is told once, with its cause; what is the same is told as such."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.comparing.charts import loss_figure, pairs_figure, scores_figure
+from flows.comparing.differing import compare, recipe_differences, score_differences
+from flows.comparing.writing import comparison_page
+from flows.findings import open_artifacts
+from tasks.evaluate.comparison import ITEM_SCORES
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def other(made_run: Any, make: Callable[..., Any], tmp_path: Path) -> dict[str, Any]:
+    """A run under the same root with another mixture, another loss and a benchmark of a hostile name."""
+    line = {"weight": 0.5, "planned_share": 0.5, "reads": 20, "documents": 9, "tokens": 480, "rows": 30, "epochs": 1.0}
+    mixture = {"books": {**line, "realised_share": 0.25}, "web": {**line, "realised_share": 0.75}}
+    training = {"steps": 10, "skipped_steps": 0, "tokens": 640, "first_loss": 6.0, "last_loss": 3.0, "tokens_s": 2000.0}
+    leaks = {HOSTILE: {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 0}}
+    facts = {"chunk": {"mixture": mixture}, "train": {"training": training}, "decontaminate": {"benchmarks": leaks}}
+    made = make(tmp_path, facts=facts)
+    record = {**made.record, "run_id": "20270116T080000Z-fedcba", "root": str(made_run.root), "recipe_name": "other"}
+    folder = made_run.root / "runs" / record["run_id"]
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(record))
+    (folder / "recipe.json").write_text(json.dumps({"seed": 2, "sample": {"sources": [{"name": "web", "weight": 1}]}}))
+    recipe = {"seed": 1, "sample": {"sources": [{"name": "books"}, {"name": "web", "weight": 0.5}]}, "name": "made"}
+    (made_run.folder / "recipe.json").write_text(json.dumps({**recipe, "name": None}))
+    return record
+
+
+def test_stages_differ_by_their_bytes(made_run: Any, other: dict[str, Any]) -> None:
+    found = compare(made_run.record, other)
+    verdicts = {line["stage"]: line["verdict"] for line in found["stages"]}
+    assert set(verdicts) == {"sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate"}
+    assert set(verdicts.values()) == {"the same bytes"}, "facts of a report are no bytes of a table"
+    early = {**other, "stages": other["stages"][:2]}
+    verdicts = {line["stage"]: line["verdict"] for line in compare(made_run.record, early)["stages"]}
+    assert (verdicts["clean"], verdicts["dedup"]) == ("the same bytes", "in one run alone")
+
+
+def test_numbers_stand_beside_each_other(made_run: Any, other: dict[str, Any]) -> None:
+    found = compare(made_run.record, other)
+    assert found["mixture"] == [{"name": "books", "values": [0.5, 0.25]}, {"name": "web", "values": [0.5, 0.75]}]
+    assert {"name": "loss at the end", "values": [3.3, 3.0]} in found["training"]
+    assert {"name": "clean: gopher_words_min", "values": [4, 4]} in found["removed"]
+    assert found["leaks"] == [{"name": "cloze", "values": [1, None]}, {"name": HOSTILE, "values": [None, 1]}]
+    assert found["documents"] == [{"name": "web", "values": [8, 8]}, {"name": "books", "values": [9, 9]}]
+
+
+def test_recipes_differ_setting_by_setting(made_run: Any, other: dict[str, Any]) -> None:
+    assert compare(made_run.record, other)["recipe"] == [
+        {"path": "sample.sources.books", "values": [{"name": "books"}, None]},
+        {"path": "sample.sources.web.weight", "values": [0.5, 1]},
+        {"path": "seed", "values": [1, 2]},
+    ]
+    assert list(recipe_differences({"a": [1, 2]}, {"a": [1, 3]})) == [{"path": "a", "values": [[1, 2], [1, 3]]}]
+    assert list(recipe_differences({"a": {}}, {"a": {}})) == []
+
+
+class Evaluated:
+    """An evaluation that kept the scores of four items."""
+
+    def __init__(self, right: list[int]) -> None:
+        head = {"task": "t", "shots": 0, "state": "clean", "metric": "acc"}
+        rows = [{**head, "item_id": str(number), "value": float(value)} for number, value in enumerate(right)]
+        self._rows = pa.Table.from_pylist(rows, schema=ITEM_SCORES)
+
+    def rows(self, table: str) -> int:
+        return self._rows.num_rows
+
+    def table(self, table: str) -> pa.Table:
+        return self._rows
+
+
+def test_scores_are_compared_item_by_item_where_both_kept_them() -> None:
+    row = {"task": "t", "metric": "acc", "shots": 0, "subset": "all", "n": 4, "stderr": 0.25, "note": ""}
+    scores = [[{**row, "value": 0.25}], [{**row, "value": 1.0}]]
+    pair: list[Any] = [{"evaluate": Evaluated([1, 0, 0, 0])}, {"evaluate": Evaluated([1, 1, 1, 1])}]
+    (line,) = score_differences(pair, scores)
+    # Differences 0, 1, 1, 1: mean .75, standard deviation .5, so 1.96 * .25 to both sides.
+    assert (line["mean"], line["how"], line["verdict"]) == (0.75, "item by item", "better")
+    assert (line["low"], line["high"]) == (pytest.approx(0.26), pytest.approx(1.24))
+    (line,) = score_differences([{}, {}], scores)
+    # 1.96 * sqrt(2) * .25 = .693 < .75
+    assert (line["how"], line["verdict"], line["low"]) == (
+        "from standard errors",
+        "better",
+        pytest.approx(0.0570, abs=1e-4),
+    )
+    (line,) = score_differences([{}, {}], scores[::-1])
+    assert line["verdict"] == "worse"
+    (line,) = score_differences([{}, {}], [[{**row, "value": 0.25, "stderr": None}], scores[1]])
+    assert (line["verdict"], line["low"]) == ("no difference", None)
+
+
+def test_losses_lie_over_each_other_and_their_difference_below(made_run: Any) -> None:
+    artifacts = open_artifacts(made_run.record)
+    figure = loss_figure([artifacts, artifacts], ["a", "b"])
+    assert figure is not None
+    first, second, apart = figure["data"]
+    assert first["y"] == second["y"]
+    assert set(apart["y"]) == {0.0}
+    assert loss_figure([artifacts, {}], ["a", "b"]) is None
+    assert pairs_figure([], ["a", "b"], ".1%", "x") is None
+    assert scores_figure([]) is None
+
+
+def test_the_page_is_one_file_that_runs_nothing_of_the_data(made_run: Any, other: dict[str, Any]) -> None:
+    page = comparison_page(compare(made_run.record, other), [made_run.record, other])
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert page.count("<script") == 3
+    assert "http" not in page.partition('<script id="plotly"')[0].replace("http-equiv", "")
+    for section in ("differs", "training", "scores", "bits", "mixture", "removed", "documents"):
+        assert f'<section id="{section}">' in page
+
+
+def test_the_command_tells_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
+    root = ["--root", str(made_run.root)]
+    told = CliRunner().invoke(app, ["compare", "20270115", "20270116", *root])
+    assert told.exit_code == 0, told.output
+    page = made_run.root / "runs" / other["run_id"] / "compare-20270115T080000Z-abcdef.html"
+    assert page.is_file()
+    for words in ("the same bytes", "sample.sources.web.weight", "loss at the end", "no difference", str(page)):
+        assert words in told.output
+    as_json = CliRunner().invoke(
+        app, ["compare", "20270115", "20270116", "--json", "-o", str(tmp_path / "c.html"), *root]
+    )
+    assert json.loads(as_json.stdout)["page"] == str(tmp_path / "c.html")
+    assert (tmp_path / "c.html").is_file()
