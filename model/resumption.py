@@ -49,14 +49,14 @@ def versions_that_changed(run: TrainerRun, checkpoint: Mapping[str, Any]) -> dic
 
 
 def optimizer_layout(run: TrainerRun) -> dict[str, Any]:
-    """What the optimizer's state in a checkpoint must agree with to be taken back; else it starts anew."""
+    """What the optimizer's state in a checkpoint must agree with to be taken back; else it starts anew.
+
+    The number of ranks only where matrices or blocks are cut: copies hold the whole state, and ZeRO's is cut anew
+    (`model/resharding.py`).
+    """
     kind = run.train.optimizer.kind
     layout = {"kind": kind, "engine": _engine_in_words(run.train)}
-    return (
-        layout
-        if run.train.engine == "native" and run.train.data_parallel == run.train.ranks
-        else {**layout, "ranks": run.train.ranks}
-    )
+    return layout if run.train.data_parallel == run.train.ranks else {**layout, "ranks": run.train.ranks}
 
 
 def _engine_in_words(train: TrainConfig) -> str:

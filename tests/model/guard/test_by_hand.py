@@ -1,6 +1,7 @@
 """What a person changes of a run that stands still."""
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,33 @@ def test_a_run_at_its_end_cannot_be_resumed(stopped, tmp_path: Path) -> None:
         intervene(run.out, {}, None, "")
     with pytest.raises(InputError, match="no training began"):
         intervene(tmp_path / "nowhere", {}, None, "")
+
+
+@pytest.mark.prove
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_goes_on_with_other_ranks_and_its_memory(
+    make_run, launch: Callable[..., subprocess.Popen[str]], stage: int
+) -> None:
+    """ZeRO's parts of the optimizer's state are cut anew: what follows differs by the order of sums alone."""
+    settings = {"engine": "deepspeed", "zero_stage": stage, "checkpoint_steps": 6, "positions": 4 * STEPS}
+
+    def ended(run: TrainerRun, file: Path) -> None:
+        file.write_text(run.model_dump_json())
+        trainer = launch(run)
+        _, err = trainer.communicate(timeout=240)
+        assert trainer.returncode == 0, err
+
+    run = make_run("two", ranks=2, batch_rows=4, **settings)
+    pausing = run.model_copy(update={"train": run.train.model_copy(update={"pause_share": 0.5})})
+    run.out.mkdir()
+    ended(pausing, run.out / "run.json")
+    (run.out / "run.json").write_text(run.model_dump_json())
+    intervene(run.out, {"train.ranks": 1}, None, "a machine is needed elsewhere")
+    ended(run, run.out / "run.json")
+    kinds = pyarrow.ipc.open_file(run.out / "result" / "events.arrow").read_all()["kind"].to_pylist()
+    assert "optimizer_anew" not in kinds
+    alone = make_run("one", ranks=1, batch_rows=4, **settings)
+    alone.out.mkdir()
+    ended(alone, alone.out / "run.json")
+    found, expected = metrics(run.out / "result"), metrics(alone.out / "result")
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
