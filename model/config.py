@@ -145,12 +145,10 @@ class TrainConfig(Strict):
             return self
         shared = self.tensor_parallel * self.pipeline_parallel > 1
         if self.engine != "native" or self.compile or shared:
-            how = (
-                f"engine = {self.engine}" if self.engine != "native" else "compile" if self.compile else "shared models"
-            )
             raise ValueError(
-                f"validation_steps looks at held-out rows with a whole, uncompiled network on each rank, which {how} has"
-                f" not. Leave it out; evaluate measures all held-out text after training"
+                "validation_steps looks at held-out rows with a whole network on each rank, on engine = native and"
+                " without compile, tensor_parallel and pipeline_parallel. Leave it out; evaluate measures held-out text"
+                " after training"
             )
         return self
 

@@ -35,7 +35,7 @@ class SequenceReader:
     Raises InputError for rows of unequal length or format, or an order that names a row which is not there.
     """
 
-    def __init__(self, sequences: Sequence[Path], order: Path, vocab_size: int | None = None) -> None:
+    def __init__(self, sequences: Sequence[Path], order: Path | pa.Table, vocab_size: int | None = None) -> None:
         self._vocab_size = vocab_size
         tables = [open_table(path) for path in sequences]
         self._parts = [part for table in tables for part in _tokens(table)]
@@ -46,10 +46,11 @@ class SequenceReader:
         self.row_format = _common_format(sequences, tables)
         """What the files say of their rows; None where they say nothing."""
         self._first_row = np.cumsum([0, *(len(part) for part in self._parts)])
-        self._reads = open_table(order)
+        self._reads = open_table(order) if isinstance(order, Path) else order
         rows, named = int(self._first_row[-1]), pc.min_max(self._reads.column("row")).as_py()
         if self.positions and not (named["min"] >= 0 and named["max"] < rows):
-            raise InputError(f"{order} names rows {named['min']} to {named['max']}, but the sequences hold {rows}")
+            named_in = order if isinstance(order, Path) else "the order"
+            raise InputError(f"{named_in} names rows {named['min']} to {named['max']}, but the sequences hold {rows}")
         self._loss_start = _joined(tables, "loss_start", pa.int32())
         pairs = "second_start" in tables[0].column_names
         self._second_start = _joined(tables, "second_start", pa.int32()) if pairs else None

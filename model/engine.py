@@ -65,6 +65,11 @@ class Engine(Protocol):
         """
         ...
 
+    def held_out(self, batch: Any) -> tuple[float, int]:
+        """Sum of nats of the first of the objective's terms over a batch, and how much it counts; the same on every
+        rank. The network is asked as it is used, without dropout, and nothing of it changes."""
+        ...
+
     def weights(self) -> dict[str, Tensor]:
         """All weights by their names in the network; complete on the first rank, on others perhaps empty."""
         ...

@@ -22,6 +22,7 @@ from model.pause import Paused
 from model.ranks import Ranks
 from model.recent_loss import recent_loss
 from model.schedule import Pace
+from model.validation import Validation
 
 
 class Loop:
@@ -56,6 +57,7 @@ class Loop:
         self._skipping = False
         self._objective = objective_of(run)
         self._loader = self._objective.loader(data)
+        self._validation = Validation(run, self._objective) if run.train.validation_steps else None
         self.curriculum = Curriculum(run.train, data.positions, run.model.context)
 
     def run(self, step: int) -> Divergence | None:
@@ -74,6 +76,7 @@ class Loop:
             self._checkpoints.advance()
             if diverged is not None:
                 return diverged
+            self._validate(step)
             # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
             stopping = self._ranks.any(self._link.stop_requested) and step < steps
             if step % self._run.train.checkpoint_steps == 0 or stopping or step == pause:
@@ -125,6 +128,16 @@ class Loop:
             told = {"loss": done.loss, "lr": pace.lr, "tokens": self._tokens, "tokens_s": speed}
             self._link.step(made == steps, step=made, steps=steps, **told)
         return self._guard.step_done(step, done, overflow=overflow, scale=used_scale)
+
+    def _validate(self, made: int) -> None:
+        """Look at held-out rows after every `validation_steps` steps, and after the last."""
+        every = self._run.train.validation_steps
+        if self._validation is None or every is None or (made % every and made != self.curriculum.steps):
+            return
+        self._link.between_steps()
+        for measured in self._validation.measure(self._engine):
+            self._journal.add("validation", step=made - 1, **measured)
+        self._link.beat(made)
 
     def _compute(self, step: int, begin: int, end: int, pace: Pace, scale: float) -> StepResult:
         batch = self._loader.batch(begin, end)

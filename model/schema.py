@@ -72,6 +72,21 @@ pairs; each stands in a column of its own, null for others. `thermometers` are t
 segments that model.json names, `thermometer_lows` and `thermometer_highs` their smallest and largest values; what is
 no number reads as infinite."""
 
+VALIDATION = pa.schema(
+    [
+        pa.field("step", pa.int64(), nullable=False),
+        pa.field("attempt", pa.int32(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("rows", pa.int64(), nullable=False),
+        pa.field("predictions", pa.int64(), nullable=False),
+        pa.field("nats_per_token", pa.float64()),
+        pa.field("bits_per_byte", pa.float64()),
+    ]
+)
+"""Held-out rows of each source after a step, as METRICS names it: mean nats of what counts in the loss (for masked_lm
+of hidden tokens), and bits per byte of the text that is predicted, where every token of it is. Null without
+predictions, or where the number is none."""
+
 PERF = pa.schema(
     [
         pa.field("step", pa.int64(), nullable=False),

@@ -18,6 +18,7 @@ from tasks.chunk.blocks import TokenBytes, TokenFile, blocks_of, token_files, wi
 from tasks.chunk.concat import concat_rows
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.heldout_pairs import write_heldout_pairs
+from tasks.chunk.heldout_rows import write_heldout_rows
 from tasks.chunk.mixture import Mixture, plan_mixture
 from tasks.chunk.order import SourceReads, order_batches, plan_reads
 from tasks.chunk.packing import Packed
@@ -50,7 +51,7 @@ class SourceRows:
 
 
 def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, workspace: Workspace) -> StageReport:
-    """Write SEQUENCES, SPANS, ORDER and the unigram counts; for pairs the held-out ones besides.
+    """Write SEQUENCES, SPANS, ORDER, the unigram counts, and rows of held-out text.
 
     Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
     can be read; Bug when tokens do not cover a text.
@@ -80,6 +81,8 @@ def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, w
         unit.write_table("unigram", count_tokens(parts, planned, tokenizer.vocab_size, tokenizer.pad))
     if config.objective == "masked_lm":
         write_heldout_pairs(documents, tokenizer, layout, config, workspace)
+    else:
+        write_heldout_rows(documents, tokenizer, layout, config, workspace)
     report.facts |= _facts(config, mixture, planned, laid, report)
     report.facts["spans"] = {"segments": writer.spans}
     return report

@@ -8,7 +8,7 @@ import pyarrow as pa
 from model.row_format import RowFormat
 from model.schema import sequences_schema
 from tasks.artifact import Artifact, read_table
-from tasks.chunk.blocks import TokenBytes, blocks_of, token_files, windows
+from tasks.chunk.blocks import TokenBytes, TokenFile, blocks_of, token_files, windows
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.packing import Packed
 from tasks.chunk.pairs import PairFormat, PairPacker
@@ -28,16 +28,9 @@ def write_heldout_pairs(
     documents: Artifact, tokenizer: Tokenizer, layout: RowFormat, config: ChunkConfig, workspace: Workspace
 ) -> None:
     """Write `heldout_rows` (SEQUENCES) and `heldout_spans` (SPANS) of the documents held out, where there are any."""
-    heldout = documents.files("heldout")
-    if not heldout or workspace.finished(UNIT) is not None:
+    if not documents.files("heldout") or workspace.finished(UNIT) is not None:
         return
-    scratch = Workspace(workspace.scratch(UNIT))
-    for index, path in enumerate(heldout):
-        if scratch.finished(unit_name(index)) is None:
-            with scratch.unit(unit_name(index)) as unit:
-                tokens = tokenize_part(read_table(path), index, tokenizer).tables[TABLE]
-                unit.write_table(TABLE, tokens, table_file_name(TABLE, unit_name(index)))
-    files = token_files([scratch.file(record.name) for record in scratch.records()], heldout)
+    files = heldout_files(documents, tokenizer, workspace)
     pairs = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
     packed: list[tuple[str, Packed]] = []
     rows = 0
@@ -51,3 +44,15 @@ def write_heldout_pairs(
     with workspace.unit(UNIT) as unit:
         unit.write_table(ROWS, sequences_table(schema, packed, 0))
         unit.write_table(SEGMENTS, pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)]))
+
+
+def heldout_files(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace) -> list[TokenFile]:
+    """The documents held out as tokens, in the build's scratch folder."""
+    heldout = documents.files("heldout")
+    scratch = Workspace(workspace.scratch(UNIT))
+    for index, path in enumerate(heldout):
+        if scratch.finished(unit_name(index)) is None:
+            with scratch.unit(unit_name(index)) as unit:
+                tokens = tokenize_part(read_table(path), index, tokenizer).tables[TABLE]
+                unit.write_table(TABLE, tokens, table_file_name(TABLE, unit_name(index)))
+    return token_files([scratch.file(record.name) for record in scratch.records()], heldout)

@@ -12,6 +12,7 @@ from model.architecture import NetworkConfig
 from model.config import TrainerRun
 from model.durable import write_atomically
 from model.errors import RecipeError
+from model.journal import ADDED
 from model.kept_rows import kept_rows, kept_steps
 from model.pause import Paused
 from model.reproduction import LOCK, REPRODUCTION
@@ -27,7 +28,13 @@ from tasks.train.launching import OnLog, run_trainer
 from tasks.workspace import Workspace
 
 UNIT = "model"
-DETERMINISTIC_FILES = {"model.safetensors": "", "model.json": "", "steps.arrow": "steps", "metrics.arrow": "metrics"}
+DETERMINISTIC_FILES = {
+    "model.safetensors": "",
+    "model.json": "",
+    "steps.arrow": "steps",
+    "metrics.arrow": "metrics",
+    "validation.arrow": "validation",
+}
 CLOCK_FILES = {"perf.arrow": "perf", "events.arrow": "events", REPRODUCTION: "", LOCK: ""}
 """Files that tell of clocks and of the machine, and belong to no digest."""
 
@@ -95,7 +102,13 @@ def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, 
         model=_fitted(config.model, tokenizer.vocab_size),
         train=config.trainer_config(),
         base=starting_model(config.base_model, vocab, tokenizer),
+        heldout=_heldout(sequences) if config.validation_steps else None,
     )
+
+
+def _heldout(sequences: Artifact) -> Path | None:
+    found = sequences.files("heldout_rows")
+    return found[0].resolve() if found and sequences.rows("heldout_rows") else None
 
 
 def _fitted(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
@@ -112,6 +125,8 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
     with workspace.unit(UNIT) as unit:
         tables: dict[str, pa.Table] = {}
         for name, table in {**DETERMINISTIC_FILES, **CLOCK_FILES}.items():
+            if table in ADDED and not (result / name).exists():
+                continue
             os.link(result / name, unit.path(name))
             if table:
                 tables[table] = read_table(unit.path(name))

@@ -1,4 +1,4 @@
-"""Held-out text in pairs: all of it, in tables that training does not read, and only for pairs."""
+"""Held-out text in rows: all of it in pairs, a few rows of it for other objectives, in tables that teach nothing."""
 
 from collections.abc import Callable
 
@@ -64,15 +64,40 @@ def test_every_held_out_text_is_in_pairs_once_and_in_no_sequence(
     assert not set(chunk.table("spans").column("doc_id").to_pylist()) & set(texts)
 
 
-def test_rows_of_other_objectives_have_no_such_tables(context: RunContext, unseen: Artifact, vocab: Artifact):
+def test_rows_of_other_objectives_are_held_out_text_laid_end_to_end(
+    context: RunContext, unseen: Artifact, vocab: Artifact
+):
+    tokenizer = Tokenizer.open(vocab)
     for config in (
         ChunkConfig(row_length=25, budget_tokens=2_000),
         ChunkConfig(objective="span_corruption", input_length=20, budget_tokens=2_000),
     ):
-        assert build_chunk(context, unseen, vocab, config).rows("heldout_rows") == 0
+        chunk = build_chunk(context, unseen, vocab, config)
+        assert chunk.rows("heldout_spans") == 0
+        rows = chunk.table("heldout_rows")
+        assert rows.schema.field("tokens").type == chunk.table("sequences").schema.field("tokens").type
+        assert rows.column("row").to_pylist() == list(range(rows.num_rows))
+        for source in ("prose", "odd"):
+            mine = [row for row in rows.to_pylist() if row["source"] == source]
+            text = tokenizer.decode_bytes([token for row in mine for token in row["tokens"]]).decode()
+            assert sorted(text) == sorted("".join(text for name, text in HELD if name == source))
+            for row in mine:
+                assert row["text_bytes"] == len(tokenizer.decode_bytes(row["tokens"][1:]))
+        assert not {*map(tuple, rows.column("tokens").to_pylist())} & {
+            *map(tuple, chunk.table("sequences").column("tokens").to_pylist())
+        }
+
+
+def test_a_few_held_out_rows_of_each_source_are_enough(
+    context: RunContext, unseen: Artifact, vocab: Artifact, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("tasks.chunk.heldout_rows.MOST_ROWS", 2)
+    chunk = build_chunk(context, unseen, vocab, ChunkConfig(row_length=9, budget_tokens=2_000))
+    assert chunk.table("heldout_rows").column("source").to_pylist() == ["odd", "odd", "prose", "prose"]
 
 
 def test_without_held_out_text_there_are_no_pairs_of_it(
     context: RunContext, make_documents: Callable[..., Artifact], vocab: Artifact
 ):
-    assert build_chunk(context, make_documents([READ]), vocab, MASKED).rows("heldout_rows") == 0
+    for config in (MASKED, ChunkConfig(row_length=25, budget_tokens=2_000)):
+        assert build_chunk(context, make_documents([READ]), vocab, config).rows("heldout_rows") == 0

@@ -1,0 +1,122 @@
+"""Looks at held-out rows: the figures of the network as it is, and not a bit of training changed by them."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pytest
+from pydantic import ValidationError
+
+from model.config import TrainConfig, TrainerRun
+from model.errors import InputError
+from model.journal import Journal, journal_file
+from model.schema import VALIDATION
+from model.scoring import text_nats
+from model.training import train
+from model.transformer import GPT
+from model.validation import TEXT_BYTES
+from model.weights import load_model
+
+VOCABULARY, CONTEXT = 48, 16
+TABLES = ("model.safetensors", "steps.arrow", "metrics.arrow")
+
+
+def heldout(folder: Path, sources: list[str], seed: int = 5) -> Path:
+    """Random rows of these sources, of two bytes a token."""
+    tokens = np.random.Generator(np.random.Philox(seed)).integers(4, VOCABULARY, (len(sources), CONTEXT + 1))
+    flat = pa.array(tokens.astype(np.uint16).ravel())
+    table = pa.table(
+        {
+            "row": pa.array(range(len(sources)), pa.int64()),
+            "source": pa.array(sources).dictionary_encode(),
+            "tokens": pa.FixedSizeListArray.from_arrays(flat, CONTEXT + 1),
+            "loss_start": pa.array([0] * len(sources), pa.int32()),
+            TEXT_BYTES: pa.array([2 * CONTEXT] * len(sources), pa.int64()),
+        }
+    )
+    path = folder / "heldout.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return path
+
+
+def with_looks(run: TrainerRun, path: Path | None, out: str, **settings: int) -> TrainerRun:
+    told = run.train.model_copy(update={"validation_steps": 5, **settings})
+    return run.model_copy(update={"heldout": path, "out": run.out.parent / out, "train": told})
+
+
+def rows_of(result: Path) -> list[dict]:
+    with pa.OSFile(str(result / journal_file("validation")), "rb") as source:
+        return pa.ipc.open_file(source).read_all().to_pylist()
+
+
+def test_looks_change_no_bit_of_training(make_run, tmp_path: Path) -> None:
+    run = make_run()
+    assert run.train.batch_rows < 5
+    path = heldout(tmp_path, ["b"] * 3 + ["a"] * 5)
+    plain = train(run)
+    looked = train(with_looks(run, path, "looked"))
+    for name in TABLES:
+        assert (plain / name).read_bytes() == (looked / name).read_bytes()
+    assert rows_of(plain) == []
+    told = rows_of(looked)
+    assert [(row["step"], row["source"], row["rows"]) for row in told] == [
+        (step, source, count) for step in (4, 9, 11) for source, count in (("a", 5), ("b", 3))
+    ]
+    again = train(with_looks(run, path, "again"))
+    assert (again / "validation.arrow").read_bytes() == (looked / "validation.arrow").read_bytes()
+
+
+def test_the_last_look_is_the_loss_of_the_finished_network(make_run, tmp_path: Path) -> None:
+    run = make_run()
+    path = heldout(tmp_path, ["a"] * 4)
+    result = train(with_looks(run, path, "looked", validation_rows=3))
+    with pa.OSFile(str(path), "rb") as source:
+        tokens = pa.ipc.open_file(source).read_all().column("tokens").to_pylist()[:3]
+    network = load_model(result, run.tokenizer_digest)
+    assert isinstance(network, GPT)
+    nats = sum(text_nats(network, [row[1:]], row[0])[0] for row in tokens)
+    last = rows_of(result)[-1]
+    assert (last["rows"], last["predictions"]) == (3, 3 * CONTEXT)
+    assert last["nats_per_token"] == pytest.approx(nats / (3 * CONTEXT), rel=1e-5)
+    assert last["bits_per_byte"] == pytest.approx(nats / math.log(2) / (3 * 2 * CONTEXT), rel=1e-5)
+
+
+def test_dropout_is_off_in_a_look_and_on_again_behind_it(make_run, tmp_path: Path) -> None:
+    run = make_run()
+    run = run.model_copy(update={"model": run.model.model_copy(update={"dropout": 0.3})})
+    path = heldout(tmp_path, ["a"] * 4)
+    plain, looked = train(with_looks(run, path, "plain", validation_steps=1000)), train(with_looks(run, path, "looked"))
+    for name in TABLES:
+        assert (plain / name).read_bytes() == (looked / name).read_bytes()
+    assert rows_of(plain)[-1] == rows_of(looked)[-1]
+
+
+def test_without_held_out_rows_a_look_is_refused(make_run) -> None:
+    with pytest.raises(InputError, match="no text was held out"):
+        train(with_looks(make_run(), None, "looked"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"engine": "deepspeed"},
+        {"compile": True},
+        {"ranks": 2, "tensor_parallel": 2},
+        {"ranks": 2, "pipeline_parallel": 2},
+    ],
+)
+def test_engines_that_have_no_whole_network_refuse(settings: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="validation_steps looks at held-out rows with a whole network"):
+        TrainConfig.model_validate({"validation_steps": 5, **settings})
+
+
+def test_a_journal_of_an_earlier_version_has_no_looks(tmp_path: Path) -> None:
+    journal = Journal()
+    journal.add("validation", step=0, source="a", rows=1, predictions=2, nats_per_token=1.0, bits_per_byte=None)
+    journal.write(tmp_path)
+    assert Journal.read(tmp_path).tables()["validation"].num_rows == 1
+    (tmp_path / "validation.arrow").unlink()
+    assert Journal.read(tmp_path).tables()["validation"] == VALIDATION.empty_table()
