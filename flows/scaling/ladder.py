@@ -1,0 +1,98 @@
+"""A ladder of sizes: a TOML file, by path or by the name under which it ships.
+
+seeds = 2                        # runs of each size; `--seeds` overrules
+tokens_per_parameter = 20        # what each model reads
+
+[base]                           # settings of all runs
+"train.model.mup_base_width" = 64
+
+[[sizes]]                        # three or more; the largest is held back
+width = 64
+layers = 2
+heads = 4
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, model_validator
+
+from flows.trial_runs import as_setting
+from model.errors import RecipeError
+from tasks.config import StrictConfig
+
+LADDERS = Path(__file__).parent.parent / "ladders"
+Setting = bool | int | float | str | list[Any]
+
+
+class Size(StrictConfig):
+    """A network of the ladder; all else is the recipe's."""
+
+    width: int = Field(ge=8, le=2**16)
+    layers: int = Field(ge=1, le=512)
+    heads: int = Field(ge=1, le=512)
+
+    @property
+    def name(self) -> str:
+        """As runs and tables call it."""
+        return f"{self.layers} layers of {self.width}"
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """What it sets in a recipe."""
+        return {f"train.model.{key}": value for key, value in self.model_dump().items()}
+
+
+class LadderConfig(StrictConfig):
+    """The contents of the file."""
+
+    seeds: int = Field(default=2, ge=1, le=100)
+    """Runs of each size, under seeds that follow each other."""
+    tokens_per_parameter: float = Field(default=20.0, gt=0, le=10_000)
+    """Tokens that a model reads for each of its weights in blocks (Hoffmann et al. 2022: 20)."""
+    measure: str = "bits per byte"
+    """What the law is of: a figure of held-out text as the ablation's table names it, or `training loss`."""
+    base: dict[str, Setting] = Field(default_factory=dict)
+    """Settings that overrule the recipe's in every run."""
+    sizes: tuple[Size, ...] = Field(min_length=4)
+    """The networks; three or more are fitted, and the one with the most weights is held back."""
+
+    @model_validator(mode="after")
+    def _enough_to_fit(self) -> "LadderConfig":
+        if len({size.name for size in self.sizes}) < len(self.sizes):
+            raise ValueError("two sizes are the same")
+        if (len(self.sizes) - 1) * self.seeds < 4:
+            raise ValueError(
+                f"{len(self.sizes) - 1} sizes of {self.seeds} seeds are too few runs to tell three unknowns and their"
+                f" scatter; take two seeds, or more sizes"
+            )
+        return self
+
+    def run_settings(self, size: Size, tokens: int, most_tokens: int, seed: int) -> list[str]:
+        """What a run sets, as `--set` takes it; all keep the text that the one of `most_tokens` reads."""
+        budgets = {"budget_tokens": most_tokens, "chunk.budget_tokens": tokens}
+        values = {**self.base, **size.settings, **budgets, "train.seed": seed}
+        return [as_setting(key, value) for key, value in values.items()]
+
+
+def ladder_file(name: str) -> Path:
+    """The file of a path, or of a name under which one ships; RecipeError names those that do."""
+    for candidate in (Path(name), LADDERS / f"{name}.toml"):
+        if candidate.is_file():
+            return candidate
+    shipped = ", ".join(sorted(path.stem for path in LADDERS.glob("*.toml")))
+    raise RecipeError(f"ladder `{name}`: there is no such file, and of those that ship none has this name ({shipped})")
+
+
+def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
+    """The ladder in a file; `seeds` overrule its own. RecipeError where it is none."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid TOML: {error}") from error
+    try:
+        return LadderConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+        raise RecipeError(f"{path}: {told}") from error

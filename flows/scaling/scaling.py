@@ -1,0 +1,128 @@
+"""A ladder of models as a Prefect flow: one task run for each (size, seed), a law through the smaller ones, and what it
+says of the largest, which is measured after the prediction is written."""
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, tags
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from flows.ablate.ablating import run_change
+from flows.ablate.measuring import Measured
+from flows.interrupts import raise_if_interrupted
+from flows.recipe import Recipe, load_recipe
+from flows.record import ONLOOKER, new_run_id
+from flows.scaling.ladder import LadderConfig, ladder_file, read_ladder
+from flows.scaling.report import Rung, write_report
+from flows.shipped import recipe_file
+from flows.trial_runs import TrialWatcher
+from model.durable import write_atomically
+from model.errors import BessemerError, RecipeError
+from tasks.outcome import one_line
+
+FOLDER = "ladders"
+RUNS = "runs.json"
+PROVISIONAL = 10**6
+"""Tokens, where only the network is asked for."""
+
+
+@flow(name="scale", persist_result=False, validate_parameters=True)
+def scale(
+    recipe: str,
+    ladder: str,
+    root: Path = Path("bessemer-data"),
+    seeds: Annotated[int, Field(ge=1)] | None = None,
+    limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
+    settings: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Train a ladder of models, fit the law of their losses, and hold it against the largest, which it has not seen.
+
+    A ladder that was stopped goes on; what is built is reused. Returns the table as JSON values and where it is
+    written.
+
+    Args:
+        recipe: A recipe file, or the name of one that ships.
+        ladder: A file of sizes, or the name of one that ships.
+        root: Folder of all artifacts, runs and ladders.
+        seeds: Runs of each size; the file's number by default.
+        limit: Share of every source to keep (0 to 1).
+        settings: KEY=VALUE that overrule the recipe's in every run.
+    """
+    root = root.resolve()
+    try:
+        path, file = recipe_file(recipe, root), ladder_file(ladder)
+        asked = read_ladder(file, seeds)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
+        rungs = rungs_of(asked, path, root, settings, limit)
+        folder = root / FOLDER / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with tags(f"ladder:{name}"):
+            _climb(asked, rungs, path, root, folder, settings, limit)
+        found = write_report(name, asked, rungs, folder)
+    except BessemerError as error:
+        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+
+
+def rungs_of(asked: LadderConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float) -> list[Rung]:
+    """The sizes with their weights and tokens, smallest first; RecipeError, before anything runs, for one that cannot
+    be, or where the recipe's network is no GPT."""
+    rungs: list[Rung] = []
+    for size in asked.sizes:
+        text = asked.run_settings(size, PROVISIONAL, PROVISIONAL, 1)
+        parameters = block_weights(load_recipe(path, root, [*settings, *text], limit))
+        rungs.append(Rung(size, parameters, round(asked.tokens_per_parameter * parameters)))
+    return sorted(rungs, key=lambda rung: rung.parameters)
+
+
+def block_weights(recipe: Recipe) -> int:
+    """Weights of the matrices in blocks: what grows with a network, whatever its vocabulary."""
+    import torch
+
+    from model.networks import make_network
+    from model.optimizers.groups import grouped
+
+    if recipe.train.model.architecture != "gpt":
+        raise RecipeError(
+            f"a ladder's law is of a network that predicts text, and train.model.architecture is"
+            f" {recipe.train.model.architecture}. Set it to gpt."
+        )
+    with torch.device("meta"):
+        network = make_network(recipe.train.model)
+    return sum(parameter.numel() for parameter in grouped(network).hidden)
+
+
+def _climb(
+    asked: LadderConfig,
+    rungs: list[Rung],
+    path: Path,
+    root: Path,
+    folder: Path,
+    settings: tuple[str, ...],
+    limit: float,
+) -> None:
+    """Smallest size first, so that the prediction stands before the largest is trained."""
+    known = folder / RUNS
+    run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
+    onlooker, stop = ONLOOKER.get(), threading.Event()
+    for rung in rungs:
+        for seed in range(1, asked.seeds + 1):
+            raise_if_interrupted()
+            name = f"{rung.size.name}, seed {seed}"
+            run_id = run_ids.setdefault(name, new_run_id())
+            write_atomically(known, json.dumps(run_ids, indent=1).encode())
+            text = asked.run_settings(rung.size, rung.tokens, max(one.tokens for one in rungs), seed)
+            recipe = load_recipe(path, root, [*settings, *text], limit)
+            recipe = recipe.model_copy(update={"name": f"{recipe.name}, {name}"[:80]})
+            watcher = TrialWatcher(name, onlooker, stop)
+            state = run_change(rung.size.name, seed, recipe, root, run_id, watcher)
+            came = state.result(raise_on_failure=False) if isinstance(state, State) else state
+            if not isinstance(came, Measured):
+                raise came
+            rung.runs[seed] = came
+            write_report(folder.name, asked, rungs, folder)

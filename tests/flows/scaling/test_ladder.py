@@ -1,0 +1,99 @@
+"""Ladders as people write them, and the report of one whose losses follow a law."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.ablate.measuring import Measured
+from flows.cli import app
+from flows.scaling.ladder import LADDERS, LadderConfig, Size, ladder_file, read_ladder
+from flows.scaling.report import Rung, write_report
+from flows.scaling.scaling import rungs_of
+from flows.shipped import recipe_file
+from model.errors import RecipeError
+
+SIZES = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]
+
+
+def block_weights(width: int, layers: int) -> int:
+    """4 d^2 of attention and 8 d^2 of the MLP in each block."""
+    return 12 * layers * width**2
+
+
+def law(parameters: float) -> float:
+    return 1.5 + 20 * parameters**-0.3
+
+
+def rungs(measured: int) -> list[Rung]:
+    """The first `measured` sizes have two runs each, on the law but for a thousandth."""
+    found: list[Rung] = []
+    for number, size in enumerate(SIZES):
+        parameters = block_weights(size["width"], size["layers"])
+        runs = {
+            seed: Measured(values={"bits per byte": law(parameters) * (1 + 0.001 * (seed - 1.5))}, run_id=f"run-{seed}")
+            for seed in (1, 2)
+            if number < measured
+        }
+        found.append(Rung(Size.model_validate(size), parameters, 20 * parameters, runs))
+    return found
+
+
+def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
+    asked = LadderConfig.model_validate({"sizes": SIZES})
+    before = write_report("ladder", asked, rungs(3), tmp_path)
+    truth = law(block_weights(128, 2))
+    assert before["prediction"]["loss"] == pytest.approx(truth, rel=0.005)
+    assert before["prediction"]["low"] < truth < before["prediction"]["high"]
+    assert before["told"].endswith("not measured yet")
+    after = write_report("ladder", asked, rungs(4), tmp_path)
+    assert after["law"] == before["law"]
+    assert after["prediction"]["inside"] is True
+    assert abs(after["prediction"]["off"]) < 0.005
+    assert json.loads((tmp_path / "table.json").read_text())["prediction"] == after["prediction"]
+    assert "| 2 layers of 128 | 393,216 | 7,864,320 |" in (tmp_path / "table.md").read_text()
+    assert "2 layers of 128" in (tmp_path / "page.html").read_text()
+
+
+def test_a_ladder_half_way_up_says_how_far_it_is(tmp_path: Path) -> None:
+    found = write_report("ladder", LadderConfig.model_validate({"sizes": SIZES}), rungs(2), tmp_path)
+    assert found["law"] is None
+    assert found["told"] == "2 of 4 sizes are measured; the law takes all but the largest"
+
+
+def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
+    asked = LadderConfig.model_validate({"sizes": list(reversed(SIZES)), "tokens_per_parameter": 10})
+    found = rungs_of(asked, recipe_file("quickstart", tmp_path), tmp_path, (), 1.0)
+    assert [rung.parameters for rung in found] == [block_weights(size["width"], 2) for size in SIZES]
+    assert [rung.tokens for rung in found] == [10 * rung.parameters for rung in found]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"sizes": SIZES[:3]}, "at least 4 items"),
+        ({"sizes": [*SIZES, SIZES[0]]}, "two sizes are the same"),
+        ({"sizes": SIZES, "seeds": 1}, "3 sizes of 1 seeds are too few"),
+        ({"sizes": [{**SIZES[0], "depth": 3}, *SIZES[1:]]}, "depth"),
+    ],
+)
+def test_a_wrong_ladder_says_what_is_wrong(tmp_path: Path, values: dict, told: str) -> None:
+    file = tmp_path / "ladder.toml"
+    lines = [f"seeds = {values.get('seeds', 2)}"]
+    for size in values["sizes"]:
+        lines += ["[[sizes]]", *(f"{key} = {value}" for key, value in size.items())]
+    file.write_text("\n".join(lines))
+    with pytest.raises(RecipeError, match=told):
+        read_ladder(file, None)
+
+
+def test_those_that_ship_can_be_read() -> None:
+    assert [read_ladder(path, None).measure for path in LADDERS.glob("*.toml")] == ["bits per byte"]
+    with pytest.raises(RecipeError, match=r"ladder `none`: .* \(small\)"):
+        ladder_file("none")
+
+
+def test_the_help_says_what_it_does() -> None:
+    told = CliRunner().invoke(app, ["scale", "--help"])
+    assert "predict the largest before it is trained" in " ".join(told.stdout.split())

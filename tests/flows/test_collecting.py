@@ -1,0 +1,165 @@
+"""What goes and what stays when artifacts are collected."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.collecting import carry_out, plan
+from model.errors import InputError
+from tasks.lease import build_lease
+
+NOW = time.mktime((2026, 11, 20, 0, 0, 0, 0, 0, 0))
+LONG_AGO = NOW - 30 * 86_400
+
+
+class Root:
+    """A root of artifacts that are manifests alone, and of runs that are records alone."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def artifact(self, stage: str, identity: str, *parents: str, size: int = 100, made: float = LONG_AGO) -> Path:
+        folder = self.path / "artifacts" / stage / identity
+        folder.mkdir(parents=True)
+        named = {parent: dict(zip(("stage", "identity"), parent.split("/"), strict=True)) for parent in parents}
+        manifest = {"stage": stage, "identity": identity, "bytes": size, "parents": named, "format": 1}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        os.utime(folder / "manifest.json", (made, made))
+        return folder
+
+    def run(self, day: int, *ended_with: str, state: str = "completed", base: Path | None = None) -> str:
+        run_id = f"202611{day:02d}T000000Z-abcdef"
+        folder = self.path / "runs" / run_id
+        folder.mkdir(parents=True)
+        places = [dict(zip(("stage", "identity"), place.split("/"), strict=True)) for place in ended_with]
+        record = {"run_id": run_id, "state": state, "stages": places, "recipe_name": "r"}
+        (folder / "run.json").write_text(json.dumps(record))
+        recipe = {"train": {"base_model": str(base) if base else None}, "evaluate": {"gate": None}}
+        (folder / "recipe.json").write_text(json.dumps(recipe))
+        return run_id
+
+    def names(self) -> set[str]:
+        return {"/".join(path.parts[-2:]) for path in (self.path / "artifacts").glob("*/*")}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """Two nights: the second has new data, and the vocabulary of the first."""
+    found = Root(tmp_path)
+    found.artifact("sample", "s1")
+    found.artifact("sample", "s2")
+    found.artifact("vocab", "v1", "sample/s1")
+    found.artifact("chunk", "c1", "sample/s1", "vocab/v1")
+    found.artifact("chunk", "c2", "sample/s2", "vocab/v1")
+    found.artifact("train", "t1", "chunk/c1")
+    found.artifact("train", "t2", "chunk/c2")
+    found.run(1, "sample/s1", "vocab/v1", "chunk/c1", "train/t1")
+    found.run(2, "sample/s2", "vocab/v1", "chunk/c2", "train/t2")
+    return found
+
+
+def test_a_kept_run_keeps_what_it_was_made_from(root: Root) -> None:
+    """The vocabulary was made from the first night's sample, so that stays, too."""
+    asked = plan(root.path, keep_last=1, now=NOW)
+    assert [one.identity for one in asked.artifacts] == ["c1"]
+    assert [one.identity for one in asked.kept_models] == ["t1"]
+    assert carry_out(root.path, asked) == 100
+    assert root.names() == {"sample/s1", "sample/s2", "vocab/v1", "chunk/c2", "train/t1", "train/t2"}
+    record = json.loads((root.path / "runs" / "20261101T000000Z-abcdef" / "run.json").read_text())
+    assert record["collected"]["stages"] == ["chunk"]
+
+
+def test_models_go_on_a_word_of_their_own(root: Root) -> None:
+    asked = plan(root.path, keep_last=1, models=True, now=NOW)
+    assert {one.identity for one in asked.artifacts} == {"c1", "t1"}
+
+
+def test_a_model_that_a_kept_run_began_with_stays(root: Root) -> None:
+    root.run(3, "sample/s2", base=root.path / "artifacts" / "train" / "t1")
+    asked = plan(root.path, keep_last=1, models=True, now=NOW)
+    assert {one.identity for one in asked.artifacts} == {"c1", "c2", "t2", "v1", "s1"}
+
+
+def test_named_runs_stay(root: Root) -> None:
+    assert plan(root.path, keep_last=1, keep=["20261101"], now=NOW).artifacts == ()
+    with pytest.raises(InputError, match="no run has this id"):
+        plan(root.path, keep_last=1, keep=["2025"], now=NOW)
+    with pytest.raises(InputError, match="2 runs begin so"):
+        plan(root.path, keep_last=1, keep=["2026"], now=NOW)
+
+
+def test_what_was_just_made_stays(root: Root) -> None:
+    root.artifact("clean", "new", made=NOW - 60)
+    root.artifact("clean", "old", made=NOW - 7200)
+    assert [one.identity for one in plan(root.path, keep_last=2, now=NOW).artifacts] == ["old"]
+
+
+def test_a_run_that_came_to_no_end_is_kept_for_a_while(root: Root) -> None:
+    root.artifact("clean", "half")
+    root.run(18, "clean/half", state="running")
+    root.run(19)
+    week, day = (
+        {one.identity for one in plan(root.path, keep_last=1, now=NOW, unfinished_days=days).artifacts}
+        for days in (7, 1)
+    )
+    assert "half" not in week
+    assert "half" in day
+
+
+def test_unfinished_builds_go_once_nobody_goes_on_with_them(root: Root) -> None:
+    for name, age in (("old", 8), ("young", 6)):
+        folder = root.path / "work" / f"{name}.000001-aa" / "scratch"
+        folder.mkdir(parents=True)
+        for place in (folder, folder.parent):
+            os.utime(place, (NOW - age * 86_400,) * 2)
+    asked = plan(root.path, keep_last=2, now=NOW)
+    assert [work.name for work in asked.works] == ["old.000001-aa"]
+    carry_out(root.path, asked)
+    assert {path.name for path in (root.path / "work").iterdir()} == {"young.000001-aa"}
+
+
+def test_nothing_goes_while_anything_is_built(root: Root) -> None:
+    with _building(root), pytest.raises(InputError, match="is being built"):
+        plan(root.path, keep_last=0, now=NOW)
+    plan(root.path, keep_last=0, now=NOW)
+
+
+@contextmanager
+def _building(root: Root) -> Iterator[None]:
+    with build_lease(root.path / "locks" / "c3", lambda holder: None):
+        yield
+
+
+def test_what_a_kill_left_half_removed_goes_next_time(root: Root) -> None:
+    (root.path / "artifacts" / "chunk" / "c1").rename(root.path / "artifacts" / "chunk" / ".removed-12345678-c1")
+    carry_out(root.path, plan(root.path, keep_last=2, now=NOW))
+    assert not list((root.path / "artifacts" / "chunk").glob(".removed-*"))
+
+
+def test_ten_thousand_parts_take_seconds(root: Root) -> None:
+    folder = root.artifact("clean", "wide")
+    for part in range(10_000):
+        (folder / f"part-{part:05d}.arrow").touch()
+    began = time.monotonic()
+    carry_out(root.path, plan(root.path, keep_last=2, now=NOW))
+    assert time.monotonic() - began < 10
+    assert not folder.exists()
+
+
+def test_the_command_tells_before_it_removes(root: Root) -> None:
+    words = ["gc", "--root", str(root.path), "--keep-last", "1"]
+    told = CliRunner().invoke(app, [*words, "--dry-run"])
+    assert told.exit_code == 0, told.output
+    assert "1 runs are kept with 6 artifacts, 1 are not" in told.stdout
+    assert "chunk: 1 artifacts" in told.stdout
+    assert CliRunner().invoke(app, words, input="n\n").exit_code == 1
+    assert "chunk/c1" in root.names()
+    assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
+    assert "chunk/c1" not in root.names()
