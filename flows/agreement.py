@@ -17,6 +17,7 @@ def check_agreement(recipe: Recipe, origin: str) -> None:
     _check_length_of_rows(recipe, origin)
     _check_sentinels(recipe, origin)
     _check_gate(recipe, origin)
+    _check_benchmarks(recipe, origin)
 
 
 def length_of_rows(context: int, objective: str) -> dict[str, int]:
@@ -87,3 +88,13 @@ def _check_gate(recipe: Recipe, origin: str) -> None:
             f"{origin}: evaluate.gate compares bits per byte, which a {recipe.train.model.architecture} does not have,"
             f" for it does not predict each next token. Leave evaluate.gate out."
         )
+
+
+def _check_benchmarks(recipe: Recipe, origin: str) -> None:
+    known = [benchmark.name for benchmark in recipe.decontaminate.benchmarks]
+    for name in recipe.evaluate.benchmarks:
+        if name not in known:
+            raise RecipeError(
+                f"{origin}: evaluate.benchmarks.{name} says how a benchmark is scored that the run does not read (it"
+                f" reads {', '.join(known) or 'none'}). Name it under [[benchmarks]] with its file, or leave it out."
+            )

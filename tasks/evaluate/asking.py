@@ -52,7 +52,7 @@ class Asker:
                 prompt,
                 tuple(self.choices.score(seen, continuations)),
                 self._without_context(item, continuations) if unconditional and item.context else (),
-                self.choices.spelled(seen, continuations[0]) if spelled and self.choices.spells else None,
+                self.choices.spelled(seen, continuations[item.answer]) if spelled and self.choices.spells else None,
                 crossing=self._crossing(item),
             )
         return self._known[key]

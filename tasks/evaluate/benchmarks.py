@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from model.errors import InputError
 from tasks.evaluate.asking import Answered, Asker
 from tasks.evaluate.choices import Choices
 from tasks.evaluate.config import PRIMARIES, EvaluateConfig, Scoring
@@ -27,6 +28,8 @@ FEW_CLEAN = 50
 TOLD_ITEMS = 16
 WRITTEN = ("generation", "extraction", "translation", "summary")
 """Forms that a network answers by writing."""
+COMPARED = ("choice", "pairs", "partial")
+"""Forms in which the likeliest of several texts is the answer."""
 
 
 @dataclass
@@ -56,6 +59,7 @@ def benchmark_scores(
     shots_asked = scoring.shots or config.shots
     pool = ExamplePool(order) if max(shots_asked) else None
     found = BenchmarkScores()
+    _check_form(benchmark, items, scoring)
     done = 0
     for shots in shots_asked:
         for name, mine in by_form(evaluated, scoring).items():
@@ -90,6 +94,16 @@ def declined_scores(benchmark: str, items: Sequence[Item], config: EvaluateConfi
     ]
 
 
+def _check_form(benchmark: str, items: Sequence[Item], scoring: Scoring) -> None:
+    """Of a single choice the likeliest is always right."""
+    if scoring.form in COMPARED and (wrong := next((item for item in items if len(item.choices) < 2), None)):
+        raise InputError(
+            f"evaluate.benchmarks.{benchmark}: form = {scoring.form} compares choices, and the item `{wrong.item_id}`"
+            f" has none to compare. Set form = cloze, generation or extraction, or say in the benchmark's `fields`"
+            f" where its choices stand."
+        )
+
+
 def by_form(items: Sequence[Item], scoring: Scoring) -> dict[str, list[Item]]:
     """The items under the form that each is asked in: the declared one, else by whether it has choices."""
     found: dict[str, list[Item]] = {}
@@ -118,7 +132,7 @@ def task_form(name: str, scoring: Scoring, default_primary: str, choices: Choice
 
 
 def _metric_of(form: str, scoring: Scoring) -> str:
-    if form in ("choice", "pairs", "partial"):
+    if form in COMPARED:
         return "acc"
     return scoring.primary if scoring.primary in PRIMARIES[form] else PRIMARIES[form][0]
 

@@ -68,9 +68,9 @@ class Scoring(StrictConfig):
     @model_validator(mode="after")
     def _primary_is_one_of_the_form(self) -> "Scoring":
         if self.primary is not None:
-            of_form = PRIMARIES[self.form or ("choice" if self.primary != "exact" else "cloze")]
-            if self.primary not in of_form:
-                raise ValueError(f"primary = {self.primary} is no figure of {self.form}; take {', '.join(of_form)}")
+            form = self.form or ("choice" if self.primary != "exact" else "cloze")
+            if self.primary not in PRIMARIES[form]:
+                raise ValueError(f"primary = {self.primary} is no figure of {form}; take {', '.join(PRIMARIES[form])}")
         return self
 
 
@@ -111,6 +111,9 @@ class EvaluateConfig(StrictConfig):
     """Smallest set of likeliest tokens to draw from, by their probability together."""
     sample_tokens: int = Field(default=60, ge=1, le=4096)
     """Tokens written after each prompt; tokens of each text whose holes are filled."""
+    checked_texts: int = Field(default=16, ge=0, le=10_000)
+    """Beginnings of held-out documents that a GPT continues, so that what it writes is checked for bytes that are no
+    text, for repetition, and for what it has by heart."""
     batch_tokens: int = Field(default=8192, ge=1)
     """Held-out tokens scored at once; part of the identity, since sums of other shapes end in other last bits."""
     threads: int = Field(default=2, ge=1, le=1024)

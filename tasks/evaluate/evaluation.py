@@ -30,6 +30,7 @@ from tasks.evaluate.pairs import pair_scores
 from tasks.evaluate.pseudo import pseudo_scores
 from tasks.evaluate.samples import write_samples
 from tasks.evaluate.spans import span_scores
+from tasks.evaluate.written_text import OVERLAPS, written_text
 from tasks.parts import unit_name
 from tasks.report import StageReport
 from tasks.schema import SCORES
@@ -38,7 +39,7 @@ from tasks.workspace import Workspace, table_file_name
 
 MOST_LOGITS = 1 << 25
 """Logits in memory at once, 128 MiB in float32."""
-NGRAM_UNIT, OBJECTIVE_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "objective", "samples", "gate"
+NGRAM_UNIT, OBJECTIVE_UNIT, CHECKS_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "objective", "checks", "samples", "gate"
 HEADLINES = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
 """Metrics of held-out text that a summary shows; the first has no name beside its task."""
 
@@ -100,6 +101,12 @@ def evaluate_model(
             )
         _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
         _benchmark_units(trained, decontaminated, config, workspace)
+        if isinstance(network, GPT) and config.checked_texts and workspace.finished(CHECKS_UNIT) is None:
+            rows, overlaps = written_text(network, tokenizer, sequences, texts, config)
+            with workspace.unit(CHECKS_UNIT) as unit:
+                table = pa.Table.from_pylist(rows, schema=SCORES)
+                unit.write_table("scores", table, table_file_name("scores", CHECKS_UNIT))
+                unit.write_table("overlaps", pa.Table.from_pylist(overlaps, schema=OVERLAPS))
         if workspace.finished(SAMPLES_UNIT) is None:
             with workspace.unit(SAMPLES_UNIT) as unit:
                 unit.write_table("samples", write_samples(network, tokenizer, trained.row_format, texts, config))

@@ -143,8 +143,8 @@ class ClozeForm:
 
     def figures(self, part: Sequence[Answered]) -> list[Figure]:
         """The share of answers spelled, and the bits per byte of all."""
-        size = sum(len(one.item.continuations[0].encode()) for one in part)
-        bits = -math.fsum(one.log_probabilities[0] for one in part) / math.log(2)
+        size = sum(len(one.item.continuations[one.item.answer].encode()) for one in part)
+        bits = -math.fsum(one.log_probabilities[one.item.answer] for one in part) / math.log(2)
         share = mean_with_error([float(one.spelled) for one in part if one.spelled is not None])
         told = "likeliest tokens spell the answer" if self._spells else "declined: a BERT writes no text"
         note = f"{'' if self._spells else 'pseudo-'}bits per byte of the given answer"

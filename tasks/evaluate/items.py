@@ -64,7 +64,7 @@ def _item(row: dict[str, object]) -> Item:
     else:
         # Of choices that are equally likely the first counts, and some benchmarks list the right one first.
         order = in_order_of_their_own(item_id, len(choices))
-        answer, answers = order.index(int(str(row["answer"]))), ()
+        answer, answers = order.index(int(str(row["answer"]))), (choices[int(str(row["answer"]))],)
     return Item(
         item_id=item_id,
         lang=row["lang"],  # pyright: ignore[reportArgumentType]

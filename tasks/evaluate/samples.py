@@ -43,14 +43,16 @@ HIDDEN_SHARE = 0.15
 
 
 def heldout_prompts(texts: dict[str, list[str]]) -> tuple[str, ...]:
-    """The beginning of the first held-out document of each source, cut before a blank where there is one."""
-    prompts = []
-    for documents in texts.values():
-        for text in documents[:1]:
-            beginning = text.strip()[:PROMPT_CHARS]
-            whole = beginning.rpartition(" ")[0] if len(text.strip()) > PROMPT_CHARS else beginning
-            prompts.append(whole or beginning)
+    """The beginning of the first held-out document of each source."""
+    prompts = [heldout_prompt(text) for documents in texts.values() for text in documents[:1]]
     return tuple(prompt for prompt in prompts if prompt)
+
+
+def heldout_prompt(text: str) -> str:
+    """The beginning of a text, cut before a blank where there is one."""
+    beginning = text.strip()[:PROMPT_CHARS]
+    whole = beginning.rpartition(" ")[0] if len(text.strip()) > PROMPT_CHARS else beginning
+    return whole or beginning
 
 
 def write_samples(

@@ -316,6 +316,12 @@ def test_a_wrong_key_of_a_benchmark_is_told_with_its_place(tmp_path: Path) -> No
         load_recipe(tmp_path / "mine.toml", tmp_path)
 
 
+def test_scoring_of_a_benchmark_that_is_not_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(RECIPE + '[evaluate.benchmarks.gone]\nform = "cloze"\n')
+    with pytest.raises(RecipeError, match=r"evaluate\.benchmarks\.gone .* \(it reads other, blimp, quiz\)"):
+        load_recipe(tmp_path / "mine.toml", tmp_path)
+
+
 def test_a_gzipped_table_is_a_table(tmp_path: Path) -> None:
     path = tmp_path / "dev.tsv.gz"
     path.write_bytes(gzip.compress(table("sentence|label", "fine|1").encode()))

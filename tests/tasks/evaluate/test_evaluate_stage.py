@@ -81,6 +81,20 @@ def test_a_trained_model_is_scored_and_scored_again_to_the_same_bytes(context, m
     assert [row["temperature"] for row in samples] == [0.0, 0.8]
     assert all(row["prompt"] in TEXT and row["text"] for row in samples)
     assert evaluated.report.facts["headline"]["heldout/code"] == bits["value"]
+    assert scores["heldout/code", "perplexity", 0, "all"]["value"] > 1
+    kept = evaluated.table("item_scores").to_pylist()
+    assert len(kept) == 24
+    assert {(row["metric"], row["value"]) for row in kept} == {("acc", 1.0)}
+    assert [(gap["leaked_n"], gap["clean_n"], gap["p"]) for gap in evaluated.table("gaps").to_pylist()] == [
+        (4, 8, 1.0)
+    ] * 2
+    assert scores["written text", "invalid_utf8_share", 0, "all"]["value"] == 0.0
+    read = b"".join(text.encode() for text in documents.table("documents").column("text").to_pylist())
+    for row in evaluated.table("overlaps").to_pylist():
+        assert row["shared_tokens"] == scores["written text", "most_shared_tokens", 0, "all"]["value"] or row["tokens"]
+        assert row["shared_text"] in row["text"]
+        if row["end"] - row["start"] == len(row["shared_text"].encode()):
+            assert read[row["start"] : row["end"]].decode() == row["shared_text"]
 
     again = build_evaluate(
         replace(context, forced=frozenset({"evaluate"})), model, vocab, chunk, decontaminated, CONFIG

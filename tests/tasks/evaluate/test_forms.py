@@ -1,5 +1,6 @@
 """Forms of tasks on networks whose answers can be worked out, and measures beside values from their papers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 
 from model.architecture import T5Config
 from model.config import GPTConfig
+from model.errors import InputError
 from model.generate import generate_tokens
 from model.scoring import continuation_log_probabilities
 from model.t5 import T5
@@ -205,3 +207,20 @@ def test_rouge_of_a_sentence_from_its_paper() -> None:
 @pytest.mark.parametrize(("one", "other", "length"), [("abcbdab", "bdcaba", 4), ("", "a", 0), ("aaa", "aa", 2)])
 def test_the_longest_common_subsequence(one: Sequence[str], other: Sequence[str], length: int) -> None:
     assert longest_common_subsequence(one, other) == longest_common_subsequence(other, one) == length
+
+
+def test_a_single_choice_is_not_compared(tokenizer: Tokenizer, network: GPT) -> None:
+    free = Item("a", "en", "the cat", ("x",), 0, "", free=True, answers=("x",))
+    config = EvaluateConfig.model_validate({"shots": (0,), "benchmarks": {"bench": {"form": "choice"}}})
+    with pytest.raises(InputError, match=r"form = choice compares choices, and the item `a` has none"):
+        benchmark_scores(CausalChoices(network), tokenizer, "bench", [free], {}, config, advance=lambda done: None)
+
+
+def test_the_right_choice_can_be_asked_for_as_a_text(tokenizer: Tokenizer, network: GPT) -> None:
+    item = Item("a", "en", "the cat", ("zz", "sat on"), 1, "", answers=("sat on",))
+    config = EvaluateConfig.model_validate({"shots": (0,), "benchmarks": {"bench": {"form": "cloze"}}})
+    found = benchmark_scores(CausalChoices(network), tokenizer, "bench", [item], {}, config, advance=lambda done: None)
+    ids = (EOS, *tokenizer.encode("the cat"))
+    (nats,) = continuation_log_probabilities(network, [(ids, tokenizer.encode_following(" sat on"))])
+    bits = next(row["value"] for row in found.rows if row["metric"] == "answer_bits_per_byte")
+    assert bits == pytest.approx(-nats / math.log(2) / 7, rel=1e-5)

@@ -1,0 +1,83 @@
+"""Checks of written text: overlaps beside a search of every run, bytes and repetition by hand."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.evaluate.overlap import Overlap, longest_overlaps
+from tasks.evaluate.written_text import invalid_bytes, repeated_share
+
+Rows = list[list[int]]
+
+
+def searched(text: Sequence[int], rows: Rows) -> int:
+    """The length of the longest run of `text` in a row, by looking for each."""
+    most = 0
+    for begin in range(len(text)):
+        for end in range(begin + most + 1, len(text) + 1):
+            run = list(text[begin:end])
+            if any(run == row[at : at + len(run)] for row in rows for at in range(len(row) - len(run) + 1)):
+                most = end - begin
+    return most
+
+
+def overlaps(texts: list[list[int]], rows: Rows, parts: int = 1) -> list[Overlap]:
+    cut = np.array_split(np.arange(len(rows)), parts)
+    table = np.array(rows)
+    return longest_overlaps(texts, [(numbers + 100, table[numbers]) for numbers in cut])
+
+
+def test_the_longest_run_is_found_with_its_place() -> None:
+    rows = [[1, 2, 3, 4, 5, 6], [7, 3, 4, 5, 8, 9], [6, 7, 7, 7, 7, 7]]
+    one, two, none = overlaps([[0, 3, 4, 5, 8, 2], [5, 6, 7], [20, 21]], rows)
+    assert one == Overlap(4, begin=1, row=101, place=1)
+    assert two.tokens == 2
+    assert (two.begin, two.row, two.place) == (0, 100, 4)
+    assert none == Overlap(0)
+
+
+def test_a_run_does_not_go_on_in_the_next_row_nor_in_the_next_text() -> None:
+    (found,) = overlaps([[1, 2, 3, 4]], [[9, 1, 2], [3, 4, 9]])
+    assert found.tokens == 2
+    first, second = overlaps([[1, 2], [3, 4]], [[1, 2, 3, 4]])
+    assert (first.tokens, second.tokens) == (2, 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=10), min_size=1, max_size=4),
+    st.lists(st.lists(st.integers(0, 2), min_size=6, max_size=6), min_size=1, max_size=4),
+    st.integers(1, 3),
+)
+def test_no_longer_run_stands_in_any_row(texts: list[list[int]], rows: Rows, parts: int) -> None:
+    for text, found in zip(texts, overlaps(texts, rows, parts), strict=True):
+        assert found.tokens == searched(text, rows)
+        if found.tokens:
+            run = text[found.begin : found.begin + found.tokens]
+            assert rows[found.row - 100][found.place : found.place + found.tokens] == run
+
+
+@pytest.mark.parametrize(
+    ("data", "broken"),
+    [
+        (b"plain", 0),
+        ("猫坐".encode(), 0),
+        ("猫坐".encode()[:-1], 0),
+        (b"\xe7\x8c", 0),
+        (b"a\xffb", 1),
+        (b"\xe7\x8cA\xff\xfe", 4),
+        (b"", 0),
+    ],
+)
+def test_bytes_that_are_no_text(data: bytes, broken: int) -> None:
+    assert invalid_bytes(data) == broken
+
+
+def test_repetition_is_the_share_of_4grams_that_stood_before() -> None:
+    assert repeated_share([1, 2, 3, 4, 5]) == 0.0
+    # Five 4-grams, of which 1212 stands twice more and 2121 once more.
+    assert repeated_share([1, 2, 1, 2, 1, 2, 1, 2]) == pytest.approx(3 / 5)
+    assert repeated_share([1, 2, 3]) is None
