@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from text import BATCH_ROWS, PAD, ROW, VOCABULARY, write_rows
+from text import BATCH_ROWS, byte_level_run, write_rows
 
 RATES = tuple(round(0.001 * 2**doubling, 3) for doubling in range(10))
 BARE = {"train.clip.max_norm": 1e9, "train.guard.enabled": False}
@@ -74,38 +74,21 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
     folder, steps, variant, rate, seed = work
     from one_run import held_out_loss
 
-    from model.architecture import GPTConfig
-    from model.config import TrainConfig, TrainerRun
     from model.errors import Numerics
     from model.guard.decision import changed
     from model.precision import denormals_flushed
-    from model.training import train
+    from model.training import train as train_to_the_end
 
-    sequences, order, held_out = write_rows(folder / f"text-{steps}", steps * BATCH_ROWS)
+    text = folder / f"text-{steps}"
+    *_, held_out = write_rows(text, steps * BATCH_ROWS)
     out = folder / f"run-{variant.replace(' ', '-')}-{rate}-{seed}"
     shutil.rmtree(out, ignore_errors=True)
-    run = TrainerRun(
-        sequences=(sequences,),
-        order=order,
-        out=out,
-        pad=PAD,
-        tokenizer_digest="bytes",
-        model=GPTConfig(vocab_size=VOCABULARY, context=ROW - 1, layers=4, heads=4, width=64),
-        train=TrainConfig.model_validate(
-            {
-                "batch_rows": BATCH_ROWS,
-                "micro_batch_rows": BATCH_ROWS,
-                "threads": 1,
-                "seed": seed,
-                "schedule": {"peak_lr": rate, "end_lr": rate / 10},
-            }
-        ),
-    )
-    run = changed(run, VARIANTS[variant])
+    train = {"seed": seed, "schedule": {"peak_lr": rate, "end_lr": rate / 10}}
+    run = changed(byte_level_run(text, steps, out, layers=4, train=train), VARIANTS[variant])
     loss = None
     try:
         with denormals_flushed():
-            loss = held_out_loss(train(run), held_out)
+            loss = held_out_loss(train_to_the_end(run), held_out)
     except Numerics:
         pass  # It ended early: the line has no loss.
     shutil.rmtree(out, ignore_errors=True)

@@ -10,13 +10,11 @@ import numpy as np
 import pyarrow.ipc
 import torch
 from provocations import Provocation, provoking
-from text import BATCH_ROWS, PAD, ROW, VOCABULARY, write_rows
+from text import BATCH_ROWS, byte_level_run, write_rows
 from torch.nn import functional as F
 
 import model.training
-from model.architecture import GPTConfig
 from model.checkpoint import remove_checkpoint, standing_steps
-from model.config import ScheduleConfig, TrainConfig, TrainerRun
 from model.errors import Numerics
 from model.guard.decision import read_decisions
 from model.journal import journal_file
@@ -45,31 +43,20 @@ def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, c
 
     A provoked run goes on from what `clean`, the same one without, had made before. It is written to `folder`.
     """
-    sequences, order, held_out = write_rows(folder.parent / f"text-{setting.steps}", setting.steps * BATCH_ROWS)
+    text = folder.parent / f"text-{setting.steps}"
+    *_, held_out = write_rows(text, setting.steps * BATCH_ROWS)
     shutil.rmtree(folder, ignore_errors=True)
     if clean is not None and provocation is not None:
         _copy_before(clean, folder, provocation.begin)
-    run = TrainerRun(
-        sequences=(sequences,),
-        order=order,
-        out=folder,
-        pad=PAD,
-        tokenizer_digest="bytes",
-        model=GPTConfig(vocab_size=VOCABULARY, context=ROW - 1, layers=2, heads=4, width=64),
-        train=TrainConfig.model_validate(
-            {
-                "batch_rows": BATCH_ROWS,
-                "micro_batch_rows": BATCH_ROWS,
-                "checkpoint_steps": CHECKPOINT_STEPS,
-                "keep_checkpoints": setting.steps if provocation is None else 2,
-                "threads": 1,
-                "seed": setting.seed,
-                "dtype": setting.dtype,
-                "schedule": ScheduleConfig(peak_lr=3e-3, end_lr=3e-4),
-                "guard": {"enabled": setting.guarded},
-            }
-        ),
-    )
+    train = {
+        "checkpoint_steps": CHECKPOINT_STEPS,
+        "keep_checkpoints": setting.steps if provocation is None else 2,
+        "seed": setting.seed,
+        "dtype": setting.dtype,
+        "schedule": {"peak_lr": 3e-3, "end_lr": 3e-4},
+        "guard": {"enabled": setting.guarded},
+    }
+    run = byte_level_run(text, setting.steps, folder, layers=2, train=train)
     model.training.make_engine = provoking(provocation)
     began, ended = time.monotonic(), ""
     try:

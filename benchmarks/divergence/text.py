@@ -2,11 +2,14 @@
 
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from model.architecture import GPTConfig
+from model.config import TrainConfig, TrainerRun
 from model.schema import ORDER, sequences_schema
 
 PAD, VOCABULARY = 256, 260
@@ -39,6 +42,21 @@ def write_rows(folder: Path, rows: int) -> tuple[Path, Path, np.ndarray]:
         _write(sequences, pa.table(columns).cast(sequences_schema(ROW, VOCABULARY)))
         _write(order, pa.table(read).cast(ORDER))
     return sequences, order, tokens[rows:].astype(np.int64)
+
+
+def byte_level_run(text: Path, steps: int, out: Path, layers: int, train: dict[str, Any]) -> TrainerRun:
+    """A GPT of width 64 over the rows in `text`, each read once in so many steps; `train` are its settings besides."""
+    sequences, order, _ = write_rows(text, steps * BATCH_ROWS)
+    sizes = {"batch_rows": BATCH_ROWS, "micro_batch_rows": BATCH_ROWS, "threads": 1}
+    return TrainerRun(
+        sequences=(sequences,),
+        order=order,
+        out=out,
+        pad=PAD,
+        tokenizer_digest="bytes",
+        model=GPTConfig(vocab_size=VOCABULARY, context=ROW - 1, layers=layers, heads=4, width=64),
+        train=TrainConfig.model_validate({**sizes, **train}),
+    )
 
 
 def _write(path: Path, table: pa.Table) -> None:
