@@ -17,6 +17,7 @@ from flows.left_out import left_out
 from flows.measures import measured
 from flows.remarks import remarks
 from flows.road import STAGES
+from flows.token_lengths import tokens_per_character
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact, is_set_aside
 from tasks.report import SourceCounts, StageReport
@@ -57,7 +58,7 @@ def _standing(path: Path) -> Artifact | None:
 
 
 FINDINGS = "findings.json"
-FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "conservation")
+FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
 """Findings that take reading tables, not manifests alone."""
 
 
@@ -101,6 +102,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "measures": lambda: measured(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),
         "gaps": lambda: gaps(artifacts),
+        "tokens_per_character": lambda: tokens_per_character(artifacts),
         "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
         "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
         "conservation": lambda: conservation(artifacts, reports),
@@ -112,6 +114,7 @@ DICTIONARIES = frozenset(
     {
         "files",
         "languages",
+        "tokens_per_character",
         "sampling",
         "rows",
         "training",

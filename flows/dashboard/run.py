@@ -3,12 +3,13 @@
 from typing import Any
 
 from flows.conservation import conservation_line
+from flows.cost import energy_told
 from flows.dashboard.markdown import code, picture, table
 from flows.dashboard.pictures import Bar, bars
-from flows.dashboard.stages import bits_picture, scores_picture
+from flows.dashboard.stages import bits_picture, leaks_picture, mixture_picture, scores_picture
 from flows.findings import gather, known_findings
 from flows.measures import whole_told
-from flows.wording import compact, duration, tally
+from flows.wording import compact, duration, language_word, shots_word, tally
 from tasks.outcome import with_short_digests
 
 FUNNEL = (
@@ -40,23 +41,55 @@ def run_markdown(record: dict[str, Any]) -> str:
     )
     funnel = _funnel(findings["funnel"])
     bits, accuracy = bits_picture(findings["bits_per_byte"]), scores_picture(findings["scores"])
+    mixed, leaked = mixture_picture(findings["mixture"]), leaks_picture(findings["leaks"])
+    tokens = _tokens(findings["tokens_per_character"])
     measures = whole_told(findings["measures"])
     parts = [
         f"**{record['recipe_name']}**, run {code(record['run_id'])}: {tally(record['stages'])}",
         stages,
         picture(funnel, "documents from reading to packing") if funnel else "",
+        picture(mixed, "shares of the training tokens by source") if mixed else "",
+        picture(leaked, "benchmark items found in the text") if leaked else "",
+        picture(tokens, "tokens a character by language") if tokens else "",
         picture(bits, "bits per byte against baselines") if bits else "",
         f"Held-out text, mean of the sources: {measures}" if measures else "",
         picture(accuracy, "scores with their 95% intervals") if accuracy else "",
+        _gaps(findings["gaps"]),
         conservation_line(findings["conservation"]),
+        _cost(findings["cost"]),
         f"Page of the run, on the machine that ran it: {code(record['page'])}" if record.get("page") else "",
-        f"In a terminal: {code(_report_command(record))}",
+        f"In a terminal: {code(_command('report', record))}; its model card: {code(_command('card', record))}",
     ]
     return "\n\n".join(filter(None, parts))
 
 
-def _report_command(record: dict[str, Any]) -> str:
-    return f"bessemer report {record['run_id']} --root {record['root']}"
+def _command(name: str, record: dict[str, Any]) -> str:
+    return f"bessemer {name} {record['run_id']} --root {record['root']}"
+
+
+def _cost(found: dict[str, Any]) -> str:
+    if not found:
+        return ""
+    told = f"Building all stages took {duration(found['seconds'])}"
+    if found["watt_hours"] is None:
+        return f"{told}."
+    return f"{told}, and about {energy_told(found['watt_hours'])} by estimate: {found['assumption']}."
+
+
+def _gaps(gaps: list[dict[str, Any]]) -> str:
+    """Benchmarks whose leaked items were answered otherwise than clean ones."""
+    told = [
+        f"{gap['task']} {shots_word(gap['shots'])} {100 * gap['difference']:+.1f}"
+        for gap in gaps
+        if gap["beyond_chance"]
+    ]
+    return f"Leaked less clean items, beyond chance: {', '.join(told)} points." if told else ""
+
+
+def _tokens(found: dict[str, float]) -> str:
+    """A picture of how many tokens a character of each language takes."""
+    rows = [Bar(language_word(language), ((value, "main"),), f"{value:.3f}") for language, value in found.items()]
+    return bars("Tokens a character (fewer is denser)", rows) if rows else ""
 
 
 def _result(line: dict[str, Any]) -> str:

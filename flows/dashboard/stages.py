@@ -3,12 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from flows.dashboard.heat_picture import MOST_COLUMNS, heat_picture
 from flows.dashboard.markdown import code, picture, table
 from flows.dashboard.pictures import Bar, Curve, Interval, bars, curves, intervals
 from flows.findings import bits_per_byte, leaks, mixture, removed, scores
 from flows.heat import trained_heat
 from flows.page.charts import chance_of
+from flows.page.speed_chart import speed_figure
 from flows.wording import compact, duration, shots_word, size
 from model.kept_rows import kept_rows
 from tasks.artifact import Artifact
@@ -33,7 +36,7 @@ def stage_markdown(artifact: Artifact) -> str:
         [(artifact.outcome, duration(timings["seconds"]), size(artifact.manifest["bytes"]), artifact.identity[:12])],
     )
     pictures = [picture(svg, f"{artifact.stage}: {words}") for words, svg in stage_pictures(artifact)]
-    parts = [f"**{cause_of(artifact)}**", *pictures, built, _documents(artifact)]
+    parts = [f"**{cause_of(artifact)}**", *pictures, built, _parents(artifact), _documents(artifact)]
     return "\n\n".join([*filter(None, parts), f"Artifact: {code(artifact.path)}"])
 
 
@@ -41,6 +44,18 @@ def stage_pictures(artifact: Artifact) -> list[tuple[str, str]]:
     """The pictures of a stage's artifact as (what it shows, SVG); none where there is nothing to show."""
     draw = PICTURES.get(artifact.stage)
     return [(words, svg) for words, svg in draw(artifact) if svg] if draw else []
+
+
+def _parents(artifact: Artifact) -> str:
+    """What the artifact was made from, by identity and content."""
+    parents = artifact.manifest["parents"]
+    rows = [
+        (role, parent.get("stage", "-"), parent.get("identity", "-")[:12], parent["content"][:12])
+        for role, parent in sorted(parents.items())
+        if isinstance(parent, dict)
+    ]
+    columns = ("made from", "stage", "identity", "content")
+    return table(columns, rows, texts=columns) if rows else ""
 
 
 def _documents(artifact: Artifact) -> str:
@@ -94,17 +109,58 @@ def _funnel(artifact: Artifact) -> list[tuple[str, str]]:
     return [("documents removed by rule", bars("Documents, rule by rule", rows, KEPT_AND_LOST))]
 
 
+def _dedup(artifact: Artifact) -> list[tuple[str, str]]:
+    """What was removed, and how much of what was planted the search found."""
+    planted = artifact.report.facts.get("planted", {})
+    clusters = artifact.report.facts.get("clusters", {})
+    rows = [
+        Bar(
+            f"{low:g} to {high:g}",
+            ((found / pairs, "main"), (1 - found / pairs, "pale")),
+            f"{found:,} of {pairs:,} planted copies found",
+        )
+        for low, high, pairs, found, _ in planted.get("bins", ())
+        if pairs
+    ]
+    title = (
+        f"Copies by similarity; {clusters.get('count', 0):,} clusters, the largest of {clusters.get('largest', 0):,}"
+    )
+    return [*_funnel(artifact), ("planted copies found by their similarity", bars(title, rows) if rows else "")]
+
+
 def _decontaminate(artifact: Artifact) -> list[tuple[str, str]]:
+    return [("benchmark items found in the text", leaks_picture(leaks({artifact.stage: artifact.report})))]
+
+
+def leaks_picture(lines: Sequence[dict[str, Any]]) -> str:
+    """Items of each benchmark by state; empty without benchmarks."""
     rows = [
         Bar(
             line["benchmark"],
             ((line["clean"], "main"), (line["leaked"], "lost"), (line["unmatchable"], "calm")),
             f"{line['leaked']:,} of {line['items']:,} leaked, {line['remains']:,} remain in the text",
         )
-        for line in leaks({artifact.stage: artifact.report})
+        for line in lines
     ]
     legend = (("main", "clean"), ("lost", "leaked"), ("calm", "unmatchable"))
-    return [("benchmark items found in the text", bars("Benchmark items", rows, legend) if rows else "")]
+    return bars("Benchmark items", rows, legend) if rows else ""
+
+
+def mixture_picture(lines: Sequence[dict[str, Any]]) -> str:
+    """Share of the training tokens of each source, wanted and read; empty without a mixture."""
+    rows = [
+        bar
+        for line in lines
+        for bar in (
+            Bar(line["source"], ((line["weight"], "pale"),), f"{line['weight']:.1%} wanted"),
+            Bar(
+                "read",
+                ((line["realised_share"], "main"),),
+                f"{line['realised_share']:.1%}, {line['epochs']:.2f} times over",
+            ),
+        )
+    ]
+    return bars("Share of the training tokens", rows) if rows else ""
 
 
 def _vocab(artifact: Artifact) -> list[tuple[str, str]]:
@@ -143,8 +199,27 @@ def _train(artifact: Artifact) -> list[tuple[str, str]]:
     heat = trained_heat(artifact, MOST_COLUMNS)
     return [
         ("loss and learning rate over tokens", curves("Training", panels, "tokens read")),
+        ("how fast it went", _speed(artifact, metrics)),
         ("what the thermometers read", heat_picture("Thermometers", heat) if heat else ""),
     ]
+
+
+def _speed(artifact: Artifact, metrics: pa.Table) -> str:
+    """Tokens a second, and the share of the machine's peak where it is known, over the tokens of `metrics`."""
+    if not artifact.rows("perf"):
+        return ""
+    drawn = speed_figure(artifact.table("perf"), metrics)
+    traces = [] if drawn is None else drawn["data"]
+    panels = [
+        Curve(trace["name"], *_finite(trace), ".1%" if trace["yaxis"] == "y2" else ",.0f", spark=True)
+        for trace in traces
+    ]
+    return curves("Speed", panels, "tokens read") if panels else ""
+
+
+def _finite(trace: dict[str, Any]) -> tuple[list[float], list[float]]:
+    pairs = [(x, y) for x, y in zip(trace["x"], trace["y"], strict=True) if y is not None]
+    return [x for x, _ in pairs], [y for _, y in pairs]
 
 
 def _evaluate(artifact: Artifact) -> list[tuple[str, str]]:
@@ -175,25 +250,25 @@ def bits_picture(lines: Sequence[dict[str, Any]]) -> str:
 
 
 def scores_picture(rows: Sequence[dict[str, Any]]) -> str:
-    """Accuracy of each benchmark on all its items, with intervals and chance; empty without benchmarks."""
+    """Accuracy of each benchmark on all, clean and leaked items, with intervals and chance; empty without any."""
     found = [
         Interval(
-            f"{row['task']} {shots_word(row['shots'])}",
+            f"{row['task']} {shots_word(row['shots'])}" if row["subset"] == "all" else f"{row['subset']} items",
             row["value"],
             1.96 * (row["stderr"] or 0.0),
             chance_of([row]),
             f", {row['n']:,} items",
         )
         for row in rows
-        if row["metric"] == "acc" and row["subset"] == "all" and row["value"] is not None
+        if row["metric"] == "acc" and row["value"] is not None
     ]
-    return intervals("Accuracy, all items", found) if found else ""
+    return intervals("Accuracy on all, clean and leaked items", found) if found else ""
 
 
 PICTURES: dict[str, Callable[[Artifact], list[tuple[str, str]]]] = {
     "sample": _sample,
     "clean": _funnel,
-    "dedup": _funnel,
+    "dedup": _dedup,
     "decontaminate": _decontaminate,
     "vocab": _vocab,
     "chunk": _chunk,

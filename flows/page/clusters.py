@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.page.excerpts import masked
-from flows.page.some_parts import some_parts
+from flows.some_parts import some_parts
 from tasks.artifact import Artifact, read_table
 
 MOST_CLUSTERS, MOST_PAIRS = 4, 4

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.page.excerpts import clip
-from flows.page.some_parts import some_parts
+from flows.some_parts import some_parts
 from flows.wording import evidence_told
 from tasks.artifact import Artifact, read_table
 

@@ -30,11 +30,13 @@ def training_figure(
     events: pa.Table,
     bytes_per_token: float | None = None,
     held_out: float | None = None,
+    validation: pa.Table | None = None,
 ) -> dict[str, Any]:
     """Loss (nats), gradient norm and learning rate over tokens read, in three panels with one x axis.
 
     `bytes_per_token` of the text that was read adds an axis of bits per byte to the loss, on which `held_out` is
-    marked: what the trained model takes for held-out text.
+    marked: what the trained model takes for held-out text. `validation` (VALIDATION) adds what it took for some of it
+    on the way, the plain mean of the sources.
 
     Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly. Pale
     lines are attempts that the guard went back from; marks on the loss are what happened (`event_marks`).
@@ -50,7 +52,8 @@ def training_figure(
     ]
     data += [_line(kept, name, axis, title, role) for name, axis, title, role in traces]
     marks = event_marks(events, metrics)
-    scale = _bits_axis(data, bytes_per_token, held_out)
+    on_the_way = _bits_on_the_way(validation, kept)
+    scale = _bits_axis(data, bytes_per_token, held_out, on_the_way)
     domains = DOMAINS_WITH_TERMS if has_terms else DOMAINS
     layout = {
         "height": 580 if has_terms else 460,
@@ -71,38 +74,56 @@ def training_figure(
     if has_terms:
         layout["yaxis4"] = {"title": {"text": "told"}, "domain": [*domains["y4"]], "nticks": 4, "tickformat": ".0%"}
     if scale is not None:
-        bits, layout["yaxis5"], layout["yaxis"]["range"] = scale
+        held_out_traces, layout["yaxis5"], layout["yaxis"]["range"] = scale
         layout["yaxis5"]["domain"] = layout["yaxis"]["domain"]
-        data.append(bits)
+        data += held_out_traces
     return {"data": data + marks, "layout": layout}
 
 
-def _bits_axis(
-    data: list[dict[str, Any]], bytes_per_token: float | None, held_out: float | None
-) -> tuple[dict[str, Any], dict[str, Any], list[float]] | None:
-    """The mark of held-out text, its axis, and the range of the loss beside which that stands; None without either.
+def _bits_on_the_way(validation: pa.Table | None, kept: pa.Table) -> list[tuple[int, float]]:
+    """(tokens read, bits per byte) of held-out rows, for the steps that lead to the weights."""
+    if validation is None:
+        return []
+    columns = (kept.column(name).to_pylist() for name in ("step", "attempt", "tokens"))
+    tokens = {(step, attempt): read for step, attempt, read in zip(*columns, strict=True)}
+    by_step: dict[tuple[int, int], list[float]] = {}
+    for row in validation.to_pylist():
+        if row["bits_per_byte"] is not None and (row["step"], row["attempt"]) in tokens:
+            by_step.setdefault((row["step"], row["attempt"]), []).append(row["bits_per_byte"])
+    return sorted((tokens[key], sum(values) / len(values)) for key, values in by_step.items())
 
-    Plotly draws no axis on which nothing stands, hence the mark.
-    """
+
+def _bits_axis(
+    data: list[dict[str, Any]],
+    bytes_per_token: float | None,
+    held_out: float | None,
+    on_the_way: list[tuple[int, float]],
+) -> tuple[list[dict[str, Any]], dict[str, Any], list[float]] | None:
+    """What held-out text took, its axis, and the range of the loss beside which that stands; None where nothing stands
+    on it, for Plotly draws no such axis."""
     losses = [value for trace in data if trace["yaxis"] == "y" for value in trace["y"] if value is not None]
-    if bytes_per_token is None or held_out is None or not losses:
+    found = [value for _, value in on_the_way] + ([] if held_out is None else [held_out])
+    if bytes_per_token is None or not found or not losses:
         return None
     bits = 1 / (math.log(2) * bytes_per_token)
-    low, high = min(*losses, held_out / bits), max(*losses, held_out / bits)
+    low, high = min(*losses, min(found) / bits), max(*losses, max(found) / bits)
     margin = 0.06 * (high - low) or 0.1
     span = [low - margin, high + margin]
-    mark = {
+    common = {
         "type": "scatter",
-        "mode": "markers",
-        "x": [max(place for trace in data for place in trace["x"])],
-        "y": [held_out],
         "yaxis": "y5",
-        "name": "held-out text",
         "showlegend": True,
-        "marker": {"symbol": "diamond", "size": 11},
         "meta": {"role": "good"},
         "hovertemplate": "held-out text: %{y:.3f} bits per byte<extra></extra>",
     }
+    traces: list[dict[str, Any]] = []
+    if on_the_way:
+        x, y = ([point[place] for point in on_the_way] for place in (0, 1))
+        traces.append({**common, "mode": "lines+markers", "x": x, "y": y, "name": "held-out rows on the way"})
+    if held_out is not None:
+        last = max(place for trace in data for place in trace["x"])
+        mark = {"marker": {"symbol": "diamond", "size": 11}, "name": "held-out text"}
+        traces.append({**common, "mode": "markers", "x": [last], "y": [held_out], **mark})
     axis = {
         "title": {"text": "bits per byte"},
         "overlaying": "y",
@@ -115,7 +136,7 @@ def _bits_axis(
         "nticks": 6,
         "tickformat": ".2~f",
     }
-    return mark, axis, span
+    return traces, axis, span
 
 
 def _line(rows: pa.Table, name: str, axis: str, title: str, role: str) -> dict[str, Any]:

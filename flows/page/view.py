@@ -21,7 +21,7 @@ from flows.page.mixture_chart import mixture_figure
 from flows.page.score_tables import measure_table, score_tables
 from flows.page.speed_chart import speed_figure
 from flows.page.steps import shown_steps
-from flows.page.token_chart import token_figure, tokens_per_character
+from flows.page.token_chart import token_figure
 from flows.page.training_chart import training_figure
 from tasks.artifact import Artifact
 
@@ -86,7 +86,7 @@ def _figures(
         "removed": attempt("what rules removed", lambda: _removed(findings, colours), None),
         "duplicates": attempt("duplicates", lambda: _duplicates(findings["duplicates"]), None),
         "leaks": attempt("leaks by benchmark", lambda: leak_figure(findings["leaks"]), None),
-        "tokens": attempt("tokens a character", lambda: _tokens(artifacts, findings), None),
+        "tokens": attempt("tokens a character", lambda: _tokens(findings), None),
         "training": attempt("training", lambda: _training(artifacts, findings), None),
         "heat": attempt("thermometers", lambda: _heat(artifacts), None),
         "speed": attempt("speed", lambda: _speed(artifacts), None),
@@ -112,7 +112,10 @@ def _training(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> dict[
         return None
     metrics, steps, events = (artifacts["train"].table(name) for name in ("metrics", "steps", "events"))
     whole = next((line for line in findings["bits_per_byte"] if line["source"] == "all"), {})
-    return training_figure(metrics, steps, events, _bytes_per_token(artifacts, findings), whole.get("model"))
+    validation = artifacts["train"].table("validation") if artifacts["train"].rows("validation") else None
+    return training_figure(
+        metrics, steps, events, _bytes_per_token(artifacts, findings), whole.get("model"), validation
+    )
 
 
 def _bytes_per_token(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> float | None:
@@ -129,10 +132,10 @@ def _bytes_per_token(artifacts: dict[str, Artifact], findings: dict[str, Any]) -
     return sum(share * length for share, length in shares) / whole if whole else None
 
 
-def _tokens(artifacts: dict[str, Artifact], findings: dict[str, Any]) -> dict[str, Any] | None:
+def _tokens(findings: dict[str, Any]) -> dict[str, Any] | None:
     languages = findings["vocabulary"].get("languages", {})
     extended = {language: line["tokens_per_character"] for language, line in languages.items() if line["characters"]}
-    return token_figure(extended or tokens_per_character(artifacts))
+    return token_figure(extended or findings["tokens_per_character"])
 
 
 def _speed(artifacts: dict[str, Artifact]) -> dict[str, Any] | None:

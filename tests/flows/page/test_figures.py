@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flows.findings import gather, open_artifacts
@@ -14,9 +15,11 @@ from flows.page.mixture_chart import mixture_figure
 from flows.page.plot_text import plot_text
 from flows.page.score_tables import score_tables
 from flows.page.speed_chart import speed_figure
-from flows.page.token_chart import token_figure, tokens_per_character
+from flows.page.token_chart import token_figure
 from flows.page.training_chart import training_figure
 from flows.page.view import view_of
+from flows.token_lengths import tokens_per_character
+from model.schema import VALIDATION
 from tasks.report import SourceCounts, StageReport
 
 
@@ -131,6 +134,15 @@ def test_the_loss_has_an_axis_of_bits_per_byte_that_agrees_with_nats(made_run: A
     assert [edge / 0.6931471805599453 / 2 for edge in nats] == pytest.approx(bits)
     assert bits[0] < 2.25 < bits[1]
     assert "yaxis5" not in training_figure(*tables)["layout"]
+    seen = {"step": 3, "attempt": 0, "rows": 1, "predictions": 16, "nats_per_token": 3.0}
+    rows = [{**seen, "source": "books", "bits_per_byte": 2.0}, {**seen, "source": "web", "bits_per_byte": 3.0}]
+    rows += [
+        {**seen, "source": "web", "step": 99, "bits_per_byte": 1.0},
+        {**seen, "source": "x", "bits_per_byte": None},
+    ]
+    figure = training_figure(*tables, 2.0, None, pa.Table.from_pylist(rows, schema=VALIDATION))
+    (curve,) = [trace for trace in figure["data"] if trace.get("yaxis") == "y5"]
+    assert (curve["x"], curve["y"]) == ([4 * 64], [2.5]), "the mean of two sources; step 99 was never made"
 
 
 def test_a_gap_between_leaked_and_clean_items_stands_beside_its_scores() -> None:

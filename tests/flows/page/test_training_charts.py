@@ -229,5 +229,7 @@ def test_the_page_shows_the_map_of_the_run(made_run: Any) -> None:
 def test_the_dashboard_shows_the_curves_and_the_map(made_run: Any) -> None:
     (entry,) = [entry for entry in made_run.record["stages"] if entry["stage"] == "train"]
     pictures = dict(stage_pictures(Artifact.open(Path(entry["path"]))))
-    assert list(pictures) == ["loss and learning rate over tokens", "what the thermometers read"]
+    assert list(pictures) == ["loss and learning rate over tokens", "how fast it went", "what the thermometers read"]
+    assert "tokens a second" in pictures["how fast it went"]
+    assert "50.0% → 50.0%" in pictures["how fast it went"], "the share of the peak"
     assert "1 → 5.1e+02" in pictures["what the thermometers read"], "512 is the ninth doubling"
