@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-architectures bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -60,6 +60,9 @@ prove-chaos: $(READY) ## one training through 119 faults of 17 kinds, to the byt
 
 prove-architectures: $(READY) ## GPT, BERT and T5 on 20M tokens of real text, native and ZeRO 1 to 3, exported: hours
 	$(BIN)/python benchmarks/architectures.py --root $(PEERS)/architectures --data $(DATA) --json $(PEERS)/architectures.json
+
+prove-search: $(READY) ## a search that begins with a rate far too low, beside random search at equal cost: hours, over several calls
+	$(BIN)/python benchmarks/search.py --root $(PEERS)/search
 
 bench-train: $(READY) ## training steps beside a loop by hand and the Hugging Face Trainer, and YaLM's ladder
 	PYTHON=$(PYTHON) benchmarks/peers/install.sh $(PEERS) transformers

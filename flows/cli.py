@@ -5,10 +5,12 @@ from typing import Annotated
 import typer
 
 from flows.commands import (
+    ablating,
     cards,
     comparing,
     identity,
     leaking,
+    mixing,
     models,
     networks,
     peeking,
@@ -38,6 +40,8 @@ COMMANDS = (
     running.run,
     planning.init,
     planning.plan,
+    ablating.ablate,
+    mixing.mix,
     records.ls,
     peeking.peek,
     records.why,

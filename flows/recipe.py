@@ -31,6 +31,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from flows.agreement import check_agreement, length_of_rows
 from flows.benchmark_tasks import place_benchmarks
+from flows.found_weights import with_found_weights
 from flows.network_settings import hybrids, network_settings
 from flows.road import STAGES
 from flows.wrong_keys import explain, model_within
@@ -51,8 +52,9 @@ MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
 SAID_ONCE = ("sources", "budget_tokens", *MIXTURE_KEYS)
 """What a recipe writes above all tables, and sample takes."""
-BESIDE_THE_RUN = ("variables", "search")
-"""Tables that decide nothing of a run: values for paths, and what `bessemer search` varies."""
+BESIDE_THE_RUN = ("variables", "search", "mix")
+"""Tables that decide nothing of a run: values for paths, what `bessemer search` varies, how `bessemer mix` goes about
+it."""
 SENTINELS_OF_T5 = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe says how many."""
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -135,6 +137,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     sources = values.pop("sources", None)
     if not isinstance(sources, list) or not sources:
         raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
+    sources = with_found_weights(sources, values.pop("weights_from", None), folder, origin)
     tables = [source for source in sources if isinstance(source, dict)]
     shared = {
         "sources": [_as_read(source, origin) for source in sources],
@@ -241,7 +244,7 @@ def _fill(value: Any, variables: Mapping[str, str], origin: str) -> Any:
     if isinstance(value, dict):
         return {
             key: _fill_paths(item, variables, origin)
-            if key in ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model")
+            if key in ("paths", "path", "answers_path", "exclude", "prompts_file", "base", "base_model", "weights_from")
             else _fill(item, variables, origin)
             for key, item in value.items()
         }

@@ -4,6 +4,7 @@ import importlib.resources
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from model.durable import write_atomically
 
 FEWEST_FOR_IMPORTANCE = 6
 """Trials below which shares of importance are noise."""
+REACH = 3.0
+"""Times the way from the best value to the third quarter that is drawn above it; values beyond stand at the edge."""
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ def curves_figure(study: Study) -> dict[str, Any] | None:
     """Training loss at rungs by share of the training; the best trial's and the recipe's own stand out."""
     best = study.best
     data: list[dict[str, Any]] = []
+    top = ceiling([stop.loss for trial in study.trials for stop in trial.stops if stop.loss is not None] or [0.0])
     for trial in study.trials:
         stops = [stop for stop in trial.stops if stop.loss is not None]
         if not stops:
@@ -79,11 +83,12 @@ def curves_figure(study: Study) -> dict[str, Any] | None:
                 "type": "scatter",
                 "mode": "lines+markers",
                 "x": [stop.step / stop.steps for stop in stops],
-                "y": [stop.loss for stop in stops],
+                "y": [min(stop.loss or 0.0, top) for stop in stops],
+                "text": [f"{stop.loss:.4f}" for stop in stops],
                 "name": f"trial {trial.number}",
                 "meta": {"role": role},
                 "showlegend": False,
-                "hovertemplate": f"trial {trial.number}: %{{y:.4f}}<br>{settings}<extra></extra>",
+                "hovertemplate": f"trial {trial.number}: %{{text}}<br>{settings}<extra></extra>",
             }
         )
     # What stands out is drawn last, above the others.
@@ -118,30 +123,46 @@ def history_figure(lines: list[dict[str, Any]], told: str, direction: str) -> di
     return {"data": [best, points], "layout": layout}
 
 
+def ceiling(values: Sequence[float]) -> float:
+    """Where an axis of losses ends: one trial that got out of hand must not press all others into a line."""
+    ordered = sorted(values)
+    third = ordered[(3 * (len(ordered) - 1)) // 4]
+    return third + REACH * (third - ordered[0]) if len(ordered) > 3 else ordered[-1]
+
+
 def slice_figure(study: Study, key: str, axis: Range | Choices, compared: dict[int, float]) -> dict[str, Any] | None:
     """One setting's values against what all trials are compared by."""
     trials = [trial for trial in study.trials if trial.number in compared and key in trial.settings]
     if not trials:
         return None
     is_named = isinstance(axis, Choices)
+    values = [compared[trial.number] for trial in trials]
+    top = ceiling(values) if study.falls else max(values)
     points = {
         "type": "scatter",
         "mode": "markers",
         "x": [told_value(trial.settings[key]) if is_named else trial.settings[key] for trial in trials],
-        "y": [compared[trial.number] for trial in trials],
-        "text": [f"trial {trial.number}" for trial in trials],
+        "y": [min(value, top) for value in values],
+        "text": [f"trial {trial.number}, {compared[trial.number]:.4f}" for trial in trials],
+        "marker": {"symbol": ["triangle-up" if value > top else "circle" for value in values]},
         "meta": {"role": "series1"},
         "showlegend": False,
-        "hovertemplate": "%{text}: %{x}, %{y:.4f}<extra></extra>",
+        "hovertemplate": "%{text} with %{x}<extra></extra>",
     }
     kind = "category" if is_named else "log" if axis.log else "linear"
     measured = "training loss at the first rung" if len(study.shares) > 1 else study.config.objective.told
     layout = {
         "height": 300,
-        "xaxis": {"title": {"text": key}, "type": kind},
+        "xaxis": {"title": {"text": key}, "type": kind, **_in_order(axis)},
         "yaxis": {"title": {"text": measured}, "automargin": True},
     }
     return {"data": [points], "layout": layout}
+
+
+def _in_order(axis: Range | Choices) -> dict[str, Any]:
+    if isinstance(axis, Range):
+        return {}
+    return {"categoryorder": "array", "categoryarray": [told_value(value) for value in axis.choices]}
 
 
 def importance_figure(study: Study, compared: dict[int, float]) -> dict[str, Any] | None:
@@ -151,7 +172,7 @@ def importance_figure(study: Study, compared: dict[int, float]) -> dict[str, Any
     import optuna
 
     known = study_of(study.config, [trial for trial in study.trials if trial.number in compared])
-    directed = optuna.create_study(direction=study.config.objective.direction if len(study.shares) == 1 else "minimize")
+    directed = optuna.create_study(direction="minimize" if study.falls else "maximize")
     for seen in known.get_trials(deepcopy=False):
         value = compared[seen.user_attrs["trial"]]
         kept = {"params": seen.params, "distributions": seen.distributions}

@@ -66,6 +66,11 @@ class Study:
         sign = 1.0 if self.config.objective.direction == "minimize" else -1.0
         return min(ended, key=lambda trial: (sign * (trial.value or 0.0), trial.number), default=None)
 
+    @property
+    def falls(self) -> bool:
+        """Whether less is better in what all trials have: the loss at a rung, or the objective."""
+        return len(self.shares) > 1 or self.config.objective.direction == "minimize"
+
     def recipe_with(self, settings: dict[str, Value], share: float | None = None, name: str = "") -> Recipe:
         """The recipe under a trial's settings, its training paused at a share."""
         more = [as_setting(key, value) for key, value in settings.items()]

@@ -1,0 +1,120 @@
+"""An ablation as a Prefect flow: one task run for each (change, seed)."""
+
+import json
+import re
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, tags, task
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from flows.ablate.changes import AblationConfig, changes_file, read_changes
+from flows.ablate.measuring import Measured, measured
+from flows.ablate.report import write_report
+from flows.interrupts import raise_if_interrupted
+from flows.recipe import Recipe, load_recipe
+from flows.record import ONLOOKER, new_run_id
+from flows.shipped import recipe_file
+from flows.trial_runs import TrialWatcher, run_road
+from model.durable import write_atomically
+from model.errors import BessemerError, Infra
+from tasks.build import Watcher
+from tasks.outcome import one_line
+
+FOLDER = "ablations"
+RUNS = "runs.json"
+Runs = dict[str, dict[int, Measured]]
+"""Change -> seed -> its numbers."""
+
+
+@flow(name="ablate", persist_result=False, validate_parameters=True)
+def ablate(
+    recipe: str,
+    changes: str,
+    root: Path = Path("bessemer-data"),
+    seeds: Annotated[int, Field(ge=1)] | None = None,
+    limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
+    settings: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Run a recipe under each of a list of changes and several seeds, and lay them beside the recipe itself.
+
+    An ablation that was stopped goes on; what is built is reused. Returns the table as JSON values and where it is
+    written.
+
+    Args:
+        recipe: A recipe file, or the name of one that ships.
+        changes: A file of changes, or the name of one that ships: data, network, t5, vocabulary.
+        root: Folder of all artifacts, runs and ablations.
+        seeds: Runs of each change; the file's number by default.
+        limit: Share of every source to keep (0 to 1).
+        settings: KEY=VALUE that overrule the recipe's in every run.
+    """
+    root = root.resolve()
+    try:
+        path, file = recipe_file(recipe, root), changes_file(changes)
+        asked = read_changes(file, seeds)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
+        recipes = recipes_of(asked, path, root, settings, limit)
+        folder = root / FOLDER / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with tags(f"ablation:{name}"):
+            runs = _run_all(asked, recipes, root, folder)
+        found = write_report(name, asked, runs, folder)
+    except BessemerError as error:
+        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+
+
+def recipes_of(
+    asked: AblationConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float
+) -> dict[tuple[str, int], Recipe]:
+    """The recipe of each (change, seed); RecipeError, before anything runs, where one cannot be."""
+    first = load_recipe(path, root, settings, limit).seed
+    found: dict[tuple[str, int], Recipe] = {}
+    for seed in range(first, first + asked.seeds):
+        for change in asked.names:
+            recipe = load_recipe(path, root, [*settings, *asked.settings(change, seed)], limit)
+            name = f"{recipe.name}, {change}, seed {seed}"[:80]
+            found[change, seed] = recipe.model_copy(update={"name": name})
+    return found
+
+
+def _run_all(asked: AblationConfig, recipes: dict[tuple[str, int], Recipe], root: Path, folder: Path) -> Runs:
+    """Seeds outside, changes inside, so that a table of fewer seeds is there early."""
+    known = folder / RUNS
+    run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
+    onlooker, stop = ONLOOKER.get(), threading.Event()
+    runs: Runs = {change: {} for change in asked.names}
+    for (change, seed), recipe in recipes.items():
+        raise_if_interrupted()
+        name = f"{change} {seed}"
+        run_id = run_ids.setdefault(name, new_run_id())
+        write_atomically(known, json.dumps(run_ids, indent=1).encode())
+        state = run_change(change, seed, recipe, root, run_id, TrialWatcher(name, onlooker, stop))
+        came = state.result(raise_on_failure=False) if isinstance(state, State) else state
+        if not isinstance(came, Measured):
+            raise came
+        runs[change][seed] = came
+        onlooker.note(name, came.cause or ", ".join(came.built) or "all reused")
+        write_report(folder.name, asked, runs, folder)
+    return runs
+
+
+@task(name="change", task_run_name="{change}, seed {seed}", persist_result=False)
+def run_change(change: str, seed: int, recipe: Recipe, root: Path, run_id: str, watcher: Watcher) -> State:
+    """One change under one seed. Infra is raised; of other errors the table has the cause."""
+    try:
+        came = measured(run_road(recipe, root, run_id, watcher))
+    except Infra:
+        raise
+    except BessemerError as error:
+        cause = f"{type(error).__name__}: {one_line(error)}"
+        came = Measured(run_id=run_id, cause=cause)
+        get_run_logger().warning("%s, seed %d: %s", change, seed, cause)
+        return State(type="FAILED", name=type(error).__name__, message=one_line(error), data=came)  # pyright: ignore[reportArgumentType]
+    built = ", ".join(came.built) or "nothing"
+    return State(type="COMPLETED", name="Measured", message=f"{built} built", data=came)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,70 @@
+"""What is measured of each run: loss, held-out figures, benchmarks, speed, size."""
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+from flows.findings import open_artifacts
+from flows.wording import shots_word
+from model.kept_rows import kept_rows
+from model.recent_loss import RECENT_SHARE
+from tasks.artifact import Artifact
+
+HELDOUT = "heldout/all"
+BESIDE_MODEL = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
+"""Beginnings of metrics of held-out text that are a baseline's."""
+LOSS, SPEED = "training loss", "tokens a second"
+ITEM_SCORES = "item_scores"
+
+
+@dataclass
+class Measured:
+    """One run in numbers. Of `values`, those in `higher` are better the higher they are."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    higher: set[str] = field(default_factory=set)
+    items: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Benchmark (as `values` names it) -> item -> its primary score."""
+    built: tuple[str, ...] = ()
+    run_id: str = ""
+    cause: str = ""
+    """Why there are no numbers."""
+
+
+def measured(record: dict[str, Any]) -> Measured:
+    """The numbers of a run that came to its end."""
+    artifacts = open_artifacts(record)
+    found = Measured(run_id=record["run_id"])
+    found.built = tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] == "built")
+    if "train" in artifacts:
+        _of_training(artifacts["train"], found)
+    if "evaluate" in artifacts:
+        _of_scores(artifacts["evaluate"], found)
+    return found
+
+
+def _of_training(model: Artifact, found: Measured) -> None:
+    losses = kept_rows(model.table("metrics"), model.table("steps")).column("loss").to_pylist()
+    if losses:
+        found.values[LOSS] = statistics.fmean(losses[-max(1, round(RECENT_SHARE * len(losses))) :])
+    speed = model.report.facts["training"]["tokens_s"]
+    if speed is not None:
+        found.values[SPEED] = speed
+        found.higher.add(SPEED)
+
+
+def _of_scores(scores: Artifact, found: Measured) -> None:
+    for row in scores.table("scores").to_pylist():
+        if row["value"] is None:
+            continue
+        if row["task"] == HELDOUT and not row["metric"].startswith(BESIDE_MODEL):
+            name = row["metric"].replace("_", " ")
+            found.values[name] = row["value"]
+            if row["metric"].endswith("accuracy"):
+                found.higher.add(name)
+    for row in scores.table(ITEM_SCORES).to_pylist():
+        name = f"{row['task']} {row['metric']}, {shots_word(row['shots'])}"
+        found.items.setdefault(name, {})[row["item_id"]] = row["value"]
+    for name, items in found.items.items():
+        found.values[name] = sum(items.values()) / len(items)
+        found.higher.add(name)

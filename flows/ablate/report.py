@@ -1,0 +1,175 @@
+"""The table of an ablation, as Markdown, JSON and a page."""
+
+import json
+import logging
+import statistics
+from pathlib import Path
+from typing import Any
+
+from flows.ablate.changes import BASE, AblationConfig
+from flows.ablate.comparing import Beside, beside_base, beside_base_by_item
+from flows.ablate.drawing import write_drawn
+from flows.ablate.measuring import LOSS, SPEED, Measured
+from model.durable import write_atomically
+
+TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
+Runs = dict[str, dict[int, Measured]]
+
+log = logging.getLogger(__name__)
+
+
+def gathered(asked: AblationConfig, runs: Runs) -> dict[str, Any]:
+    """The table as JSON values: `measures`, and for each change its `settings`, failures, stages built, and per measure
+    the mean, and beside the base the difference, its 95% interval over seeds and, of benchmarks, over items."""
+    base = _numbers(runs.get(BASE, {}))
+    measures = _measures(base, *(_numbers(seeds) for seeds in runs.values()))
+    higher = {name for seeds in runs.values() for one in seeds.values() for name in one.higher}
+    lines = [
+        {
+            "change": change,
+            "settings": asked.changes.get(change, {}),
+            "seeds": len(_numbers(seeds)),
+            "built": sorted({stage for one in seeds.values() for stage in one.built}),
+            "failed": {seed: one.cause for seed, one in seeds.items() if one.cause},
+            "runs": {seed: one.run_id for seed, one in seeds.items()},
+            "measures": {
+                measure: _line(measure, change, _numbers(seeds), base, measure in higher)
+                for measure in measures
+                if any(measure in one.values for one in seeds.values())
+            },
+        }
+        for change, seeds in runs.items()
+    ]
+    return {"measures": measures, "vary": list(asked.vary), "lines": lines}
+
+
+def _numbers(seeds: dict[int, Measured]) -> dict[int, Measured]:
+    return {seed: one for seed, one in seeds.items() if not one.cause}
+
+
+def _measures(*runs: dict[int, Measured]) -> list[str]:
+    """Held-out figures, then benchmarks, loss and speed."""
+    found = dict.fromkeys(name for seeds in runs for one in seeds.values() for name in one.values)
+    last = [name for name in (LOSS, SPEED) if name in found]
+    return [*(name for name in found if name not in last), *last]
+
+
+def _line(
+    measure: str, change: str, mine: dict[int, Measured], base: dict[int, Measured], higher: bool
+) -> dict[str, Any]:
+    values, of_base = (
+        {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
+    )
+    line: dict[str, Any] = {"value": statistics.fmean(values.values()), "n": len(values)}
+    beside = None if change == BASE else beside_base(measure, values, of_base, higher)
+    if beside is not None:
+        line |= {key: getattr(beside, key) for key in Beside.__dataclass_fields__ if key not in ("measure", "value")}
+    items = [[one.items[measure] for one in runs.values() if measure in one.items] for runs in (mine, base)]
+    if change != BASE and all(items):
+        found = beside_base_by_item(*items)
+        numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
+        line["items"] = {**numbers, "verdict": found.verdict}
+    return line
+
+
+def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> dict[str, Any]:
+    """Write the table of what has run so far; returns it with the paths."""
+    found = gathered(asked, runs)
+    markdown = as_markdown(name, found)
+    write_atomically(folder / TABLE, json.dumps(found, indent=1).encode())
+    write_atomically(folder / MARKDOWN, markdown.encode())
+    try:
+        _write_page(name, found, folder / PAGE)
+    except Exception:
+        log.exception("the page of ablation %s could not be drawn", name)
+    told = f"{len(found['lines']) - 1} changes, {found['lines'][0]['seeds']} seeds" if found["lines"] else "nothing ran"
+    paths = {"table": str(folder / TABLE), "markdown": str(folder / MARKDOWN), "page": str(folder / PAGE)}
+    return {**found, **paths, "name": name, "told": told}
+
+
+def as_markdown(name: str, found: dict[str, Any]) -> str:
+    """A table a measure: the mean, the difference to the base with its interval, and the verdict."""
+    parts = [f"# {name}", "", _how(found)]
+    for measure in found["measures"]:
+        rows = [(line, line["measures"][measure]) for line in found["lines"] if measure in line["measures"]]
+        items = any("items" in one for _, one in rows)
+        by_item = ["95% over items", ""] if items else []
+        head = ["change", measure, "seeds", "difference", "95% over seeds", "", *by_item]
+        parts += ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+        parts += ["| " + " | ".join(_cells(line["change"], measure, one, items)) + " |" for line, one in rows]
+    failed = [(line["change"], seed, cause) for line in found["lines"] for seed, cause in line["failed"].items()]
+    parts += ["", *(f"- {change}, seed {seed}, failed: {cause}" for change, seed, cause in failed)] if failed else []
+    return "\n".join([*parts, ""])
+
+
+def _how(found: dict[str, Any]) -> str:
+    keys = ", ".join(f"`{key}`" for key in found["vary"])
+    return (
+        f"Means over seeds, which vary {keys}. Differences are to the base, paired by seed; intervals are Student's t."
+        f" Over items: paired item by item, of scores averaged over seeds."
+    )
+
+
+def _cells(change: str, measure: str, one: dict[str, Any], items: bool) -> list[str]:
+    cells = [change, number(measure, one["value"]), str(one["n"])]
+    if "difference" in one:
+        cells += [signed(measure, one["difference"]), interval(measure, one), one["verdict"]]
+    else:
+        cells += [""] * 3
+    if items:
+        by_item = one.get("items")
+        cells += ["", ""] if by_item is None else [interval(measure, by_item), by_item["verdict"]]
+    return cells
+
+
+def number(measure: str, value: float) -> str:
+    """`1.2345`; whole tokens a second."""
+    return f"{value:,.0f}" if measure == SPEED else f"{value:.4f}"
+
+
+def signed(measure: str, value: float) -> str:
+    """`+0.0123`."""
+    return f"{value:+,.0f}" if measure == SPEED else f"{value:+.4f}"
+
+
+def interval(measure: str, one: dict[str, Any]) -> str:
+    """`-0.0123 to +0.0045`; empty from a single run or item."""
+    if one.get("low") is None:
+        return ""
+    return f"{signed(measure, one['low'])} to {signed(measure, one['high'])}"
+
+
+def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
+    """Differences to the base with their intervals, one line a change."""
+    rows = [
+        (line["change"], line["measures"][measure])
+        for line in reversed(found["lines"])
+        if "difference" in line["measures"].get(measure, {})
+    ]
+    if not rows:
+        return None
+    reach = [0.0 if one["high"] is None else one["high"] - one["difference"] for _, one in rows]
+    points = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [one["difference"] for _, one in rows],
+        "y": [change for change, _ in rows],
+        "error_x": {"type": "data", "array": reach, "thickness": 1.5, "width": 5},
+        "meta": {"role": "accent"},
+        "showlegend": False,
+        "hovertemplate": "%{y}: %{x:+.4f}<extra></extra>",
+    }
+    zero = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": 0, "x1": 0, "line": {"dash": "dot"}}
+    layout = {
+        "height": 110 + 34 * len(rows),
+        "shapes": [zero],
+        "xaxis": {"title": {"text": f"{measure}, difference to the base"}},
+        "yaxis": {"automargin": True},
+    }
+    return {"data": [points], "layout": layout}
+
+
+def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
+    figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
+    told = {"number": number, "signed": signed, "interval": interval}
+    write_drawn("page.html", figures, path, name=name, found=found, **told)

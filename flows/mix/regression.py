@@ -1,0 +1,73 @@
+"""Held-out loss by source as a function of the mixture, fitted on proxies and held against others that were kept back.
+
+Shapes: P proxies, S sources.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from flows.mix.simplex import minimum
+from model.errors import InputError
+
+RIDGE = 1e-6
+"""Weight of the squared coefficients beside the squared error of a proxy: sources that always go together have no
+coefficients of their own."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """log of the held-out loss of source r at shares w = sum over s of `slopes[r, s]` w_s; shares add up to one, so
+    that a constant is in the slopes."""
+
+    slopes_SS: np.ndarray
+
+    def losses(self, shares_PS: np.ndarray) -> np.ndarray:
+        """Predicted held-out losses f64[P, S] of mixtures."""
+        return np.exp(shares_PS @ self.slopes_SS.T)
+
+    def mean_loss(self, shares_PS: np.ndarray) -> np.ndarray:
+        """Their plain mean over sources f64[P]: what is minimised."""
+        return self.losses(shares_PS).mean(axis=1)
+
+
+def fitted(shares_PS: np.ndarray, losses_PS: np.ndarray) -> Fit:
+    """Least squares on log losses; InputError for too few proxies."""
+    proxies, sources = shares_PS.shape
+    if proxies < sources:
+        raise InputError(f"mix: {proxies} proxies cannot tell {sources} sources apart; train at least as many")
+    gram_SS = shares_PS.T @ shares_PS + RIDGE * np.eye(sources)
+    return Fit(np.linalg.solve(gram_SS, shares_PS.T @ np.log(losses_PS)).T)
+
+
+def best_shares(fit: Fit, prior_S: np.ndarray, low_S: np.ndarray, high_S: np.ndarray) -> np.ndarray:
+    """The shares f64[S] between the bounds with the lowest predicted mean loss. A mean of exponentials of linear
+    functions is convex, so that there is one minimum."""
+
+    def slope(share_S: np.ndarray) -> np.ndarray:
+        return (fit.losses(share_S[None])[0][:, None] * fit.slopes_SS).mean(axis=0)
+
+    # Between shares that add up to one no loss is above that of its worst source alone.
+    largest_S = np.exp(fit.slopes_SS.max(axis=1))
+    curvature = float((largest_S * (fit.slopes_SS**2).sum(axis=1)).mean())
+    return minimum(slope, curvature, prior_S, low_S, high_S)
+
+
+def r_squared(predicted_P: np.ndarray, measured_P: np.ndarray) -> float | None:
+    """Share of the variance that is told; None where there is none."""
+    around = ((measured_P - measured_P.mean()) ** 2).sum()
+    return None if around == 0 else float(1 - ((measured_P - predicted_P) ** 2).sum() / around)
+
+
+def rank_correlation(predicted_P: np.ndarray, measured_P: np.ndarray) -> float | None:
+    """Spearman's; equal values share their ranks. None where all are equal."""
+    ranks = [_ranks(values_P) for values_P in (predicted_P, measured_P)]
+    spread = [float(rank_P.std()) for rank_P in ranks]
+    if 0.0 in spread:
+        return None
+    first_P, second_P = (rank_P - rank_P.mean() for rank_P in ranks)
+    return float((first_P * second_P).mean() / (spread[0] * spread[1]))
+
+
+def _ranks(values_P: np.ndarray) -> np.ndarray:
+    return np.array([(values_P < value).sum() + ((values_P == value).sum() - 1) / 2 for value in values_P])

@@ -1,0 +1,71 @@
+"""Files of changes: those that ship fit a recipe, and wrong ones are told at once."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.ablate.ablating import recipes_of
+from flows.ablate.changes import ABLATIONS, changes_file, read_changes
+from model.errors import RecipeError
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def put(text: str) -> Path:
+        path = tmp_path / "changes.toml"
+        path.write_text(text)
+        return path
+
+    return put
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in ABLATIONS.glob("*.toml")))
+def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
+    name: str, foundry: Path, tmp_path: Path
+) -> None:
+    asked = read_changes(changes_file(name), seeds=1)
+    recipe = tmp_path / "recipe.toml"
+    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
+    # A grown vocabulary is that of a recipe with a base.
+    recipe.write_text(text.replace("vocab_size = 512", 'base = "spiece.model"') if name == "vocabulary" else text)
+    recipes = recipes_of(asked, recipe, tmp_path, (), 1.0)
+    params = [recipe.identity_params() for recipe in recipes.values()]
+    assert len(params) == len(asked.changes) + 1
+    assert all(params[one] != params[other] for one in range(len(params)) for other in range(one))
+
+
+def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Path, tmp_path: Path, write) -> None:
+    text = '[changes.wide]\n"train.model.width" = 64\n'
+    recipe = foundry / "foundry.toml"
+    recipes = recipes_of(read_changes(write(text), 2), recipe, tmp_path, (), 1.0)
+    assert list(recipes) == [("base", 7), ("wide", 7), ("base", 8), ("wide", 8)]
+    first, second = recipes["base", 7], recipes["base", 8]
+    assert (first.train.seed, second.train.seed) == (7, 8)
+    assert first.chunk.identity_params() == second.chunk.identity_params()
+    whole = recipes_of(read_changes(write(f'vary = ["seed"]\n{text}'), 2), recipe, tmp_path, (), 1.0)
+    assert whole["base", 8].chunk.seed == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[changes.base]\n'train.batch_rows' = 4", "`base` is the name"),
+        ("[changes.nothing]", "`nothing` names no setting"),
+        ("seeds = 3", "changes: Field required"),
+        ("[change.x]\n'a' = 1", "change: Extra inputs"),
+        ("[changes", "not valid TOML"),
+    ],
+)
+def test_a_file_that_is_none_is_refused_with_its_key(write, text: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        read_changes(write(text), None)
+
+
+def test_a_change_that_the_recipe_cannot_take_is_refused_before_anything_runs(
+    write, foundry: Path, tmp_path: Path
+) -> None:
+    asked = read_changes(write("[changes.odd]\n'train.model.heads' = 3"), 1)
+    with pytest.raises(RecipeError, match="heads"):
+        recipes_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
+    with pytest.raises(RecipeError, match=r"those that ship.*network"):
+        changes_file("netwrok")

@@ -1,0 +1,61 @@
+"""Differences and their intervals: by hand, and as often right as they say."""
+
+import math
+import random
+
+import pytest
+
+from flows.ablate.comparing import beside_base, beside_base_by_item, t_975
+
+
+def test_quantiles_are_students() -> None:
+    assert t_975(1) == 12.706
+    assert t_975(2) == 4.303
+    assert t_975(30) == 2.042
+    assert t_975(31) == pytest.approx(2.0395, abs=1e-4)
+    assert t_975(120) == pytest.approx(1.9799, abs=1e-4)
+    assert t_975(10**6) == pytest.approx(1.95996, abs=1e-4)
+
+
+def test_a_difference_is_paired_by_seed() -> None:
+    """1, 2 and 3 less than the base: the mean is -2, the deviation 1, and 4.303 / sqrt(3) of it the reach."""
+    found = beside_base("loss", {1: 9.0, 2: 98.0, 3: 997.0}, {1: 10.0, 2: 100.0, 3: 1000.0}, higher_is_better=False)
+    assert found is not None
+    assert (found.n, found.difference, found.value, found.base) == (3, -2.0, 368.0, 370.0)
+    assert found.low == pytest.approx(-2 - 4.303 / math.sqrt(3))
+    assert found.high == pytest.approx(-2 + 4.303 / math.sqrt(3))
+    assert found.verdict == "no difference"
+
+
+def test_the_verdict_depends_on_which_way_is_better() -> None:
+    change, base = {1: 1.0, 2: 1.1, 3: 0.9}, {1: 2.0, 2: 2.1, 3: 1.9}
+    assert [beside_base("x", change, base, up).verdict for up in (False, True)] == ["better", "worse"]
+
+
+def test_only_seeds_that_both_have_count_and_one_gives_no_interval() -> None:
+    found = beside_base("x", {1: 1.0, 2: 5.0}, {2: 4.0, 3: 9.0}, higher_is_better=True)
+    assert found is not None
+    assert (found.n, found.difference, found.low, found.high, found.verdict) == (1, 1.0, None, None, "")
+    assert beside_base("x", {1: 1.0}, {2: 1.0}, higher_is_better=True) is None
+
+
+def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
+    draw = random.Random(3)
+    held = 0
+    for _ in range(2000):
+        luck = [draw.gauss(0, 5) for _ in range(3)]
+        base = {seed: luck[seed] + draw.gauss(0, 1) for seed in range(3)}
+        change = {seed: luck[seed] + 0.7 + draw.gauss(0, 1) for seed in range(3)}
+        found = beside_base("x", change, base, higher_is_better=True)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 0.7 <= found.high
+    assert 0.935 < held / 2000 < 0.965
+
+
+def test_over_items_scores_are_averaged_over_seeds_first() -> None:
+    change = [{"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "c": 0.0}]
+    base = [{"a": 0.0, "b": 0.0, "c": 0.0}, {"a": 0.0, "b": 0.0}]
+    found = beside_base_by_item(change, base)
+    assert (found.n, found.mean) == (2, 0.75)

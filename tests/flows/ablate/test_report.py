@@ -1,0 +1,81 @@
+"""The table of an ablation, from runs that are written down here."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flows.ablate import components_report
+from flows.ablate.changes import AblationConfig
+from flows.ablate.measuring import Measured
+from flows.ablate.report import gathered, write_report
+
+ASKED = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}, "broken": {"train.clip": 1}}})
+TASK = "cloze acc, zero-shot"
+
+
+def run(loss: float, speed: float, right: dict[str, float], built: tuple[str, ...] = ("train",)) -> Measured:
+    values = {"bits per byte": loss, TASK: sum(right.values()) / len(right), "tokens a second": speed}
+    return Measured(values, {TASK, "tokens a second"}, {TASK: right}, built, "run")
+
+
+RUNS = {
+    "base": {1: run(3.0, 100, {"a": 0, "b": 0}, ("sample", "train")), 2: run(5.0, 120, {"a": 0, "b": 1})},
+    "wide": {1: run(2.0, 50, {"a": 1, "b": 1}), 2: run(4.0, 70, {"a": 1, "b": 1})},
+    "broken": {1: Measured(cause="Numerics: no </script> number")},
+}
+
+
+def test_differences_are_the_seeds_and_the_items() -> None:
+    found = gathered(ASKED, RUNS)
+    assert found["measures"] == ["bits per byte", TASK, "tokens a second"]
+    base, wide, broken = found["lines"]
+    assert (base["built"], wide["built"]) == (["sample", "train"], ["train"])
+    bits = wide["measures"]["bits per byte"]
+    assert (bits["value"], bits["base"], bits["difference"], bits["low"], bits["high"]) == (3.0, 4.0, -1.0, -1.0, -1.0)
+    assert bits["verdict"] == "better"
+    assert wide["measures"]["tokens a second"]["verdict"] == "worse"
+    items = wide["measures"][TASK]["items"]
+    assert (items["n"], items["difference"]) == (2, 0.75)
+    assert broken["measures"] == {}
+
+
+def test_the_table_is_written_as_text_as_json_and_as_a_page(tmp_path: Path) -> None:
+    found = write_report("mine", ASKED, RUNS, tmp_path)
+    told = Path(found["markdown"]).read_text()
+    assert "| wide | 3.0000 | 2 | -1.0000 | -1.0000 to -1.0000 | better |" in told
+    assert "- broken, seed 1, failed: Numerics" in told
+    assert json.loads(Path(found["table"]).read_text())["lines"][1]["change"] == "wide"
+    page = Path(found["page"]).read_text()
+    figures = re.search(r'<script id="figures" type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert figures is not None
+    assert set(json.loads(figures[1])) == {"measure0", "measure1", "measure2"}
+    assert "no &lt;/script&gt; number" in page
+
+
+def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
+    def line(part: str, more: float, **besides: object) -> dict[str, object]:
+        shared = {"parameters": 90, "bits_per_byte": 2 + more, "more": more, "stderr": 0.1}
+        return {"part": part, **shared, **besides}
+
+    found = {
+        "run_id": "run",
+        "parameters": 100,
+        "bits_per_byte": 2.0,
+        "documents": 3,
+        "bytes": 1000,
+        "alone": [line("layer 0 head 0", 0.25, kind="head"), line("layer 1 head 0", 0.5, kind="head")],
+        "curves": {"head": [line("whole", 0.0), line("1 head", 0.25)], "layer": [line("whole", 0.0)]},
+    }
+    paths = components_report.write_report(found, tmp_path)
+    told = Path(paths["markdown"]).read_text()
+    assert told.index("layer 1 head 0") < told.index("layer 0 head 0")
+    assert "| layer 1 head 0 | 90 | 2.5000 | +0.5000 | ± 0.1960 |" in told
+    assert "figure-size" in Path(paths["page"]).read_text()
+
+
+@pytest.mark.parametrize("seeds", [{}, {1: Measured(cause="Bug: x")}])
+def test_without_a_base_there_are_values_and_no_differences(seeds: dict[int, Measured]) -> None:
+    _, wide = gathered(ASKED, {"base": seeds, "wide": RUNS["wide"]})["lines"]
+    assert wide["measures"]["bits per byte"] == {"value": 3.0, "n": 2}

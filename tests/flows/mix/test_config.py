@@ -1,0 +1,65 @@
+"""The table [mix], and what a recipe takes from a mixture that was found."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flows.found_weights import with_found_weights
+from flows.mix.config import MixConfig, read_mix
+from flows.mix.writing import write_mixture
+from flows.recipe import load_recipe
+from model.errors import InputError, RecipeError
+
+SOURCES = [{"name": "notes", "paths": ["a"]}, {"name": "code", "paths": ["b"]}]
+
+
+def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text('[mix]\nproxies = 8\n[mix.settings]\n"train.model.width" = 16\n"chunk.budget_tokens" = 1000\n')
+    config = read_mix(path, None)
+    assert (config.proxies, config.fitted) == (8, 6)
+    assert read_mix(path, 40).proxies == 40
+    path.write_text('[mix.settings]\n"budget_tokens" = 1000\n')
+    with pytest.raises(RecipeError, match=r"budget_tokens would give proxies other text.*chunk\.budget_tokens"):
+        read_mix(path, None)
+    path.write_text("[mix]\nproxys = 8\n")
+    with pytest.raises(RecipeError, match=r"mix\.proxys"):
+        read_mix(path, None)
+    assert MixConfig(proxies=4, kept_back=0.1).fitted == 2
+
+
+def test_a_recipe_takes_its_weights_from_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "weights.json").write_text(json.dumps({"weights": {"notes": 0.25, "code": 0.75}}))
+    found = with_found_weights(SOURCES, "weights.json", tmp_path, "recipe.toml")
+    assert [source["weight"] for source in found] == [0.25, 0.75]
+    assert with_found_weights(SOURCES, None, tmp_path, "recipe.toml") is SOURCES
+    with pytest.raises(InputError, match="no file of weights"):
+        with_found_weights(SOURCES, "gone.json", tmp_path, "recipe.toml")
+    with pytest.raises(RecipeError, match="leave one of them out"):
+        with_found_weights([{**SOURCES[0], "weight": 1}, SOURCES[1]], "weights.json", tmp_path, "recipe.toml")
+    with pytest.raises(RecipeError, match="the very sources"):
+        with_found_weights(SOURCES[:1], "weights.json", tmp_path, "recipe.toml")
+
+
+def test_what_was_found_is_a_recipe_with_other_weights_that_sum_to_one(foundry: Path, tmp_path: Path) -> None:
+    found = {
+        "sources": ["code", "notes"],
+        "prior": {"code": 0.5, "notes": 0.5},
+        "weights": {"code": 1 / 3, "notes": 2 / 3},
+        "most": {"code": 1.0, "notes": 0.9},
+        "predicted": 1.5,
+        "predicted_prior": 1.6,
+        "metric": "bits_per_byte",
+        "proxies": 8,
+        "kept_back": 2,
+        "r_squared": 0.9,
+        "rank_correlation": None,
+    }
+    written = write_mixture(found, foundry / "foundry.toml", ("seed=9",), tmp_path)
+    mixed = load_recipe(Path(written["recipe"]), tmp_path)
+    assert mixed.chunk.weights == {"notes": 0.666667, "code": 0.333333}
+    assert mixed.seed == 9
+    assert mixed.sample.sources[0].paths == (f"{foundry}/notes",)
+    assert json.loads(Path(written["file"]).read_text())["weights"] == {"code": 0.333333, "notes": 0.666667}
+    assert "rank correlation unknown" in Path(written["markdown"]).read_text()

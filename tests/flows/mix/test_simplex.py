@@ -1,0 +1,77 @@
+"""Shares between bounds: the nearest ones, the best ones, and random ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.mix.simplex import check_bounds, drawn, minimum, projected
+from model.errors import RecipeError
+
+
+@st.composite
+def bounded(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    sources = draw(st.integers(2, 6))
+    numbers = st.lists(st.floats(-2, 2), min_size=sources, max_size=sources)
+    low = np.array(draw(st.lists(st.floats(0, 1 / sources), min_size=sources, max_size=sources)))
+    width = np.array(draw(st.lists(st.floats(0, 1), min_size=sources, max_size=sources)))
+    high = np.minimum(1.0, low + width)
+    # Room for what is missing to one.
+    high[0] = max(high[0], min(1.0, 1 - high[1:].sum()))
+    return np.array(draw(numbers)), low, high
+
+
+@given(bounded())
+def test_projected_shares_are_shares_and_none_are_nearer(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    point, low, high = case
+    found = projected(point, low, high)
+    assert found.sum() == pytest.approx(1, abs=1e-9)
+    assert (found >= low - 1e-12).all()
+    assert (found <= high + 1e-12).all()
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        other = projected(random.uniform(-2, 2, len(point)), low, high)
+        assert ((point - found) ** 2).sum() <= ((point - other) ** 2).sum() + 1e-9
+
+
+def test_shares_that_fit_stay() -> None:
+    shares = np.array([0.2, 0.3, 0.5])
+    assert projected(shares, np.zeros(3), np.ones(3)) == pytest.approx(shares, abs=1e-12)
+
+
+def test_the_least_of_a_linear_function_is_what_greed_finds() -> None:
+    """The cheapest source to its cap, the dearest at its floor, and the rest between."""
+    price, low, high = np.array([3.0, 1.0, 2.0]), np.array([0.1, 0.1, 0.1]), np.array([1.0, 0.5, 1.0])
+    found = minimum(lambda share: price, 1.0, np.ones(3) / 3, low, high)
+    assert found == pytest.approx([0.1, 0.5, 0.4], abs=1e-9)
+
+
+def test_the_least_distance_is_the_projection() -> None:
+    point, low, high = np.array([0.9, 0.4, -0.2]), np.full(3, 0.05), np.array([0.6, 1.0, 1.0])
+    found = minimum(lambda share: 2 * (share - point), 2.0, np.ones(3) / 3, low, high)
+    assert found == pytest.approx(projected(point, low, high), abs=1e-9)
+
+
+def test_random_mixtures_keep_the_bounds_lie_around_the_prior_and_are_the_seeds() -> None:
+    prior, low, high = np.array([0.6, 0.3, 0.1]), np.full(3, 0.01), np.array([1.0, 0.5, 1.0])
+    found = drawn(prior, low, high, 2000, seed=5)
+    assert found.sum(axis=1) == pytest.approx(np.ones(2000))
+    assert (found >= low - 1e-12).all()
+    assert (found <= high + 1e-12).all()
+    assert np.array_equal(found, drawn(prior, low, high, 2000, seed=5))
+    assert not np.array_equal(found, drawn(prior, low, high, 2000, seed=6))
+    free = drawn(prior, np.zeros(3), np.ones(3), 2000, seed=5)
+    assert free.mean(axis=0) == pytest.approx(prior, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        ([0.1, 0.1], [0.05, 1.0], "source `a` may be at most 5.00%"),
+        ([0.6, 0.6], [1.0, 1.0], "asks for 120%"),
+        ([0.0, 0.0], [0.3, 0.3], "can give 60% of budget_tokens"),
+    ],
+)
+def test_bounds_that_leave_no_room_are_told(low: list[float], high: list[float], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        check_bounds(np.array(low), np.array(high), ["a", "b"])
