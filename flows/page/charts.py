@@ -45,7 +45,7 @@ def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "height": 110 + 30 * len(names),
         "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
         "hovermode": "closest",
-        "xaxis": {"title": {"text": "bits per byte"}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "bits per byte"}},
         "yaxis": {"automargin": True, "type": "category", "range": [-0.6, len(names) - 0.4]},
     }
     return {"data": data, "layout": layout}
