@@ -1,32 +1,23 @@
 """An ablation as a Prefect flow: one task run for each (change, seed)."""
 
-import json
 import re
-import threading
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import flow, tags, task
-from prefect.client.schemas.objects import State
-from prefect.logging import get_run_logger
+from prefect import flow, tags
 from prefect.states import Completed, Failed
 from pydantic import Field
 
 from flows.ablate.changes import AblationConfig, changes_file, read_changes
-from flows.ablate.measuring import Measured, measured
+from flows.ablate.measuring import Measured
 from flows.ablate.report import write_report
-from flows.interrupts import raise_if_interrupted
+from flows.ablate.runs import run_all
 from flows.recipe import Recipe, load_recipe
-from flows.record import ONLOOKER, new_run_id
 from flows.shipped import recipe_file
-from flows.trial_runs import TrialWatcher, run_road
-from model.durable import write_atomically
-from model.errors import BessemerError, Infra
-from tasks.build import Watcher
+from model.errors import BessemerError
 from tasks.outcome import one_line
 
 FOLDER = "ablations"
-RUNS = "runs.json"
 Runs = dict[str, dict[int, Measured]]
 """Change -> seed -> its numbers."""
 
@@ -85,36 +76,11 @@ def recipes_of(
 
 def _run_all(asked: AblationConfig, recipes: dict[tuple[str, int], Recipe], root: Path, folder: Path) -> Runs:
     """Seeds outside, changes inside, so that a table of fewer seeds is there early."""
-    known = folder / RUNS
-    run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
-    onlooker, stop = ONLOOKER.get(), threading.Event()
     runs: Runs = {change: {} for change in asked.names}
-    for (change, seed), recipe in recipes.items():
-        raise_if_interrupted()
-        name = f"{change} {seed}"
-        run_id = run_ids.setdefault(name, new_run_id())
-        write_atomically(known, json.dumps(run_ids, indent=1).encode())
-        state = run_change(change, seed, recipe, root, run_id, TrialWatcher(name, onlooker, stop))
-        came = state.result(raise_on_failure=False) if isinstance(state, State) else state
-        if not isinstance(came, Measured):
-            raise came
+
+    def take(change: str, seed: int, came: Measured) -> None:
         runs[change][seed] = came
-        onlooker.note(name, came.cause or ", ".join(came.built) or "all reused")
         write_report(folder.name, asked, runs, folder)
+
+    run_all(recipes, root, folder, take)
     return runs
-
-
-@task(name="change", task_run_name="{change}, seed {seed}", persist_result=False)
-def run_change(change: str, seed: int, recipe: Recipe, root: Path, run_id: str, watcher: Watcher) -> State:
-    """One change under one seed. Infra is raised; of other errors the table has the cause."""
-    try:
-        came = measured(run_road(recipe, root, run_id, watcher))
-    except Infra:
-        raise
-    except BessemerError as error:
-        cause = f"{type(error).__name__}: {one_line(error)}"
-        came = Measured(run_id=run_id, cause=cause)
-        get_run_logger().warning("%s, seed %d: %s", change, seed, cause)
-        return State(type="FAILED", name=type(error).__name__, message=one_line(error), data=came)  # pyright: ignore[reportArgumentType]
-    built = ", ".join(came.built) or "nothing"
-    return State(type="COMPLETED", name="Measured", message=f"{built} built", data=came)  # pyright: ignore[reportArgumentType]

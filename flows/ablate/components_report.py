@@ -32,7 +32,7 @@ def as_markdown(found: dict[str, Any]) -> str:
     parts = [
         f"# Parts of the network of run {found['run_id']}",
         "",
-        f"Whole: {whole}, on {found['documents']:,} held-out documents of {found['bytes']:,} bytes.",
+        f"Whole: {whole}, on {found['bytes']:,} bytes of held-out text in {found['documents']:,} documents.",
         "",
         "| taken out | parameters left | bits per byte | more | 95% |",
         "|---|---|---|---|---|",

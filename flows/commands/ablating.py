@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Verbose, share
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
 
@@ -64,17 +64,10 @@ def ablate(
 
 
 def _ablated(recipe: str, changes: str, words: dict[str, Any], as_json: bool) -> Any:
-    from flows.record import ONLOOKER
-    from flows.terminal import ProgressBars
+    with shown_progress(as_json):
+        from flows.ablate.ablating import ablate as ablate_flow
 
-    with ProgressBars(console(stderr=as_json)) as bars:
-        token = ONLOOKER.set(bars)
-        try:
-            from flows.ablate.ablating import ablate as ablate_flow
-
-            return ablate_flow(recipe, changes, **words)
-        finally:
-            ONLOOKER.reset(token)
+        return ablate_flow(recipe, changes, **words)
 
 
 def _components(run_id: str, root: Path, as_json: bool) -> None:

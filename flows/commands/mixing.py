@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, Verbose
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
 
@@ -46,14 +46,7 @@ def mix(
 
 
 def _mixed(recipe: str, root: Path, proxies: int | None, settings: tuple[str, ...], as_json: bool) -> Any:
-    from flows.record import ONLOOKER
-    from flows.terminal import ProgressBars
+    with shown_progress(as_json):
+        from flows.mix.mixing import mix as mix_flow
 
-    with ProgressBars(console(stderr=as_json)) as bars:
-        token = ONLOOKER.set(bars)
-        try:
-            from flows.mix.mixing import mix as mix_flow
-
-            return mix_flow(recipe, root, proxies=proxies, settings=settings)
-        finally:
-            ONLOOKER.reset(token)
+        return mix_flow(recipe, root, proxies=proxies, settings=settings)

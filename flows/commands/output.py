@@ -59,6 +59,20 @@ def console(stderr: bool = False) -> Any:
     return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_WIDTH)
 
 
+@contextmanager
+def shown_progress(as_json: bool) -> Iterator[Any]:
+    """Bars of what is built within the block, which are given; on stderr beside JSON."""
+    from flows.record import ONLOOKER
+    from flows.terminal import ProgressBars
+
+    with ProgressBars(console(stderr=as_json)) as bars:
+        token = ONLOOKER.set(bars)
+        try:
+            yield bars
+        finally:
+            ONLOOKER.reset(token)
+
+
 def tell_run(record: dict[str, Any]) -> None:
     """Which run the answer is from, on stderr: without an id it is the latest that can answer."""
     typer.secho(f"run {record['run_id']}, recipe {record['recipe_name']}", dim=True, err=True)

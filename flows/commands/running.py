@@ -19,7 +19,7 @@ from flows.commands.options import (
     Verbose,
     share,
 )
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, shown_progress, told_errors
 
 
 class Asked(TypedDict, total=False):
@@ -109,21 +109,16 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
 def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str, Any]:
     from rich.markup import escape
 
-    from flows.record import ONLOOKER, new_run_id
-    from flows.terminal import ProgressBars
+    from flows.record import new_run_id
 
     run_id = new_run_id()
-    with ProgressBars(console(stderr=as_json)) as bars:
+    with shown_progress(as_json) as bars:
         bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {root}")
         for remark in chosen.remarks:
             bars.console.print(f"[yellow]![/] {escape(remark)}")
-        token = ONLOOKER.set(bars)
-        try:
-            from flows.pretrain import pretrain
+        from flows.pretrain import pretrain
 
-            return pretrain(chosen, root, run_id=run_id, **asked)
-        finally:
-            ONLOOKER.reset(token)
+        return pretrain(chosen, root, run_id=run_id, **asked)
 
 
 def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Verbose, share
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
 
@@ -51,14 +51,7 @@ def scale(
 
 
 def _scaled(recipe: str, ladder: str, words: dict[str, Any], as_json: bool) -> Any:
-    from flows.record import ONLOOKER
-    from flows.terminal import ProgressBars
+    with shown_progress(as_json):
+        from flows.scaling.scaling import scale as scale_flow
 
-    with ProgressBars(console(stderr=as_json)) as bars:
-        token = ONLOOKER.set(bars)
-        try:
-            from flows.scaling.scaling import scale as scale_flow
-
-            return scale_flow(recipe, ladder, **words)
-        finally:
-            ONLOOKER.reset(token)
+        return scale_flow(recipe, ladder, **words)

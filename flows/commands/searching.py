@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Verbose, share
-from flows.commands.output import console, print_json, told_errors
+from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="Name of the study: its folder under ROOT/searches.")]
@@ -68,17 +68,10 @@ def run(
 
 
 def _searched(recipe: str, root: Path, words: dict[str, Any], settings: tuple[str, ...], as_json: bool) -> Any:
-    from flows.record import ONLOOKER
-    from flows.terminal import ProgressBars
+    with shown_progress(as_json):
+        from flows.search.searching import search as search_flow
 
-    with ProgressBars(console(stderr=as_json)) as bars:
-        token = ONLOOKER.set(bars)
-        try:
-            from flows.search.searching import search as search_flow
-
-            return search_flow(recipe, root, settings=settings, **words)
-        finally:
-            ONLOOKER.reset(token)
+        return search_flow(recipe, root, settings=settings, **words)
 
 
 @search.command()

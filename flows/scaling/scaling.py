@@ -1,32 +1,24 @@
 """A ladder of models as a Prefect flow: one task run for each (size, seed), a law through the smaller ones, and what it
 says of the largest, which is measured after the prediction is written."""
 
-import json
 import re
-import threading
 from pathlib import Path
 from typing import Annotated, Any
 
 from prefect import flow, tags
-from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.ablate.ablating import run_change
 from flows.ablate.measuring import Measured
-from flows.interrupts import raise_if_interrupted
+from flows.ablate.runs import run_all
 from flows.recipe import Recipe, load_recipe
-from flows.record import ONLOOKER, new_run_id
 from flows.scaling.ladder import LadderConfig, ladder_file, read_ladder
 from flows.scaling.report import Rung, write_report
 from flows.shipped import recipe_file
-from flows.trial_runs import TrialWatcher
-from model.durable import write_atomically
 from model.errors import BessemerError, RecipeError
 from tasks.outcome import one_line
 
 FOLDER = "ladders"
-RUNS = "runs.json"
 PROVISIONAL = 10**6
 """Tokens, where only the network is asked for."""
 
@@ -107,22 +99,18 @@ def _climb(
     limit: float,
 ) -> None:
     """Smallest size first, so that the prediction stands before the largest is trained."""
-    known = folder / RUNS
-    run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
-    onlooker, stop = ONLOOKER.get(), threading.Event()
+    most = max(rung.tokens for rung in rungs)
+    recipes: dict[tuple[str, int], Recipe] = {}
     for rung in rungs:
         for seed in range(1, asked.seeds + 1):
-            raise_if_interrupted()
-            name = f"{rung.size.name}, seed {seed}"
-            run_id = run_ids.setdefault(name, new_run_id())
-            write_atomically(known, json.dumps(run_ids, indent=1).encode())
-            text = asked.run_settings(rung.size, rung.tokens, max(one.tokens for one in rungs), seed)
+            text = asked.run_settings(rung.size, rung.tokens, most, seed)
             recipe = load_recipe(path, root, [*settings, *text], limit)
-            recipe = recipe.model_copy(update={"name": f"{recipe.name}, {name}"[:80]})
-            watcher = TrialWatcher(name, onlooker, stop)
-            state = run_change(rung.size.name, seed, recipe, root, run_id, watcher)
-            came = state.result(raise_on_failure=False) if isinstance(state, State) else state
-            if not isinstance(came, Measured):
-                raise came
-            rung.runs[seed] = came
-            write_report(folder.name, asked, rungs, folder)
+            name = f"{recipe.name}, {rung.size.name}, seed {seed}"[:80]
+            recipes[rung.size.name, seed] = recipe.model_copy(update={"name": name})
+    by_name = {rung.size.name: rung for rung in rungs}
+
+    def take(size: str, seed: int, came: Measured) -> None:
+        by_name[size].runs[seed] = came
+        write_report(folder.name, asked, rungs, folder)
+
+    run_all(recipes, root, folder, take)
