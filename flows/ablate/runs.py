@@ -27,7 +27,7 @@ def run_all(
 ) -> None:
     """Run each recipe in turn, and give `take` what was measured.
 
-    Ids of runs are kept in `folder`, so that a later call goes on under them. Raises what ends all: Infra, an interrupt.
+    Ids of runs are kept in `folder`, so that a later call goes on under them. Raises what ends all: Infra, interrupts.
     """
     known = folder / RUNS
     run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
