@@ -41,7 +41,7 @@ def tops(name: str) -> set[str]:
 def test_the_walk_sees_the_house():
     assert {"sample", "clean", "dedup", "vocab"} <= set(STAGES)
     assert len(MODULES) > 50
-    assert "numpy" in imported(MODULES["flows/lineage.py"].body)
+    assert "numpy" in imported(MODULES["flows/lives.py"].body)
 
 
 def test_imports_flow_downwards():
