@@ -120,3 +120,22 @@ def test_a_journal_of_an_earlier_version_has_no_looks(tmp_path: Path) -> None:
     assert Journal.read(tmp_path).tables()["validation"].num_rows == 1
     (tmp_path / "validation.arrow").unlink()
     assert Journal.read(tmp_path).tables()["validation"] == VALIDATION.empty_table()
+
+
+def test_two_ranks_look_together_and_see_what_one_sees(make_run, launch, tmp_path: Path) -> None:
+    path = heldout(tmp_path, ["b"] * 3 + ["a"] * 5)
+    alone = train(with_looks(make_run(), path, "alone"))
+    two = make_run(ranks=2)
+    results = []
+    for run in (two, with_looks(two, path, "together")):
+        trainer = launch(run)
+        _, err = trainer.communicate(timeout=300)
+        assert trainer.returncode == 0, err
+        results.append(run.out / "result")
+    plain, looked = results
+    for name in TABLES:
+        assert (plain / name).read_bytes() == (looked / name).read_bytes()
+    assert len(rows_of(looked)) == len(rows_of(alone)) == 6
+    for one, other in zip(rows_of(alone), rows_of(looked), strict=True):
+        assert one["nats_per_token"] == pytest.approx(other["nats_per_token"], rel=1e-4)
+        assert (one["source"], one["predictions"]) == (other["source"], other["predictions"])
