@@ -113,7 +113,7 @@ class TrainConfig(Strict):
     """Machines over which ranks are spread."""
     validation_steps: int | None = Field(default=None, ge=1)
     """Steps between looks at held-out rows, and one after the last step (table VALIDATION); none without. Changes no
-    weight. The native engine looks, without `compile`, where each rank holds the whole model."""
+    weight. Every engine looks, without `compile`, where the ranks do not share one model."""
     validation_rows: int = Field(default=16, ge=1, le=256)
     """Held-out rows of each source that are looked at, always the same."""
     max_nonfinite_steps: int = Field(default=3, ge=1)
@@ -144,11 +144,10 @@ class TrainConfig(Strict):
         if self.validation_steps is None:
             return self
         shared = self.tensor_parallel * self.pipeline_parallel > 1
-        if self.engine != "native" or self.compile or shared:
+        if self.compile or shared:
             raise ValueError(
-                "validation_steps looks at held-out rows with a whole network on each rank, on engine = native and"
-                " without compile, tensor_parallel and pipeline_parallel. Leave it out; evaluate measures held-out text"
-                " after training"
+                "validation_steps looks at held-out rows with a whole network on each rank, without compile,"
+                " tensor_parallel and pipeline_parallel. Leave it out; evaluate measures held-out text after training"
             )
         return self
 

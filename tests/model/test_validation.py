@@ -102,7 +102,6 @@ def test_without_held_out_rows_a_look_is_refused(make_run) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"engine": "deepspeed"},
         {"compile": True},
         {"ranks": 2, "tensor_parallel": 2},
         {"ranks": 2, "pipeline_parallel": 2},
@@ -122,10 +121,20 @@ def test_a_journal_of_an_earlier_version_has_no_looks(tmp_path: Path) -> None:
     assert Journal.read(tmp_path).tables()["validation"] == VALIDATION.empty_table()
 
 
-def test_two_ranks_look_together_and_see_what_one_sees(make_run, launch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="native"),
+        pytest.param({"engine": "deepspeed", "zero_stage": 1}, id="zero-1", marks=pytest.mark.prove),
+        pytest.param({"engine": "deepspeed", "zero_stage": 3}, id="zero-3", marks=pytest.mark.prove),
+    ],
+)
+def test_two_ranks_look_together_and_see_what_one_sees(
+    make_run, launch, tmp_path: Path, settings: dict[str, object]
+) -> None:
     path = heldout(tmp_path, ["b"] * 3 + ["a"] * 5)
     alone = train(with_looks(make_run(), path, "alone"))
-    two = make_run(ranks=2)
+    two = make_run(ranks=2, **settings)
     results = []
     for run in (two, with_looks(two, path, "together")):
         trainer = launch(run)
