@@ -1,6 +1,6 @@
 """How an item is put to a network under one number of examples, and what came back."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tasks.evaluate.choices import Choices
@@ -86,7 +86,7 @@ class Asker:
     def _can_be_scored(self, continuations: Sequence[Sequence[int]]) -> bool:
         return max(map(len, continuations)) <= self.choices.longest and all(continuations)
 
-    def _encode(self, context: str):
+    def _encode(self, context: str) -> Callable[[str], list[int]]:
         return self.tokenizer.encode_following if context else self.tokenizer.encode
 
     def _prompt(

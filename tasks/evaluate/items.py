@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -55,26 +56,26 @@ def items_of(table: pa.Table, benchmark: str) -> list[Item]:
     return [_item(row) for row in table.to_pylist() if row["benchmark"] == benchmark]
 
 
-def _item(row: dict[str, object]) -> Item:
-    choices = tuple(row["choices"])  # pyright: ignore[reportArgumentType]
-    answers = tuple(row.get("answers") or (row["answer"],))  # pyright: ignore[reportArgumentType]
-    item_id = str(row["item_id"])
+def _item(row: dict[str, Any]) -> Item:
+    choices = tuple(row["choices"])
+    answers = tuple(row.get("answers") or (row["answer"],))
+    item_id = row["item_id"]
     if not choices:
         order, answer, choices = (0,), 0, answers[:1]
     else:
         # Of choices that are equally likely the first counts, and some benchmarks list the right one first.
         order = in_order_of_their_own(item_id, len(choices))
-        answer, answers = order.index(int(str(row["answer"]))), (choices[int(str(row["answer"]))],)
+        answer, answers = order.index(int(row["answer"])), (choices[int(row["answer"])],)
     return Item(
         item_id=item_id,
-        lang=row["lang"],  # pyright: ignore[reportArgumentType]
-        context=str(row["context"]),
+        lang=row["lang"],
+        context=row["context"],
         choices=tuple(choices[number] for number in order),
         answer=answer,
-        match_text=str(row["match_text"]),
+        match_text=row["match_text"],
         free=not row["choices"],
         answers=answers,
-        ending=str(row.get("ending") or ""),
+        ending=row.get("ending") or "",
     )
 
 

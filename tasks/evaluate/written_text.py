@@ -7,7 +7,7 @@ before (Welleck et al. 2020, seq-rep-4). The longest run of tokens that also sta
 learnt by heart (Carlini et al. 2023 take 50 tokens for it), and the rows' spans name the document.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,7 @@ def _written(network: GPT, tokenizer: Tokenizer, prompt: str, config: EvaluateCo
     )
 
 
-def _parts(sequences: Artifact):
+def _parts(sequences: Artifact) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for path in sequences.files("sequences"):
         table = read_table(path)
         length = table.schema.field("tokens").type.list_size
