@@ -36,6 +36,8 @@ OTHERS: dict[str, list[Any]] = {
     "clean.presets": [{"notes": "c4"}],
     "clean.edits": [("nfc", "markup"), ("markup", "nfc")],
     "clean.rules": [("gopher_words_min",)],
+    "train.hosts.address": ["other:29400"],
+    "train.hosts.count": [4],
     "vocab.extend": [{"zh": 200}, {"ru": 100}],
 }
 """Values that must name something that exists, which no type can tell."""
@@ -226,6 +228,7 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     ):
         yield "train", type(recipe.train)(model=network)
     yield "train", type(recipe.train)(ranks=4, tensor_parallel=2, pipeline_parallel=2)
+    yield "train", type(recipe.train).model_validate({"ranks": 4, "hosts": {"count": 2, "address": "head:29400"}})
     yield "train", type(recipe.train)(dtype="float16")
     yield "train", type(recipe.train)(engine="deepspeed")
     rung = {"lr_factor": 0.5, "max_norm": 0.3, "beta2": 0.9, "optimizer": "sgd", "dtype": "bfloat16"}
