@@ -26,6 +26,7 @@ from flows.form import (
     settings,
 )
 from flows.recipe import Recipe
+from flows.restarting import check_crashes
 from flows.road import walk
 from flows.run import Run
 from flows.shipped import open_recipe
@@ -75,6 +76,7 @@ def pretrain(
     log = get_run_logger()
     asked = chosen_stretch(from_stage, until, only)
     try:
+        check_crashes()
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
         with dashboard() as shown:
             run = Run(chosen, root, **asked, force=force, run_id=run_id)

@@ -13,7 +13,7 @@ UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
 
 def is_worker_online(api: str, pool: str, name: str) -> bool:
     """Whether the pool's worker of this name has reported to the server."""
-    workers = _post(f"{api}/work_pools/{pool}/workers/filter", {})
+    workers = post(f"{api}/work_pools/{pool}/workers/filter", {})
     return any(worker["name"] == name and worker["status"] == "ONLINE" for worker in workers)
 
 
@@ -24,7 +24,7 @@ def crash_lost_runs(api: str) -> int:
     """
     lost = _deployed_runs(api)
     for run in lost:
-        _set_state(api, run, "CRASHED", "the service ended under this run; run again to go on")
+        _set_state(api, run, "CRASHED", "the service ended under this run")
     return len(lost)
 
 
@@ -48,18 +48,30 @@ def wait_for_runs(api: str, seconds: float) -> bool:
 
 def _deployed_runs(api: str) -> list[str]:
     chosen = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, "deployment_id": {"is_null_": False}}}
-    return [run["id"] for run in _post(f"{api}/flow_runs/filter", chosen)]
+    return [run["id"] for run in post(f"{api}/flow_runs/filter", chosen)]
 
 
 def _set_state(api: str, run: str, kind: str, message: str) -> None:
     state = {"type": kind, "name": kind.capitalize(), "message": message}
-    _post(f"{api}/flow_runs/{run}/set_state", {"state": state, "force": kind == "CRASHED"})
+    post(f"{api}/flow_runs/{run}/set_state", {"state": state, "force": kind == "CRASHED"})
 
 
-def _post(url: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+def post(url: str, body: dict[str, Any]) -> Any:
+    """What the server answers; Infra where it does not."""
+    return json.loads(_ask("POST", url, json.dumps(body).encode()))
+
+
+def delete(url: str) -> None:
+    """Have the server remove a thing; Infra where it does not."""
+    _ask("DELETE", url)
+
+
+def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+            return answer.read()
+    except urllib.error.HTTPError as error:
+        raise Infra(f"the server refused {method} {url}: {error}: {error.read().decode(errors='replace')}") from error
     except (urllib.error.URLError, OSError) as error:
-        raise Infra(f"the server did not answer {url}: {error}") from error
+        raise Infra(f"the server did not answer {method} {url}: {error}") from error

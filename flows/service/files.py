@@ -72,6 +72,11 @@ class ServiceFiles:
             "PREFECT_CLI_PROMPT": "false",
             # Prefect looks for new schedules once a minute, and would pass over one that is due before.
             "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
+            # On a busy machine SQLite was locked for longer than Prefect's 10 s, and lost events that restart runs.
+            "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+            "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
+            # The automation that ends silent runs waits for three of them.
+            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
             "DO_NOT_TRACK": "1",
             "BESSEMER_ROOT": str(self.root),
         }

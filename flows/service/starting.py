@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flows.private_server import wait_until_healthy
 from flows.service.api import crash_lost_runs, is_worker_online
+from flows.service.automations import write_automations
 from flows.service.files import POOL, ServiceFiles, deployments_file
 from model.errors import Infra, InputError
 
@@ -54,9 +55,10 @@ def _start(files: ServiceFiles, host: str, port: int, recipe: str, tell: Tell) -
         tell(f"starting a Prefect server on port {port}")
         files.server.start(words, environment, folder)
         wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, f"see {files.server.log}")
+    write_automations(files.api_url)
     lost = crash_lost_runs(files.api_url)
     if lost:
-        tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed; run again to go on")
+        tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed, and started again")
     tell("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)

@@ -1,0 +1,130 @@
+"""What the server does about runs that crash: the automations are valid, written once, and do their work."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.ipc
+import pytest
+from prefect.server.events.schemas.automations import AutomationCreate
+
+from flows.service.automations import automations_file, read_automations
+
+SECONDS = 400.0
+
+
+def test_prefect_takes_them_as_they_stand() -> None:
+    found = [AutomationCreate.model_validate(automation) for automation in read_automations()]
+    assert [automation.name for automation in found] == ["bessemer-end-silent-runs", "bessemer-restart-crashed-runs"]
+    assert all(automation.enabled for automation in found)
+    assert automations_file().is_file()
+
+
+class Service:
+    """A service that stands, and what its API says."""
+
+    def __init__(self, root: Path, recipe: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.root, self.recipe = root, recipe
+
+    def up(self) -> str:
+        return bessemer("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
+
+    def ask(self, path: str, body: Any) -> Any:
+        headers = {"Content-Type": "application/json"}
+        url = f"http://127.0.0.1:{self.port}/api{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def start(self) -> None:
+        """A run of the road with a training long enough to be met."""
+        (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
+        train = {"checkpoint_steps": 5, "model": {"width": 96, "layers": 4}}
+        changes = {"budget_tokens": "200K", "chunk": {"max_epochs": 16.0}, "train": train}
+        parameters = {**deployment["parameters"], "changes": changes}
+        self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+
+    def states(self) -> list[str]:
+        """Of all runs, in the order in which they were made."""
+        found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})
+        return [run["state"]["type"] for run in found]
+
+    def worker(self) -> int:
+        return json.loads((self.root / "service" / "worker.json").read_text())["pid"]
+
+    def engines(self) -> list[psutil.Process]:
+        """Processes of runs that the worker started; their trainers are children of these."""
+        return psutil.Process(self.worker()).children()
+
+    def wait_for_checkpoint(self) -> None:
+        wait_until(lambda: bool(list(self.root.glob("work/*/scratch/train/checkpoints/step-*"))))
+
+
+def bessemer(*words: str | Path) -> str:
+    command = [sys.executable, "-m", "flows.cli", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait_until(true: Any, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, f"waited {seconds} seconds in vain"
+        time.sleep(0.5)
+
+
+@pytest.fixture
+def service(foundry: Path, tmp_path: Path) -> Iterator[Service]:
+    found = Service(tmp_path / "root", foundry / "foundry.toml")
+    try:
+        found.up()
+        yield found
+    finally:
+        subprocess.run(
+            [sys.executable, "-m", "flows.cli", "down", "--now", "--root", str(found.root)],
+            check=False,
+            timeout=SECONDS,
+        )
+
+
+@pytest.mark.prove
+def test_a_run_whose_process_is_killed_is_started_again_and_goes_on(service: Service) -> None:
+    service.start()
+    service.wait_for_checkpoint()
+    for engine in service.engines():
+        engine.kill()
+    wait_until(lambda: service.states() == ["CRASHED", "COMPLETED"])
+    assert "resume" in events(service.root)
+
+
+@pytest.mark.prove
+def test_a_run_that_dies_with_its_worker_goes_on_once_the_service_is_up(service: Service) -> None:
+    service.start()
+    service.wait_for_checkpoint()
+    engines = service.engines()
+    os.kill(service.worker(), signal.SIGKILL)
+    for engine in engines:
+        engine.kill()
+    assert "the worker of an earlier `bessemer up` ended without `bessemer down`" in service.up()
+    # Nobody said that it crashed: the automation finds that it is silent.
+    wait_until(lambda: service.states() == ["CRASHED", "COMPLETED"])
+    assert "resume" in events(service.root)
+
+
+def events(root: Path) -> list[str]:
+    """Kinds of EVENTS of the one training that came to its end."""
+    (file,) = root.glob("artifacts/train/*/events.arrow")
+    return pyarrow.ipc.open_file(file).read_all()["kind"].to_pylist()
