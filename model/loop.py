@@ -27,7 +27,7 @@ from model.validation import Validation
 
 class Loop:
     """One rank's. `tokens` are those of text that were read before the first step made here, `record` is what every
-    checkpoint says of the run."""
+    checkpoint says of the run, `peak_tokens_s` what all devices could read at their peak."""
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Loop:
         scale: LossScale,
         tokens: int,
         record: dict[str, Any],
+        peak_tokens_s: float | None = None,
     ) -> None:
         self._run = run
         self._data = data
@@ -54,6 +55,7 @@ class Loop:
         self._scale = scale
         self._tokens = tokens
         self._record = record
+        self._peak_tokens_s = peak_tokens_s
         self._skipping = False
         self._objective = objective_of(run)
         self._loader = self._objective.loader(data)
@@ -122,7 +124,8 @@ class Loop:
             kind = "spike" if done.finite else "skipped_step"
             self._tell(step, kind, range(begin, end), loss=str(done.loss), grad_norm=str(done.grad_norm))
         wall = time.monotonic() - began
-        self._journal.add("perf", step=step, wall_s=wall, tokens_s=fresh / wall, mfu=None, rss=resident_bytes())
+        mfu = None if self._peak_tokens_s is None else fresh / wall / self._peak_tokens_s
+        self._journal.add("perf", step=step, wall_s=wall, tokens_s=fresh / wall, mfu=mfu, rss=resident_bytes())
         if done.applied:
             made, steps, speed = step + 1, self.curriculum.steps, round(fresh / wall)
             told = {"loss": done.loss, "lr": pace.lr, "tokens": self._tokens, "tokens_s": speed}

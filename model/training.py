@@ -32,6 +32,7 @@ from model.loop import Loop
 from model.loss_scale import LossScale
 from model.micro_batch import with_decided_rows
 from model.networks import flops_per_token, parameter_count, thermometer_names
+from model.peak import peak_flops
 from model.ranks import ALONE, Ranks
 from model.reproduction import write_reproduction
 from model.restarts import FEWER_RANKS, take_over
@@ -125,6 +126,7 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
             scale,
             tokens=state.get("tokens", 0),
             record=record,
+            peak_tokens_s=_peak_tokens_s(run, data, ranks),
         )
         _tell_start(run, data, loop.curriculum, step, link)
         divergence = loop.run(step)
@@ -136,6 +138,12 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
     _write_result(result, begun, run, decisions, data.row_format, engine, ranks, journal)
     link.tell("done", steps=loop.curriculum.steps, folder=str(result))
     return True
+
+
+def _peak_tokens_s(run: TrainerRun, data: SequenceReader, ranks: Ranks) -> float | None:
+    """Tokens a second that the devices of all ranks could read at their peak; asked by the first rank, which writes."""
+    peak = peak_flops(run.train, training_device(run.train, ranks.rank)) if ranks.is_first else None
+    return None if peak is None else peak * ranks.size / flops_per_token(run.model, data.row_format)
 
 
 def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> None:
