@@ -17,7 +17,7 @@ from model.run_folder import CHECKPOINTS
 from model.schedule import Pace
 
 LR_FACTOR, LR_STEPS = 30.0, 50
-POISONED_STEPS = 40
+POISONED_STEPS = 200
 NAN_STEPS = 6
 OVERFLOW_STEPS = 40
 EXPONENT_BITS = range(27, 31)
