@@ -87,9 +87,13 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train", "base_model"): '"{recipe}/model"',
     ("train", "max_seconds"): "3600.0",
     ("train", "memory_limit"): "8000000000",
+    ("train", "pause_share"): "0.25",
+    ("train", "validation_steps"): "100",
     ("train.model", KEY): '"gpt2-small"',
     ("train.model", "embedding_width"): "32",
     ("train.model", "ffn_width"): "256",
+    ("train.model", "mup_base_width"): "64",
+    ("train.model", "mup_base_head_size"): "16, beside mup_base_width",
     ("evaluate", "stride"): "64",
     ("evaluate", "gate"): '{ sources = ["SOURCE"] }, beside base_model',
 }

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flows.lineage import find_documents, life_of
+from flows.lineage import find_documents
+from flows.lives import life_of
 from flows.recipe import load_recipe
 from flows.telling import tell_life
 from tasks.build import RunContext
