@@ -15,7 +15,7 @@ from flows.recipe import Recipe, load_recipe
 from flows.scaling.ladder import LadderConfig, ladder_file, read_ladder
 from flows.scaling.report import Rung, write_report
 from flows.shipped import recipe_file
-from model.errors import BessemerError, RecipeError
+from model.errors import BessemerError, GuardError, RecipeError
 from tasks.outcome import one_line
 
 FOLDER = "ladders"
@@ -89,6 +89,20 @@ def block_weights(recipe: Recipe) -> int:
     return sum(parameter.numel() for parameter in grouped(network).hidden)
 
 
+def check_measured(rung: Rung, measure: str) -> None:
+    """Raises GuardError where all runs of a size are done and none came to a number: larger ones would be trained for
+    a law that cannot be fitted."""
+    if rung.losses(measure):
+        return
+    causes = sorted({run.cause for run in rung.runs.values() if run.cause})
+    known = sorted({name for run in rung.runs.values() for name in run.values})
+    why = "; ".join(causes) or f"they measure {', '.join(known)}, and the ladder's `measure` asks for `{measure}`"
+    raise GuardError(
+        f"scale: no run of {rung.size.name} came to a number ({why}). The law needs one of each size, so larger ones"
+        f" were not begun. Mend the cause and call again; runs that came to their end are reused."
+    )
+
+
 def _climb(
     asked: LadderConfig,
     rungs: list[Rung],
@@ -112,5 +126,7 @@ def _climb(
     def take(size: str, seed: int, came: Measured) -> None:
         by_name[size].runs[seed] = came
         write_report(folder.name, asked, rungs, folder)
+        if len(by_name[size].runs) == asked.seeds:
+            check_measured(by_name[size], asked.measure)
 
     run_all(recipes, root, folder, take)

@@ -10,9 +10,9 @@ from flows.ablate.measuring import Measured
 from flows.cli import app
 from flows.scaling.ladder import LADDERS, LadderConfig, Size, ladder_file, read_ladder
 from flows.scaling.report import Rung, write_report
-from flows.scaling.scaling import rungs_of
+from flows.scaling.scaling import check_measured, rungs_of
 from flows.shipped import recipe_file
-from model.errors import RecipeError
+from model.errors import GuardError, RecipeError
 
 SIZES = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]
 
@@ -97,3 +97,15 @@ def test_those_that_ship_can_be_read() -> None:
 def test_the_help_says_what_it_does() -> None:
     told = CliRunner().invoke(app, ["scale", "--help"])
     assert "predict the largest before it is trained" in " ".join(told.stdout.split())
+
+
+def test_a_size_of_which_no_run_came_to_a_number_ends_the_ladder_with_the_cause() -> None:
+    (rung,) = rungs(measured=1)[:1]
+    check_measured(rung, "bits per byte")
+    with pytest.raises(GuardError, match="they measure bits per byte, and the ladder's `measure` asks for `bits`"):
+        check_measured(rung, "bits")
+    rung.runs[1] = Measured(cause="Numerics: the loss is no number", run_id="run-1")
+    check_measured(rung, "bits per byte")
+    rung.runs[2] = Measured(cause="Numerics: the loss is no number", run_id="run-2")
+    with pytest.raises(GuardError, match=r"no run of 2 layers of 16 came to a number \(Numerics: the loss"):
+        check_measured(rung, "bits per byte")
