@@ -18,6 +18,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from flows.service.files import ServiceFiles, standing_server
+from flows.service.password import use_password
 from model.errors import Infra
 from model.parent_death import die_with_parent
 
@@ -41,6 +42,8 @@ def prefect_server(root: Path | None = None) -> Iterator[str]:
     standing = of_root or _profile_url()
     if standing:
         os.environ["PREFECT_API_URL"] = standing
+        if root is not None and of_root:
+            use_password(ServiceFiles(root).password_file())
         try:
             with ServiceFiles(root).reporting() if root is not None and of_root else nullcontext():
                 yield standing

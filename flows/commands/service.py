@@ -1,5 +1,6 @@
 """The standing service: a Prefect server with its UI and a worker, up and down."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,23 +18,35 @@ def up(
     ] = "quickstart",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server and its UI.")] = DEFAULT_PORT,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, and nothing asks them for a password.")
+        str,
+        typer.Option(help="Address to listen on; 0.0.0.0 lets others in, whom only --password-file asks for one."),
     ] = "127.0.0.1",
+    database: Annotated[
+        str | None,
+        typer.Option(
+            envvar="BESSEMER_DATABASE",
+            help="postgresql://USER:PASSWORD@HOST:PORT/NAME; as last time by default, at first SQLite under the root.",
+        ),
+    ] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(help="A file with the line USER:PASSWORD, which the server then asks for.")
+    ] = None,
 ) -> None:
     """Start a Prefect server with its UI, a worker and the deployments, and leave them running.
 
     Everything lies under ROOT/service: database, logs, pid files. Runs that you start with `bessemer run` under the
-    same root appear there too. `bessemer down` ends it.
+    same root appear there too. A keeper starts server and worker again when they are killed. `bessemer down` ends all.
     """
     with told_errors():
         from flows.recipe import find_recipe, load_recipe
         from flows.record import check_writable
-        from flows.service.starting import start_service
+        from flows.service.starting import Asked, start_service
 
         root = root.resolve()
         check_writable(root)
         load_recipe(find_recipe(recipe), root)
-        files = start_service(root, host, port, recipe, typer.echo)
+        asked = Asked(host, port, recipe, database, password_file.resolve() if password_file else None)
+        files = start_service(root, asked, typer.echo)
         from flows.service.telling import told_service
 
         typer.echo(told_service(files))
@@ -54,12 +67,12 @@ def down(
 
 
 def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Say whether the server and the worker of a root run, and where the UI is. Exit code 1 where they do not."""
+    """Say whether server, worker and keeper of a root run, and where the UI is. Exit code 1 where they do not."""
     with told_errors():
         from flows.service.files import ServiceFiles
 
         files = ServiceFiles(root.resolve())
-        pids = {process.name: process.pid() for process in (files.server, files.worker)}
+        pids = {process.name: process.pid() for process in (files.server, files.worker, files.keeper)}
         is_up = all(pid is not None for pid in pids.values())
         if as_json:
             print_json({**pids, "up": is_up, "ui": files.ui_url() if pids["server"] is not None else None})

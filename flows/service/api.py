@@ -1,11 +1,14 @@
 """The few questions and orders that starting and stopping have for the server, without importing Prefect."""
 
+import base64
 import json
+import os
 import time
 import urllib.error
 import urllib.request
 from typing import Any
 
+from flows.service.password import OF_CLIENTS
 from model.errors import Infra
 
 UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
@@ -67,7 +70,10 @@ def delete(url: str) -> None:
 
 
 def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
+    headers = {"Content-Type": "application/json"}
+    if OF_CLIENTS in os.environ:
+        headers["Authorization"] = f"Basic {base64.b64encode(os.environ[OF_CLIENTS].encode()).decode()}"
+    request = urllib.request.Request(url, body, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read()

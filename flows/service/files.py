@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from flows.service.database import CONNECTION_URL
+from flows.service.password import OF_SERVER
 from flows.service.processes import Background
 from model.durable import write_atomically
 from model.errors import InputError
@@ -15,6 +18,17 @@ from model.errors import InputError
 POOL = "bessemer"
 PACKAGED = Path(__file__).parent / "prefect.yaml"
 IN_THE_CHECKOUT = Path(__file__).parents[2] / "deployments" / "prefect.yaml"
+
+
+NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, OF_SERVER)
+"""Of another server, or for this server's own eyes."""
+SMALL_DATABASE = {
+    # Prefect itself keeps flow runs for ever.
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+    # A heartbeat has said all it has to say when the next one comes.
+    "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": json.dumps({"prefect.flow-run.heartbeat": 86400}),
+}
+"""What keeps the server's database from growing for ever (docs/operations.md); a user's own settings overrule it."""
 
 
 @dataclass(frozen=True)
@@ -36,20 +50,41 @@ class ServiceFiles:
         return Background("worker", self.folder / "worker.json", self.folder / "worker.log")
 
     @property
+    def keeper(self) -> Background:
+        return Background("keeper", self.folder / "keeper.json", self.folder / "keeper.log")
+
+    @property
     def deploy_log(self) -> Path:
         return self.folder / "deploy.log"
 
-    def remember_address(self, host: str, port: int) -> None:
-        """Keep where the server listens."""
-        write_atomically(self.folder / "address.json", json.dumps({"host": host, "port": port}).encode())
+    def remember_address(
+        self, host: str, port: int, database: str | None = None, password_file: Path | None = None
+    ) -> None:
+        """Keep where the server listens, in which database it writes (told without its password), and which file holds
+        what it asks of its clients."""
+        known = {"host": host, "port": port, "database": database}
+        known["password_file"] = str(password_file) if password_file is not None else None
+        write_atomically(self.folder / "address.json", json.dumps(known).encode())
 
     def address(self) -> tuple[str, int] | None:
         """Host and port of the server that was started last."""
+        found = self._remembered()
+        return (found["host"], found["port"]) if found else None
+
+    def database(self) -> str | None:
+        """The database of the server that was started last, without its password."""
+        return self._remembered().get("database")
+
+    def password_file(self) -> Path | None:
+        """The file that holds what the server asks of its clients; None where it asks for nothing."""
+        found = self._remembered().get("password_file")
+        return Path(found) if found else None
+
+    def _remembered(self) -> dict[str, Any]:
         try:
-            found = json.loads((self.folder / "address.json").read_text())
+            return json.loads((self.folder / "address.json").read_text())
         except FileNotFoundError:
-            return None
-        return found["host"], found["port"]
+            return {}
 
     def ui_url(self) -> str:
         """The address of the UI from this machine; a server that listens everywhere is reached here too."""
@@ -62,24 +97,28 @@ class ServiceFiles:
 
     def environment(self) -> dict[str, str]:
         """What the server, the worker and the commands that set them up run with, Prefect's telemetry off."""
-        mine = {name: value for name, value in os.environ.items() if name not in ("PREFECT_PROFILE", "PREFECT_API_KEY")}
-        return mine | {
-            "PREFECT_HOME": str(self.folder / "prefect"),
-            "PREFECT_API_URL": self.api_url,
-            "PREFECT_UI_API_URL": "/api",
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-            "PREFECT_CLI_PROMPT": "false",
-            # Prefect looks for new schedules once a minute, and would pass over one that is due before.
-            "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
-            # On a busy machine SQLite was locked for longer than Prefect's 10 s, and lost events that restart runs.
-            "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
-            "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
-            # The automation that ends silent runs waits for three of them.
-            "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
-            "DO_NOT_TRACK": "1",
-            "BESSEMER_ROOT": str(self.root),
-        }
+        mine = {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON}
+        return (
+            SMALL_DATABASE
+            | mine
+            | {
+                "PREFECT_HOME": str(self.folder / "prefect"),
+                "PREFECT_API_URL": self.api_url,
+                "PREFECT_UI_API_URL": "/api",
+                "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+                "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+                "PREFECT_CLI_PROMPT": "false",
+                # Prefect looks for new schedules once a minute, and would pass over one that is due before.
+                "PREFECT_SERVER_SERVICES_SCHEDULER_LOOP_SECONDS": "10",
+                # On a busy machine SQLite was locked for longer than Prefect's 10 s, and lost events that restart runs.
+                "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
+                "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
+                # The automation that ends silent runs waits for three of them.
+                "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+                "DO_NOT_TRACK": "1",
+                "BESSEMER_ROOT": str(self.root),
+            }
+        )
 
     @contextmanager
     def alone(self) -> Iterator[None]:

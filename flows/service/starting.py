@@ -1,16 +1,20 @@
-"""`bessemer up`: server, work pool, deployments, worker, in this order, each ready before the next begins."""
+"""`bessemer up`: server, work pool, deployments, worker, keeper, in this order, each ready before the next begins."""
 
+import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from flows.private_server import wait_until_healthy
 from flows.service.api import crash_lost_runs, is_worker_online
 from flows.service.automations import write_automations
+from flows.service.database import CONNECTION_URL, check_same, database_settings, inherited, without_password
 from flows.service.files import POOL, ServiceFiles, deployments_file
+from flows.service.password import asked_by_server, use_password
 from model.errors import Infra, InputError
 
 SERVER_APP = "prefect.server.api.server:create_app"
@@ -20,45 +24,95 @@ SETUP_SECONDS = 180.0
 Tell = Callable[[str], None]
 
 
-def start_service(root: Path, host: str, port: int, recipe: str, tell: Tell) -> ServiceFiles:
+@dataclass(frozen=True)
+class Asked:
+    """What `bessemer up` is asked for."""
+
+    host: str
+    port: int
+    recipe: str
+    """What the deployments run unless their form says else."""
+    database: str | None = None
+    """`sqlite`, or the address of a PostgreSQL database; None for the one that the root's server used last."""
+    password_file: Path | None = None
+    """Holds what the server asks of its clients; it asks for nothing without one."""
+
+
+def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
     """Start what does not run yet of the service of `root`; `tell` hears each step.
 
-    `recipe` is what the deployments run unless their form says else. Raises InputError where the port is taken, Infra
-    where a part does not come up; what was started is ended again then.
+    Raises InputError where the port is taken or an option is wrong, Infra where a part does not come up; what was
+    started is ended again then.
     """
     files = ServiceFiles(root)
     with files.alone():
-        for process in (files.server, files.worker):
+        kept = (files.server, files.worker, files.keeper)
+        for process in kept:
             if process.is_stale():
                 process.forget()
                 tell(f"the {process.name} of an earlier `bessemer up` ended without `bessemer down`; starting another")
-        if files.server.pid() is not None and files.worker.pid() is not None:
+        if all(process.pid() is not None for process in kept):
             tell("the service is up already")
             return files
         try:
-            _start(files, host, port, recipe, tell)
+            _start(files, asked, tell)
         except BaseException:
-            for process in (files.worker, files.server):
+            for process in reversed(kept):
                 process.stop(seconds=10.0)
             raise
     return files
 
 
-def _start(files: ServiceFiles, host: str, port: int, recipe: str, tell: Tell) -> None:
-    folder = Path.cwd()
+def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
     if files.server.pid() is None:
-        _check_free(host, port)
-        files.remember_address(host, port)
-        environment = {**files.environment(), "PREFECT__SERVER_FINAL": "1"}
-        words = [sys.executable, "-m", "uvicorn", "--factory", SERVER_APP, "--log-level", "warning"]
-        words += ["--host", host, "--port", str(port), "--timeout-keep-alive", "5"]
-        tell(f"starting a Prefect server on port {port}")
-        files.server.start(words, environment, folder)
+        database = check_same(asked.database, files.database())
+        os.environ.pop(CONNECTION_URL, None)
+        os.environ.update(database_settings(database))
+        use_password(asked.password_file)
+        _check_free(asked.host, asked.port)
+        files.remember_address(asked.host, asked.port, without_password(database), asked.password_file)
+        tell(f"starting a Prefect server on port {asked.port}")
+        spawn_server(files)
         wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, f"see {files.server.log}")
+    else:
+        use_password(files.password_file())
     write_automations(files.api_url)
-    lost = crash_lost_runs(files.api_url)
-    if lost:
-        tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed, and started again")
+    if files.worker.pid() is None:
+        lost = crash_lost_runs(files.api_url)
+        if lost:
+            tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed, and started again")
+        _deploy(files, asked.recipe, tell)
+        tell("starting a worker")
+        _wait_for_worker(files, spawn_worker(files))
+    if files.keeper.pid() is None:
+        words = [sys.executable, "-m", "flows.service.keeping", str(files.root)]
+        files.keeper.start(words, files.environment() | secrets_of_server(files), Path.cwd())
+
+
+def spawn_server(files: ServiceFiles) -> None:
+    """Start the server where the root remembers it to listen; it does not answer yet."""
+    host, port = files.address() or ("127.0.0.1", 0)
+    environment = files.environment() | secrets_of_server(files) | {"PREFECT__SERVER_FINAL": "1"}
+    words = [sys.executable, "-m", "uvicorn", "--factory", SERVER_APP, "--log-level", "warning"]
+    words += ["--host", host, "--port", str(port), "--timeout-keep-alive", "5"]
+    files.server.start(words, environment, Path.cwd())
+
+
+def spawn_worker(files: ServiceFiles) -> str:
+    """Start a worker, and return the name by which the server will know it."""
+    name = f"{POOL}-{int(time.time())}"
+    words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", name]
+    files.worker.start(words, files.environment(), Path.cwd())
+    return name
+
+
+def secrets_of_server(files: ServiceFiles) -> dict[str, str]:
+    """The database and the password as the server is told them, and the keeper, which starts it again."""
+    return inherited() | asked_by_server(files.password_file())
+
+
+def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
+    folder = Path.cwd()
     tell("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)
@@ -67,10 +121,6 @@ def _start(files: ServiceFiles, host: str, port: int, recipe: str, tell: Tell) -
         ("deploy", "--prefect-file", str(deployments_file()), "--all"),
     ):
         _prefect(files, words, environment, folder)
-    tell("starting a worker")
-    words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", f"{POOL}-{int(time.time())}"]
-    files.worker.start(words, files.environment(), folder)
-    _wait_for_worker(files, words[-1])
 
 
 def _absolute(recipe: str) -> str:

@@ -1,9 +1,10 @@
-"""`bessemer down`: the worker takes nothing new, what runs keeps its work and ends, the server goes last."""
+"""`bessemer down`: the keeper goes first, what runs keeps its work and ends, then the worker, the server last."""
 
 from pathlib import Path
 
 from flows.service.api import cancel_runs, wait_for_runs
 from flows.service.files import ServiceFiles
+from flows.service.password import use_password
 from flows.service.starting import Tell
 
 RUN_SECONDS = 150.0
@@ -20,18 +21,21 @@ def stop_service(root: Path, tell: Tell, now: bool = False) -> bool:
     with files.alone():
         if not now:
             files.check_nobody_reports()
-        stale = [process for process in (files.worker, files.server) if process.is_stale()]
+        use_password(files.password_file())
+        stale = [process for process in (files.keeper, files.worker, files.server) if process.is_stale()]
         for process in stale:
             process.forget()
             tell(f"the {process.name} had ended by itself; cleaned up")
-        worker, server = files.worker.pid(), files.server.pid()
+        keeper, worker, server = files.keeper.pid(), files.worker.pid(), files.server.pid()
+        if keeper is not None:
+            files.keeper.stop(SERVER_SECONDS)
         if worker is not None:
             if server is not None:
                 _end_runs(files, tell)
             _tell_end(files.worker.stop(SERVER_SECONDS), "worker", tell)
         if server is not None:
             _tell_end(files.server.stop(SERVER_SECONDS), "server", tell)
-    return worker is not None or server is not None
+    return any(pid is not None for pid in (keeper, worker, server))
 
 
 def _end_runs(files: ServiceFiles, tell: Tell) -> None:

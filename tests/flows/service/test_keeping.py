@@ -1,0 +1,29 @@
+"""What ends without being asked to is started again, at once, and ever more patiently where it keeps ending."""
+
+from flows.service.keeping import LONGEST_PAUSE, STEADY_SECONDS, Patience
+
+
+def test_the_first_time_at_once() -> None:
+    assert Patience().is_over(0.0)
+    assert Patience().is_over(1e9)
+
+
+def test_pauses_double_while_it_ends_soon() -> None:
+    patience, now, pauses = Patience(), 1000.0, []
+    for _ in range(8):
+        patience.begin(now)
+        begun = now
+        while not patience.is_over(now):
+            now += 1.0
+        pauses.append(now - begun)
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, LONGEST_PAUSE]
+
+
+def test_what_lived_long_is_started_at_once_again() -> None:
+    patience = Patience()
+    for now in (0.0, 1.0, 3.0, 7.0):
+        patience.begin(now)
+    assert not patience.is_over(7.0 + 2.0)
+    later = 7.0 + 8.0 + STEADY_SECONDS
+    patience.begin(later)
+    assert patience.is_over(later + 1.0)

@@ -1,0 +1,76 @@
+"""The password of the server lies in a file of the owner's alone, and goes no further than it must."""
+
+import base64
+import http.server
+import threading
+from pathlib import Path
+
+import pytest
+
+from flows.service.api import post
+from flows.service.files import ServiceFiles
+from flows.service.password import OF_CLIENTS, OF_SERVER, asked_by_server, read_password, use_password
+from model.errors import InputError
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(OF_CLIENTS, raising=False)
+    monkeypatch.delenv(OF_SERVER, raising=False)
+    path = tmp_path / "password"
+    path.write_text("me:word\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_it_is_one_line_of_user_and_password(file: Path) -> None:
+    assert read_password(file) == "me:word"
+    for wrong in ("word", "me:", ":word", "me:word\nyou:word", ""):
+        file.write_text(wrong)
+        with pytest.raises(InputError, match="one line, USER:PASSWORD") as told:
+            read_password(file)
+        assert "word" not in str(told.value).replace(str(file), "").replace("password", "")
+
+
+def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
+    file.chmod(0o640)
+    with pytest.raises(InputError, match="others may read it; `chmod 600"):
+        read_password(file)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="nowhere: cannot be read"):
+        read_password(tmp_path / "nowhere")
+
+
+def test_requests_give_it(file: Path) -> None:
+    heard: list[str | None] = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        post(url, {})
+        use_password(file)
+        post(url, {})
+        server.shutdown()
+    assert heard == [None, f"Basic {base64.b64encode(b'me:word').decode()}"]
+
+
+def test_only_the_server_is_told_what_it_asks_for(file: Path, tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path / "root")
+    files.folder.mkdir(parents=True)
+    files.remember_address("127.0.0.1", 4321, "sqlite", file)
+    use_password(files.password_file())
+    assert files.environment()[OF_CLIENTS] == "me:word"
+    assert OF_SERVER not in files.environment()
+    assert asked_by_server(files.password_file()) == {OF_SERVER: "me:word"}
+    assert not [path for path in files.folder.iterdir() if "word" in path.read_text().replace("password", "")]
