@@ -12,6 +12,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
 from flows.dashboard.watching import dashboard
+from flows.disowned import ended_with_its_run
 from flows.form import (
     EVERY_STAGE,
     ROADS_END,
@@ -78,7 +79,7 @@ def pretrain(
     try:
         check_crashes()
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
-        with dashboard() as shown:
+        with ended_with_its_run(), dashboard() as shown:
             run = Run(chosen, root, **asked, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
             shown.name_run(chosen.name, run.run_id)

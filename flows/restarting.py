@@ -2,18 +2,20 @@
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
+from prefect.client.schemas.objects import State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import deployment, flow_run
 
-from model.errors import Infra
+from model.errors import GuardError, Infra
 
 MOST_CRASHES = 4
-"""Runs of a deployment that may crash one behind the other before the next one ends as failed, for a person to look
-at."""
+"""Runs of a deployment that may crash, or fail for the machine's sake, one behind the other before the next one ends
+as failed, for a person to look at."""
 
 
 def check_crashes() -> None:
-    """Raises Infra where the last runs of this run's deployment have all crashed."""
+    """Raises GuardError, after which nothing is started again, where the last runs of this run's deployment have all
+    crashed or failed for the machine's sake."""
     if deployment.id is None:
         return
     with get_client(sync_client=True) as client:
@@ -23,9 +25,14 @@ def check_crashes() -> None:
             sort=FlowRunSort.START_TIME_DESC,
             limit=MOST_CRASHES,
         )
-    if len(earlier) == MOST_CRASHES and all(run.state is not None and run.state.is_crashed() for run in earlier):
-        raise Infra(
-            f"the last {MOST_CRASHES} runs of this deployment crashed, and it is not started again by itself. Look at"
-            f" their logs and at the machine; what is built stands, and the next run goes on from there. Delete these"
-            f" runs in the UI, or run once by `bessemer run`, to start anew"
+    if len(earlier) == MOST_CRASHES and all(machine_failed(run.state) for run in earlier):
+        raise GuardError(
+            f"the last {MOST_CRASHES} runs of this deployment crashed or failed for the machine's sake, and it is not"
+            f" started again by itself. Look at their logs and at the machine; what is built stands, and the next run"
+            f" goes on from there: run once more, or by `bessemer run`"
         )
+
+
+def machine_failed(state: State | None) -> bool:
+    """Whether a run ended in a way after which it is started again."""
+    return state is not None and (state.is_crashed() or (state.is_failed() and state.name == Infra.__name__))

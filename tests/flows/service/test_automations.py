@@ -16,8 +16,11 @@ import psutil
 import pyarrow.ipc
 import pytest
 from prefect.server.events.schemas.automations import AutomationCreate
+from prefect.states import Cancelled, Completed, Crashed, Failed
 
+from flows.restarting import machine_failed
 from flows.service.automations import automations_file, read_automations
+from model.errors import BessemerError
 
 SECONDS = 400.0
 
@@ -27,6 +30,22 @@ def test_prefect_takes_them_as_they_stand() -> None:
     assert [automation.name for automation in found] == ["bessemer-end-silent-runs", "bessemer-restart-crashed-runs"]
     assert all(automation.enabled for automation in found)
     assert automations_file().is_file()
+
+
+def test_every_end_of_a_run_is_known_to_what_looks_for_silent_ones() -> None:
+    silent, restart = (automation["trigger"]["expect"] for automation in read_automations())
+    classes = {found.__name__ for found in BessemerError.__subclasses__()}
+    ends = {"Completed", "Failed", "Cancelled", "Crashed", "heartbeat"} | classes
+    assert set(silent) == {f"prefect.flow-run.{end}" for end in ends} | {"bessemer.disowned"}
+    retried = {found.__name__ for found in BessemerError.__subclasses__() if found.retryable}
+    assert set(restart) == {f"prefect.flow-run.{end}" for end in {"Crashed"} | retried}
+
+
+def test_only_the_machines_failures_count_as_crashes() -> None:
+    assert machine_failed(Crashed())
+    assert machine_failed(Failed(name="Infra"))
+    for other in (Failed(), Failed(name="RecipeError"), Completed(), Completed(name="Infra"), Cancelled(), None):
+        assert not machine_failed(other)
 
 
 class Service:
@@ -111,14 +130,14 @@ def test_a_run_whose_process_is_killed_is_started_again_and_goes_on(service: Ser
 
 
 @pytest.mark.prove
-def test_a_run_that_dies_with_its_worker_goes_on_once_the_service_is_up(service: Service) -> None:
+def test_a_run_that_dies_with_its_worker_goes_on_with_the_next_worker(service: Service) -> None:
     service.start()
     service.wait_for_checkpoint()
-    engines = service.engines()
-    os.kill(service.worker(), signal.SIGKILL)
+    engines, worker = service.engines(), service.worker()
+    os.kill(worker, signal.SIGKILL)
     for engine in engines:
         engine.kill()
-    assert "the worker of an earlier `bessemer up` ended without `bessemer down`" in service.up()
+    wait_until(lambda: service.worker() != worker)
     # Nobody said that it crashed: the automation finds that it is silent.
     wait_until(lambda: service.states() == ["CRASHED", "COMPLETED"])
     assert "resume" in events(service.root)
