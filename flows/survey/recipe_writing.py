@@ -169,6 +169,10 @@ def _source(survey: FolderSurvey, source: SourceFound, name: str, weight: float)
     if excluded:
         lines.append(f"exclude = {_toml(excluded)}")
     lines.append("# priority = 1            # of equal copies, the one from the source with the smaller number stays")
+    lines += _comment(
+        "licence is not set: what the text may be used for, as an SPDX expression; the model card tells it, and an"
+        ' export whose own licence it stands against is refused. For example: licence = "CC-BY-SA-4.0"'
+    )
     return [*lines, ""]
 
 
