@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
 
 from flows.agreement import check_agreement, length_of_rows
 from flows.benchmark_tasks import place_benchmarks
@@ -40,6 +40,7 @@ from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.config import RUNTIME, StrictConfig
+from tasks.credentials import addresses_with_credentials, without_credentials
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
@@ -80,6 +81,14 @@ class Recipe(StrictConfig):
     evaluate: EvaluateConfig
     _remarks: tuple[str, ...] = PrivateAttr(default=())
 
+    @model_validator(mode="before")
+    @classmethod
+    def _addresses_hold_no_credentials(cls, values: Any) -> Any:
+        """For recipes that are made in Python; of one in a file `recipe_from` tells it with its place."""
+        if problem := _credentials_told(values):
+            raise ValueError(problem)
+        return values
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """What whoever wrote the recipe may not have meant: sentences without a stop."""
@@ -114,12 +123,14 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
         raise RecipeError(f"{path}: not UTF-8 text (byte {error.start}); save the recipe as UTF-8") from error
     for setting in settings:
         apply_setting(raw, setting)
-    origin = f"{path} with --set {' '.join(settings)}" if settings else str(path)
+    origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
     return recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
 
 
 def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path, limit: float = 1.0) -> Recipe:
     """A recipe from the values of its TOML file; `origin` names it in errors."""
+    if problem := _credentials_told(raw):
+        raise RecipeError(f"{origin}: {problem}")
     if raw.get("format", 1) != 1:
         raise RecipeError(
             f"{origin}: `format = {raw['format']}` is of another version of Bessemer; this one reads format 1"
@@ -132,6 +143,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         **{key: str(value) for key, value in dict(raw.get("variables", {})).items()},
     }
     values = _fill(dict(raw), variables, origin)
+    if problem := _credentials_told(values):  # Placeholders may have made one.
+        raise RecipeError(f"{origin}: {problem}")
     for beside in BESIDE_THE_RUN:
         values.pop(beside, None)
     sources = values.pop("sources", None)
@@ -175,6 +188,18 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     check_agreement(recipe, origin)
     recipe._remarks = told
     return recipe
+
+
+def _credentials_told(values: Any) -> str:
+    """What is wrong with addresses that hold credentials; empty where none does."""
+    found = [f"{place} is {masked}" for place, masked in addresses_with_credentials(values)]
+    if not found:
+        return ""
+    return (
+        f"{'; '.join(found)}: an address of a recipe holds no password, key or signature, as records, pages and logs"
+        f" show it. Give this machine the credentials instead, in the environment (AWS_ACCESS_KEY_ID and"
+        f" AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN) or in the store's own configuration file."
+    )
 
 
 def _check_tables(values: Mapping[str, Any], origin: str) -> None:

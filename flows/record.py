@@ -1,6 +1,7 @@
 """What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
 
 import json
+import re
 import secrets
 import time
 from contextvars import ContextVar
@@ -18,6 +19,7 @@ RECIPE = "recipe.json"
 """The recipe as it was run, complete, beside the record."""
 INTERRUPTED = "interrupted"
 PAUSED = "paused"
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
 """Who watches the runs of this context; the command puts its progress bars here."""
@@ -106,6 +108,15 @@ def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
 def new_run_id() -> str:
     """UTC time and six hexadecimal digits: sorts by time, never in an identity."""
     return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise InputError for a run id that could not be the name of a folder under `runs/`."""
+    if not RUN_ID.fullmatch(run_id):
+        raise InputError(
+            f"run id {run_id!r}: it names a folder under runs/, so it is made of letters, digits, `.`, `_` and `-`,"
+            f" 80 at most, and begins with a letter or digit. Leave it empty, and one is made from the time."
+        )
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,17 @@ from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
 from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe
-from flows.record import INTERRUPTED, ONLOOKER, PAUSED, RECIPE, RunRecord, check_writable, new_run_id, same_artifacts
+from flows.record import (
+    INTERRUPTED,
+    ONLOOKER,
+    PAUSED,
+    RECIPE,
+    RunRecord,
+    check_run_id,
+    check_writable,
+    new_run_id,
+    same_artifacts,
+)
 from flows.road import STAGES, stretch
 from model.durable import write_atomically
 from model.pause import Paused
@@ -52,8 +62,9 @@ class Run:
     ) -> None:
         buildable = stretch(from_stage, until, only)
         check_prerequisites(recipe, buildable)
-        check_writable(root)
         self.run_id = run_id or new_run_id()
+        check_run_id(self.run_id)
+        check_writable(root)
         self.folder = root / "runs" / self.run_id
         self.folder.mkdir(parents=True, exist_ok=True)
         self._last = buildable[-1]

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from model.durable import replace_durably, sync_directory, sync_file
+from model.errors import IntegrityError
 from tasks.digests import digest_file
 from tasks.report import StageReport
 
@@ -28,7 +29,10 @@ ROWS_PER_BATCH = 4096
 
 @dataclass(frozen=True)
 class FileRecord:
-    """One finished file: its table (or ""), rows, size in bytes, BLAKE3-128, and whether it is deterministic."""
+    """One finished file: its table (or ""), rows, size in bytes, BLAKE3-128, and whether it is deterministic.
+
+    Raises IntegrityError for a name that would lead out of the folder that lists it.
+    """
 
     name: str
     table: str
@@ -36,6 +40,13 @@ class FileRecord:
     bytes: int
     digest: str
     deterministic: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or self.name in ("", ".", "..") or {*self.name} & {"/", "\\", "\0"}:
+            raise IntegrityError(
+                f"a manifest lists the file {self.name!r}, and files of an artifact have plain names, without folders."
+                f" Somebody changed the manifest, and nothing was read. Remove the artifact and run again."
+            )
 
 
 def take_over(work: Path, build: str, token: str) -> tuple[Path, bool]:

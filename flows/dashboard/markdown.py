@@ -1,9 +1,12 @@
 """Markdown of tables and pictures that Prefect's artifacts show."""
 
 import base64
+import html
+import re
 from collections.abc import Iterable, Sequence
 
 LONGEST_NUMBER = 16
+_ACTIVE = re.compile(r"[\\`*_\[\]|~]")
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
@@ -13,18 +16,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Seque
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def plain(words: object) -> str:
+    """Text from data or a recipe as Markdown that shows it as it is: no HTML, link, emphasis or row comes of it."""
+    told = " ".join(str(words).split())
+    return html.escape(_ACTIVE.sub(r"\\\g<0>", told), quote=False)
+
+
 def picture(svg: str, words: str) -> str:
     """An SVG picture that stands in the text itself; `words` say what it shows to those who cannot see it."""
-    return f"![{words}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+    return f"![{plain(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
 def code(words: object) -> str:
     """Text that is to be copied as it stands: paths, commands."""
-    return f"`{words}`"
+    told = " ".join(str(words).split())
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", told)), default=0))
+    return f"`{told}`" if fence == "`" else f"{fence} {told} {fence}"
 
 
 def _cell(value: object) -> str:
-    words = f"{value:,}" if isinstance(value, int) else str(value)
-    words = words.replace("|", "\\|").replace("\n", " ")
+    words = plain(f"{value:,}" if isinstance(value, int) else value)
     # A short number keeps its unit on its line.
     return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words

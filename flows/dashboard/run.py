@@ -4,7 +4,7 @@ from typing import Any
 
 from flows.conservation import conservation_line
 from flows.cost import energy_told
-from flows.dashboard.markdown import code, picture, table
+from flows.dashboard.markdown import code, picture, plain, table
 from flows.dashboard.pictures import Bar, bars
 from flows.dashboard.stages import bits_picture, leaks_picture, mixture_picture, scores_picture
 from flows.findings import gather, known_findings
@@ -45,7 +45,7 @@ def run_markdown(record: dict[str, Any]) -> str:
     tokens = _tokens(findings["tokens_per_character"])
     measures = whole_told(findings["measures"])
     parts = [
-        f"**{record['recipe_name']}**, run {code(record['run_id'])}: {tally(record['stages'])}",
+        f"**{plain(record['recipe_name'])}**, run {code(record['run_id'])}: {tally(record['stages'])}",
         stages,
         picture(funnel, "documents from reading to packing") if funnel else "",
         picture(mixed, "shares of the training tokens by source") if mixed else "",
@@ -79,7 +79,7 @@ def _cost(found: dict[str, Any]) -> str:
 def _gaps(gaps: list[dict[str, Any]]) -> str:
     """Benchmarks whose leaked items were answered otherwise than clean ones."""
     told = [
-        f"{gap['task']} {shots_word(gap['shots'])} {100 * gap['difference']:+.1f}"
+        f"{plain(gap['task'])} {shots_word(gap['shots'])} {100 * gap['difference']:+.1f}"
         for gap in gaps
         if gap["beyond_chance"]
     ]

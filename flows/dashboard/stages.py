@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from flows.dashboard.heat_picture import MOST_COLUMNS, heat_picture
-from flows.dashboard.markdown import code, picture, table
+from flows.dashboard.markdown import code, picture, plain, table
 from flows.dashboard.pictures import Bar, Curve, Interval, bars, curves, intervals
 from flows.findings import bits_per_byte, leaks, mixture, removed, scores
 from flows.heat import trained_heat
@@ -36,7 +36,7 @@ def stage_markdown(artifact: Artifact) -> str:
         [(artifact.outcome, duration(timings["seconds"]), size(artifact.manifest["bytes"]), artifact.identity[:12])],
     )
     pictures = [picture(svg, f"{artifact.stage}: {words}") for words, svg in stage_pictures(artifact)]
-    parts = [f"**{cause_of(artifact)}**", *pictures, built, _parents(artifact), _documents(artifact)]
+    parts = [f"**{plain(cause_of(artifact))}**", *pictures, built, _parents(artifact), _documents(artifact)]
     return "\n\n".join([*filter(None, parts), f"Artifact: {code(artifact.path)}"])
 
 

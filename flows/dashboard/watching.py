@@ -14,6 +14,7 @@ from prefect.context import FlowRunContext, TaskRunContext
 from prefect.logging import get_run_logger
 
 from flows.dashboard.courier import Courier
+from flows.dashboard.markdown import plain
 from flows.dashboard.run import run_markdown
 from flows.dashboard.stages import stage_markdown
 from flows.record import ONLOOKER
@@ -89,7 +90,9 @@ class Dashboard(Watcher):
         def tell() -> None:
             if shown.artifact is not None:
                 self._show_progress(stage, shown)
-            self._create("markdown", shown.task_run, stage, f"{stage}: {cause_of(artifact)}", stage_markdown(artifact))
+            self._create(
+                "markdown", shown.task_run, stage, f"{stage}: {plain(cause_of(artifact))}", stage_markdown(artifact)
+            )
 
         self._courier.send(tell)
 

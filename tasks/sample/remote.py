@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from model.errors import Infra, InputError, RecipeError
+from tasks.credentials import without_credentials
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 """What a scheme needs to be installed; hf comes with huggingface_hub."""
@@ -158,9 +159,10 @@ def _told_faults(uri: str, source: str = "") -> Iterator[None]:
                 f"sample: {who}, and this machine has no credentials for it ({error}). Set them in the environment or"
                 f" in the store's configuration files."
             ) from error
+        # Stores hand out signed addresses, and their errors name them.
+        told = without_credentials(f"{type(error).__name__}: {error}")
         raise Infra(
-            f"sample: {who}, and the server did not give it ({type(error).__name__}: {error}). The stage will be tried"
-            f" again."
+            f"sample: {who}, and the server did not give it ({told}). The stage will be tried again."
         ) from error
 
 

@@ -269,3 +269,28 @@ def test_a_stretch_of_the_road() -> None:
             stretch(*asked)
     with pytest.raises(BessemerError, match="clean comes before dedup"):
         stretch("dedup", "clean")
+
+
+@pytest.mark.parametrize(
+    ("setting", "place"),
+    [
+        ('sources.notes.paths=["s3://AKIA:h1dden/KEY@bucket/x"]', "sources[0].paths[0]"),
+        ('sources.notes.paths=["https://host/x?X-Amz-Signature=h1dden"]', "sources[0].paths[0]"),
+        ('variables.store="https://me:h1dden@host"', "variables.store"),
+        ('train.base_model="https://me:h1dden@host/x"', "train.base_model"),
+    ],
+)
+def test_an_address_with_credentials_is_refused_and_the_secret_not_told(
+    foundry: Path, tmp_path: Path, setting: str, place: str
+) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(foundry / "foundry.toml", tmp_path, [setting])
+    assert f"{place} is " in str(refused.value)
+    assert "h1dden" not in str(refused.value)
+
+
+def test_credentials_that_placeholders_make_are_refused_too(foundry: Path, tmp_path: Path) -> None:
+    settings = ['variables.key="AKIA:h1dden"', 'sources.notes.paths=["s3://{key}@bucket/x"]']
+    with pytest.raises(RecipeError) as refused:
+        load_recipe(foundry / "foundry.toml", tmp_path, settings)
+    assert "sources[0].paths[0] is s3://***@bucket/x" in str(refused.value)

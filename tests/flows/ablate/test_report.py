@@ -1,7 +1,9 @@
 """The table of an ablation, from runs that are written down here."""
 
+import html
 import json
 import re
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -79,3 +81,23 @@ def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
 def test_without_a_base_there_are_values_and_no_differences(seeds: dict[int, Measured]) -> None:
     _, wide = gathered(ASKED, {"base": seeds, "wide": RUNS["wide"]})["lines"]
     assert wide["measures"]["bits per byte"] == {"value": 3.0, "n": 2}
+
+
+def elements(page: str) -> list[str]:
+    """The names of a page's elements, as a parser sees them."""
+    found: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attrs: found.append(tag)
+    parser.feed(page)
+    return found
+
+
+def test_names_of_changes_are_shown_and_never_run(tmp_path: Path) -> None:
+    hostile = "</script><script>alert(1)</script><!-- <img src=x onerror=alert(2)>"
+    calm, wild = (
+        Path(write_report(name, ASKED, {"base": RUNS["base"], name: RUNS["wide"]}, tmp_path)["page"]).read_text()
+        for name in ("calm", hostile)
+    )
+    assert elements(wild) == elements(calm)
+    assert "script" in elements(calm)
+    assert html.escape(hostile) in wild

@@ -2,7 +2,65 @@
 
 import base64
 
-from flows.dashboard.markdown import picture, table
+import pytest
+from markdown_it import MarkdownIt
+
+from flows.dashboard.markdown import code, picture, plain, table
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "</td></table><img src=x onerror=alert(1)>",
+    "a | b\n| --- |\n| c",
+    "[here](http://elsewhere) ![x](http://elsewhere/x.png)",
+    "`code` ``two`` \\` and **bold** _soft_ ~~gone~~",
+    "[a](javascript:alert(1)) <http://elsewhere> &lt;b&gt; &amp;",
+    "gopher_words_min: 3 < 50",
+]
+TEXT_ONLY = {"paragraph", "inline", "text", "table", "thead", "tbody", "tr", "th", "td", "softbreak", "text_special"}
+
+
+def read(markdown: str) -> tuple[set[str], list[str]]:
+    """Kinds of elements and the text of each inline one, as a parser of Markdown with HTML and tables sees them."""
+    tokens = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"]).parse(markdown)
+    inner = [(token, token.children or []) for token in tokens if token.type == "inline"]
+    kinds = {one.type for one in [*tokens, *(child for _, children in inner for child in children)]}
+    return {kind.removesuffix("_open").removesuffix("_close") for kind in kinds}, [
+        "".join(child.content for child in children) for _, children in inner
+    ]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_text_from_data_is_shown_as_it_is(words: str):
+    kinds, texts = read(f"x {plain(words)}")
+    assert kinds <= TEXT_ONLY
+    assert texts == [f"x {' '.join(words.split())}"]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_text_from_data_stays_in_its_cell(words: str):
+    kinds, texts = read(table(("source", "why"), [(words, "kept"), ("other", words)], texts=("why",)))
+    assert kinds <= TEXT_ONLY
+    shown = " ".join(words.split())
+    assert [text.replace("\N{NO-BREAK SPACE}", " ") for text in texts] == [
+        "source",
+        "why",
+        shown,
+        "kept",
+        "other",
+        shown,
+    ]
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+def test_text_to_be_copied_is_one_piece_of_code(words: str):
+    kinds, texts = read(code(words))
+    assert kinds == {"paragraph", "inline", "code_inline"}
+    assert texts == [" ".join(words.split())]
+
+
+def test_the_parser_sees_what_is_not_escaped():
+    kinds, _ = read(f"x {HOSTILE[0]} {HOSTILE[3]} {HOSTILE[4]}")
+    assert {"html_inline", "link", "image", "code_inline", "strong", "s"} <= kinds
 
 
 def test_numbers_stand_right_and_texts_left():

@@ -1,0 +1,35 @@
+"""A run id is the name of a folder under `runs/`, whoever gives it."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.recipe import load_recipe
+from flows.record import check_run_id, new_run_id
+from flows.run import Run
+from model.errors import InputError
+
+
+@pytest.mark.parametrize(
+    "run_id", ["../../elsewhere", "/tmp/elsewhere", "..", ".hidden", "a/b", "a\\b", "-x", "a\n", "x" * 81]
+)
+def test_a_run_id_that_leads_elsewhere_makes_nothing(foundry: Path, tmp_path: Path, run_id: str) -> None:
+    root = tmp_path / "deep" / "root"
+    with pytest.raises(InputError, match="run id"):
+        Run(load_recipe(foundry / "foundry.toml", root), root, run_id=run_id)
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.text(min_size=1, max_size=30))
+def test_a_run_id_that_is_taken_lies_under_the_runs(run_id: str) -> None:
+    try:
+        check_run_id(run_id)
+    except InputError:
+        return
+    assert (Path("/root/runs") / run_id).resolve().parent == Path("/root/runs")
+
+
+def test_what_is_made_from_the_time_is_taken() -> None:
+    check_run_id(new_run_id())
