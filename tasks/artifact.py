@@ -2,8 +2,8 @@
 
 import functools
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from model.errors import InputError, IntegrityError
 from tasks.digests import combined_digest, digest_file
 from tasks.report import StageReport
 from tasks.schema import FORMAT
+from tasks.store.attached import root_of, store_of
+from tasks.store.published import fetch_files, fetch_manifest
 from tasks.workspace import FileRecord
 
 MANIFEST = "manifest.json"
@@ -45,11 +47,12 @@ class Artifact:
 
     @staticmethod
     def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
-        """The artifact at `path`.
+        """The artifact at `path`, by its manifest from the store that the root stands before where it is not here.
 
         Raises InputError where the folder is gone or of another format, IntegrityError where its manifest is damaged.
         """
-        if not path.exists():
+        store = None if path.exists() else store_of(root_of(path))
+        if not path.exists() and not (store and fetch_manifest(root_of(path), store, path.parent.name, path.name)):
             raise InputError(
                 f"{path} no longer stands: somebody removed it. Run the recipe again, and it is rebuilt; artifacts made"
                 f" from it are reused if it comes out the same."
@@ -78,23 +81,44 @@ class Artifact:
         """The stage's report: counts by source and facts."""
         return StageReport.from_json(self.manifest["report"])
 
-    @property
+    @functools.cached_property
     def records(self) -> list[FileRecord]:
         """Every file of the artifact, sorted by name."""
         return [FileRecord(**record) for record in self.manifest["files"]]
 
+    @functools.cached_property
+    def _by_name(self) -> dict[str, FileRecord]:
+        return {record.name: record for record in self.records}
+
+    def names(self, table: str) -> list[str]:
+        """The names of a table's files in their order, unread; `file` gives the path of one that is to be read."""
+        return [record.name for record in self.records if record.table == table]
+
     def file(self, name: str) -> Path:
         """The path of a file, after its bytes were hashed and agree with the manifest (once per process)."""
-        record = next((record for record in self.records if record.name == name), None)
+        record = self._by_name.get(name)
         if record is None:
             raise IntegrityError(f"{self.path}: asked for `{name}`, but the manifest lists no such file")
         path = self.path / name
+        self.fetch([name])
         _check(path, record.digest, self.path)
         return path
 
     def files(self, table: str) -> list[Path]:
         """The checked files of a table in order of their names; empty when the artifact has no such table."""
-        return [self.file(record.name) for record in self.records if record.table == table]
+        names = self.names(table)
+        self.fetch(names)
+        return [self.file(name) for name in names]
+
+    def fetch(self, names: Iterable[str]) -> None:
+        """Bring files that are not here yet from the store that the root stands before, if it stands before one.
+
+        Raises IntegrityError where the store has other bytes than the manifest says, or none.
+        """
+        missing = [name for name in names if not (self.path / name).exists()]
+        store = store_of(root_of(self.path)) if missing else None
+        if store is not None:
+            fetch_files(root_of(self.path), store, self.path, [asdict(self._by_name[name]) for name in missing])
 
     def rows(self, table: str) -> int:
         """How many rows the manifest states for a table."""
@@ -114,11 +138,27 @@ class Artifact:
 
     def verify(self) -> list[str]:
         """Names of files whose bytes no longer agree with the manifest; empty when all is well."""
-        return [
-            record.name
-            for record in self.records
-            if not (self.path / record.name).exists() or digest_file(self.path / record.name) != record.digest
-        ]
+        return [record.name for record in self.records if not self._is_whole(record)]
+
+    def _is_whole(self, record: FileRecord) -> bool:
+        try:
+            self.fetch([record.name])
+        except IntegrityError:
+            return False
+        path = self.path / record.name
+        return path.exists() and digest_file(path) == record.digest
+
+
+def artifact_at(path: Path) -> Artifact:
+    """The artifact at `path`, for processes that work on many files of it: the manifest is read once."""
+    status = (path / MANIFEST).stat()
+    return _artifact_at(path, (status.st_ino, status.st_mtime_ns))
+
+
+@functools.lru_cache(maxsize=8)
+def _artifact_at(path: Path, mark: tuple[int, int]) -> Artifact:
+    del mark  # only there to make another manifest a new key: workers of a cluster live long
+    return Artifact.open(path)
 
 
 def is_set_aside(path: Path) -> bool:

@@ -22,13 +22,21 @@ from tasks.causes import Miss, explain_miss
 from tasks.code import code_closure
 from tasks.config import StrictConfig
 from tasks.identity import Identity, canonical_json, library_versions
-from tasks.lease import LEASE_SECONDS, build_lease, is_held
+from tasks.lease import LEASE_SECONDS, Lease, build_lease, is_held
 from tasks.other_versions import IDENTITY
-from tasks.publication import compare, make_manifest, publish
+from tasks.publication import FORCED, compare, make_manifest
 from tasks.report import StageReport
+from tasks.store.backing import Backing
+from tasks.store.unfinished import Kept
 from tasks.workspace import Workspace, sweep, take_over
 
 log = logging.getLogger(__name__)
+
+
+def nothing_kept(scratch: Path) -> tuple[tuple[Path, ...], ...]:
+    """For stages whose finished units are all that they go on from."""
+    del scratch
+    return ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,8 @@ class Stage:
     """Modules of the pure stage functions, where the code closure begins."""
     libraries: tuple[str, ...]
     """Distributions whose versions decide the result."""
+    kept: Kept = nothing_kept
+    """Files of an unfinished build's scratch folder from which another machine goes on."""
 
 
 class Watcher:
@@ -135,7 +145,7 @@ def build_artifact(
                 f" Run without --only, or --from {stage.name}."
             )
         try:
-            artifact = _build(context, identity, parents, run, "forced" if forced else miss.cause, forced)
+            artifact = _build(context, stage, identity, parents, run, "forced" if forced else miss.cause, forced)
         except OSError as error:
             raise _infrastructure_error(stage, context.root, error) from error
         except MemoryError as error:
@@ -143,6 +153,8 @@ def build_artifact(
                 f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
                 f" parts (sample.part_bytes), and the build goes on from them."
             ) from error
+    elif not context.dry and Backing.of(context.root).put_back(artifact):
+        context.note(stage.name, f"{artifact.identity} stood here alone, and is in the store again")
     context.watcher.finished(stage.name, artifact, time.monotonic() - began)
     return artifact
 
@@ -150,12 +162,15 @@ def build_artifact(
 def _standing(context: RunContext, identity: Identity) -> Artifact | None:
     """What stands under the identity, of its own or by a person's word."""
     path = context.root / "artifacts" / identity.stage / identity.key
+    backing = Backing.of(context.root)
+    backing.find(identity.stage, identity.key)
     if path.exists():
         return Artifact.open(path)
     alias = read_alias(context.root, identity.stage, identity.key)
     if alias is None:
         return None
     accepted = path.with_name(alias.accepted)
+    backing.find(identity.stage, alias.accepted)
     if not (accepted / MANIFEST).exists():
         context.note(identity.stage, f"{alias.accepted} was {alias.words()}, but it no longer stands")
         return None
@@ -164,20 +179,30 @@ def _standing(context: RunContext, identity: Identity) -> Artifact | None:
 
 
 def _build(
-    context: RunContext, identity: Identity, parents: Mapping[str, Artifact], run: Run, cause: str, forced: bool
+    context: RunContext,
+    stage: Stage,
+    identity: Identity,
+    parents: Mapping[str, Artifact],
+    run: Run,
+    cause: str,
+    forced: bool,
 ) -> Artifact:
     """Build under the lease of the identity; a builder that lost its lease while it was paused starts over."""
 
     def on_wait(holder: str) -> None:
         context.note(identity.stage, f"waiting: {holder} builds the same identity {identity.key}")
 
+    backing = Backing.of(context.root)
     while True:
-        with build_lease(context.root / "locks" / identity.key, on_wait, context.lease_seconds) as lease:
+        with (
+            build_lease(context.root / "locks" / identity.key, on_wait, context.lease_seconds) as lease,
+            backing.lease(identity.key, on_wait, context.lease_seconds),
+        ):
             standing = _standing(context, identity)
             if standing is not None and not forced:
                 return standing
             try:
-                return _build_alone(context, identity, parents, run, cause, standing, lease.token, forced)
+                return _build_alone(context, stage, identity, parents, run, cause, standing, lease, forced)
             except Exception as error:
                 if not lease.is_lost():
                     raise
@@ -189,24 +214,31 @@ def _build(
 
 def _build_alone(
     context: RunContext,
+    stage: Stage,
     identity: Identity,
     parents: Mapping[str, Artifact],
     run: Run,
     cause: str,
     standing: Artifact | None,
-    token: str,
+    lease: Lease,
     forced: bool,
 ) -> Artifact:
     _sweep(context.root)
-    folder, resumed = take_over(context.root / "work", _build_name(identity, forced), token)
-    if resumed:
-        cause = f"{cause}; going on from what was finished"
-    context.note(identity.stage, f"building {identity.key}: {cause}")
-    workspace = Workspace(folder, context.progress_of(identity.stage))
-    workspace.clear_temporary()
-    replace_durably(folder / IDENTITY, canonical_json(identity.parts()).encode())
+    folder, resumed = take_over(context.root / "work", _build_name(identity, forced), lease.token)
     started = time.time()
-    report = run(workspace)
+    # A forced build shares no name with others, and begins anew on another machine.
+    backing = Backing(context.root, None) if forced else Backing.of(context.root)
+    with backing.going_on(stage.name, identity.key, folder, stage.kept, lease.is_lost) as came:
+        if came:
+            context.note(identity.stage, f"{came} files of what was finished came from the store")
+        resumed = resumed or came > 0
+        if resumed:
+            cause = f"{cause}; going on from what was finished"
+        context.note(identity.stage, f"building {identity.key}: {cause}")
+        workspace = Workspace(folder, context.progress_of(identity.stage), folder / IDENTITY)
+        workspace.clear_temporary()
+        replace_durably(folder / IDENTITY, canonical_json(identity.parts()).encode())
+        report = run(workspace)
     report.check_conservation(identity.stage)
     target = context.root / "artifacts" / identity.stage / identity.key
     manifest = make_manifest(
@@ -214,10 +246,14 @@ def _build_alone(
     )
     if standing is not None:
         try:
-            return compare(standing, manifest, workspace, target)
+            compared = compare(standing, manifest, workspace, target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    publish(workspace, manifest, target)
+        if compared.cause != FORCED:
+            Backing.of(context.root).restore(compared)
+        return compared
+    if not backing.publish(workspace, manifest, target):
+        context.note(identity.stage, "another machine was first, with the same content: its artifact stands")
     shutil.rmtree(folder, ignore_errors=True)
     return Artifact.open(target, outcome=BUILT, cause=cause)
 

@@ -24,9 +24,19 @@ PACKAGES = ("flows", "tasks", "model")
 PROJECT = Path(__file__).resolve().parent.parent
 SCHEMAS = "tasks.schema"
 _WHOLE = 2**31 - 1
-DECIDERS = frozenset({"tasks.build", "tasks.code", "tasks.extensions", "tasks.identity"})
+DECIDERS = frozenset(
+    {
+        "tasks.build",
+        "tasks.code",
+        "tasks.extensions",
+        "tasks.identity",
+        "tasks.store.attached",
+        "tasks.store.published",
+    }
+)
 """Modules that decide whether a stage runs, and nothing of what it gives: functions of the user, which
-`tasks.extensions` loads, count by their own fingerprints as inputs do."""
+`tasks.extensions` loads, count by their own fingerprints as inputs do, and what `tasks.store` brings is checked by its
+digest."""
 LOG_NAMES = frozenset({"log", "logger"})
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PURE_FUNCTIONS = frozenset(

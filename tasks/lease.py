@@ -114,7 +114,7 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
     The grant before stays: a listing of the folder made while one name goes and the next comes may show neither.
     """
     token = secrets.token_hex(4)
-    holder = {**_this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
+    holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
     record = _beat(0) + b"\n" + json.dumps(holder).encode()
     try:
         handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -154,8 +154,12 @@ def _is_free(record: bytes) -> bool:
     """Whether the holder gave the lease back, or is known to be dead because it lived on this very machine."""
     if record.startswith(_RELEASED):
         return True
-    holder = _holder(record)
-    here = _this_process()
+    return is_known_dead(_holder(record))
+
+
+def is_known_dead(holder: dict[str, Any]) -> bool:
+    """Whether a holder, as `this_process` tells of one, lived on this very machine and no longer does."""
+    here = this_process()
     if any(holder.get(key) != here[key] for key in ("host", "boot")):
         return False
     return _started(holder["pid"]) != holder["started"]
@@ -176,7 +180,8 @@ def _words(record: bytes) -> str:
     return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
 
 
-def _this_process() -> dict[str, Any]:
+def this_process() -> dict[str, Any]:
+    """This process, as others can tell whether it still lives: by its number, its start, and the boot of its machine."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "pid": os.getpid(),

@@ -22,6 +22,10 @@ from tasks.schema import FORMAT
 from tasks.workspace import Workspace
 
 
+FORCED = "forced"
+"""Why a rebuild was made of something that stands and is whole."""
+
+
 def make_manifest(
     identity: Identity,
     parents: Mapping[str, Artifact],
@@ -60,7 +64,11 @@ def make_manifest(
 
 
 def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> None:
-    """Links and manifest into a fresh folder, all durable, then one rename: no reader ever sees a part of it."""
+    """Links and manifest into a fresh folder, all durable, then one rename: no reader ever sees a part of it.
+
+    Files of which the manifest says other bytes, since another machine's build of the identity was first, are left out
+    and come from the store when they are asked for.
+    """
     staging = _stage(workspace, manifest)
     if not target.parent.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -89,22 +97,30 @@ def compare(standing: Artifact, manifest: dict[str, Any], workspace: Workspace, 
             os.rename(staging, standing.path)
             sync_directory(standing.path.parent)
             return replace(standing, outcome=REPRODUCED, cause=f"damaged {', '.join(damaged)} restored")
-        return replace(standing, outcome=REPRODUCED, cause="forced")
-    conflict = target.with_name(f"{target.name}.conflict-{manifest['content'][:8]}")
-    if not conflict.exists():
-        publish(workspace, manifest, conflict)
+        return replace(standing, outcome=REPRODUCED, cause=FORCED)
     before = {record.name: record.digest for record in standing.records}
+    raise conflict(workspace, manifest, before, target, "a forced rebuild", str(standing.path))
+
+
+def conflict(
+    workspace: Workspace, manifest: dict[str, Any], before: Mapping[str, str], target: Path, what: str, where: str
+) -> IntegrityError:
+    """Keep a build beside the artifact that stands `where` with other bytes (`before`, digests by name of file), and
+    give the error that says so; `what` is the build in words."""
+    aside = target.with_name(f"{target.name}.conflict-{manifest['content'][:8]}")
+    if not aside.exists():
+        publish(workspace, manifest, aside)
     differing = [file["name"] for file in manifest["files"] if before.get(file["name"]) != file["digest"]]
-    raise IntegrityError(
-        f"{standing.stage}: a forced rebuild of {target.name} gave other bytes than the artifact that stands"
+    return IntegrityError(
+        f"{manifest['stage']}: {what} of {target.name} gave other bytes than the artifact that stands"
         f" (first difference: {differing[0] if differing else 'the set of files'}). Something outside the identity"
-        f" decides the result. Both stay: {standing.path} and {conflict}."
+        f" decides the result. Both stay: {where} and {aside}."
     )
 
 
 def _stage(workspace: Workspace, manifest: dict[str, Any]) -> Path:
     staging = workspace.folder / f"publish-{uuid.uuid4().hex[:8]}"
     staging.mkdir()
-    workspace.publish_files(staging)
+    workspace.publish_files(staging, {file["name"]: file["digest"] for file in manifest["files"]})
     write_atomically(staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
     return staging

@@ -9,9 +9,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ import pyarrow.ipc
 
 from model.durable import replace_durably, sync_directory, sync_file
 from model.errors import IntegrityError
+from tasks.arrival import await_files
 from tasks.digests import digest_file
 from tasks.report import StageReport
 
@@ -125,6 +126,8 @@ class Workspace:
 
     folder: Path
     progress: Callable[[int, int | None, str], None] | None = None
+    identity_file: Path | None = None
+    """States the whole identity of what is built; None outside a build."""
 
     @property
     def _files(self) -> Path:
@@ -141,6 +144,10 @@ class Workspace:
             folder.mkdir(exist_ok=True)
         return path
 
+    def within(self, name: str) -> "Workspace":
+        """A workspace in the scratch folder `name`, for a pass whose units are not published."""
+        return replace(self, folder=self.scratch(name))
+
     def advance(self, done: int, total: int | None, unit: str) -> None:
         """Tell whoever watches that `done` of `total` units of the named kind are finished."""
         if self.progress is not None:
@@ -148,7 +155,7 @@ class Workspace:
 
     def for_worker(self) -> "Workspace":
         """The same workspace without the listener, which does not travel between processes."""
-        return Workspace(self.folder)
+        return replace(self, progress=None)
 
     def finished(self, unit: str) -> StageReport | None:
         """The report of a unit that is finished and whose files still have their digests, else None."""
@@ -186,6 +193,11 @@ class Workspace:
         """The path of a file of a finished unit, for later passes of the same build."""
         return self._files / name
 
+    def await_units(self, units: Sequence[str]) -> None:
+        """Returns once this machine sees the records and files of units that other machines finished."""
+        await_files(self._records, (f"{unit}.json" for unit in units))
+        await_files(self._files, (record.name for record in self.records()))
+
     def records(self) -> list[FileRecord]:
         """All files of finished units, sorted by name."""
         found = [
@@ -199,9 +211,14 @@ class Workspace:
         """Remove what a killed builder left half-written."""
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
 
-    def publish_files(self, target: Path) -> None:
-        """Put every finished file into `target` by hard link, or by copy where the disk has no links."""
+    def publish_files(self, target: Path, listed: Mapping[str, str] | None = None) -> None:
+        """Put every finished file into `target` by hard link, or by copy where the disk has no links.
+
+        With `listed`, digests by name, only files that have theirs.
+        """
         for record in self.records():
+            if listed is not None and listed.get(record.name) != record.digest:
+                continue
             source = self._files / record.name
             try:
                 os.link(source, target / record.name)

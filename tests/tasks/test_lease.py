@@ -110,7 +110,7 @@ def test_a_beating_holder_is_never_passed_over_though_the_clock_jumps(
 
 def written(folder: Path, **changes: object) -> None:
     """A lease file as another process of this machine would have left it, but for `changes`."""
-    record = {**leases._this_process(), "since": "then", "seconds": 1.0, **changes}
+    record = {**leases.this_process(), "since": "then", "seconds": 1.0, **changes}
     folder.mkdir()
     (folder / "7.lease").write_bytes(leases._beat(3) + b"\n" + json.dumps(record).encode())
 
