@@ -49,6 +49,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     from model.components import Kind, Part, parameters, parts_of, without
     from model.scoring import text_nats
     from model.weights import load_gpt
+    from tasks.earlier import find_earlier
     from tasks.evaluate.heldout import heldout_texts
     from tasks.tokenizer import Tokenizer
 
@@ -57,7 +58,8 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     config = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text()).evaluate
     tokenizer = Tokenizer.open(artifacts["vocab"])
     network = load_gpt(artifacts["train"].path, tokenizer.digest)
-    texts, _ = heldout_texts(artifacts["decontaminate"], config.heldout_max_bytes, config.seed)
+    earlier = find_earlier(config.earlier, root, "decontaminate", "evaluate.earlier")
+    texts, _ = heldout_texts([*earlier, artifacts["decontaminate"]], config.heldout_max_bytes, config.seed)
     documents = [text for mine in texts.values() for text in mine]
     if not documents:
         raise InputError(f"run {record['run_id']} has no held-out text to measure on (decontaminate.heldout_share)")

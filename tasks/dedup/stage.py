@@ -3,6 +3,7 @@
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.dedup.config import DedupConfig
+from tasks.earlier import find_earlier
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
@@ -11,9 +12,7 @@ DEDUP = Stage("dedup", roots=("tasks.dedup.stage",), libraries=("llvmlite", "num
 
 def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:
     """DOCUMENTS without copies of each other and of what earlier runs kept, and the INDEX of what stayed."""
-    from tasks.dedup.naming import find_earlier
-
-    earlier = find_earlier(config.against, context.root)
+    earlier = find_earlier(config.against, context.root, "dedup", "dedup.against")
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.dedup.deduplicate import deduplicate

@@ -34,11 +34,12 @@ COMPARED = ("choice", "pairs", "partial")
 
 @dataclass
 class BenchmarkScores:
-    """Rows of SCORES, ITEM_SCORES and GAPS."""
+    """Rows of SCORES, ITEM_SCORES and GAPS; of held-out text DOCUMENT_SCORES."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     items: list[dict[str, Any]] = field(default_factory=list)
     gaps: list[dict[str, Any]] = field(default_factory=list)
+    documents: list[dict[str, Any]] = field(default_factory=list)
 
 
 def benchmark_scores(

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from model.errors import InputError
+from tasks.evaluate.chance import student_tail
 
 WITHIN = 1.96
 """Standard errors on each side of a 95% interval."""
@@ -85,3 +86,69 @@ def _by_question(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, int]
     for row in rows:
         found.setdefault((row["task"], row["metric"], row["shots"]), {})[row["item_id"]] = row["value"]
     return found
+
+
+@dataclass(frozen=True)
+class Worse:
+    """By how much a model is worse than another in one figure, over what both were asked."""
+
+    what: str
+    n: int
+    before: float
+    """The other model's figure, over what both were asked."""
+    after: float
+    worse_by: float
+    """Rise of bits per byte, or fall of a score; negative where it is better."""
+    chance: float
+    """How likely so much or more is where the two models are equally good (paired, one-sided, Student's t)."""
+
+
+def risen_bits(after: pa.Table, before: pa.Table) -> list[Worse]:
+    """DOCUMENT_SCORES of a model and of the one before it -> a line for each source and metric that both have, over
+    the documents of which both were given the same bytes.
+
+    The difference is that of two ratios of sums with the same sum of bytes below, so that its error is that of a ratio
+    (Cochran 1977, Sampling Techniques, section 6.4), as in a paired comparison of long and short documents.
+    """
+    pairs: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
+    known = {_document(row): row["bits"] for row in before.to_pylist()}
+    for row in after.to_pylist():
+        if (was := known.get(_document(row))) is not None and row["bytes"]:
+            pairs.setdefault((row["source"], row["metric"]), []).append((row["bits"], was, row["bytes"]))
+    lines: list[Worse] = []
+    for (source, metric), found in sorted(pairs.items()):
+        size = sum(bytes_ for *_, bytes_ in found)
+        now, was = (math.fsum(one[place] for one in found) / size for place in (0, 1))
+        rise = math.fsum(bits - old for bits, old, _ in found) / size
+        rest = math.fsum((bits - old - rise * bytes_) ** 2 for bits, old, bytes_ in found)
+        n = len(found)
+        error = math.sqrt(n / (n - 1) * rest) / size if n > 1 else math.inf
+        lines.append(Worse(f"{source}: {metric}", n, was, now, rise, _chance(rise, error, n)))
+    return lines
+
+
+def fallen_scores(after: pa.Table, before: pa.Table) -> list[Worse]:
+    """ITEM_SCORES of a model and of the one before it -> a line for each benchmark, metric and number of shots that
+    both have, over the items that both answered."""
+    ours, theirs = _by_question(after.to_pylist()), _by_question(before.to_pylist())
+    lines: list[Worse] = []
+    for key in (key for key in ours if key in theirs):
+        shared = [item for item in ours[key] if item in theirs[key]]
+        if not shared:
+            continue
+        n = len(shared)
+        now, was = (math.fsum(scores[item] for item in shared) / n for scores in (ours[key], theirs[key]))
+        found = paired_difference(theirs[key], ours[key])
+        error = (found.high - found.mean) / WITHIN if found.high is not None else math.inf
+        lines.append(Worse(f"{key[0]} {key[2]}-shot: {key[1]}", n, was, now, found.mean, _chance(found.mean, error, n)))
+    return lines
+
+
+def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["source"], row["doc_id"], row["piece"], row["metric"], row["bytes"]
+
+
+def _chance(worse_by: float, error: float, n: int) -> float:
+    if n < 2 or worse_by <= 0:
+        return 1.0
+    return student_tail(worse_by / error, n - 1) if error else 0.0

@@ -2,7 +2,7 @@
 samples; one unit of work each."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +21,10 @@ from tasks.evaluate.benchmarks import BenchmarkScores, benchmark_scores, decline
 from tasks.evaluate.choices import choices_of
 from tasks.evaluate.comparison import ITEM_SCORES
 from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.document_scores import DOCUMENT_SCORES, DocumentScores
 from tasks.evaluate.gaps import GAPS
 from tasks.evaluate.gate import gate_facts, gate_scores, gated_model
-from tasks.evaluate.heldout import heldout_scores, heldout_texts, unigram_bits
+from tasks.evaluate.heldout import HeldoutDocument, heldout_documents, heldout_scores, unigram_bits
 from tasks.evaluate.items import items_of, leak_states
 from tasks.evaluate.ngram_baseline import ngram_scores
 from tasks.evaluate.pairs import pair_scores
@@ -74,11 +75,12 @@ def evaluate_model(
     model: Artifact,
     vocab: Artifact,
     sequences: Artifact,
-    decontaminated: Artifact,
+    decontaminated: Sequence[Artifact],
     config: EvaluateConfig,
     workspace: Workspace,
 ) -> StageReport:
-    """Write SCORES and the samples table.
+    """Write SCORES and the samples table. The last of `decontaminated` is the run's own, whose items are asked; text
+    held out and leaks are those of all.
 
     Raises InputError when the model was trained with another tokenizer, or a gate cannot speak of it.
     """
@@ -86,19 +88,16 @@ def evaluate_model(
     folder = _checked_folder(model)
     network = load_model(folder, tokenizer.digest)
     trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
-    texts, languages = heldout_texts(decontaminated, config.heldout_max_bytes, config.seed)
+    documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
+    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
     gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
     batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
     with _threads(config.threads):
-        _score_unit(
-            unit_name(0), workspace, lambda: _heldout(trained, texts, languages, config, batch_tokens, workspace)
-        )
+        _score_unit(unit_name(0), workspace, lambda: _heldout(trained, documents, config, batch_tokens, workspace))
         if gated is not None:
             _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
         if not isinstance(network, GPT):
-            _score_unit(
-                OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, texts, languages, config, batch_tokens)
-            )
+            _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, documents, config, batch_tokens))
         _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
         _benchmark_units(trained, decontaminated, config, workspace)
         if isinstance(network, GPT) and config.checked_texts and workspace.finished(CHECKS_UNIT) is None:
@@ -128,13 +127,14 @@ def _checked_folder(model: Artifact) -> Path:
 
 def _heldout(
     trained: Trained,
-    texts: dict[str, list[str]],
-    languages: dict[str, list[str | None]],
+    documents: dict[str, list[HeldoutDocument]],
     config: EvaluateConfig,
     batch_tokens: int,
     workspace: Workspace,
-) -> list[dict[str, Any]]:
-    return heldout_scores(
+) -> BenchmarkScores:
+    texts, languages = _texts_and_languages(documents)
+    keep = DocumentScores(documents)
+    rows = heldout_scores(
         trained.network if isinstance(trained.network, GPT) else None,
         trained.tokenizer,
         texts,
@@ -145,24 +145,33 @@ def _heldout(
         rounds=config.bootstrap_rounds,
         seed=config.seed,
         advance=lambda done: workspace.advance(done, len(texts), "sources"),
+        keep=keep,
     )
+    return BenchmarkScores(rows, documents=keep.rows)
+
+
+def _texts_and_languages(documents: dict[str, list[HeldoutDocument]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
+    return texts, {source: [one.language for one in mine] for source, mine in documents.items()}
 
 
 def _of_objective(
-    trained: Trained,
-    texts: dict[str, list[str]],
-    languages: dict[str, list[str | None]],
-    config: EvaluateConfig,
-    batch_tokens: int,
-) -> list[dict[str, Any]]:
+    trained: Trained, documents: dict[str, list[HeldoutDocument]], config: EvaluateConfig, batch_tokens: int
+) -> BenchmarkScores:
     """What a BERT or a T5 was trained for, on held-out text."""
+    texts, languages = _texts_and_languages(documents)
+    keep = DocumentScores(documents)
     row_format = trained.row_format
     assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
-    drawn = {"batch_tokens": batch_tokens, "rounds": config.bootstrap_rounds, "seed": config.seed}
+    drawn: dict[str, Any] = {
+        "batch_tokens": batch_tokens,
+        "rounds": config.bootstrap_rounds,
+        "seed": config.seed,
+    }
     if not isinstance(trained.network, BERT):
         assert not isinstance(trained.network, GPT), "a GPT is trained for text itself"
         length = trained.rows.field("tokens").type.list_size
-        return span_scores(
+        rows = span_scores(
             trained.network,
             trained.tokenizer,
             texts,
@@ -170,14 +179,16 @@ def _of_objective(
             trained.code_lengths,
             row_format,
             row_length=length,
+            keep=keep,
             **drawn,
         )
+        return BenchmarkScores(rows, documents=keep.rows)
     rows = pseudo_scores(
-        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, **drawn
+        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, keep=keep, **drawn
     )
     if not trained.sequences.rows("heldout_rows"):
-        return rows
-    return rows + pair_scores(
+        return BenchmarkScores(rows, documents=keep.rows)
+    rows += pair_scores(
         trained.network,
         trained.sequences.table("heldout_rows"),
         trained.sequences.table("heldout_spans"),
@@ -187,6 +198,7 @@ def _of_objective(
         most_bytes=config.heldout_max_bytes,
         **drawn,
     )
+    return BenchmarkScores(rows, documents=keep.rows)
 
 
 def _ngrams(trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
@@ -200,11 +212,14 @@ def _ngrams(trained: Trained, texts: dict[str, list[str]], config: EvaluateConfi
     )
 
 
-def _benchmark_units(trained: Trained, decontaminated: Artifact, config: EvaluateConfig, workspace: Workspace) -> None:
-    if not decontaminated.rows("items"):
+def _benchmark_units(
+    trained: Trained, decontaminated: Sequence[Artifact], config: EvaluateConfig, workspace: Workspace
+) -> None:
+    if not decontaminated[-1].rows("items"):
         return
     choices = choices_of(trained.network, trained.row_format)
-    items, leaks = decontaminated.table("items"), decontaminated.table("leaks")
+    items = decontaminated[-1].table("items")
+    leaks = pa.concat_tables(artifact.table("leaks") for artifact in decontaminated)
     benchmarks = sorted(set(items.column("benchmark").to_pylist()))
     for number, benchmark in enumerate(benchmarks, start=1):
         mine = items_of(items, benchmark)
@@ -230,7 +245,12 @@ def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[
         return
     found = scores()
     whole = found if isinstance(found, BenchmarkScores) else BenchmarkScores(found)
-    tables = {"scores": (whole.rows, SCORES), "item_scores": (whole.items, ITEM_SCORES), "gaps": (whole.gaps, GAPS)}
+    tables = {
+        "scores": (whole.rows, SCORES),
+        "item_scores": (whole.items, ITEM_SCORES),
+        "gaps": (whole.gaps, GAPS),
+        "document_scores": (whole.documents, DOCUMENT_SCORES),
+    }
     with workspace.unit(unit) as writing:
         for name, (rows, schema) in tables.items():
             # The first unit holds all tables, so that a run without benchmarks has empty ones.

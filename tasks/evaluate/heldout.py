@@ -9,6 +9,7 @@ better the more it loses.
 import lzma
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pyarrow as pa
 from model.scoring import text_nats
 from model.transformer import GPT
 from tasks.artifact import Artifact, read_table
+from tasks.evaluate.document_scores import DocumentScores
 from tasks.evaluate.measured import NOTHING, HeldoutRows, Measured, ratio
 from tasks.seed import seed64, unit_interval
 from tasks.tokenizer import Tokenizer
@@ -28,35 +30,53 @@ SMOOTHING = 1
 """Added to the count of every token (Laplace)."""
 
 
-def heldout_texts(
-    decontaminated: Artifact, max_bytes: int, seed: int
-) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
-    """Source -> held-out texts in a random order by id, until `max_bytes`, and the language of each.
+@dataclass(frozen=True)
+class HeldoutDocument:
+    """A document, or a piece of one, that is scored."""
+
+    doc_id: bytes
+    piece: int
+    text: str
+    language: str | None
+
+
+def heldout_documents(
+    decontaminated: Sequence[Artifact], max_bytes: int, seed: int
+) -> dict[str, list[HeldoutDocument]]:
+    """Source -> what was held out of it in any of the runs, in a random order by id, until `max_bytes`.
 
     The last text of a source is cut at a character.
     """
-    drawn: dict[str, list[tuple[float, bytes, int, str, str | None]]] = {}
+    drawn: dict[str, list[tuple[float, HeldoutDocument]]] = {}
     draw = seed64(seed, "evaluate", "heldout")
-    for path in decontaminated.files("heldout"):
+    for path in (path for artifact in decontaminated for path in artifact.files("heldout")):
         for row in read_table(path).select(["doc_id", "piece", "source", "text", "lang"]).to_pylist():
-            place = unit_interval(row["doc_id"], draw)
-            drawn.setdefault(row["source"], []).append((place, row["doc_id"], row["piece"], row["text"], row["lang"]))
-    chosen = {
-        source: _within(sorted(texts, key=lambda text: text[:3]), max_bytes) for source, texts in sorted(drawn.items())
+            found = HeldoutDocument(row["doc_id"], row["piece"], row["text"], row["lang"])
+            drawn.setdefault(row["source"], []).append((unit_interval(row["doc_id"], draw), found))
+    return {
+        source: _within(sorted(mine, key=lambda one: (one[0], one[1].doc_id, one[1].piece)), max_bytes)
+        for source, mine in sorted(drawn.items())
     }
-    texts = {source: [text for text, _ in mine] for source, mine in chosen.items()}
-    return texts, {source: [language for _, language in mine] for source, mine in chosen.items()}
 
 
-def _within(drawn: Sequence[tuple[float, bytes, int, str, str | None]], max_bytes: int) -> list[tuple[str, str | None]]:
-    chosen: list[tuple[str, str | None]] = []
+def heldout_texts(
+    decontaminated: Sequence[Artifact], max_bytes: int, seed: int
+) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
+    """The texts of `heldout_documents` by source, and the language of each."""
+    chosen = heldout_documents(decontaminated, max_bytes, seed)
+    texts = {source: [one.text for one in mine] for source, mine in chosen.items()}
+    return texts, {source: [one.language for one in mine] for source, mine in chosen.items()}
+
+
+def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> list[HeldoutDocument]:
+    chosen: list[HeldoutDocument] = []
     left = max_bytes
-    for *_, text, language in drawn:
-        cut = text.encode()[:left].decode(errors="ignore")
+    for _, one in drawn:
+        cut = one.text.encode()[:left].decode(errors="ignore")
         if not cut:
             continue
-        chosen.append((cut, language))
-        left -= len(text.encode())
+        chosen.append(replace(one, text=cut))
+        left -= len(one.text.encode())
         if left <= 0:
             break
     return chosen
@@ -74,12 +94,13 @@ def heldout_scores(
     rounds: int,
     seed: int,
     advance: Callable[[int], None],
+    keep: DocumentScores | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of SCORES: the model, token frequencies of the training text, and xz, by source and as their plain mean.
 
     Without a network that predicts next tokens, the other two alone. Perplexity stands beside the model's bits: of
     tokens, so that it can be laid beside that of models with the same vocabulary only. `code_lengths` [vocabulary] are
-    `unigram_bits`, `advance` hears how many sources are done.
+    `unigram_bits`, `advance` hears how many sources are done, `keep` gets the model's bits of each document.
     """
     found = HeldoutRows()
     for done, (source, documents) in enumerate(texts.items(), start=1):
@@ -100,6 +121,8 @@ def heldout_scores(
         if not unknown:
             for metric, above in bits.items():
                 found.add_languages(metric, languages[source], above, sizes)
+            if keep is not None and network is not None:
+                keep.add(source, "bits_per_byte", bits["bits_per_byte"], sizes)
         for metric, result in measured.items():
             note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
             if unknown and metric != "xz_bits_per_byte":

@@ -13,6 +13,7 @@ import numpy as np
 
 from model.bert import BERT
 from model.masked_scoring import FRAME_TOKENS, Frame, hidden_nats
+from tasks.evaluate.document_scores import DocumentScores
 from tasks.evaluate.measured import NOTHING, HeldoutRows, ratio
 from tasks.evaluate.stretches import even_cuts
 from tasks.seed import seed64
@@ -31,8 +32,10 @@ def pseudo_scores(
     batch_tokens: int,
     rounds: int,
     seed: int,
+    keep: DocumentScores | None = None,
 ) -> list[dict[str, Any]]:
-    """Rows of SCORES by source and as their plain mean; at most `most_tokens` of each source are hidden."""
+    """Rows of SCORES by source and as their plain mean; at most `most_tokens` of each source are hidden. `keep` gets
+    the bits of each document."""
     frame = Frame(tokenizer.cls, tokenizer.sep, tokenizer.mask)
     found = HeldoutRows()
     for source, documents in texts.items():
@@ -54,6 +57,8 @@ def pseudo_scores(
         note = f"each of {len(chosen)} tokens hidden in turn, of {tokens}; of {int(sizes.sum())} bytes"
         if not unknown:
             found.add_languages(METRIC, languages[source], nats / math.log(2), sizes)
+            if keep is not None:
+                keep.add(source, METRIC, nats / math.log(2), sizes)
         else:
             measured = NOTHING
             note += f"; {unknown} tokens unknown: no figure, for what they stand for is lost"

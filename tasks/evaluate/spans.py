@@ -18,6 +18,7 @@ from model.row_format import RowFormat
 from model.span_scoring import target_nats
 from model.t5 import T5
 from model.targets import NO_LOSS
+from tasks.evaluate.document_scores import DocumentScores
 from tasks.evaluate.measured import NOTHING, HeldoutRows, ratio
 from tasks.evaluate.stretches import even_cuts
 from tasks.seed import seed64
@@ -40,10 +41,12 @@ def span_scores(
     batch_tokens: int,
     rounds: int,
     seed: int,
+    keep: DocumentScores | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of SCORES by source and as their plain mean.
 
-    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a row of training.
+    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a row of training;
+    `keep` gets the bits of each document's targets.
     """
     corrupt = Denoiser(row_format, seed, row_length)
     batch_rows = max(1, batch_tokens // row_length)
@@ -77,6 +80,8 @@ def span_scores(
             found.add(source, metric, measured, len(documents), f"{note}{lost}")
             if not lost:
                 found.add_languages(metric, languages[source], above, size)
+        if keep is not None and not lost:
+            keep.add(source, BITS, bits, size)
     return found.rows(rounds, seed)
 
 

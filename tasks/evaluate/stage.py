@@ -3,6 +3,7 @@
 from model.machine import INSTRUCTION_SET
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
+from tasks.earlier import find_earlier
 from tasks.evaluate.config import EvaluateConfig
 from tasks.identity import UNICODE
 from tasks.report import StageReport
@@ -35,12 +36,15 @@ def build_evaluate(
     decontaminated: Artifact,
     config: EvaluateConfig,
 ) -> Artifact:
-    """SCORES and samples of `model` on the held-out text and the benchmark items of `decontaminated`."""
+    """SCORES and samples of `model` on the benchmark items of `decontaminated`, and on the held-out text of it and of
+    the earlier runs that the settings name."""
+    earlier = find_earlier(config.earlier, context.root, "decontaminate", "evaluate.earlier")
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.evaluate.evaluation import evaluate_model
 
-        return evaluate_model(model, vocab, sequences, decontaminated, config, workspace)
+        return evaluate_model(model, vocab, sequences, (*earlier, decontaminated), config, workspace)
 
     parents = {"model": model, "vocab": vocab, "sequences": sequences, "decontaminated": decontaminated}
+    parents |= {f"earlier-{number}": artifact for number, artifact in enumerate(earlier)}
     return build_artifact(context, EVALUATE, config, parents, run)

@@ -84,6 +84,10 @@ class Source(StrictConfig):
     exclude: Annotated[tuple[str, ...], RUNTIME] = ()
     """Patterns of root-relative paths that are left out; `*` also crosses folders, `**/tests/**` works."""
 
+    only: Annotated[tuple[str, ...], RUNTIME] = ()
+    """Root-relative paths that are read, of all that `paths` names; empty: all of them. A night names the files that
+    came since, so that documents keep the ids that they have in the whole folder."""
+
     max_file_bytes: int = Field(default=64 * 1024**2, gt=0)
     """Largest file (formats of one document per file), record (jsonl, csv, warc) or value (parquet, arrow) read as
     one document, in bytes after decompression; a larger one is rejected."""

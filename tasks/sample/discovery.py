@@ -198,6 +198,11 @@ def _excluded(masks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(fnmatch.translate(mask) for mask in masks))
 
 
+@functools.cache
+def _named(paths: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(paths)
+
+
 def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size: int, kind: str) -> None:
     source = listing.source
     if source.exclude:
@@ -205,6 +210,9 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
         if excluded.match(relative) or excluded.match(f"/{relative}"):
             listing.passed_over["excluded"] += 1
             return
+    if source.only and relative not in _named(source.only):
+        listing.passed_over["not named by `only`"] += 1
+        return
     guessed, compression = guess_format(path.name if isinstance(path, RemoteFile) else os.path.basename(path))
     format = guessed if source.format == "auto" or (kind == "folder" and guessed != source.format) else source.format
     if format is None and kind == "file":

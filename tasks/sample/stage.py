@@ -33,12 +33,15 @@ def build_sample(context: RunContext, config: SampleConfig) -> Artifact:
 
 def source_digests(listings: list[SourceFiles], cache: Path) -> dict[str, str]:
     """`source/NAME` -> one digest over the root-relative paths and contents of the source's files."""
+    return {f"source/{name}": combined_digest(files) for name, files in file_digests(listings, cache).items()}
+
+
+def file_digests(listings: list[SourceFiles], cache: Path) -> dict[str, list[tuple[str, str]]]:
+    """Source -> (root-relative path, digest of the content) of each file; unchanged ones are recognised unread."""
     digests = InputDigests(cache)
     try:
         return {
-            f"source/{listing.source.name}": combined_digest(
-                (file.relative, _digest(digests, file)) for file in listing.files
-            )
+            listing.source.name: [(file.relative, _digest(digests, file)) for file in listing.files]
             for listing in listings
         }
     finally:

@@ -6,7 +6,16 @@ import pyarrow as pa
 import pytest
 
 from model.errors import InputError
-from tasks.evaluate.comparison import ITEM_SCORES, Difference, paired_difference, paired_differences
+from tasks.evaluate.chance import stand_together, student_tail
+from tasks.evaluate.comparison import (
+    ITEM_SCORES,
+    Difference,
+    fallen_scores,
+    paired_difference,
+    paired_differences,
+    risen_bits,
+)
+from tasks.evaluate.document_scores import DOCUMENT_SCORES
 
 
 def test_differences_are_taken_item_by_item() -> None:
@@ -61,3 +70,66 @@ def test_tables_are_compared_by_benchmark_metric_and_shots() -> None:
     assert lines == [
         {"task": "quiz", "metric": "acc", "shots": 1, "n": 3, "mean": 1.0, "low": 1.0, "high": 1.0, "verdict": "better"}
     ]
+
+
+def _documents(source: str, *bits_and_bytes: tuple[float, int]) -> pa.Table:
+    rows = [
+        {"source": source, "doc_id": bytes([number] * 16), "piece": 0, "metric": "bits_per_byte", "bits": b, "bytes": n}
+        for number, (b, n) in enumerate(bits_and_bytes)
+    ]
+    return pa.Table.from_pylist(rows, schema=DOCUMENT_SCORES)
+
+
+def test_bits_that_rise_by_the_same_a_byte_everywhere_are_no_chance() -> None:
+    before = _documents("en", (10.0, 10), (200.0, 100), (9.0, 3))
+    (line,) = risen_bits(_documents("en", (20.0, 10), (300.0, 100), (12.0, 3)), before)
+    assert (line.what, line.n, line.worse_by) == ("en: bits_per_byte", 3, 1.0)
+    assert (line.before, line.after) == (219 / 113, 332 / 113)
+    assert line.chance == 0.0
+    (back,) = risen_bits(before, _documents("en", (20.0, 10), (300.0, 100), (12.0, 3)))
+    assert (back.worse_by, back.chance) == (-1.0, 1.0)
+
+
+def test_of_documents_of_one_size_the_chance_is_that_of_a_paired_t() -> None:
+    # Differences of a byte 1, 2, 3: mean 2, standard error 1 / sqrt(3), t = 2 sqrt(3) with 2 degrees of freedom.
+    before = _documents("en", (0.0, 1), (0.0, 1), (0.0, 1), (5.0, 9))
+    (line,) = risen_bits(_documents("en", (1.0, 1), (2.0, 1), (3.0, 1), (7.0, 8)), before)
+    assert (line.n, line.worse_by) == (3, pytest.approx(2.0))
+    assert line.chance == pytest.approx((1 - math.sqrt(12 / 14)) / 2)
+
+
+def test_one_document_tells_nothing() -> None:
+    (line,) = risen_bits(_documents("en", (9.0, 1)), _documents("en", (1.0, 1)))
+    assert (line.worse_by, line.chance) == (8.0, 1.0)
+    assert risen_bits(_documents("en", (9.0, 1)), _documents("it", (1.0, 1))) == []
+
+
+def test_scores_fall_item_by_item() -> None:
+    def items(*values: float) -> pa.Table:
+        rows = [
+            {"task": "t", "item_id": str(n), "shots": 0, "state": "clean", "metric": "acc", "value": value}
+            for n, value in enumerate(values)
+        ]
+        return pa.Table.from_pylist(rows, schema=ITEM_SCORES)
+
+    (line,) = fallen_scores(items(0, 0, 1, 0), items(1, 1, 1, 1))
+    assert (line.what, line.n, line.before, line.after) == ("t 0-shot: acc", 4, 1.0, 0.25)
+    # Falls 1, 1, 0, 1: mean .75, standard error .25, t = 3 with 3 degrees of freedom.
+    assert line.chance == pytest.approx(student_tail(3.0, 3))
+
+
+def test_the_tail_of_student_s_t_is_that_of_tables_and_of_scipy() -> None:
+    assert student_tail(12.706, 1) == pytest.approx(0.025, abs=1e-6)
+    assert student_tail(2.776, 4) == pytest.approx(0.025, abs=1e-4)
+    assert student_tail(0.0, 7) == 0.5
+    stats = pytest.importorskip("scipy.stats")
+    for freedom in (1, 2, 3, 8, 31, 400):
+        for t in (-2.0, 0.3, 1.0, 4.0):
+            assert student_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), abs=1e-12)
+
+
+def test_of_several_findings_each_further_one_needs_less() -> None:
+    assert stand_together([0.03, 0.001, 0.02], 0.05) == [True, True, True]
+    assert stand_together([0.03, 0.001, 0.03], 0.05) == [False, True, False]
+    assert stand_together([0.02], 0.05) == [True]
+    assert stand_together([], 0.05) == []

@@ -10,13 +10,22 @@ import torch
 
 from model.config import GPTConfig
 from model.transformer import GPT
-from tasks.evaluate.heldout import heldout_scores, heldout_texts, perplexity, unigram_bits, xz_bits_per_byte
+from tasks.evaluate.document_scores import DocumentScores
+from tasks.evaluate.heldout import (
+    heldout_documents,
+    heldout_scores,
+    heldout_texts,
+    perplexity,
+    unigram_bits,
+    xz_bits_per_byte,
+)
 from tasks.evaluate.measured import NOTHING, HeldoutRows, Measured, plain_mean, ratio
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
 from tasks.word_piece import of_lines
 
+ITEM = {"item_id": "1", "context": "", "choices": [], "answer": "a", "match_text": ""}
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
 
 
@@ -125,6 +134,32 @@ def test_perplexity_is_that_of_a_fair_die():
     assert perplexity(Measured(1000.0, None)) == NOTHING
 
 
+def test_the_bits_of_each_document_add_up_to_the_figure_of_its_source(tokenizer, heldout_artifact):
+    first = heldout_artifact([("en", "the cat sat on the mat."), ("en", "a log")])
+    later = heldout_artifact([("en", "the dog sat.")], items=[{"benchmark": "b"} | ITEM])
+    documents = heldout_documents([first, later], max_bytes=1000, seed=1)
+    assert sorted(one.text for one in documents["en"]) == ["a log", "the cat sat on the mat.", "the dog sat."]
+    keep = DocumentScores(documents)
+    rows = heldout_scores(
+        indifferent_network(300),
+        tokenizer,
+        {"en": [one.text for one in documents["en"]]},
+        {"en": [None, None, None]},
+        unigram_bits(unigram({}), 300),
+        stride=None,
+        batch_tokens=64,
+        rounds=50,
+        seed=1,
+        advance=lambda done: None,
+        keep=keep,
+    )
+    whole = next(row["value"] for row in rows if row["metric"] == "bits_per_byte")
+    assert [(row["doc_id"], row["bytes"]) for row in keep.rows] == [
+        (one.doc_id, len(one.text)) for one in documents["en"]
+    ]
+    assert sum(row["bits"] for row in keep.rows) / (23 + 5 + 12) == pytest.approx(whole)
+
+
 def test_a_language_holds_documents_of_all_sources():
     found = HeldoutRows()
     found.add_languages("bits", ["zh", None], np.array([8.0, 100.0]), np.array([4, 4]))
@@ -153,9 +188,9 @@ def test_mean_over_sources_counts_each_source_once():
 
 def test_heldout_text_is_bounded_by_bytes_and_cut_at_a_character(heldout_artifact):
     artifact = heldout_artifact([("en", "a" * 10), ("en", "b" * 10), ("ja", "日本" * 10)])
-    texts, languages = heldout_texts(artifact, max_bytes=16, seed=1)
+    texts, languages = heldout_texts([artifact], max_bytes=16, seed=1)
     assert languages == {"en": [None, None], "ja": [None]}
     assert sorted(map(len, texts["en"])) == [6, 10]
     assert texts["ja"] == ["日本日本日"]
     assert {text[0] for text in texts["en"]} == {"a", "b"}
-    assert heldout_texts(artifact, max_bytes=10_000, seed=1)[0]["ja"] == ["日本" * 10]
+    assert heldout_texts([artifact], max_bytes=10_000, seed=1)[0]["ja"] == ["日本" * 10]

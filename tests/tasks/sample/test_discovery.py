@@ -64,6 +64,12 @@ def test_excluded_paths_are_counted(tree):
     assert found.passed_over["excluded"] == 4
 
 
+def test_files_that_are_named_keep_the_names_that_they_have_in_the_whole_folder(tree):
+    found = listing(tree, only=("sub/c.py", "b.md", "gone.txt"))
+    assert [file.relative for file in found.files] == ["b.md", "sub/c.py"]
+    assert found.passed_over["not named by `only`"] == 4
+
+
 def test_a_stated_format_takes_every_match_of_a_pattern_but_only_its_own_files_of_a_folder(tree):
     assert names(f"{tree}/sub/*", format="text") == ["c.py", "e.png"]
     assert names(tree, format="markdown") == ["b.md"]
