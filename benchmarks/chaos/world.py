@@ -172,8 +172,11 @@ class World:
 
     def beats(self) -> list[Beat]:
         """What the ranks that train show of themselves."""
-        found = [read_beat(file) for file in sorted(self.out.glob("ranks-*/rank-*.beat"))]
-        return [beat for beat in found if beat is not None]
+        try:
+            files = sorted(self.out.glob("ranks-*/rank-*.beat"))
+        except FileNotFoundError:  # The folder of a start goes with it, perhaps while it is looked through.
+            return []
+        return [beat for beat in map(read_beat, files) if beat is not None]
 
     def step(self) -> int:
         """Steps that are made, where ranks train."""
