@@ -17,6 +17,8 @@ from tasks.aliases import Alias, alias_path, now, write_alias
 from tasks.artifact import Artifact
 from tasks.build import WouldBuild
 from tasks.identity import differences
+from tasks.store.attached import store_of
+from tasks.store.records import put_alias
 
 ALL = "all"
 CURE = "Accept or run that one first."
@@ -60,7 +62,9 @@ def accept(root: Path, alias: Alias, *, whatever_changed: bool = False) -> Path:
             f"accept {alias.stage}: {deciding[0]}. Another setting or input is another result. If you know that it is"
             f" not, say so with --whatever-changed; else run the recipe."
         )
-    return write_alias(root, alias)
+    path = write_alias(root, alias)
+    _put(root, path)
+    return path
 
 
 def take_back(recipe: Recipe, root: Path, stage: str) -> Path:
@@ -70,4 +74,11 @@ def take_back(recipe: Recipe, root: Path, stage: str) -> Path:
         raise InputError(f"accept {stage} --undo: no accepted artifact stands for this recipe; nothing was taken back")
     path = alias_path(root, stage, found.accepted_for)
     path.unlink()
+    _put(root, path)
     return path
+
+
+def _put(root: Path, alias: Path) -> None:
+    store = store_of(root)
+    if store is not None:
+        put_alias(root, store, alias)

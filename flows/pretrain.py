@@ -30,6 +30,7 @@ from flows.recipe import Recipe
 from flows.restarting import check_crashes
 from flows.road import walk
 from flows.run import Run
+from flows.roots import open_root
 from flows.shipped import open_recipe
 from flows.wording import tally
 from model.errors import BessemerError
@@ -64,7 +65,7 @@ def pretrain(
 
     Args:
         recipe: A recipe file, or the name of one that ships: quickstart, multilingual.
-        root: Folder of all artifacts and runs.
+        root: Folder of all artifacts and runs, or the address of an object store.
         from_stage: Go from this stage on; earlier ones must exist.
         until: End with this stage.
         only: Build this stage alone; earlier ones must exist.
@@ -77,6 +78,7 @@ def pretrain(
     log = get_run_logger()
     asked = chosen_stretch(from_stage, until, only)
     try:
+        root = open_root(root).resolve()
         check_crashes()
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
         with ended_with_its_run(), dashboard() as shown:

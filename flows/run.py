@@ -28,7 +28,8 @@ from flows.record import (
     new_run_id,
     same_artifacts,
 )
-from flows.road import STAGES, stretch
+from flows.road import STAGES, EndOfRoad, stretch
+from flows.roots import put_record
 from model.durable import write_atomically
 from model.pause import Paused
 from tasks.artifact import Artifact
@@ -97,6 +98,7 @@ class Run:
         raise_if_interrupted()
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
         done = task(self.context, *inputs)
+        put_record(self.context.root, self.run_id)
         # A task that names its own state ("Reused") hands that state back instead of its value.
         artifact = done.result() if isinstance(done, State) else done
         if isinstance(artifact, Paused):
@@ -107,9 +109,11 @@ class Run:
 
     def write_page(self) -> Path:
         """The run page; that of an earlier run where this one found every artifact standing, which reads no data."""
+        put_record(self.context.root, self.run_id, pages=True)
         earlier = same_artifacts(self.context.root, self.record.data)
         page = Path(earlier["page"]) if earlier is not None else write_page(self.folder, self.context.root)
         self.record.data["page"] = str(page)
+        put_record(self.context.root, self.run_id)
         self.record.save()
         return page
 
@@ -126,6 +130,7 @@ class Run:
         self.record.data["finished"] = time.time()
         try:
             if isinstance(error, Paused):
+            put_record(self.context.root, self.run_id)
                 self.record.paused(self._stage, error)
             elif error is not None and not ended:
                 self.record.failed(self._stage, error)

@@ -181,7 +181,7 @@ def _words(record: bytes) -> str:
 
 
 def this_process() -> dict[str, Any]:
-    """This process, as others can tell whether it still lives: by its number, its start, and the boot of its machine."""
+    """This process, so that others can tell whether it still lives: its number, its start, its machine's boot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "pid": os.getpid(),

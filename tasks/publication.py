@@ -21,7 +21,6 @@ from tasks.report import StageReport
 from tasks.schema import FORMAT
 from tasks.workspace import Workspace
 
-
 FORCED = "forced"
 """Why a rebuild was made of something that stands and is whole."""
 

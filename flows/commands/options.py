@@ -5,8 +5,26 @@ from typing import Annotated
 
 import typer
 
+
+def _root(named: str | Path) -> Path:
+    from flows.commands.output import told_errors
+
+    with told_errors():
+        from flows.roots import open_root
+
+        return open_root(named)
+
+
 Root = Annotated[
-    Path, typer.Option("--root", envvar="BESSEMER_ROOT", help="Folder of all artifacts and runs.", show_default=True)
+    Path,
+    typer.Option(
+        "--root",
+        envvar="BESSEMER_ROOT",
+        metavar="PATH",
+        help="Folder of all artifacts and runs, or an object store's address such as s3://bucket/prefix.",
+        show_default=True,
+        parser=_root,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 RunId = Annotated[str | None, typer.Option("--run", help="Run id or its beginning; `latest` by default.")]

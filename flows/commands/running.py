@@ -110,10 +110,11 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
     from rich.markup import escape
 
     from flows.record import new_run_id
+    from tasks.store.attached import shown
 
     run_id = new_run_id()
     with shown_progress(as_json) as bars:
-        bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {root}")
+        bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {shown(root)}")
         for remark in chosen.remarks:
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain

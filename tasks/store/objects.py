@@ -12,7 +12,7 @@ from typing import Any
 import blake3
 
 from model.durable import DIGEST_BYTES
-from model.errors import Infra, IntegrityError, RecipeError
+from model.errors import InputError, IntegrityError, RecipeError
 from tasks.digests import digest_bytes, digest_file
 from tasks.store.patience import ANSWER_SECONDS, ask, seconds_for
 from tasks.store.sealed import BrokenSeal, seal, unseal
@@ -233,8 +233,11 @@ class ObjectStore:
         try:
             return ask(f"{doing} {self.address}/{key}", once)
         except FileNotFoundError as error:
-            if doing in ("creating", "writing"):
-                raise Infra(f"{self.address}: {error}; there is no such bucket. Make it, and run again.") from error
+            if doing in ("creating", "writing") and "bucket" in str(error):
+                raise InputError(
+                    f"--root {self.address}: there is no such bucket, or it is hidden from this machine. Make it, or"
+                    f" correct the address."
+                ) from error
             raise
 
 

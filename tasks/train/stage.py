@@ -11,12 +11,14 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.report import StageReport
 from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
+from tasks.train.going_on import kept_files
 from tasks.workspace import Workspace
 
 TRAIN = Stage(
     "train",
     roots=("tasks.train.stage", "model.train"),
     libraries=("numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
+    kept=kept_files,
 )
 LOG_FILE = "train.log"
 

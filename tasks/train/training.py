@@ -24,6 +24,7 @@ from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
 from tasks.train.base_model import starting_model
 from tasks.train.config import TrainStageConfig
+from tasks.train.going_on import TRAINING
 from tasks.train.launching import OnLog, run_trainer
 from tasks.workspace import Workspace
 
@@ -56,7 +57,7 @@ def train_model(
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
-    out = workspace.scratch("train").resolve()
+    out = workspace.scratch(TRAINING).resolve()
     run = trainer_run(sequences, vocab, config, out)
     write_atomically(out / RUN_FILE, run.model_dump_json(indent=1).encode())
 

@@ -1,0 +1,159 @@
+"""What a root tells of itself besides its artifacts' files, brought from the store and put there: manifests, accepted
+artifacts, runs.
+
+After `bring` a command that lists or searches the root sees what other machines did, by their manifests and records.
+"""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from model.durable import write_atomically
+from model.errors import IntegrityError
+from tasks.store.attached import FOLDER, check_store
+from tasks.store.objects import Listed, ObjectStore
+from tasks.store.published import MANIFEST_FILE, MANIFESTS, manifest_key, stand
+
+log = logging.getLogger(__name__)
+
+ALIASES, RUNS, PAGES = "aliases", "runs", "pages"
+RECORD, RECIPE = "run.json", "recipe.json"
+OF_ANOTHER = "from-the-store"
+"""File of a run's folder that came from the store; a run of this machine is never overwritten."""
+SEEN = "seen.json"
+"""Marks of the objects that were brought, so that only what changed is read again."""
+
+
+def bring(root: Path, store: ObjectStore) -> None:
+    """Bring manifests, aliases and records of runs that are not here, or changed since.
+
+    Raises what `check_store` raises, and IntegrityError where the store and this folder hold different contents of one
+    identity.
+    """
+    check_store(root, store)
+    seen = _seen(root)
+    manifests, aliases, runs = store.many(
+        [lambda prefix=prefix: store.under(prefix) for prefix in (MANIFESTS, ALIASES, RUNS)]
+    )
+    listed: dict[str, Listed] = {**manifests, **aliases, **runs}
+    new = [key for key, entry in listed.items() if entry.mark is None or seen.get(key) != entry.mark]
+
+    def take(key: str) -> Callable[[], str]:
+        def one() -> str:
+            try:
+                value = store.read(key)
+            except FileNotFoundError:
+                return ""  # Somebody deleted it since it was listed.
+            except IntegrityError as error:
+                log.warning("%s", error)  # What is damaged counts as not there; `verify` names it.
+                return ""
+            _place(root, store, key, value)
+            return key
+
+        return one
+
+    taken = {key for key in store.many([take(key) for key in new]) if key}
+    for key in seen.keys() - listed.keys():
+        if key.startswith(f"{ALIASES}/"):
+            # The word was taken back on another machine.
+            (root / key).unlink(missing_ok=True)
+    for alias in (root / ALIASES).glob("*/*.json"):
+        key = alias.relative_to(root).as_posix()
+        if key not in listed and key not in seen:
+            put_alias(root, store, alias)
+    for record in (root / RUNS).glob(f"*/{RECORD}"):
+        run_id = record.parent.name
+        if f"{RUNS}/{run_id}.json" not in listed and not (record.parent / OF_ANOTHER).exists():
+            put_run(root, store, run_id)
+    known = {key: entry.mark for key, entry in listed.items() if key in taken or seen.get(key) == entry.mark}
+    if known != seen:
+        write_atomically(root / FOLDER / SEEN, json.dumps(known, sort_keys=True).encode())
+
+
+def put_alias(root: Path, store: ObjectStore, alias: Path) -> None:
+    """Put the file of an accepted artifact, or take it out of the store where it is gone here."""
+    key = alias.relative_to(root).as_posix()
+    if alias.exists():
+        store.write(key, json.loads(alias.read_text()))
+    else:
+        store.delete([key])
+
+
+def put_run(root: Path, store: ObjectStore, run_id: str) -> None:
+    """Put the record and the recipe of a run as they are now."""
+    folder = root / RUNS / run_id
+    recipe = folder / RECIPE
+    told = {
+        "record": json.loads((folder / RECORD).read_text()),
+        "recipe": json.loads(recipe.read_text()) if recipe.exists() else None,
+    }
+    store.write(f"{RUNS}/{run_id}.json", told)
+
+
+def put_pages(root: Path, store: ObjectStore, run_id: str) -> None:
+    """Put what a run left for people to read: its page and logs."""
+    folder = root / RUNS / run_id
+    for path in sorted(folder.glob("*.html")) + sorted(folder.glob("*.log")):
+        store.put(f"{PAGES}/{run_id}/{path.name}", path.read_bytes())
+
+
+def _place(root: Path, store: ObjectStore, key: str, value: Any) -> None:
+    kind, *_ = key.split("/")
+    if kind == MANIFESTS:
+        _place_manifest(root, store, key, value)
+    elif kind == ALIASES:
+        write_atomically(root / key, json.dumps(value, indent=1).encode())
+    else:
+        _place_run(root, store, key, value)
+
+
+def _place_manifest(root: Path, store: ObjectStore, key: str, manifest: dict[str, Any]) -> None:
+    if key != manifest_key(manifest["stage"], manifest["identity"]):
+        raise _misplaced(store, key, f"the manifest of {manifest['stage']}/{manifest['identity']}")
+    stand(root, manifest)
+    folder = root / "artifacts" / manifest["stage"] / manifest["identity"]
+    mine = json.loads((folder / MANIFEST_FILE).read_text())
+    if mine["content"] != manifest["content"]:
+        raise IntegrityError(
+            f"{store.address}/{key} and {folder} are other contents of the same identity: one of them was built outside"
+            f" the store. The one in the store counts: remove {folder} and run again."
+        )
+
+
+def _misplaced(store: ObjectStore, key: str, what: str) -> IntegrityError:
+    return IntegrityError(f"{store.address}/{key} holds {what}: somebody moved it. Delete it and run again.")
+
+
+def _place_run(root: Path, store: ObjectStore, key: str, told: dict[str, Any]) -> None:
+    record = _relocated(told["record"], root)
+    if key != f"{RUNS}/{record['run_id']}.json":
+        raise _misplaced(store, key, f"the record of run {record['run_id']}")
+    folder = root / RUNS / record["run_id"]
+    if folder.exists() and not (folder / OF_ANOTHER).exists():
+        return
+    write_atomically(folder / OF_ANOTHER, b"")
+    if told["recipe"] is not None:
+        write_atomically(folder / RECIPE, json.dumps(told["recipe"], indent=1).encode())
+    write_atomically(folder / RECORD, json.dumps(record, indent=1).encode())
+
+
+def _relocated(record: dict[str, Any], root: Path) -> dict[str, Any]:
+    """A record with the paths that it would have if its run had been made under this root."""
+    there = Path(record["root"])
+
+    def here(path: str) -> str:
+        moved = Path(path)
+        return str(root / moved.relative_to(there)) if moved.is_relative_to(there) else path
+
+    stages = [{**entry, "path": here(entry["path"])} if "path" in entry else entry for entry in record["stages"]]
+    page = {"page": here(record["page"])} if record.get("page") else {}
+    return {**record, **page, "stages": stages, "root": str(root)}
+
+
+def _seen(root: Path) -> dict[str, str | None]:
+    try:
+        return json.loads((root / FOLDER / SEEN).read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
