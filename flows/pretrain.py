@@ -13,6 +13,7 @@ from prefect.states import Completed, Failed
 
 from flows.dashboard.watching import dashboard
 from flows.disowned import ended_with_its_run
+from flows.events import tell_error
 from flows.form import (
     EVERY_STAGE,
     ROADS_END,
@@ -29,8 +30,8 @@ from flows.form import (
 from flows.recipe import Recipe
 from flows.restarting import check_crashes
 from flows.road import walk
-from flows.run import Run
 from flows.roots import open_root
+from flows.run import Run
 from flows.shipped import open_recipe
 from flows.wording import tally
 from model.errors import BessemerError
@@ -74,7 +75,6 @@ def pretrain(
         run_id: Name of the run's folder; made from the time where empty.
         changes: Values that overrule the recipe's; what stays empty is as the recipe says.
     """
-    root = root.resolve()
     log = get_run_logger()
     asked = chosen_stretch(from_stage, until, only)
     try:
@@ -88,6 +88,9 @@ def pretrain(
             try:
                 with run:
                     walk(chosen, lambda stage, *inputs: run.step(TASKS[stage], *inputs))
+            except BessemerError as error:
+                tell_error(run.record.data["stages"], error)
+                raise
             finally:
                 log.info("run page: %s", run.write_page())
                 shown.summarize(run.record.data)

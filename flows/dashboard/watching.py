@@ -17,6 +17,7 @@ from flows.dashboard.courier import Courier
 from flows.dashboard.markdown import plain
 from flows.dashboard.run import run_markdown
 from flows.dashboard.stages import stage_markdown
+from flows.events import tell_leaks
 from flows.record import ONLOOKER
 from tasks.artifact import Artifact
 from tasks.build import Watcher
@@ -85,6 +86,8 @@ class Dashboard(Watcher):
         self._onlooker.finished(stage, artifact, seconds)
         if artifact.reused:
             return  # The build that made it has its artifact on its own run; the summary shows it with the others.
+        if stage == "decontaminate":
+            tell_leaks(artifact)
         shown = self._stage(stage)
 
         def tell() -> None:

@@ -8,15 +8,22 @@ from typing import Any
 
 import pytest
 
+from flows.events import leaks_over_limit
+
 SCRIPT = """
 import json, logging, time
 from pathlib import Path
 from flows.private_server import prefect_server
 with prefect_server() as url:
     from prefect import flow, get_client, task
+    from prefect.events.worker import EventsWorker
     from flows.dashboard import watching
+    from flows.events import tell_error, tell_event
+    from model.errors import GuardError, Infra
     from tasks.artifact import BUILT, REUSED, Artifact
+    from tasks.wipeout import SourceWiped
 
+    tell_event("spike", note="of no run, and told to nobody")
     watching.SECONDS_BETWEEN_UPDATES = 0.05
     watching.SECONDS_TO_CLOSE = 3.0
     watching.stage_markdown = lambda artifact: f"made {artifact.stage}"
@@ -51,6 +58,10 @@ with prefect_server() as url:
             lost._client._client.base_url = "http://127.0.0.1:9/api"
             lost.name_run("foundry", "lost")
             work(lost, "vocab", 3, BUILT)
+        tell_event("promotion_blocked", because="it is worse")
+        tell_error([{"stage": "clean"}], SourceWiped("clean: nothing is left of `notes`"))
+        tell_error([{"stage": "train"}], GuardError("train: it took too long"))
+        tell_error([{"stage": "train"}], Infra("train: the disk is full"))
 
     messages = []
     handler = logging.Handler(logging.WARNING)
@@ -60,7 +71,16 @@ with prefect_server() as url:
     with get_client(sync_client=True) as client:
         (run,) = client.read_flow_runs()
         artifacts = [(a.type, a.key, a.data) for a in client.read_artifacts() if a.type]
-print(json.dumps({"name": run.name, "tags": run.tags, "artifacts": artifacts, "heard": heard, "warned": messages}))
+        EventsWorker.drain_all(timeout=10)
+        chosen = {"filter": {"event": {"prefix": ["bessemer."]}}}
+        for _ in range(100):  # the server writes them in lots
+            events = client._client.post("/events/filter", json=chosen).json()["events"]
+            if len(events) >= 3:
+                break
+            time.sleep(0.2)
+        events = [(e["event"], e["resource"]["prefect.resource.id"], e["payload"]) for e in events]
+told = {"run": str(run.id), "events": events, "name": run.name, "tags": run.tags, "artifacts": artifacts}
+print(json.dumps({**told, "heard": heard, "warned": messages}))
 """
 
 
@@ -94,6 +114,21 @@ def test_a_server_that_is_gone_is_told_once_and_the_run_goes_on(told: dict[str, 
     assert ["finished", "vocab", "built"] in told["heard"]
     (warning,) = [message for message in told["warned"] if "the server shows nothing more of this run" in message]
     assert "which goes on" in warning
+
+
+def test_what_happens_is_an_event_of_its_flow_run(told: dict[str, Any]) -> None:
+    resource = f"prefect.flow-run.{told['run']}"
+    assert sorted(told["events"]) == [
+        ["bessemer.promotion_blocked", resource, {"because": "it is worse"}],
+        ["bessemer.source_wiped", resource, {"stage": "clean", "error": "clean: nothing is left of `notes`"}],
+        ["bessemer.stopped", resource, {"stage": "train", "error": "train: it took too long"}],
+    ]
+
+
+def test_leaks_are_told_where_they_are_many_or_remain() -> None:
+    counts = {"items": 100, "leaked": 10, "clean": 90, "unmatchable": 0, "remains": 0}
+    found = leaks_over_limit({"few": counts, "many": {**counts, "leaked": 11}, "flagged": {**counts, "remains": 1}})
+    assert list(found) == ["many", "flagged"]
 
 
 def test_the_onlooker_hears_everything(told: dict[str, Any]) -> None:
