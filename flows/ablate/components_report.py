@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flows.ablate.drawing import write_drawn
+from flows.page.rendering import write_drawn
 from flows.wording import compact
 from model.durable import write_atomically
 
@@ -22,7 +22,7 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     write_atomically(paths["markdown"], as_markdown(found).encode())
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}
-    write_drawn("components.html", figures, page, found=found, compact=compact, within=WITHIN)
+    write_drawn("flows.ablate", "components.html", figures, page, found=found, compact=compact, within=WITHIN)
     return {**{name: str(path) for name, path in paths.items()}, "page": str(page)}
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from flows.ablate.changes import BASE, AblationConfig
 from flows.ablate.comparing import Beside, beside_base, beside_base_by_item
-from flows.ablate.drawing import write_drawn
 from flows.ablate.measuring import LOSS, SPEED, Measured
+from flows.page.rendering import write_drawn
 from model.durable import write_atomically
 
 TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
@@ -172,4 +172,4 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
 def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
     told = {"number": number, "signed": signed, "interval": interval}
-    write_drawn("page.html", figures, path, name=name, found=found, **told)
+    write_drawn("flows.ablate", "page.html", figures, path, name=name, found=found, **told)

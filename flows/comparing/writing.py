@@ -1,6 +1,5 @@
 """The comparison of two runs as one HTML file."""
 
-import importlib.resources
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,11 @@ from flows.findings import open_artifacts
 from flows.page.rendering import fill
 from model.durable import write_atomically
 
-HERE = importlib.resources.files("flows.comparing")
-
 
 def comparison_page(found: dict[str, Any], records: list[dict[str, Any]]) -> str:
     """The page of what `compare` found between the runs of `records`."""
     artifacts = [open_artifacts(record) for record in records]
-    template = (HERE / "template.html").read_text(encoding="utf-8")
-    return fill(template, {"found": found, "figures": figures(found, artifacts)})
+    return fill("flows.comparing", "template.html", {"found": found, "figures": figures(found, artifacts)})
 
 
 def write_comparison(found: dict[str, Any], records: list[dict[str, Any]], path: Path) -> None:

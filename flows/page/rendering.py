@@ -5,6 +5,8 @@ import functools
 import gzip
 import importlib.resources
 import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -13,21 +15,40 @@ from flows.base_model import base_model_told
 from flows.cost import energy_told
 from flows.gate import gate_told
 from flows.wording import clock, compact, duration, language_word, rows_told, shots_word, size
+from model.durable import write_atomically
 
 HERE = importlib.resources.files("flows.page")
+SHADED = ("scatter", "bar")
+"""Kinds of traces that `draw.js` colours by their role."""
 
 
-def render(view: dict[str, Any]) -> str:
+def render(view: Mapping[str, Any]) -> str:
     """The run page as HTML; `view` has everything that its template shows, by name."""
-    return fill((HERE / "template.html").read_text(encoding="utf-8"), view)
+    return fill("flows.page", "template.html", view)
 
 
-def fill(template: str, view: dict[str, Any]) -> str:
-    """A page in the look of the run page: `template` with `view`, and with `style`, `draw` and `plotly`."""
+def fill(room: str, template: str, view: Mapping[str, Any]) -> str:
+    """A page in the look of the run page: a template of a room, which extends `frame.html`, with what it shows.
+
+    `view["figures"]` are Plotly's by name; each is drawn in the element `figure-NAME`, in the colour of the role that
+    its traces' `meta` names.
+    """
+    for name, figure in view["figures"].items():
+        shaded = [trace for trace in figure["data"] if trace["type"] in SHADED]
+        assert all("role" in trace["meta"] for trace in shaded), f"{name}: a trace without a role has no colour"
+        assert "height" in figure["layout"], f"{name}: the height of a figure is its element's"
     files = {name: (HERE / name).read_text(encoding="utf-8") for name in ("style.css", "draw.js")}
-    plotly = packed_plotly() if view.get("figures") else ""
-    page = environment().from_string(template)
+    plotly = packed_plotly() if view["figures"] else ""
+    page = environment().from_string((importlib.resources.files(room) / template).read_text(encoding="utf-8"))
     return page.render(**view, plotly=plotly, style=files["style.css"], draw=files["draw.js"])
+
+
+def write_drawn(
+    room: str, template: str, figures: Mapping[str, dict[str, Any] | None], path: Path, **view: Any
+) -> None:
+    """Write `path` from a template of a room, as `fill` does; a figure that is None is left out."""
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
+    write_atomically(path, fill(room, template, {"figures": drawn, **view}).encode())
 
 
 @functools.cache

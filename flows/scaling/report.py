@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows.ablate.drawing import write_drawn
 from flows.ablate.measuring import Measured
+from flows.page.rendering import write_drawn
 from flows.scaling.drawing import figure
 from flows.scaling.ladder import LadderConfig, Size
 from flows.scaling.law import Law, fit
@@ -38,7 +38,7 @@ def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
     write_atomically(folder / TABLE, json.dumps(found, indent=1).encode())
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
-    write_drawn("page.html", {"law": figure(found)}, folder / PAGE, room="flows.scaling", found=found)
+    write_drawn("flows.scaling", "page.html", {"law": figure(found)}, folder / PAGE, found=found)
     return found | paths
 
 

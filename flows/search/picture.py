@@ -1,21 +1,15 @@
 """The page of a study, one file that opens offline: curves of all trials, what each setting did, and the table."""
 
-import importlib.resources
-import json
 import logging
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
+from flows.page.rendering import write_drawn
 from flows.search.book import Trial
 from flows.search.config import Choices, Range
 from flows.search.proposing import study_of, told_value
 from flows.search.study import Study
-from flows.wording import duration
-from model.durable import write_atomically
 
 FEWEST_FOR_IMPORTANCE = 6
 """Trials below which shares of importance are noise."""
@@ -27,25 +21,15 @@ log = logging.getLogger(__name__)
 
 def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
     """Write the page and return its path."""
-    from plotly.offline import get_plotlyjs
-
-    figures = {name: figure for name, figure in _figures(study, lines).items() if figure is not None}
     best = study.best
-    here, shared = importlib.resources.files("flows.search"), importlib.resources.files("flows.page")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(duration=duration, told=told_value)
-    page = environment.from_string((here / "page.html").read_text(encoding="utf-8")).render(
-        study=study,
-        keys=list(study.config.space),
-        lines=lines,
-        best=None if best is None else best.number,
-        figures=list(figures),
-        data=re.sub(r"<(?=[/!])", r"\\u003c", json.dumps(figures)),
-        plotly=get_plotlyjs() if figures else "",
-        style=(shared / "style.css").read_text(encoding="utf-8"),
-        draw=(shared / "draw.js").read_text(encoding="utf-8"),
-    )
-    write_atomically(path, page.encode())
+    view = {
+        "study": study,
+        "keys": list(study.config.space),
+        "lines": lines,
+        "best": None if best is None else best.number,
+        "told": told_value,
+    }
+    write_drawn("flows.search", "page.html", _figures(study, lines), path, **view)
     return path
 
 

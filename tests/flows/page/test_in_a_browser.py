@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
+from flows.ablate import components_report
+from flows.ablate import report as ablation_report
+from flows.ablate.changes import AblationConfig
+from flows.ablate.measuring import Measured
 from flows.page import write_page
+from flows.scaling import report as ladder_report
+from flows.scaling.ladder import LadderConfig, Size
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [pytest.mark.prove, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]
@@ -55,6 +61,51 @@ def test_every_picture_is_drawn_and_nothing_is_wider_than_the_screen(
     assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     folder = Path(os.environ.get("BESSEMER_SCREENSHOTS", tmp_path))
     shown.screenshot(path=folder / f"page-{width}-{scheme}.png", full_page=True)
+    assert wrong == []
+
+
+def ladder(folder: Path) -> None:
+    sizes = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]
+    rungs = [
+        ladder_report.Rung(
+            Size.model_validate(size),
+            weights := 24 * size["width"] ** 2,
+            20 * weights,
+            {seed: Measured(values={"bits per byte": 1.5 + (20 + seed / 100) * weights**-0.3}) for seed in (1, 2)},
+        )
+        for size in sizes
+    ]
+    ladder_report.write_report("ladder", LadderConfig.model_validate({"sizes": sizes}), rungs, folder)
+
+
+def ablation(folder: Path) -> None:
+    asked = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}}})
+    runs = {
+        change: {seed: Measured(values={"bits per byte": loss + seed / 10}, built=("train",)) for seed in (1, 2)}
+        for change, loss in (("base", 3.0), ("wide", 2.0))
+    }
+    ablation_report.write_report("mine", asked, runs, folder)
+
+
+def parts(folder: Path) -> None:
+    def line(part: str, more: float) -> dict[str, Any]:
+        of = {"parameters": 90, "bits_per_byte": 2 + more, "more": more, "stderr": 0.1}
+        return {"part": part, "kind": "head", **of}
+
+    curves = {"head": [line("whole", 0.0), line("1 head", 0.25)], "layer": [line("whole", 0.0)]}
+    whole = {"run_id": "run", "parameters": 100, "bits_per_byte": 2.0, "documents": 3, "bytes": 1000}
+    components_report.write_report({**whole, "alone": [line("layer 0 head 0", 0.25)], "curves": curves}, folder)
+
+
+@pytest.mark.parametrize("write", [ladder, ablation, parts])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_pages_of_many_runs_are_drawn_too(browser: Any, tmp_path: Path, write: Any, width: int) -> None:
+    write(tmp_path)
+    (page,) = tmp_path.rglob("*.html")
+    shown, wrong = opened(browser, page, width, "light")
+    assert shown.query_selector_all(".plot .main-svg")
+    assert shown.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    shown.screenshot(path=Path(os.environ.get("BESSEMER_SCREENSHOTS", tmp_path)) / f"{write.__name__}-{width}.png")
     assert wrong == []
 
 
