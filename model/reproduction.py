@@ -46,8 +46,11 @@ def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decisi
 
 
 def installed() -> list[str]:
-    """`name==version` of all installed distributions, in alphabetical order."""
-    found = {one.metadata["Name"].lower().replace("_", "-"): one.version for one in metadata.distributions()}
+    """`name==version` of all installed distributions, in alphabetical order; of two versions that stand on the path
+    the first, which is what Python imports."""
+    found: dict[str, str] = {}
+    for one in metadata.distributions():
+        found.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 

@@ -10,7 +10,7 @@ import pytest
 from model.code_digest import code_digest
 from model.config import TrainerRun
 from model.guard.decision import Decision
-from model.reproduction import LOCK, REPRODUCTION, write_reproduction
+from model.reproduction import LOCK, REPRODUCTION, installed, write_reproduction
 from model.run_folder import RUN_FILE
 
 
@@ -40,3 +40,13 @@ def test_the_lock_names_every_package_once_and_can_be_installed_from(
     assert f"torch=={metadata.version('torch')}" in lines
     names = [line.partition("==")[0] for line in lines]
     assert names == sorted(set(names))
+
+
+def test_of_two_versions_on_the_path_the_lock_names_the_one_that_is_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "torch-1.2.3.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert [line for line in installed() if line.startswith("torch==")] == ["torch==1.2.3"]
