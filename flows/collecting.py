@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.promotions import CURRENT, current_run, needed_runs
 from flows.record import RECIPE, RECORD, list_runs
 from model.durable import write_atomically
 from model.errors import InputError
@@ -74,7 +75,8 @@ def plan(
     unfinished_days: float = 7.0,
     now: float | None = None,
 ) -> Plan:
-    """What can go: all that neither the `keep_last` latest runs need nor those named in `keep`, by id or its beginning.
+    """What can go: all that neither the `keep_last` latest runs need, nor those named in `keep` by id or its beginning,
+    nor the current model and those that undoing its promotions leads back to.
 
     A run that came to no end counts as kept for `unfinished_days`, and so does what an unfinished build left. `models`:
     trained models of dropped runs go too. Raises InputError for a name of no run, or while anything is being built
@@ -87,11 +89,12 @@ def plan(
             f" it is done, or stop it."
         )
     runs = list_runs(root)
-    named = {_named(runs, name) for name in keep}
+    named = {_named(runs, current_run(root) if name == CURRENT else name) for name in keep}
     latest = [run["run_id"] for run in runs][max(0, len(runs) - keep_last) :]
     since = now - unfinished_days * SECONDS_PER_DAY
     unfinished = [run["run_id"] for run in runs if run["state"] == RUNNING and _began(run["run_id"]) > since]
-    kept_runs = [run for run in runs if run["run_id"] in {*named, *latest, *unfinished}]
+    of_current = needed_runs(root)
+    kept_runs = [run for run in runs if run["run_id"] in {*named, *latest, *unfinished, *of_current}]
     kept_ids = {run["run_id"] for run in kept_runs}
     standing = {(one.stage, one.identity): one for one in _standing(root)}
     bases = {base for run in kept_runs for base in _bases(root, run["run_id"])}

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from flows.promotions import CURRENT, current_run
 from flows.record import list_runs
 from model.errors import InputError
 from model.kept_rows import kept_rows, kept_steps
@@ -21,7 +22,9 @@ LATEST = "latest"
 
 def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str, Any]:
     """The record of a run by id (or unique beginning of it); without an id, or for `latest`, the latest that has the
-    stage `needs`."""
+    stage `needs`; for `current` that of the current model."""
+    if run_id == CURRENT:
+        run_id = current_run(root)
     runs = list_runs(root)
     run_id = None if run_id == LATEST else run_id
     if run_id is None:

@@ -53,9 +53,9 @@ MIXTURE_KEYS = ("temperature", "max_epochs", "allow_many_epochs")
 """Said once, above the stages: sample keeps text for the mixture and chunk makes it."""
 SAID_ONCE = ("sources", "budget_tokens", *MIXTURE_KEYS)
 """What a recipe writes above all tables, and sample takes."""
-BESIDE_THE_RUN = ("variables", "search", "mix")
+BESIDE_THE_RUN = ("variables", "search", "mix", "nightly", "notify")
 """Tables that decide nothing of a run: values for paths, what `bessemer search` varies, how `bessemer mix` goes about
-it."""
+it, how nights go and who is told of them."""
 SENTINELS_OF_T5 = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe says how many."""
 _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
 
 
+class EndOfRoad(Exception):
+    """A run has come as far as it should; it ends quietly on this."""
+
+
 def stretch(from_stage: str | None = None, until: str | None = None, only: str | None = None) -> Sequence[str]:
     """The stages that a run may build, in order, both ends included; RecipeError for unknown names, for `only` beside
     another word, or where the end lies before the beginning."""

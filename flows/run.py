@@ -43,10 +43,6 @@ log = logging.getLogger(__name__)
 VERSIONS_SHOWN = ("bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
 
 
-class EndOfRoad(Exception):
-    """The last stage that this run was asked for has finished; `Run` ends quietly on it."""
-
-
 class Run:
     """A run of the road, or of a stretch of it. Use as a context manager; call `step` for each stage in order."""
 
@@ -98,26 +94,26 @@ class Run:
         raise_if_interrupted()
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
         done = task(self.context, *inputs)
-        put_record(self.context.root, self.run_id)
         # A task that names its own state ("Reused") hands that state back instead of its value.
         artifact = done.result() if isinstance(done, State) else done
         if isinstance(artifact, Paused):
             raise artifact
+        put_record(self.context.root, self.run_id)
         if self._stage == "evaluate":
             check_gate(artifact)
         return artifact
 
     def write_page(self) -> Path:
         """The run page; that of an earlier run where this one found every artifact standing, which reads no data."""
-        put_record(self.context.root, self.run_id, pages=True)
         earlier = same_artifacts(self.context.root, self.record.data)
         page = Path(earlier["page"]) if earlier is not None else write_page(self.folder, self.context.root)
         self.record.data["page"] = str(page)
-        put_record(self.context.root, self.run_id)
         self.record.save()
+        put_record(self.context.root, self.run_id, pages=True)
         return page
 
     def __enter__(self) -> "Run":
+        put_record(self.context.root, self.run_id)
         return self
 
     def __exit__(
@@ -130,11 +126,11 @@ class Run:
         self.record.data["finished"] = time.time()
         try:
             if isinstance(error, Paused):
-            put_record(self.context.root, self.run_id)
                 self.record.paused(self._stage, error)
             elif error is not None and not ended:
                 self.record.failed(self._stage, error)
             self.record.save()
+            put_record(self.context.root, self.run_id)
         except OSError as unsaved:
             if ended:
                 raise

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -163,3 +164,20 @@ def test_the_command_tells_before_it_removes(root: Root) -> None:
     assert "chunk/c1" in root.names()
     assert CliRunner().invoke(app, [*words, "--yes"]).exit_code == 0
     assert "chunk/c1" not in root.names()
+
+
+def test_the_current_model_and_what_undoing_leads_to_keep_all_that_they_need(root: Root) -> None:
+    """However old their runs are: promoted on the first night, again on the second, and no run is kept else."""
+    for run_id in ("20261101T000000Z-abcdef", "20261102T000000Z-abcdef"):
+        folder = root.path / "promotions" / f"{run_id[7:8]:0>6}"
+        folder.mkdir(parents=True)
+        number = int(run_id[7:8])
+        made = {"number": number, "run_id": run_id, "who": "", "when": "", "why": "", "replaced": number - 1 or None}
+        (folder / "promotion.json").write_text(json.dumps(made))
+    asked = plan(root.path, keep_last=0, models=True, now=NOW)
+    assert asked.artifacts == ()
+    shutil.rmtree(root.path / "promotions" / "000001")
+    (root.path / "promotions" / "000002" / "promotion.json").write_text(json.dumps({**made, "replaced": None}))
+    asked = plan(root.path, keep_last=0, models=True, now=NOW)
+    assert [one.identity for one in asked.artifacts] == ["c1", "t1"]
+    assert plan(root.path, keep_last=0, keep=["current"], models=True, now=NOW).kept_runs == (made["run_id"],)

@@ -1,0 +1,93 @@
+"""Nights: training further on what came since, and promoting the result where it is no worse."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, Verbose
+from flows.commands.output import console, print_json, shown_progress, told_errors
+from flows.commands.running import quieten_prefect
+
+
+def nightly(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one that ships.")] = "",
+    root: Root = DEFAULT_ROOT,
+    again: Annotated[
+        str | None, typer.Option(metavar="NIGHT", help="Read the files of a blocked or undone night once more.")
+    ] = None,
+    list_nights: Annotated[bool, typer.Option("--list", help="Show the nights so far; nothing is run.")] = False,
+    settings: Settings = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train the current model further on what came since the last night; promote the result where it is no worse.
+
+    The first night runs the whole recipe. Each later one reads the files that are new, goes on from the current model,
+    and is compared with it on the text that the first night set aside. Where nothing is new, nothing is done. Exit
+    codes are those of `run`; 4 also where the promotion was blocked.
+    """
+    with told_errors():
+        root = root.resolve()
+        if list_nights:
+            _list(root, as_json)
+            return
+        if not recipe:
+            from model.errors import RecipeError
+
+            raise RecipeError("nightly: name a recipe, or give --list to see the nights so far")
+        night = _spend(recipe, root, again or "", settings or [], as_json, verbose)
+        if as_json:
+            print_json(night)
+            return
+        from flows.nightly.nights import Night
+        from flows.nightly.telling import night_told
+
+        console().print(night_told(Night(**night)), markup=False)
+
+
+def _list(root: Path, as_json: bool) -> None:
+    from flows.nightly.nights import chain_epochs, list_nights
+    from flows.promotions import current_promotion
+
+    nights, promotion = list_nights(root), current_promotion(root)
+    current = promotion.run_id if promotion else None
+    chain = next(([*night.chain, night.run_id] for night in nights if night.run_id == current), [])
+    epochs = chain_epochs(nights, chain)
+    if as_json:
+        print_json({"nights": [asdict(night) for night in nights], "current": current, "epochs_of_chain": epochs})
+        return
+    if not nights:
+        console().print(f"no night under {root} yet; start with `bessemer nightly RECIPE`", markup=False)
+        return
+    from flows.nightly.telling import table_of_nights
+
+    console().print(table_of_nights(nights, current))
+    if epochs:
+        told = ", ".join(f"{source} {times:.2f}" for source, times in sorted(epochs.items()))
+        console().print(
+            f"the current model has read the text of its {len(chain)} nights so often: {told}", markup=False
+        )
+
+
+def _spend(recipe: str, root: Path, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
+    from flows.nightly.night import alone, idle, look
+    from flows.nightly.tonight import read_raw
+
+    # Where nothing is new no server is started, which takes longer than the look.
+    with alone(root):
+        raw = read_raw(recipe, root, settings)
+        tonight = look(raw, (again,) if again else ())
+        if tonight.nothing_new:
+            return asdict(idle(tonight))
+    quieten_prefect(verbose)
+    from flows.interrupts import heard_interrupts
+    from flows.private_server import prefect_server
+
+    with prefect_server(root), heard_interrupts(), shown_progress(as_json) as bars:
+        for remark in raw.remarks():
+            bars.console.print(f"! {remark}", markup=False)
+        from flows.nightly.flow import nightly as night_flow
+
+        return night_flow(recipe, root, again, settings)

@@ -1,0 +1,76 @@
+"""A night as a Prefect flow: the road's tasks, with what a night knows before each."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+from prefect.logging import get_run_logger
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Completed, Failed
+
+from flows.dashboard.watching import dashboard
+from flows.nightly.night import Between, alone, idle, look, spend
+from flows.nightly.tonight import read_raw
+from flows.pretrain import TASKS
+from flows.recipe import Recipe
+from flows.restarting import check_crashes
+from flows.road import walk
+from flows.run import Run
+from model.errors import BessemerError
+from tasks.artifact import Artifact
+from tasks.outcome import one_line
+
+
+@flow(name="nightly", persist_result=False, validate_parameters=True)
+def nightly(
+    recipe: str,
+    root: Path = Path("bessemer-data"),
+    again: str = "",
+    settings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Train the current model further on what came since the last night, and promote the result where it is no worse.
+
+    Where nothing is new, nothing is done. Returns the night's record.
+
+    Args:
+        recipe: A recipe file, or the name of one that ships.
+        root: Folder of all artifacts, runs and nights.
+        again: Id of a night that was blocked or taken back, whose files are to be read once more.
+        settings: Values that overrule the recipe's, as `key.path=value`.
+    """
+    root = root.resolve()
+    log = get_run_logger()
+    try:
+        check_crashes()
+        with alone(root):
+            raw = read_raw(recipe, root, settings)
+            for remark in raw.remarks():
+                log.warning("%s", remark)
+            tonight = look(raw, (again,) if again else (), log.info)
+            server = PREFECT_API_URL.value()
+            night = idle(tonight) if tonight.nothing_new else spend(tonight, _down_the_road, server)
+    except BessemerError as error:
+        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    log.info("night %s: %s, %s", night.run_id, night.state, night.why)
+    return Completed(name=night.state.capitalize(), message=night.why, data=asdict(night))  # pyright: ignore[reportReturnType]
+
+
+def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+    log = get_run_logger()
+    with dashboard() as shown:
+        run = Run(recipe, root, run_id=run_id)
+        log.info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
+        shown.name_run(recipe.name, run.run_id)
+
+        def step(stage: str, *inputs: Any) -> Artifact:
+            return run.step(TASKS[stage], *between(run.folder, stage, inputs))
+
+        try:
+            with run:
+                walk(recipe, step)
+        finally:
+            log.info("run page: %s", run.write_page())
+            shown.summarize(run.record.data)
+    return run.record.data

@@ -1,0 +1,281 @@
+"""One night from the look for new files to the promotion, without Prefect."""
+
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows.lineage import open_run, run_artifacts
+from flows.nightly import nights as told_nights
+from flows.nightly.nights import Night, list_nights, new_files, taken_files
+from flows.nightly.notify import tell
+from flows.nightly.preflight import Needs, check_night, hours_told
+from flows.nightly.settings import Occasion
+from flows.nightly.tonight import Base, RawRecipe, base_of, paths_of
+from flows.nightly.verdict import Verdict, judge, mean_bits
+from flows.promotions import current_promotion, promote
+from flows.recipe import Recipe
+from flows.record import check_writable, new_run_id
+from flows.road import EndOfRoad
+from model.durable import write_atomically
+from model.errors import BessemerError, GuardError, Infra, InputError
+from tasks.artifact import Artifact
+from tasks.lease import build_lease
+from tasks.sample.discovery import find_files
+from tasks.sample.stage import file_digests
+
+BYTES_PER_TOKEN = 4
+"""Of a batch of new text, below which a night waits for more."""
+CRASHED = "it ended without a word; what it had built stands, and the next night went on with its files"
+
+Between = Callable[[Path, str, tuple[Any, ...]], tuple[Any, ...]]
+"""(folder of the run, stage, its inputs) -> the inputs that the stage is given."""
+Road = Callable[[Recipe, Path, str, Between], dict[str, Any]]
+"""Takes a recipe down the road under a root and a run id, with a word before each stage; gives the run's record."""
+
+
+class TooLittle(EndOfRoad):
+    """What is left of the new text would not fill a batch; the run ends quietly."""
+
+    def __init__(self, found: int, needed: int) -> None:
+        super().__init__(f"{found:,} bytes of new text are left, and a night begins with {needed:,}")
+        self.nothing = found == 0
+
+
+@dataclass
+class Tonight:
+    """What is known before anything is built."""
+
+    raw: RawRecipe
+    whole: Recipe
+    base: Base | None
+    night: Night
+    again: tuple[str, ...] = ()
+    needs: Needs | None = None
+    say: Callable[[str], None] = field(default=lambda sentence: None)
+
+    @property
+    def nothing_new(self) -> bool:
+        return not self.night.files
+
+    def recipe(self) -> Recipe:
+        """What tonight runs."""
+        if self.base is None:
+            return self.whole
+        return self.raw.of_night(paths_of(self.night.files), self.base)
+
+
+@contextmanager
+def alone(root: Path) -> Iterator[None]:
+    """Hold this around a night; Infra where another is under way, on this machine or on one that shares the root."""
+
+    def on_wait(holder: str) -> None:
+        raise Infra(f"nightly: another night is under way under {root} ({holder}); wait for its end")
+
+    check_writable(root)
+    with build_lease(root / "locks" / "nightly", on_wait):
+        yield
+
+
+def look(raw: RawRecipe, again: tuple[str, ...] = (), say: Callable[[str], None] = lambda sentence: None) -> Tonight:
+    """What is new since the nights before, for the current model.
+
+    Raises RecipeError and InputError as a run does before work begins, and InputError for a night `again` that is none
+    or whose text the current model has learnt.
+    """
+    root = raw.root
+    whole = raw.whole()
+    nights = list_nights(root)
+    promotion = current_promotion(root)
+    base = base_of(root, promotion.run_id) if promotion is not None else None
+    again = tuple(_named_night(name, nights, base) for name in again)
+    found = file_digests(find_files(whole.sample), root / "inputs.json")
+    new = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
+    night = Night(
+        run_id=new_run_id(),
+        recipe=whole.name,
+        base=base.run_id if base else None,
+        chain=base.chain if base else [],
+        files=new,
+    )
+    return Tonight(raw, whole, base, night, again, say=say)
+
+
+def idle(tonight: Tonight) -> Night:
+    """End a night in which nothing is new."""
+    night = tonight.night
+    taken = "every file was read by a night before"
+    return _end(tonight, told_nights.NOTHING, f"no new data: {taken}", "nothing", night)
+
+
+def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
+    """Check, build, score, compare, and promote or not; the night's record says what came of it.
+
+    Raises GuardError where the model is worse and the current one stays, and what the preflight and the road raise;
+    people are told beforehand.
+    """
+    night, root = tonight.night, tonight.raw.root
+    for earlier in list_nights(root):
+        if earlier.state == told_nights.UNDER_WAY:
+            earlier.state, earlier.why, earlier.ended = told_nights.INTERRUPTED, CRASHED, time.time()
+            earlier.save(root)
+    night.save(root)
+    try:
+        before = run_artifacts(open_run(root, tonight.base.run_id)) if tonight.base else {}
+        recipe = tonight.recipe()
+        tonight.needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server)
+        tonight.say(_beginning_told(tonight))
+        return _walked(tonight, recipe, before, road)
+    except GuardError as error:
+        if night.state != told_nights.BLOCKED:
+            _failed(tonight, error)
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        night.state, night.why, night.ended = told_nights.INTERRUPTED, "it was stopped", time.time()
+        night.save(root)
+        raise
+    except Exception as error:
+        _failed(tonight, error)
+        raise
+
+
+def _walked(tonight: Tonight, recipe: Recipe, before: dict[str, Artifact], road: Road) -> Night:
+    night, root = tonight.night, tonight.raw.root
+    too_little: list[TooLittle] = []
+
+    def between(folder: Path, stage: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if stage == "vocab":
+            try:
+                _check_enough(inputs[0], recipe, tonight.raw.nightly.least_bytes)
+            except TooLittle as error:
+                too_little.append(error)
+                raise
+        if stage == "chunk":
+            return _with_what_is_left(folder, inputs, recipe)
+        return inputs
+
+    record = road(recipe, root, night.run_id, between)
+    artifacts = run_artifacts(record)
+    if too_little:
+        if too_little[0].nothing:
+            # Nothing of it needs to be read again: all of it is known, or no text.
+            why = "no new data: what is new in the files was known before, or is no text"
+            return _end(tonight, told_nights.NOTHING, why, "nothing", night)
+        return _end(tonight, told_nights.TOO_LITTLE, f"{too_little[0]}; the next night takes it too", "nothing", night)
+    _count(night, artifacts)
+    verdict = judge(artifacts["evaluate"], before.get("evaluate"), tonight.raw.nightly)
+    night.bits_after = mean_bits(artifacts["evaluate"])
+    night.bits_before = mean_bits(before["evaluate"]) if "evaluate" in before else None
+    night.verdict = verdict.to_json()
+    if tonight.base is not None and not verdict.passed:
+        why = verdict.told()
+        _end(tonight, told_nights.BLOCKED, why, "blocked", night)
+        raise GuardError(_blocked_told(tonight, verdict))
+    why = verdict.told() if tonight.base is not None else "the first night: nothing to compare with"
+    promote(root, record, f"night {night.run_id}: {why}")
+    return _end(tonight, told_nights.PROMOTED, why, "promoted", night)
+
+
+def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> None:
+    left = documents.report.total().bytes_out
+    batch = BYTES_PER_TOKEN * recipe.train.batch_rows * recipe.chunk.row_length
+    needed = batch if least is None else least
+    if left < needed:
+        raise TooLittle(left, needed)
+
+
+def _with_what_is_left(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:
+    """Chunk's inputs without a weight for sources of which nothing new is left; the run's recipe says so, too."""
+    from flows.record import RECIPE
+
+    documents, *rest, config = inputs
+    left = documents.report.sources
+    weights = {
+        source: weight if source in left and left[source].documents_out else 0.0
+        for source, weight in config.weights.items()
+    }
+    if weights == config.weights:
+        return inputs
+    config = config.model_copy(update={"weights": weights})
+    changed = recipe.model_copy(update={"chunk": config})
+    write_atomically(folder / RECIPE, changed.model_dump_json(indent=1).encode())
+    return (documents, *rest, config)
+
+
+def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
+    night.documents = artifacts["decontaminate"].report.total().documents_out
+    facts = artifacts["chunk"].report.facts
+    night.tokens = facts["order"]["tokens"]
+    night.epochs = {source: line["epochs"] for source, line in facts["mixture"].items()}
+    night.unique_tokens = {source: line["tokens"] for source, line in facts["mixture"].items()}
+
+
+def _end(tonight: Tonight, state: str, why: str, occasion: Occasion, night: Night) -> Night:
+    night.state, night.why, night.ended = state, why, time.time()
+    # Before anybody is told: a kill while a server does not answer must not have the night spent again.
+    night.save(tonight.raw.root)
+    night.told = tell(tonight.raw.notify, occasion, message(night, tonight.raw.root))
+    night.save(tonight.raw.root)
+    return night
+
+
+def _failed(tonight: Tonight, error: Exception) -> None:
+    why = str(error) if isinstance(error, BessemerError) else type(error).__name__
+    _end(tonight, told_nights.FAILED, f"{type(error).__name__}: {why}", "failed", tonight.night)
+
+
+def message(night: Night, root: Path) -> dict[str, Any]:
+    """What people are told of a night, as JSON values."""
+    subject = f"bessemer: night {night.run_id} of {night.recipe} {night.state}"
+    text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\nPage: runs/{night.run_id}/page.html\n"
+    return {
+        "event": night.state,
+        "subject": subject,
+        "text": text,
+        "why": night.why,
+        "recipe": night.recipe,
+        "run_id": night.run_id,
+        "host": platform.node(),
+        "root": str(root),
+        "documents": night.documents,
+        "tokens": night.tokens,
+        "bits_before": night.bits_before,
+        "bits_after": night.bits_after,
+        "worse": [line["what"] for line in night.verdict if line["blocks"]],
+    }
+
+
+def _beginning_told(tonight: Tonight) -> str:
+    night = tonight.night
+    count = sum(map(len, night.files.values()))
+    base = f"going on from run {night.base}" if night.base else "the first night"
+    needs = f"; {hours_told(tonight.needs)}" if tonight.needs is not None else ""
+    return f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}; {base}{needs}"
+
+
+def _blocked_told(tonight: Tonight, verdict: Verdict) -> str:
+    night = tonight.night
+    return (
+        f"nightly: the model of night {night.run_id} was not promoted, and that of {night.base} stays the current one:"
+        f" {verdict.told()}. Its weights and scores are written (`bessemer compare {night.base} {night.run_id}`). The"
+        f" next night goes on from the current model without this night's files. `bessemer promote {night.run_id}`"
+        f" promotes it all the same; `bessemer nightly --again {night.run_id}` has its files read once more."
+    )
+
+
+def _named_night(name: str, nights: list[Night], base: Base | None) -> str:
+    found = [night.run_id for night in nights if night.run_id.startswith(name)]
+    if len(found) != 1:
+        raise InputError(
+            f"nightly --again {name}: {'no night' if not found else f'{len(found)} nights'} with an id that begins so;"
+            f" `bessemer nightly --list` shows them"
+        )
+    if base is not None and found[0] in base.chain:
+        raise InputError(
+            f"nightly --again {name}: the current model has learnt the text of this night already, and deduplication"
+            f" would remove all of it. Take the night back first: `bessemer promote --undo`."
+        )
+    return found[0]

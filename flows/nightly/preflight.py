@@ -1,0 +1,157 @@
+"""Before a night begins: is there the disk, the memory, the time, the server, and can the new files be read?
+
+All that is missing is told at once, since whoever reads it in the morning can mend it before the next night.
+"""
+
+import math
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from flows.nightly.nights import Files
+from flows.nightly.settings import NightlyConfig
+from flows.planning.costing import CHECKPOINT_BYTES, WEIGHT_BYTES, network_of
+from flows.planning.memory import state_bytes
+from flows.recipe import Recipe
+from flows.wording import duration, size
+from model.errors import BessemerError, Infra, InputError, RecipeError
+from tasks.artifact import Artifact
+from tasks.sample.discovery import find_files
+from tasks.sample.stage import UNREADABLE
+from tasks.sample.text_size import text_bytes
+
+DATA_BYTES = 6.0
+"""Bytes on disk that the stages before training take at most for a byte of new text: four copies of the text, tokens,
+spans, and what they leave while they work."""
+STAGE_MEMORY = 1.0e9
+"""Memory of the greediest data stage with two workers (docs/log.md, memory over growing input)."""
+SERVER_SECONDS = 10.0
+DATA_STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a night is expected to take."""
+
+    text_bytes: int
+    """New text."""
+    disk_bytes: float
+    memory_bytes: float
+    seconds: float | None
+    """None where nothing is known to tell it from."""
+
+
+def check_night(
+    recipe: Recipe, new: Files, root: Path, config: NightlyConfig, before: dict[str, Artifact], server: str | None
+) -> Needs:
+    """What tonight's recipe will take, once all of it is there; `before` are the artifacts of the base's run, `server`
+    the Prefect API's address.
+
+    Raises InputError, RecipeError or Infra with everything that is missing.
+    """
+    needs = expected_needs(recipe, before, measure=config.max_hours is not None)
+    problems = [*_files(new), *_hours(needs, config), *_disk(needs, root, config), *_memory(needs), *_server(server)]
+    if problems:
+        kinds = [kind for kind, _ in problems]
+        # What a person must mend comes before what may pass: only the latter is worth another try.
+        worst = next(kind for kind in (InputError, RecipeError, Infra) if kind in kinds)
+        told = "\n".join(f"  {sentence}" for _, sentence in problems)
+        raise worst(f"nightly: the night did not begin:\n{told}")
+    return needs
+
+
+def expected_needs(recipe: Recipe, before: dict[str, Artifact], *, measure: bool) -> Needs:
+    """The needs of a recipe; hours go by what the night before took, else, with `measure`, by a second of training."""
+    from model.networks import parameter_count
+
+    text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
+    network = network_of(recipe)
+    parameters = parameter_count(network)
+    kept = recipe.train.keep_checkpoints + 1
+    disk = DATA_BYTES * text + parameters * (WEIGHT_BYTES + kept * CHECKPOINT_BYTES)
+    ranks = recipe.train.ranks if recipe.train.device == "cpu" else 0
+    memory = STAGE_MEMORY + ranks * state_bytes(parameters, 1, "float32", 0)
+    tokens = min(recipe.chunk.budget_tokens, recipe.chunk.max_epochs * text / recipe.sample.bytes_per_token)
+    return Needs(text, disk, memory, _seconds(recipe, before, text, tokens, measure=measure))
+
+
+def _seconds(recipe: Recipe, before: dict[str, Artifact], text: int, tokens: float, *, measure: bool) -> float | None:
+    read = before["sample"].report.total().bytes_in if "sample" in before else 0
+    speed = before["train"].report.facts["training"]["tokens_s"] if "train" in before else None
+    if read and speed:
+        data = sum(before[stage].manifest["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
+        measured = before["evaluate"].manifest["timings"]["seconds"] if "evaluate" in before else 0.0
+        return data * text / read + tokens / speed + measured
+    if not measure or recipe.train.device != "cpu":
+        return None
+    from flows.planning.this_machine import measured_step
+
+    step = measured_step(network_of(recipe), recipe.train.rows_at_once, recipe.train.threads)
+    return tokens / step.tokens_per_second
+
+
+def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
+    lost = [
+        f"{source}: {path}" for source, files in new.items() for path, digest in files.items() if digest == UNREADABLE
+    ]
+    if lost:
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        yield (
+            InputError,
+            f"files that cannot be read: {', '.join(lost[:3])}{more}; give this user the right to read them",
+        )
+
+
+def _hours(needs: Needs, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
+    if config.max_hours is not None and needs.seconds is not None and needs.seconds > 3600 * config.max_hours:
+        yield (
+            RecipeError,
+            f"time: about {duration(needs.seconds)} by what the night before took, and nightly.max_hours ="
+            f" {config.max_hours:g}; lower nightly.later.budget_tokens, or raise it",
+        )
+
+
+def _disk(needs: Needs, root: Path, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
+    root.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(root).free
+    wanted = needs.disk_bytes + 1e9 * config.spare_gigabytes
+    if free < wanted:
+        yield (
+            Infra,
+            f"disk: {size(free)} free under {root}, and the night takes up to {size(needs.disk_bytes)} beside"
+            f" {config.spare_gigabytes:g} GB to spare; make room (`bessemer gc`)",
+        )
+
+
+def _memory(needs: Needs) -> Iterator[tuple[type[BessemerError], str]]:
+    free = psutil.virtual_memory().available
+    if free < needs.memory_bytes:
+        yield (
+            Infra,
+            f"memory: {size(free)} free, and the night takes about {size(needs.memory_bytes)}; end other programs",
+        )
+
+
+def _server(address: str | None) -> Iterator[tuple[type[BessemerError], str]]:
+    if address is None:
+        return
+    try:
+        with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=SERVER_SECONDS):
+            return
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        yield (
+            Infra,
+            f"server: the Prefect server at {address} does not answer ({error}); start it (`bessemer up`), or unset"
+            f" PREFECT_API_URL",
+        )
+
+
+def hours_told(needs: Needs) -> str:
+    """`about 2 h 3 min, 1.2 GB of disk`."""
+    time = "" if needs.seconds is None or math.isnan(needs.seconds) else f"about {duration(needs.seconds)}, "
+    return f"{time}up to {size(needs.disk_bytes)} of disk"

@@ -1,0 +1,191 @@
+"""Which model is the current one: a stable name, and the history of who promoted what, when and why.
+
+`ROOT/promotions/NNNNNN/` is a promotion: `promotion.json`, and links to the run, its model and its tokenizer.
+`ROOT/current` is a link to the latest, so that tools find `ROOT/current/model/model.safetensors` whatever is promoted.
+A promotion is never changed: to take one back is a promotion too, of what stood before it. The one with the highest
+number counts; the link follows it.
+"""
+
+import getpass
+import json
+import os
+import platform
+import secrets
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from flows.record import RECORD
+from model.errors import InputError, IntegrityError
+from tasks.aliases import now
+
+CURRENT = "current"
+"""The name by which the current model's run is asked for."""
+FOLDER = "promotions"
+PROMOTION = "promotion.json"
+LINKED = {"model": "train", "tokenizer": "vocab"}
+"""Links in a promotion's folder -> the stage whose artifact they lead to."""
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A run became the current one."""
+
+    number: int
+    run_id: str
+    who: str
+    when: str
+    why: str
+    replaced: int | None
+    """Number of the promotion whose run was the current one before; None of the first."""
+    restores: int | None = None
+    """Where a promotion was taken back: number of the one that holds again."""
+
+    @property
+    def place(self) -> int:
+        """Number of the promotion by which the run first became the current one, as far as undoing goes."""
+        return self.number if self.restores is None else self.restores
+
+
+def history(root: Path) -> list[Promotion]:
+    """All promotions under a root, oldest first; IntegrityError where one cannot be read."""
+    found: list[Promotion] = []
+    for path in sorted((root / FOLDER).glob(f"[0-9]*/{PROMOTION}")):
+        try:
+            found.append(Promotion(**json.loads(path.read_text())))
+        except (ValueError, TypeError) as error:
+            raise IntegrityError(
+                f"{path} is no readable promotion ({error}). Restore it, or remove its folder, with which this step of"
+                f" the history is lost."
+            ) from error
+    return found
+
+
+def current_promotion(root: Path) -> Promotion | None:
+    """The promotion that holds; None where nothing was promoted yet."""
+    return (history(root) or [None])[-1]
+
+
+def current_run(root: Path) -> str:
+    """The id of the current model's run; InputError where nothing was promoted yet."""
+    found = current_promotion(root)
+    if found is None:
+        raise InputError(
+            f"nothing under {root} was promoted yet, so that no model is `{CURRENT}`. `bessemer promote RUN` makes a"
+            f" run's model the current one, and `bessemer nightly RECIPE` does so each night."
+        )
+    return found.run_id
+
+
+def promote(root: Path, record: dict[str, Any], why: str) -> Promotion:
+    """Make a run's model the current one.
+
+    Raises InputError where the run has no model that stands, or is the current one already.
+    """
+    run_id = record["run_id"]
+    _check_stands(record, f"promote {run_id}")
+    while True:
+        before = current_promotion(root)
+        if before is not None and before.run_id == run_id:
+            raise InputError(f"promote {run_id}: it is the current model already; nothing was done")
+        number = 1 if before is None else before.number + 1
+        replaced = None if before is None else before.place
+        made = Promotion(number, run_id, _who(), now(), why, replaced)
+        if _publish(root, made, record):
+            return made
+
+
+def undo(root: Path, why: str) -> Promotion:
+    """Take the latest promotion back: what was the current model before it is so again.
+
+    Raises InputError where there was none before, or it no longer stands.
+    """
+    while True:
+        told = history(root)
+        if not told:
+            current_run(root)
+        by_number = {one.number: one for one in told}
+        earlier = by_number[told[-1].place].replaced
+        if earlier is None:
+            raise InputError(
+                f"promote --undo: {told[-1].run_id} was the first to be promoted, and nothing stood before it. Promote"
+                f" another run: `bessemer promote RUN`."
+            )
+        target = by_number[earlier]
+        record = json.loads((root / "runs" / target.run_id / RECORD).read_text())
+        _check_stands(record, "promote --undo")
+        why_told = why or f"{told[-1].run_id} was taken back"
+        made = Promotion(
+            told[-1].number + 1, target.run_id, _who(), now(), why_told, target.replaced, restores=target.place
+        )
+        if _publish(root, made, record):
+            return made
+
+
+def needed_runs(root: Path) -> frozenset[str]:
+    """Ids of the runs that the current model, and undoing its promotions one by one, need."""
+    by_number = {one.number: one for one in history(root)}
+    found: set[str] = set()
+    place = max(by_number, default=None)
+    while place is not None:
+        found.add(by_number[place].run_id)
+        place = by_number[by_number[place].place].replaced
+    return frozenset(found)
+
+
+def _check_stands(record: dict[str, Any], asked: str) -> None:
+    paths = {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
+    for stage in LINKED.values():
+        if stage not in paths:
+            raise InputError(
+                f"{asked}: the run {record['run_id']} ended before `{stage}`; choose another (bessemer ls)"
+            )
+        if not paths[stage].is_dir():
+            raise InputError(
+                f"{asked}: {paths[stage]}, which the run {record['run_id']} made, no longer stands. Run its recipe"
+                f" again, or choose another run."
+            )
+
+
+def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
+    """Write a promotion and lead the link to it; False where another took its number."""
+    root = root.resolve()
+    folder = root / FOLDER
+    draft = folder / f".draft-{secrets.token_hex(4)}"
+    draft.mkdir(parents=True)
+    (draft / PROMOTION).write_text(json.dumps(asdict(made), indent=1))
+    (draft / "run").symlink_to(os.path.relpath(root / "runs" / made.run_id, draft))
+    paths = {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
+    for name, stage in LINKED.items():
+        (draft / name).symlink_to(os.path.relpath(paths[stage].resolve(), draft))
+    try:
+        # A folder that is not empty is never replaced: of two that want the number one gets it.
+        os.rename(draft, folder / f"{made.number:06d}")
+    except OSError:
+        shutil.rmtree(draft)
+        if not (folder / f"{made.number:06d}").exists():
+            raise
+        return False
+    point_to_latest(root)
+    return True
+
+
+def point_to_latest(root: Path) -> None:
+    """Lead `ROOT/current` to the promotion that holds; a kill may have come between it and the link."""
+    latest = current_promotion(root)
+    if latest is None:
+        return
+    target = Path(FOLDER) / f"{latest.number:06d}"
+    link = root / CURRENT
+    if link.is_symlink() and Path(os.readlink(link)) == target:
+        return
+    if link.exists() and not link.is_symlink():
+        raise InputError(f"{link} is in the way: it should be a link to the current model. Move it elsewhere.")
+    draft = root / f".{CURRENT}-{secrets.token_hex(4)}"
+    draft.symlink_to(target)
+    os.replace(draft, link)
+
+
+def _who() -> str:
+    return f"{getpass.getuser()}@{platform.node()}"

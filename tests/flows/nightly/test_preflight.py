@@ -1,0 +1,83 @@
+"""What is told before a night begins: all that is missing, at once, with the code of what a person must mend."""
+
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flows.nightly.preflight import check_night, expected_needs, hours_told
+from flows.nightly.settings import NightlyConfig
+from flows.recipe import Recipe, load_recipe
+from model.errors import Infra, InputError, RecipeError
+
+NEW = {"notes": {"note-01.txt": "ab"}}
+
+
+@pytest.fixture
+def recipe(foundry: Path, tmp_path: Path) -> Recipe:
+    return load_recipe(foundry / "foundry.toml", tmp_path)
+
+
+class Before:
+    """An artifact of the night before as far as a preflight looks at it: it took `seconds` for `bytes_in` bytes."""
+
+    def __init__(self, seconds: float, bytes_in: int = 0, tokens_s: float = 0.0) -> None:
+        self.manifest = {"timings": {"seconds": seconds}}
+        self.report: Any = self
+        self.bytes_in = bytes_in
+        self.facts = {"training": {"tokens_s": tokens_s}}
+
+    def total(self) -> "Before":
+        return self
+
+
+def test_a_night_is_expected_to_take_what_the_one_before_took(recipe: Recipe) -> None:
+    text = expected_needs(recipe, {}, measure=False).text_bytes
+    before: Any = {"sample": Before(10.0, bytes_in=2 * text), "train": Before(99.0, tokens_s=1000.0)}
+    before |= {"evaluate": Before(7.0), "clean": Before(30.0)}
+    # Half the text of the night before: 40 s / 2 for the data; 40,000 tokens at 1,000 a second; the same scores.
+    assert expected_needs(recipe, before, measure=False).seconds == pytest.approx(20 + 40 + 7)
+    assert expected_needs(recipe, {}, measure=False).seconds is None
+
+
+def test_disk_is_the_text_six_times_and_the_checkpoints(recipe: Recipe) -> None:
+    from flows.planning.costing import network_of
+    from model.networks import parameter_count
+
+    needs = expected_needs(recipe, {}, measure=False)
+    # Weights once, and two checkpoints and the one being written of 12 bytes a parameter.
+    assert needs.disk_bytes == 6 * needs.text_bytes + parameter_count(network_of(recipe)) * (4 + 3 * 12)
+    assert hours_told(needs).startswith("up to ")
+
+
+def test_a_night_with_room_for_all_begins(recipe: Recipe, tmp_path: Path) -> None:
+    assert check_night(recipe, NEW, tmp_path, NightlyConfig(spare_gigabytes=0), {}, None).text_bytes > 0
+
+
+def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: type("Usage", (), {"free": 10**6})())
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 10**6})())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        server = f"http://127.0.0.1:{probe.getsockname()[1]}/api"
+        with pytest.raises(Infra) as caught:
+            check_night(recipe, NEW, tmp_path, NightlyConfig(), {}, server)
+    told = str(caught.value)
+    assert "disk: 1.0 MB free under" in told
+    assert "beside 1 GB to spare" in told
+    assert "memory: 1.0 MB free" in told
+    assert f"server: the Prefect server at {server} does not answer" in told
+    lost = {"notes": {"a.txt": "unreadable", "b.txt": "ab"}}
+    with pytest.raises(InputError, match=r"files that cannot be read: notes: a\.txt;"):
+        check_night(recipe, lost, tmp_path, NightlyConfig(), {}, None)
+
+
+def test_a_night_that_is_too_long_is_the_recipe_s_to_mend(recipe: Recipe, tmp_path: Path) -> None:
+    before: Any = {"sample": Before(1.0, bytes_in=10**6), "train": Before(1.0, tokens_s=1.0)}
+    config = NightlyConfig(max_hours=1, spare_gigabytes=0)
+    with pytest.raises(RecipeError, match=r"time: about 11 h \d+ min .* nightly\.max_hours = 1;"):
+        check_night(recipe, NEW, tmp_path, config, before, None)
+    assert check_night(recipe, NEW, tmp_path, NightlyConfig(max_hours=12, spare_gigabytes=0), before, None).seconds

@@ -1,0 +1,108 @@
+"""Tonight's recipe: what of the whole one stays, and what the current model and the new files decide."""
+
+from pathlib import Path
+
+import pytest
+
+from flows.nightly.tonight import Base, read_raw
+from model.errors import RecipeError
+
+MORE = """
+[nightly]
+max_hours = 3
+[nightly.later]
+budget_tokens = "20K"
+"train.schedule.peak_lr" = 1e-3
+[nightly.later.clean]
+preset = "gopher"
+"""
+
+
+@pytest.fixture
+def recipe(foundry: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "nights.toml"
+    path.write_text((foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)) + MORE)
+    return path
+
+
+def base(path: Path, root: Path) -> Base:
+    first = read_raw(str(path), root).whole()
+    earlier = first.model_copy(
+        update={
+            "dedup": first.dedup.model_copy(update={"against": ("night-1",)}),
+            "evaluate": first.evaluate.model_copy(update={"earlier": ("night-1",)}),
+        }
+    )
+    return Base("night-2", earlier, root / "model", root / "tokenizer.model")
+
+
+def test_the_first_night_is_the_recipe_with_a_schedule_that_can_go_on(recipe: Path, tmp_path: Path) -> None:
+    whole = read_raw(str(recipe), tmp_path).whole()
+    assert whole.train.schedule.kind == "warmup_stable_decay"
+    assert (whole.chunk.budget_tokens, whole.dedup.against, whole.evaluate.earlier) == (40_000, (), ())
+    assert whole.decontaminate.heldout_share == 0.02
+    assert all(source.only == () for source in whole.sample.sources)
+
+
+def test_a_later_night_reads_what_is_new_and_goes_on_from_the_current_model(recipe: Path, tmp_path: Path) -> None:
+    raw = read_raw(str(recipe), tmp_path, ["dedup.priorities.notes=1", "dedup.priorities.code=2"])
+    night = raw.of_night({"notes": ["note-02.txt", "note-01.txt"]}, base(recipe, tmp_path))
+    (source,) = night.sample.sources
+    assert (source.name, source.only, source.weight) == ("notes", ("note-01.txt", "note-02.txt"), 0.5)
+    assert night.sample.normalise_weights
+    assert night.chunk.weights == {"notes": 0.5}
+    assert night.dedup.priorities == {"notes": 1}
+    assert night.dedup.against == ("night-1", "night-2")
+    assert night.evaluate.earlier == ("night-1", "night-2")
+    assert night.decontaminate.heldout_share == 0.0
+    assert (night.vocab.base, night.train.base_model) == (tmp_path / "tokenizer.model", tmp_path / "model")
+    assert night.chunk.budget_tokens == 20_000
+    assert night.clean.preset == "gopher"
+    assert (night.train.schedule.start_lr, night.train.schedule.peak_lr) == (2e-4, 1e-3)
+    assert night.evaluate.seed == read_raw(str(recipe), tmp_path).whole().evaluate.seed
+
+
+def test_what_a_recipe_compares_with_by_itself_stays(recipe: Path, tmp_path: Path) -> None:
+    raw = read_raw(str(recipe), tmp_path, ['dedup.against="elsewhere"', "dedup.wipe_out_limit=0.5"])
+    night = raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
+    assert night.dedup.against == ("elsewhere", "night-1", "night-2")
+    assert night.dedup.wipe_out_limit == 0.5
+
+
+def test_a_schedule_that_ends_for_good_is_remarked(recipe: Path, tmp_path: Path) -> None:
+    assert read_raw(str(recipe), tmp_path).remarks() == []
+    (told,) = read_raw(str(recipe), tmp_path, ["train.schedule.kind=cosine"]).remarks()
+    assert told.startswith("train.schedule.kind is cosine")
+
+
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("nightly.max_hours=-1", "nightly.max_hours: Input should be greater than 0"),
+        ("nightly.hours=1", "nightly.hours: Extra inputs are not permitted"),
+        ("nightly.later={ vocab = { vocab_size = 900 } }", "vocab cannot differ between nights"),
+        ("notify.webhook=gopher://x", "is no http:// or https:// address"),
+        ("notify.mail_to=['nobody']", "'nobody' is no address of mail"),
+        ("notify.mail_server=localhost", "is no HOST:PORT"),
+        ("notify=3", "a table of settings belongs there"),
+    ],
+)
+def test_wrong_tables_are_told_at_once(recipe: Path, tmp_path: Path, setting: str, told: str) -> None:
+    with pytest.raises(RecipeError, match=told.replace("(", "\\(")):
+        read_raw(str(recipe), tmp_path, [setting])
+
+
+def test_a_classifier_that_has_nothing_to_learn_from_tonight_is_refused(recipe: Path, tmp_path: Path) -> None:
+    raw = read_raw(str(recipe), tmp_path, ["clean.quality.good=['code']"])
+    with pytest.raises(RecipeError, match="learns what is good from code, of which nothing is new tonight"):
+        raw.of_night({"notes": ["note-01.txt"]}, base(recipe, tmp_path))
+
+
+def test_a_secret_address_of_the_environment_is_not_told(
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BESSEMER_WEBHOOK", "secret-words-and-no-address")
+    with pytest.raises(RecipeError) as caught:
+        read_raw(str(recipe), tmp_path)
+    assert "what BESSEMER_WEBHOOK holds" in str(caught.value)
+    assert "secret-words" not in str(caught.value)

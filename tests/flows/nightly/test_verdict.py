@@ -1,0 +1,97 @@
+"""What blocks a promotion: figures that are worse, not by chance, and by more than is allowed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from flows.nightly.settings import NightlyConfig
+from flows.nightly.verdict import judge
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.evaluate.comparison import ITEM_SCORES
+from tasks.evaluate.document_scores import DOCUMENT_SCORES
+from tasks.report import StageReport
+from tasks.workspace import Workspace
+
+Evaluated = Callable[..., Artifact]
+
+
+class Scores(StrictConfig):
+    bits: Mapping[str, Sequence[float]] = {}
+    right: Sequence[float] = ()
+    kept: bool = True
+
+
+@pytest.fixture
+def evaluated(tmp_path: Path) -> Evaluated:
+    """An evaluation of documents of ten bytes each with so many bits, and of items that are right or wrong."""
+
+    def make(*, right: Sequence[float] = (), kept: bool = True, **bits: Sequence[float]) -> Artifact:
+        documents = [
+            {"source": source, "doc_id": bytes([n] * 16), "piece": 0, "metric": "bits_per_byte", "bits": b, "bytes": 10}
+            for source, values in bits.items()
+            for n, b in enumerate(values)
+        ]
+        items = [
+            {"task": "quiz", "item_id": str(n), "shots": 0, "state": "clean", "metric": "acc", "value": value}
+            for n, value in enumerate(right)
+        ]
+
+        def run(workspace: Workspace) -> StageReport:
+            with workspace.unit("00000") as unit:
+                unit.write_table("item_scores", pa.Table.from_pylist(items, schema=ITEM_SCORES))
+                if kept:
+                    unit.write_table("document_scores", pa.Table.from_pylist(documents, schema=DOCUMENT_SCORES))
+            return StageReport()
+
+        config = Scores(bits={name: list(values) for name, values in bits.items()}, right=list(right), kept=kept)
+        return build_artifact(RunContext(tmp_path, "r"), Stage("evaluate", ("tasks.ledger",), ()), config, {}, run)
+
+    return make
+
+
+def test_a_model_that_is_no_worse_passes(evaluated: Evaluated) -> None:
+    before = evaluated(notes=[20, 22, 24, 26], right=[1, 0, 1, 0])
+    verdict = judge(evaluated(notes=[19, 23, 22, 27], right=[1, 1, 0, 0]), before, NightlyConfig())
+    assert verdict.passed
+    assert [one.what for one in verdict.figures] == ["notes: bits_per_byte", "quiz 0-shot: acc"]
+    assert verdict.told() == "no worse in 2 figures"
+
+
+def test_one_source_that_is_surely_worse_blocks_whatever_the_others_gain(evaluated: Evaluated) -> None:
+    before = evaluated(notes=[20, 22, 24, 26, 28], code=[30, 30, 30, 30, 30])
+    verdict = judge(evaluated(notes=[30, 33, 34, 35, 39], code=[1, 1, 1, 1, 1]), before, NightlyConfig())
+    assert not verdict.passed
+    assert [one.what for one in verdict.worse] == ["notes: bits_per_byte"]
+    # Rises of 10, 11, 10, 9, 11 bits a document of 10 bytes: from 2.40 to 3.42, far beyond chance.
+    assert verdict.told() == "worse beyond chance: notes: bits_per_byte 2.400 -> 3.420 (p < 0.0001)"
+    assert [line["blocks"] for line in verdict.to_json()] == [False, True]
+
+
+def test_items_that_were_right_and_are_wrong_now_block(evaluated: Evaluated) -> None:
+    before = evaluated(right=[1] * 12)
+    assert not judge(evaluated(right=[0] * 6 + [1] * 6), before, NightlyConfig()).passed
+    assert judge(evaluated(right=[0] + [1] * 11), before, NightlyConfig()).passed
+    assert judge(evaluated(right=[0] * 6 + [1] * 6), before, NightlyConfig(max_fall=0.6)).passed
+
+
+def test_a_rise_that_is_allowed_passes_and_a_single_document_blocks_nothing(evaluated: Evaluated) -> None:
+    before = evaluated(notes=[20, 22, 24])
+    after = evaluated(notes=[21, 23, 25])
+    assert not judge(after, before, NightlyConfig()).passed
+    assert judge(after, before, NightlyConfig(max_rise=0.11)).passed
+    assert judge(evaluated(notes=[90]), evaluated(notes=[20]), NightlyConfig()).passed
+
+
+def test_models_without_anything_in_common_cannot_follow_each_other(evaluated: Evaluated) -> None:
+    for after, before in (
+        (evaluated(notes=[20, 21]), evaluated(code=[20, 21])),
+        (evaluated(notes=[20, 21]), evaluated(notes=[20, 21], kept=False)),
+        (evaluated(notes=[20, 21]), None),
+    ):
+        verdict = judge(after, before, NightlyConfig())
+        assert (verdict.comparable, verdict.passed) == (False, False)
+        assert "promote it by hand" in verdict.told()
