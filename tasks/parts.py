@@ -1,21 +1,21 @@
-"""Stages that map part i to part i: the same bytes for any number of workers, and resume from finished parts."""
+"""Stages that map part i to part i: the same bytes wherever parts are worked on, and resume from finished parts."""
 
 import functools
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from model.errors import Infra
-from model.parent_death import die_with_parent
-from tasks.artifact import Artifact, read_table
+from model.errors import InputError
+from tasks.artifact import Artifact, artifact_at, read_table
 from tasks.report import StageReport
+from tasks.spreading import Spread, Work, spread
 from tasks.workspace import Workspace, table_file_name
+
+MOST_PARTS = 100_000
+"""Names of units have five digits, and sort in order."""
 
 
 @dataclass
@@ -26,64 +26,60 @@ class PartResult:
     report: StageReport = field(default_factory=StageReport)
 
 
-PartFunction = Callable[[pa.Table, int], PartResult]
+PartFunction = Callable[..., PartResult]
 
 
 def map_parts(
-    workspace: Workspace, parent: Artifact, function: PartFunction, workers: int, *, in_threads: bool = False
+    workspace: Workspace,
+    parent: Artifact,
+    function: PartFunction,
+    where: Spread,
+    *,
+    about: Callable[[int], tuple[Any, ...]] = lambda index: (),
 ) -> StageReport:
-    """Apply `function(documents of part i, i)` to every part and write its tables as unit i.
+    """Apply `function(documents of part i, i, *about(i))` to every part and write its tables as unit i.
 
-    `function` must be picklable (a module-level function or a `functools.partial` of one) when `workers` > 1, unless
-    `in_threads`: for functions whose time goes into compiled code that releases the GIL.
+    `function` must be picklable (a module-level function or a `functools.partial` of one), and so must `about(i)`,
+    which is made when part i is handed out. A part's bytes are checked by whoever reads them.
     Returns the merged report in order of parts; units finished by an earlier, killed build are not run again.
     """
-    parts = parent.files("documents")
+    names = parent.names("documents")
     reports: dict[int, StageReport] = {}
     waiting: list[int] = []
-    for index in range(len(parts)):
+    for index in range(len(names)):
         report = workspace.finished(unit_name(index))
         if report is None:
             waiting.append(index)
         else:
             reports[index] = report
-    workspace.advance(len(reports), len(parts), "parts")
-    work = functools.partial(_map_part, workspace.for_worker(), function)
-    if workers <= 1 or len(waiting) <= 1:
-        for index in waiting:
-            reports[index] = work(index, parts[index])
-            workspace.advance(len(reports), len(parts), "parts")
-    else:
-        with _pool(min(workers, len(waiting)), in_threads) as pool:
-            futures = {pool.submit(work, index, parts[index]): index for index in waiting}
-            for future in as_completed(futures):
-                try:
-                    reports[futures[future]] = future.result()
-                except BrokenExecutor as error:
-                    raise Infra(
-                        f"a worker process died while it worked on {parts[futures[future]].name} (often the kernel,"
-                        f" when memory runs out). Finished parts are kept; with fewer workers each has more memory."
-                    ) from error
-                workspace.advance(len(reports), len(parts), "parts")
-    return StageReport.merged(reports[index] for index in sorted(reports))
-
-
-def _pool(workers: int, in_threads: bool) -> Executor:
-    if in_threads:
-        return ThreadPoolExecutor(workers)
-    context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(
-        workers, mp_context=context, initializer=die_with_parent, initargs=(signal.SIGKILL, os.getpid())
+    workspace.advance(len(reports), len(names), "parts")
+    work = Work(
+        functools.partial(_map_part, workspace.for_worker(), parent.path, function),
+        name=names.__getitem__,
+        arguments=lambda index: (names[index], about(index)),
     )
+    for index, report in spread(work, waiting, where, workspace):
+        reports[index] = report
+        workspace.advance(len(reports), len(names), "parts")
+    if waiting and where.on_many_machines:
+        workspace.await_units([unit_name(index) for index in waiting])
+    return StageReport.merged(reports[index] for index in sorted(reports))
 
 
 def unit_name(index: int) -> str:
     """The name of unit `index`: five digits, so that names sort in order."""
+    if index >= MOST_PARTS:
+        raise InputError(
+            f"an artifact has {MOST_PARTS:,} parts at most, and this would be one more. Make parts larger, so that"
+            f" there are a tenth as many: sample.part_bytes."
+        )
     return f"{index:05d}"
 
 
-def _map_part(workspace: Workspace, function: PartFunction, index: int, path: Path) -> StageReport:
-    result = function(read_table(path), index)
+def _map_part(
+    workspace: Workspace, parent: Path, function: PartFunction, index: int, name: str, about: tuple[Any, ...]
+) -> StageReport:
+    result = function(read_table(artifact_at(parent).file(name)), index, *about)
     with workspace.unit(unit_name(index)) as unit:
         for table, rows in result.tables.items():
             unit.write_table(table, rows, table_file_name(table, unit_name(index)))

@@ -58,8 +58,8 @@ def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, w
     """
     tokenizer = Tokenizer.open(vocab)
     layout = row_format(tokenizer, config)
-    scratch = Workspace(workspace.scratch(TABLE), workspace.progress)
-    report = tokenize_documents(documents, tokenizer, scratch, config.workers)
+    scratch = workspace.within(TABLE)
+    report = tokenize_documents(documents, tokenizer, scratch, config.spread)
     files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
     writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
     laid: dict[str, SourceRows] = {}

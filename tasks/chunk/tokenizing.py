@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
+from tasks.machines import Spread
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
@@ -19,15 +20,13 @@ from tasks.workspace import Workspace
 TABLE = "tokens"
 
 
-def tokenize_documents(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, workers: int) -> StageReport:
+def tokenize_documents(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, where: Spread) -> StageReport:
     """Write one file of tokens a part into `workspace`, a scratch one; the report counts documents, bytes, pieces.
 
     Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where a
     vocabulary's pieces don't tell it, token_bytes large_list<u32>, too: the text that each token covers.
     """
-    return map_parts(
-        workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), workers, in_threads=True
-    )
+    return map_parts(workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), where)
 
 
 def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:

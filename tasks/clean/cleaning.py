@@ -34,7 +34,7 @@ def clean_documents(
     if config.quality is not None:
         quality = train_quality(documents, config, supplied, workspace)
     clean = functools.partial(clean_part, config, supplied=supplied, quality=quality)
-    report = map_parts(workspace, documents, clean, config.workers)
+    report = map_parts(workspace, documents, clean, config.spread)
     if quality is not None:
         report.facts[QUALITY] = quality.facts
     check_wipe_out("clean", report, config.wipe_out_limit, config.wipe_out_overrides)

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
 from tasks.config import RUNTIME, StrictConfig
+from tasks.machines import Machines, Spread
 
 PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
 
@@ -147,7 +148,15 @@ class CleanConfig(StrictConfig):
     """Source name -> its own wipe-out limit (0 to 1)."""
 
     workers: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=1024)
-    """Processes that clean parts side by side."""
+    """Processes (or threads) that clean parts side by side."""
+
+    machines: Annotated[Machines, RUNTIME] = Machines()
+    """What works on parts: this machine, or a cluster."""
+
+    @property
+    def spread(self) -> Spread:
+        """Where parts are worked on."""
+        return Spread(self.machines, self.workers, in_threads=False)
 
     @model_validator(mode="after")
     def _names_exist(self) -> "CleanConfig":

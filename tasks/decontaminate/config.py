@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.config import RUNTIME, StrictConfig
+from tasks.machines import Machines, Spread
 
 
 class BenchmarkFields(StrictConfig):
@@ -114,7 +115,14 @@ class DecontaminateConfig(StrictConfig):
     seed: int = Field(default=0, ge=0)
     """Seed of the run; decides which documents are held out."""
     workers: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
-    """Threads that work on parts at the same time."""
+    """Threads (or processes) that work on parts at the same time."""
+    machines: Annotated[Machines, RUNTIME] = Machines()
+    """What works on parts: this machine, or a cluster."""
+
+    @property
+    def spread(self) -> Spread:
+        """Where parts are worked on."""
+        return Spread(self.machines, self.workers, in_threads=True)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "DecontaminateConfig":

@@ -8,7 +8,6 @@ again.
 import functools
 import io
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,8 @@ import pyarrow as pa
 
 from model.durable import write_atomically
 from model.errors import Bug
-from tasks.artifact import Artifact, read_table
+from tasks.arrival import await_files
+from tasks.artifact import Artifact, artifact_at, read_table
 from tasks.decontaminate.audit import choose_hosts, make_plants, measure_search
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
@@ -38,8 +38,9 @@ from tasks.decontaminate.leaks import (
 from tasks.decontaminate.patterns import I64, Patterns, build_patterns, template_patterns
 from tasks.decontaminate.rewrite import Decisions, rewrite_part
 from tasks.decontaminate.scan import Hits, Verifier, scan_texts, text_buffers
-from tasks.parts import map_parts, unit_name
+from tasks.parts import PartResult, map_parts, unit_name
 from tasks.report import StageReport
+from tasks.spreading import Work, spread
 from tasks.workspace import Workspace
 
 LISTED_NGRAMS = 50
@@ -62,6 +63,10 @@ class _Corpus:
     unverified: int
     """Hits by hash whose words differ: chance collisions of 64-bit hashes."""
 
+    def rows_of_part(self, index: int) -> tuple[int, int]:
+        """The first row of a part, and that behind its last."""
+        return int(self.first_row[index]), int(self.first_row[index + 1])
+
 
 def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: Workspace) -> StageReport:
     """Cut, drop or flag what the benchmarks share with DOCUMENTS and set the held-out split aside; same bytes for any
@@ -75,9 +80,14 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     template = template_patterns(patterns, items, config.template_items)
     evidence = weigh_evidence(patterns, corpus.frequency, corpus.sizes.size, template, config)
     leaks = _find_corpus_leaks(corpus, patterns, evidence, config)
-    decisions = Decisions(items, leaks, _heldout_rows(corpus, leaks, config))
-    rewrite = functools.partial(_rewrite_part, corpus.first_row, decisions, config)
-    report = map_parts(workspace, documents, rewrite, config.workers, in_threads=True)
+    decisions = Decisions(dict(enumerate(items)), leaks, _heldout_rows(corpus, leaks, config))
+    report = map_parts(
+        workspace,
+        documents,
+        functools.partial(_rewrite_part, config),
+        config.spread,
+        about=lambda index: (decisions.between(*corpus.rows_of_part(index)),),
+    )
     remains = config.mode == FLAG
     _write_whole(workspace, "items", items_table(items))
     _write_whole(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
@@ -95,14 +105,19 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
 
 
 def _scan_corpus(documents: Artifact, patterns: Patterns, config: DecontaminateConfig, workspace: Workspace) -> _Corpus:
-    paths = documents.files("documents")
+    names = documents.names("documents")
     scratch = workspace.scratch("hits")
-    missing = [index for index in range(len(paths)) if not _hits_file(scratch, index).exists()]
-    scan = functools.partial(_scan_part, paths, patterns, scratch)
-    with ThreadPoolExecutor(config.workers) as pool:
-        for done, _ in enumerate(pool.map(scan, missing), start=len(paths) - len(missing) + 1):
-            workspace.advance(done, len(paths), "parts scanned")
-    files = [_hits_file(scratch, index) for index in range(len(paths))]
+    missing = [index for index in range(len(names)) if not _hits_file(scratch, index).exists()]
+    work = Work(
+        functools.partial(_scan_part, documents.path, patterns, scratch),
+        name=names.__getitem__,
+        arguments=lambda index: (names[index],),
+    )
+    for done, _ in enumerate(spread(work, missing, config.spread, workspace), start=len(names) - len(missing) + 1):
+        workspace.advance(done, len(names), "parts scanned")
+    files = [_hits_file(scratch, index) for index in range(len(names))]
+    if config.spread.on_many_machines:
+        await_files(scratch, [file.name for file in files])
     doc_ids, sizes, sources = [np.empty((0, 16), np.uint8)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     numbers: dict[str, int] = {}
     frequency = np.zeros(len(patterns), np.int64)
@@ -143,10 +158,10 @@ def _hits_file(scratch: Path, index: int) -> Path:
     return scratch / f"{unit_name(index)}.npz"
 
 
-def _scan_part(paths: list[Path], patterns: Patterns, scratch: Path, index: int) -> None:
-    table = read_table(paths[index])
+def _scan_part(documents: Path, patterns: Patterns, scratch: Path, index: int, name: str) -> None:
+    table = read_table(artifact_at(documents).file(name))
     if any(table.column("piece").to_pylist()):
-        raise Bug(f"decontaminate: {paths[index]} holds pieces; documents can be cut into pieces only once")
+        raise Bug(f"decontaminate: {documents / name} holds pieces; documents can be cut into pieces only once")
     texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
     data, offsets = text_buffers(texts)
     found = scan_texts(data, offsets, patterns)
@@ -182,11 +197,11 @@ def _host_texts(
 ) -> list[str]:
     hosts = choose_hosts(corpus.doc_ids, corpus.sizes, clean, config.planted_per_form, config.seed)
     parts = np.searchsorted(corpus.first_row, hosts, side="right") - 1
-    paths = documents.files("documents")
+    names = documents.names("documents")
     texts: list[str] = []
     for part in np.unique(parts).tolist():
         rows = hosts[parts == part] - corpus.first_row[part]
-        texts += read_table(paths[part]).column("text").take(pa.array(rows)).to_pylist()
+        texts += read_table(documents.file(names[part])).column("text").take(pa.array(rows)).to_pylist()
     return texts
 
 
@@ -196,8 +211,9 @@ def _clean(corpus: _Corpus, leaks: dict[int, list[Region]]) -> npt.NDArray[np.bo
     return clean
 
 
-def _rewrite_part(first_row: I64, decisions: Decisions, config: DecontaminateConfig, table: pa.Table, index: int):
-    return rewrite_part(table, int(first_row[index]), decisions, config)
+def _rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:
+    del index
+    return rewrite_part(table, decisions, config)
 
 
 def _write_whole(workspace: Workspace, name: str, table: pa.Table) -> None:

@@ -29,11 +29,22 @@ _NAME_BYTES = 60
 
 @dataclass(frozen=True)
 class Decisions:
-    """The fates decided over all parts; documents are counted through the whole run."""
+    """The fates of a run's documents, or of one part's, counted from its first."""
 
-    items: Sequence[Item]
+    items: Mapping[int, Item]
     leaks: Mapping[int, Sequence[Region]]
     heldout: frozenset[int]
+
+    def between(self, begin: int, end: int) -> "Decisions":
+        """Those on the documents from `begin` on, before `end`, with the items that they name."""
+        rows = range(begin, end)
+        leaks = {row - begin: self.leaks[row] for row in rows if row in self.leaks}
+        named = {region.item for regions in leaks.values() for region in regions}
+        return Decisions(
+            {item: self.items[item] for item in sorted(named)},
+            leaks,
+            frozenset(row - begin for row in rows if row in self.heldout),
+        )
 
 
 @dataclass
@@ -51,8 +62,8 @@ class _Output:
         self.pieces.append(piece)
 
 
-def rewrite_part(table: pa.Table, first_row: int, decisions: Decisions, config: DecontaminateConfig) -> PartResult:
-    """Tables documents, heldout and ledger of one part; `first_row` documents of the run stand before it."""
+def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateConfig) -> PartResult:
+    """Tables documents, heldout and ledger of one part, whose fates `decisions` are."""
     ledger, report, kept = LedgerRows(STAGE), StageReport(), _Output()
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(table.column("text")).to_pylist()
@@ -61,8 +72,8 @@ def rewrite_part(table: pa.Table, first_row: int, decisions: Decisions, config: 
         counts = report.source(sources[row])
         counts.documents_in += 1
         counts.bytes_in += sizes[row]
-        regions = decisions.leaks.get(first_row + row, ())
-        if first_row + row in decisions.heldout:
+        regions = decisions.leaks.get(row, ())
+        if row in decisions.heldout:
             heldout.append(row)
             counts.held_out += 1
             number = draw_number(doc_ids[row], sources[row], config.seed)
@@ -96,7 +107,7 @@ def _apply(
     doc_id: bytes,
     row: int,
     regions: Sequence[Region],
-    items: Sequence[Item],
+    items: Mapping[int, Item],
     config: DecontaminateConfig,
     counts: SourceCounts,
     ledger: LedgerRows,
@@ -145,7 +156,7 @@ def _rule(regions: Sequence[Region]) -> str:
     return WHOLE_ITEM if _cited(regions).form == SHORT else NGRAM_OVERLAP
 
 
-def _evidence(items: Sequence[Item], regions: Sequence[Region], start: int, end: int, more: dict[str, Any]) -> str:
+def _evidence(items: Mapping[int, Item], regions: Sequence[Region], start: int, end: int, more: dict[str, Any]) -> str:
     named: dict[str, Any] = {}
     if regions:
         item = items[_cited(regions).item]

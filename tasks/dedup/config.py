@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from tasks.config import RUNTIME, StrictConfig
+from tasks.machines import Machines, Spread
 
 
 class DedupConfig(StrictConfig):
@@ -48,12 +49,19 @@ class DedupConfig(StrictConfig):
     memory_bytes: Annotated[int, RUNTIME] = Field(default=2 * 1024**3, ge=1024)
     """Memory for sorting the keys of a band, in bytes; with less of it the keys are sorted in more passes."""
     threads: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
-    """Threads that work on parts at the same time."""
+    """Threads (or processes) that work on parts at the same time."""
+    machines: Annotated[Machines, RUNTIME] = Machines()
+    """What works on parts: this machine, or a cluster."""
 
     @field_validator("against", mode="before")
     @classmethod
     def _one_run_is_a_list_of_one(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @property
+    def spread(self) -> Spread:
+        """Where parts are worked on."""
+        return Spread(self.machines, self.threads, in_threads=True)
 
     @property
     def signature_length(self) -> int:

@@ -5,32 +5,52 @@ stay 12 bytes a document; ids, digests (16 bytes each) and signatures (448 bytes
 documents of earlier runs stand before the run's own: the same search finds copies of both.
 """
 
+import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from model.durable import write_atomically
 from model.errors import Bug
-from tasks.artifact import Artifact, read_table
+from tasks.arrival import await_files
+from tasks.artifact import Artifact, artifact_at, read_table
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.earlier import EarlierPart, earlier_parts
 from tasks.dedup.index import index_signatures
 from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.shingles import I32, I64, U8, U32, U64, shingle_sets
 from tasks.parts import unit_name
+from tasks.spreading import Work, spread
 from tasks.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class OwnPart:
+    """One part of this run's documents; its bytes are checked by whoever reads them."""
+
+    artifact: Path
+    name: str
+
+    def table(self) -> pa.Table:
+        """DOCUMENTS rows."""
+        return read_table(artifact_at(self.artifact).file(self.name))
+
+    def texts(self) -> pa.LargeStringArray:
+        """The texts, row by row."""
+        return text_column(self.table())
 
 
 @dataclass(frozen=True)
 class Corpus:
     """All documents, those of earlier runs first, then this run's in input order."""
 
-    parts: Sequence[EarlierPart | Path]
+    parts: Sequence[EarlierPart | OwnPart]
     """Where the texts of each part are; earlier parts first."""
     first_row: I64
     """Rows before each part; parts + 1 values."""
@@ -47,6 +67,8 @@ class Corpus:
     source_names: list[str]
     signatures: Sequence[U32]
     """Memory-mapped signatures of each part, (rows, signature length)."""
+    signature_files: Sequence[Path] = ()
+    """Where they are."""
 
     def __len__(self) -> int:
         return self.sizes.size
@@ -58,8 +80,7 @@ class Corpus:
 
     def texts_of_part(self, part: int) -> pa.LargeStringArray:
         """The whole texts of a part, as they were before any cut."""
-        place = self.parts[part]
-        return text_column(read_table(place)) if isinstance(place, Path) else place.texts()
+        return self.parts[part].texts()
 
     def signature_rows(self, rows: I64) -> U32:
         """Signatures of the given documents (ascending global rows), for few of them."""
@@ -73,7 +94,7 @@ class Corpus:
     def earlier_identity(self, row: int) -> str | None:
         """The identity of the earlier artifact that a row comes from; None for this run's own documents."""
         place = self.parts[int(np.searchsorted(self.first_row, row, side="right")) - 1]
-        return None if isinstance(place, Path) else place.identity
+        return place.identity if isinstance(place, EarlierPart) else None
 
 
 def text_column(table: pa.Table) -> pa.LargeStringArray:
@@ -90,46 +111,79 @@ def binary_rows(column: pa.ChunkedArray) -> U8:
 
 
 def read_corpus(documents: Artifact, earlier: Sequence[Artifact], config: DedupConfig, workspace: Workspace) -> Corpus:
-    """Compute what is missing of the signatures (in `threads`), then open all of them."""
-    parts = [*earlier_parts(earlier, config), *documents.files("documents")]
+    """Compute what is missing of the signatures, then open all of them."""
+    parts = [
+        *earlier_parts(earlier, config),
+        *(OwnPart(documents.path, name) for name in documents.names("documents")),
+    ]
     scratch = workspace.scratch("signatures")
-    missing = [index for index in range(len(parts)) if not _facts_file(scratch, index).exists()]
-    with ThreadPoolExecutor(config.threads) as pool:
-        waiting = pool.map(lambda index: _sign_part(parts[index], index, config, scratch), missing)
-        for done, _ in enumerate(waiting, start=len(parts) - len(missing) + 1):
-            workspace.advance(done, len(parts), "parts signed")
-    facts = [np.load(_facts_file(scratch, index)) for index in range(len(parts))]
-    names = sorted({str(name) for part in facts for name in part["source_names"]})
-    numbers = {name: number for number, name in enumerate(names)}
-    first_row = np.cumsum([0, *(part["rows"] for part in facts)], dtype=np.int64)
+    _sign_parts(parts, config, scratch, workspace)
+    facts = functools.partial(_facts_of_part, scratch)
+    rows_of_parts, names = [], set[str]()
+    for index in range(len(parts)):
+        with facts(index) as part:
+            rows_of_parts.append(int(part["rows"]))
+            names.update(part["source_names"].tolist())
+    source_names = sorted(names)
+    numbers = {name: number for number, name in enumerate(source_names)}
+    first_row = np.cumsum([0, *rows_of_parts], dtype=np.int64)
     rows = int(first_row[-1])
     sizes, sources = np.zeros(rows, np.int64), np.full(rows, -1, np.int32)
     earlier_count = 0
-    for index, part in enumerate(facts):
+    for index, place in enumerate(parts):
         begin, end = first_row[index], first_row[index + 1]
-        if not isinstance(parts[index], Path):
+        if isinstance(place, EarlierPart):
             earlier_count = int(end)
             continue
-        sizes[begin:end] = part["sizes"]
-        own = np.array([numbers[str(name)] for name in part["source_names"]], np.int32)
-        sources[begin:end] = own[part["sources"]]
+        with facts(index) as part:
+            sizes[begin:end] = part["sizes"]
+            own = np.array([numbers[name] for name in part["source_names"].tolist()], np.int32)
+            sources[begin:end] = own[part["sources"]]
+    signature_files = [scratch / f"{unit_name(index)}.npy" for index in range(len(parts))]
     return Corpus(
         parts=parts,
         first_row=first_row,
         earlier=earlier_count,
-        doc_ids=_joined(scratch / "doc_ids.u8", (part["doc_ids"] for part in facts), rows),
-        digests=_joined(scratch / "digests.u8", (part["digests"] for part in facts), rows),
+        doc_ids=_joined(scratch / "doc_ids.u8", facts, "doc_ids", first_row),
+        digests=_joined(scratch / "digests.u8", facts, "digests", first_row),
         sizes=sizes,
         sources=sources,
-        source_names=names,
-        signatures=[np.load(scratch / f"{unit_name(index)}.npy", mmap_mode="r") for index in range(len(parts))],
+        source_names=source_names,
+        signatures=[np.load(file, mmap_mode="r") for file in signature_files],
+        signature_files=signature_files,
     )
 
 
-def _joined(path: Path, pieces, rows: int) -> U8:  # a generator of (rows, 16) bytes
+def _sign_parts(
+    parts: Sequence[EarlierPart | OwnPart], config: DedupConfig, scratch: Path, workspace: Workspace
+) -> None:
+    missing = [index for index in range(len(parts)) if not _facts_file(scratch, index).exists()]
+    work = Work(
+        functools.partial(_sign_part, config, scratch),
+        name=lambda index: _name(parts[index]),
+        arguments=lambda index: (parts[index],),
+    )
+    for done, _ in enumerate(spread(work, missing, config.spread, workspace), start=len(parts) - len(missing) + 1):
+        workspace.advance(done, len(parts), "parts signed")
+    if config.spread.on_many_machines:
+        await_files(scratch, [_facts_file(scratch, index).name for index in missing])
+
+
+def _name(place: EarlierPart | OwnPart) -> str:
+    return place.documents.name if isinstance(place, EarlierPart) else place.name
+
+
+def _facts_of_part(scratch: Path, index: int) -> Any:
+    """A part's arrays, read when asked for; to be closed, since there may be more parts than files may be open."""
+    return np.load(_facts_file(scratch, index))
+
+
+def _joined(path: Path, facts: Callable[[int], Any], name: str, first_row: I64) -> U8:
+    rows = int(first_row[-1])
     with path.open("wb") as stream:
-        for piece in pieces:
-            stream.write(np.ascontiguousarray(piece).data)
+        for index in range(first_row.size - 1):
+            with facts(index) as part:
+                stream.write(np.ascontiguousarray(part[name]).data)
     return np.memmap(path, np.uint8, mode="r", shape=(rows, 16)) if rows else np.empty((0, 16), np.uint8)
 
 
@@ -137,8 +191,8 @@ def _facts_file(scratch: Path, index: int) -> Path:
     return scratch / f"{unit_name(index)}.npz"
 
 
-def _sign_part(place: EarlierPart | Path, index: int, config: DedupConfig, scratch: Path) -> None:
-    if isinstance(place, Path):
+def _sign_part(config: DedupConfig, scratch: Path, index: int, place: EarlierPart | OwnPart) -> None:
+    if isinstance(place, OwnPart):
         signatures, facts = _own_part(place, config)
     else:
         table = place.index()
@@ -158,10 +212,10 @@ def _sign_part(place: EarlierPart | Path, index: int, config: DedupConfig, scrat
     write_atomically(_facts_file(scratch, index), blob.getvalue())
 
 
-def _own_part(path: Path, config: DedupConfig) -> tuple[U32, dict[str, np.ndarray]]:
-    table = read_table(path)
+def _own_part(place: OwnPart, config: DedupConfig) -> tuple[U32, dict[str, np.ndarray]]:
+    table = place.table()
     if any(table.column("piece").to_pylist()):
-        raise Bug(f"dedup: {path} holds cut pieces; only whole documents can be compared")
+        raise Bug(f"dedup: {place.artifact / place.name} holds cut pieces; only whole documents can be compared")
     data, offsets = text_buffers(text_column(table))
     signatures = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
     source = table.column("source").combine_chunks()

@@ -3,7 +3,7 @@
 Every cut names the document in which the passage stays. Cuts are half-open ranges of UTF-8 bytes at character borders.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -53,6 +53,15 @@ class CutPlan:
     emptied: npt.NDArray[np.bool_]
     """By global row."""
 
+    def rows_between(self, begin: int, end: int) -> list[int]:
+        """The global rows from `begin` on, before `end`, that have cuts."""
+        found = [
+            cuts.rows[slice(*np.searchsorted(cuts.rows, [begin, end]))]
+            for cuts in self.by_rule.values()
+            if cuts.rows.size
+        ]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found])).tolist()
+
     def of(self, row: int) -> list[tuple[int, int, int, str]]:
         """(start, end, row in which it stays, rule) of a document's cuts in order, overlaps cut once."""
         found = sorted((*cut, rule) for rule, cuts in self.by_rule.items() for cut in cuts.of(row))
@@ -81,16 +90,13 @@ def plan_cuts(corpus: Corpus, fates: Fates, config: DedupConfig) -> CutPlan:
     whole = np.zeros(len(corpus), np.bool_)
     for part in range(corpus.earlier_parts, len(corpus.parts)):
         begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-        touched = [
-            cuts.rows[slice(*np.searchsorted(cuts.rows, [begin, end]))] for cuts in by_rule.values() if cuts.rows.size
-        ]
-        rows = np.unique(np.concatenate([np.empty(0, np.int64), *touched])).tolist()
+        rows = plan.rows_between(begin, end)
         if not rows:
             continue
         data, offsets = text_buffers(corpus.texts_of_part(part))
         for row in rows:
             text = data[offsets[row - begin] : offsets[row - begin + 1]].tobytes()
-            if not without(text, plan.of(row)).strip():
+            if not without(text, [(start, stop) for start, stop, *_ in plan.of(row)]).strip():
                 (whole if stands_for_copies[row] else plan.emptied)[row] = True
     return replace(plan, by_rule={rule: _without_rows(cuts, whole) for rule, cuts in by_rule.items()})
 
@@ -100,11 +106,11 @@ def _without_rows(cuts: Cuts, rows: npt.NDArray[np.bool_]) -> Cuts:
     return Cuts(cuts.rows[stay], cuts.starts[stay], cuts.ends[stay], cuts.firsts[stay])
 
 
-def without(text: bytes, cuts: Sequence[tuple[int, int, int, str]]) -> bytes:
-    """`text` without the ranges of `cuts`, which are in order and don't overlap."""
+def without(text: bytes, cuts: Iterable[tuple[int, int]]) -> bytes:
+    """`text` without the ranges [start, end) of `cuts`, which are in order and don't overlap."""
     pieces: list[bytes] = []
     position = 0
-    for start, end, *_ in cuts:
+    for start, end in cuts:
         pieces.append(text[position:start])
         position = end
     return b"".join([*pieces, text[position:]])

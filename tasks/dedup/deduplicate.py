@@ -5,34 +5,23 @@ between them are global, deterministic and cheap, and are made again.
 """
 
 import functools
-import json
 from collections.abc import Sequence
 
-import blake3
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, read_corpus, text_column
-from tasks.dedup.cuts import NOTHING_OF_ITS_OWN, REPEATED_LINE, REPEATED_SUBSTRING, CutPlan, plan_cuts, without
-from tasks.dedup.earlier import UNCUT
-from tasks.dedup.index import index_table
+from tasks.dedup.corpus import Corpus, read_corpus
+from tasks.dedup.cuts import plan_cuts
+from tasks.dedup.filtering import STAGE, fates_of_part, filter_part
 from tasks.dedup.minhash import s_curve
 from tasks.dedup.planted import make_plants, measure_recall
 from tasks.dedup.survivors import Fates, decide_fates
-from tasks.ledger import CUT, DROP, LedgerRows
-from tasks.parts import PartResult, map_parts
+from tasks.parts import map_parts
 from tasks.report import StageReport
 from tasks.wipeout import check_wipe_out
 from tasks.workspace import Workspace
 
-STAGE = "dedup"
-EXACT_DUPLICATE = "exact_duplicate"
-NEAR_DUPLICATE = "near_duplicate"
-OF_EARLIER = "_of_earlier"
-"""Ending of the rule where the document that stays is one of an earlier run."""
 SIMILARITY_BINS = 20
 
 
@@ -48,8 +37,13 @@ def deduplicate(
     corpus = read_corpus(documents, earlier, config, workspace)
     fates = decide_fates(corpus, config, workspace.scratch("verify"))
     plan = plan_cuts(corpus, fates, config)
-    filter_part = functools.partial(_filter_part, corpus, fates, plan, config)
-    report = map_parts(workspace, documents, filter_part, config.threads, in_threads=True)
+    report = map_parts(
+        workspace,
+        documents,
+        functools.partial(filter_part, config),
+        config.spread,
+        about=lambda index: (fates_of_part(corpus, fates, plan, index),),
+    )
     report.facts = {
         "s_curve": s_curve(config.bands, config.rows_per_band),
         "clusters": _cluster_facts(corpus, fates),
@@ -82,115 +76,3 @@ def _similarity_facts(corpus: Corpus, fates: Fates, config: DedupConfig) -> list
         [round(float(low), 4), round(float(high), 4), int(count)]
         for low, high, count in zip(edges, edges[1:], counts, strict=False)
     ]
-
-
-def _filter_part(
-    corpus: Corpus, fates: Fates, plan: CutPlan, config: DedupConfig, table: pa.Table, index: int
-) -> PartResult:
-    part = corpus.earlier_parts + index
-    begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-    ledger, report = LedgerRows(STAGE), StageReport()
-    texts = text_column(table)
-    cut_rows: list[int] = []
-    remains: list[bytes] = []
-    for row in range(begin, end):
-        counts = report.source(corpus.source_names[corpus.sources[row]])
-        size = int(corpus.sizes[row])
-        counts.documents_in += 1
-        counts.bytes_in += size
-        if fates.survivor[row] >= 0:
-            rule, jaccard, evidence = _removal(corpus, fates, row)
-            counts.dropped[rule] += 1
-            ledger.add(
-                doc_id=corpus.doc_ids[row].tobytes(),
-                action=DROP,
-                rule=rule,
-                value=jaccard,
-                limit=config.threshold,
-                bytes_in=size,
-                bytes_out=0,
-                evidence=evidence,
-            )
-            continue
-        cuts = plan.of(row)
-        if plan.emptied[row]:
-            counts.dropped[NOTHING_OF_ITS_OWN] += 1
-            ledger.add(
-                doc_id=corpus.doc_ids[row].tobytes(),
-                action=DROP,
-                rule=NOTHING_OF_ITS_OWN,
-                bytes_in=size,
-                bytes_out=0,
-                evidence=json.dumps({"survivor": corpus.doc_ids[cuts[0][2]].tobytes().hex(), "passages": len(cuts)}),
-            )
-            continue
-        if cuts:
-            remains.append(without(texts[row - begin].as_py().encode(), cuts))
-            cut_rows.append(row - begin)
-            size = _tell_cuts(ledger, corpus, row, cuts, config)
-            counts.edited["cut"] += 1
-        counts.documents_out += 1
-        counts.pieces_out += 1
-        counts.bytes_out += size
-    stays = (fates.survivor[begin:end] < 0) & ~plan.emptied[begin:end]
-    tables = {
-        "documents": _with_texts(table, cut_rows, remains).filter(pa.array(stays)),
-        "ledger": ledger.table(),
-        "index": index_table(
-            table.column("doc_id").filter(pa.array(stays)),
-            table.column("text_digest").filter(pa.array(stays)),
-            corpus.signatures[part][stays],
-        ),
-    }
-    if cut_rows:
-        tables[UNCUT] = table.select(["doc_id", "text"]).take(pa.array(cut_rows, pa.int64()))
-    return PartResult(tables, report)
-
-
-def _removal(corpus: Corpus, fates: Fates, row: int) -> tuple[str, float, str]:
-    """Rule, true similarity and evidence of a duplicate's removal."""
-    survivor, jaccard = int(fates.survivor[row]), float(fates.jaccard[row])
-    evidence: dict[str, object] = {"survivor": corpus.doc_ids[survivor].tobytes().hex(), "jaccard": round(jaccard, 6)}
-    rule = EXACT_DUPLICATE if fates.exact[row] else NEAR_DUPLICATE
-    if survivor < corpus.earlier:
-        rule += OF_EARLIER
-        evidence["earlier"] = corpus.earlier_identity(survivor)
-    return rule, jaccard, json.dumps(evidence)
-
-
-def _tell_cuts(
-    ledger: LedgerRows, corpus: Corpus, row: int, cuts: list[tuple[int, int, int, str]], config: DedupConfig
-) -> int:
-    """A ledger row for each cut; returns the bytes that remain."""
-    left = int(corpus.sizes[row])
-    limits = {REPEATED_SUBSTRING: config.repeated_bytes, REPEATED_LINE: None}
-    for start, end, first, rule in cuts:
-        evidence = {"survivor": corpus.doc_ids[first].tobytes().hex(), "start": start, "end": end}
-        ledger.add(
-            doc_id=corpus.doc_ids[row].tobytes(),
-            action=CUT,
-            rule=rule,
-            value=end - start,
-            limit=limits[rule],
-            bytes_in=left,
-            bytes_out=left - (end - start),
-            evidence=json.dumps(evidence),
-        )
-        left -= end - start
-    return left
-
-
-def _with_texts(table: pa.Table, rows: list[int], texts: list[bytes]) -> pa.Table:
-    """The table with other texts (and their digests) in the given rows."""
-    if not rows:
-        return table
-    mask = np.zeros(table.num_rows, np.bool_)
-    mask[rows] = True
-    columns = {
-        "text": pa.array([text.decode() for text in texts], pa.large_string()),
-        "text_digest": pa.array([blake3.blake3(text).digest(length=16) for text in texts], pa.binary(16)),
-    }
-    for name, values in columns.items():
-        replaced = pc.replace_with_mask(table.column(name).combine_chunks(), pa.array(mask), values)
-        table = table.set_column(table.column_names.index(name), table.schema.field(name), replaced)
-    return table

@@ -1,0 +1,153 @@
+"""Parts of a stage on the workers of a Dask cluster, from within the stage.
+
+Dask carries function and arguments there and a part's report back; the part's bytes go straight into the build's
+folder, which all machines see. Parts of a worker that dies go to others, as they do where a whole machine is lost. What
+a late worker still writes does no harm: units are renamed into place, and a build that another took over is elsewhere.
+"""
+
+import json
+import pickle
+import shutil
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from model.errors import Infra, RecipeError
+from tasks.cluster_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses
+from tasks.spreading import AHEAD, Work, in_flight
+from tasks.workspace import Workspace
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+Result = TypeVar("Result")
+CONNECT_SECONDS = 30.0
+WORKERLESS_SECONDS = 300.0
+"""A cluster may be without a worker for so long: machines that are started again need minutes."""
+MOST_RETURNS = 5
+"""Times that a part is handed out again after Dask gave it up."""
+MARKS = "marks"
+
+
+def on_cluster(
+    work: Work[Result],
+    indices: Sequence[int],
+    address: str,
+    workspace: Workspace,
+    *,
+    workerless_seconds: float = WORKERLESS_SECONDS,
+) -> Iterator[tuple[int, Result]]:
+    """(index, result) of every part as they are done by the workers of the scheduler at `address`.
+
+    Raises InputError where a worker does not see the build's folder or has other versions, Infra where no scheduler
+    answers, no worker comes for `workerless_seconds`, or two workers died at the same part.
+    """
+    if not indices:
+        return
+    token = uuid.uuid4().hex[:12]
+    marks = workspace.scratch(MARKS) / token
+    sent = _job(work, workspace, marks)
+    client = _connect(address)
+    try:
+        marks.mkdir()
+        _await_workers(client, address, workerless_seconds)
+        # As bytes, which a scheduler keeps without opening them: a tokenizer or a user's function has no business
+        # there, and where all workers that had the job died, others get it from there again.
+        job = client.submit(_unpacked, pickle.dumps(sent, protocol=5), pure=False)
+        turns: Counter[int] = Counter()
+
+        def submit(index: int) -> Any:
+            key = (f"{sent.stage}-{token}", index, turns[index])
+            return client.submit(carry_out, job, index, work.arguments(index), key=key, pure=False)
+
+        def troubled(index: int, error: BaseException) -> bool:
+            from distributed import KilledWorker
+
+            turns[index] += 1
+            if isinstance(error, PoisonedPart) or losses(marks, index) >= MOST_LOSSES:
+                raise Infra(
+                    f"{MOST_LOSSES} workers died while they worked on part {index}, {work.name(index)}: most likely it"
+                    f" needs more memory than they have. Finished parts are kept: give each worker more memory or fewer"
+                    f" threads, look at the part (`bessemer peek`), and run again."
+                ) from None
+            if client.status != "running":
+                raise _lost(address) from error
+            # Dask also gives up parts that only waited at workers that died.
+            return isinstance(error, KilledWorker) and turns[index] <= MOST_RETURNS
+
+        threads = _threads(client)
+        idle = _watch(client, address, workerless_seconds)
+        yield from in_flight(submit, indices, max(1, AHEAD * threads), troubled=troubled, idle=idle)
+    finally:
+        client.close()
+        shutil.rmtree(marks, ignore_errors=True)
+
+
+def _connect(address: str) -> "Client":
+    try:
+        from distributed import Client
+    except ModuleNotFoundError as error:
+        raise RecipeError(
+            f'machines.executor = "dask" needs the extra `dask` here and on every machine: pip install'
+            f" 'bessemer[dask]' ({error})"
+        ) from error
+    try:
+        return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="bessemer")
+    except (OSError, ValueError) as error:
+        raise Infra(
+            f"no Dask scheduler answers at {address} ({error}). Start one (`dask scheduler`,"
+            f" deployments/local/dask.sh), or correct machines.address."
+        ) from error
+
+
+def _job(work: Work[Any], workspace: Workspace, marks: Path) -> Job:
+    assert workspace.identity_file is not None, "parts go to a cluster within a build, whose folder says what is built"
+    identity = workspace.identity_file.read_text()
+    return Job(json.loads(identity)["stage"], work.function, workspace.identity_file, identity, marks)
+
+
+def _unpacked(packed: bytes) -> Job:
+    return pickle.loads(packed)  # what the driver sent over the cluster's own wire, which pickles all else too
+
+
+def _await_workers(client: "Client", address: str, seconds: float) -> None:
+    try:
+        client.wait_for_workers(1, timeout=seconds)
+    except TimeoutError as error:
+        raise _workerless(address, seconds) from error
+
+
+def _watch(client: "Client", address: str, seconds: float) -> Callable[[], None]:
+    """Raises Infra once the scheduler is gone, or has had no worker for too long."""
+    seen = time.monotonic()
+
+    def look() -> None:
+        nonlocal seen
+        if client.status != "running":
+            raise _lost(address)
+        if _threads(client):
+            seen = time.monotonic()
+        elif time.monotonic() - seen > seconds:
+            raise _workerless(address, seconds)
+
+    return look
+
+
+def _threads(client: "Client") -> int:
+    """Of all workers together."""
+    by_worker: Any = client.nthreads()
+    return sum(by_worker.values())
+
+
+def _lost(address: str) -> Infra:
+    return Infra(f"the Dask scheduler at {address} is gone. Finished parts are kept: start it again and run again.")
+
+
+def _workerless(address: str, seconds: float) -> Infra:
+    return Infra(
+        f"the Dask scheduler at {address} had no worker for {seconds:.0f} s. Finished parts are kept: start workers"
+        f" (`dask worker {address}`) and run again."
+    )

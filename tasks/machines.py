@@ -1,0 +1,52 @@
+"""Where a stage's parts are worked on: threads or processes of this machine, or a Dask cluster of many."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from tasks.config import StrictConfig
+
+AUTO, THREADS, PROCESSES, DASK = "auto", "threads", "processes", "dask"
+
+
+class Machines(StrictConfig):
+    """What works on the parts of a stage. It changes no byte of the result."""
+
+    executor: Literal["auto", "threads", "processes", "dask"] = AUTO
+    """`auto` takes threads where a stage's time goes into compiled code and processes elsewhere; `dask` hands parts to
+    the workers of a Dask cluster, which see the artifact root under the same path."""
+
+    address: str | None = Field(default=None, pattern=r"^(tcp|tls|ws|wss|ucx)://.+")
+    """Address of the cluster's scheduler, such as `tcp://10.0.0.1:8786`; for `dask` alone."""
+
+    @model_validator(mode="after")
+    def _address_fits(self) -> "Machines":
+        if self.executor == DASK and self.address is None:
+            raise ValueError('executor = "dask" needs the address of a scheduler: address = "tcp://10.0.0.1:8786"')
+        if self.executor != DASK and self.address is not None:
+            raise ValueError(f'address names a Dask cluster, and executor = "{self.executor}" uses none; say "dask"')
+        return self
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where a stage's work is done."""
+
+    machines: Machines
+    workers: int
+    """Threads or processes of this machine; a cluster has its own number."""
+    in_threads: bool
+    """Whether `auto` means threads: for functions whose time goes into compiled code that releases the GIL."""
+
+    @property
+    def executor(self) -> str:
+        """`threads`, `processes` or `dask`."""
+        if self.machines.executor != AUTO:
+            return self.machines.executor
+        return THREADS if self.in_threads else PROCESSES
+
+    @property
+    def on_many_machines(self) -> bool:
+        """Whether others than this machine write into the build's folder."""
+        return self.executor == DASK

@@ -1,0 +1,89 @@
+"""A worker refuses to make other bytes than the driver would, and a part that kills workers is told from others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.errors import InputError
+from tasks.build import Stage, stage_identity
+from tasks.cluster_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses
+from tasks.config import StrictConfig
+from tasks.identity import canonical_json
+
+STAGE = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+
+
+def job_in(folder: Path, function: Any = lambda index, factor: index * factor, **changed: dict[str, str]) -> Job:
+    """A job of a build in `folder`; `changed` are parts of its identity that the driver has otherwise."""
+    parts = stage_identity(STAGE, StrictConfig(), {}, {}).parts()
+    for part, values in changed.items():
+        parts[part] = {**parts[part], **values}
+    identity = canonical_json(parts)
+    file = folder / "identity.json"
+    file.write_text(identity)
+    marks = folder / "marks"
+    marks.mkdir(exist_ok=True)
+    return Job(STAGE.name, function, file, identity, marks)
+
+
+def test_the_same_versions_work(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    assert carry_out(job, 3, (5,)) == 15
+    assert losses(job.marks, 3) == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"code": {"tasks.ledger": "0" * 32}}, "code.tasks.ledger was edited"),
+        ({"code": {"tasks.gone": "0" * 32}}, "tasks.gone"),
+        ({"libs": {"pyarrow": "1.0"}}, r'libs\.pyarrow: "1\.0" ->'),
+        ({"libs": {"python": "3.99"}}, r'libs\.python: "3\.99" ->'),
+    ],
+)
+def test_other_versions_are_refused_before_anything_is_read(tmp_path: Path, changed: Any, told: str) -> None:
+    def never(index: int) -> None:
+        raise AssertionError
+
+    with pytest.raises(InputError, match=told):
+        carry_out(job_in(tmp_path, never, **changed), 0, ())
+
+
+def test_code_that_was_edited_after_the_worker_had_started_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path)
+    job = Job(job.stage, job.function, job.identity_file, json.dumps(json.loads(job.identity), indent=1), job.marks)
+    monkeypatch.setattr("psutil.Process.create_time", lambda self: 0.0)
+    with pytest.raises(InputError, match=r"was edited after the worker had started.*start the worker anew"):
+        carry_out(job, 0, (1,))
+
+
+def test_a_root_that_is_not_shared_is_told(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job.identity_file.unlink()
+    with pytest.raises(InputError, match="does not see .* under the same path"):
+        carry_out(job, 0, (1,))
+
+
+def test_a_part_at_which_two_workers_died_kills_no_third(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    for number in range(MOST_LOSSES):
+        assert carry_out(job, 7, (1,)) == 7
+        (job.marks / f"7.dead{number}").touch()
+    with pytest.raises(PoisonedPart):
+        carry_out(job, 7, (1,))
+    assert carry_out(job, 70, (1,)) == 70
+
+
+def test_an_error_of_the_work_is_no_death(tmp_path: Path) -> None:
+    def fails(index: int) -> None:
+        raise KeyError(index)
+
+    job = job_in(tmp_path, fails)
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            carry_out(job, 0, ())
+    assert losses(job.marks, 0) == 0

@@ -1,0 +1,142 @@
+"""One function over many parts: few are on their way at a time, errors end it, and any executor gives the same."""
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from model.errors import Infra, InputError
+from tasks.machines import Machines, Spread
+from tasks.parts import MOST_PARTS, unit_name
+from tasks.spreading import Work, in_flight, spread
+from tasks.workspace import Workspace
+
+CLUSTER = Machines(executor="dask", address="tcp://head:8786")
+
+
+def square(index: int, offset: int) -> int:
+    return index * index + offset
+
+
+WORK = Work(square, name=lambda index: f"part-{index}", arguments=lambda index: (index % 2,))
+SQUARES = {index: index * index + index % 2 for index in range(20)}
+
+
+def where(executor: str, workers: int) -> Spread:
+    return Spread(Machines(executor=executor), workers, in_threads=True)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("executor", "workers"), [("auto", 1), ("auto", 3), ("threads", 3)])
+def test_every_part_is_worked_on_once(tmp_path: Path, executor: str, workers: int) -> None:
+    done = list(spread(WORK, range(20), where(executor, workers), Workspace(tmp_path)))
+    assert len(done) == 20
+    assert dict(done) == SQUARES
+
+
+@pytest.mark.prove
+def test_processes_do_the_same_and_a_dead_one_is_told(tmp_path: Path) -> None:
+    assert dict(spread(WORK, range(20), where("processes", 2), Workspace(tmp_path))) == SQUARES
+    dying = Work(os._exit, name=lambda index: f"part-{index}")
+    with pytest.raises(Infra, match=r"a worker process died while it worked on part-\d"):
+        list(spread(dying, range(1, 4), where("processes", 2), Workspace(tmp_path)))
+
+
+def test_what_auto_means_is_the_stages_choice() -> None:
+    assert Spread(Machines(), 2, in_threads=True).executor == "threads"
+    assert Spread(Machines(), 2, in_threads=False).executor == "processes"
+    assert Spread(Machines(executor="threads"), 2, in_threads=False).executor == "threads"
+    assert Spread(CLUSTER, 2, in_threads=True).on_many_machines
+
+
+def test_an_address_belongs_to_a_cluster_and_a_cluster_needs_one() -> None:
+    with pytest.raises(ValidationError, match="needs the address of a scheduler"):
+        Machines(executor="dask")
+    with pytest.raises(ValidationError, match='executor = "threads" uses none'):
+        Machines(executor="threads", address="tcp://head:8786")
+    with pytest.raises(ValidationError, match="pattern"):
+        Machines(executor="dask", address="head")
+
+
+def test_no_more_are_on_their_way_than_there_is_room_for() -> None:
+    flying, most, lock = 0, 0, threading.Lock()
+
+    def submit(index: int) -> Future[int]:
+        nonlocal flying, most
+        with lock:
+            flying += 1
+            most = max(most, flying)
+        return pool.submit(lambda: index)
+
+    with ThreadPoolExecutor(4) as pool:
+        for _ in in_flight(submit, range(50), 3):
+            with lock:
+                flying -= 1
+    # The next one starts when one is done, before whoever asked has seen it.
+    assert most == 4
+
+
+def test_an_error_ends_it_and_what_has_not_begun_never_does() -> None:
+    begun: list[int] = []
+    gate = threading.Event()
+
+    def work(index: int) -> int:
+        begun.append(index)
+        if index == 1:
+            raise ValueError("part 1")
+        gate.wait(30)
+        return index
+
+    with ThreadPoolExecutor(2) as pool:
+        flight = in_flight(lambda index: pool.submit(work, index), range(9), 2)
+        try:
+            with pytest.raises(ValueError, match="part 1"):
+                next(flight)
+        finally:
+            gate.set()
+    assert begun == [0, 1]
+
+
+def test_who_asks_no_further_leaves_nothing_that_would_still_begin() -> None:
+    begun: list[int] = []
+
+    def start(pool: ThreadPoolExecutor) -> Iterator[tuple[int, None]]:
+        return in_flight(lambda index: pool.submit(begun.append, index), range(100), 2)
+
+    with ThreadPoolExecutor(1) as pool:
+        flight = start(pool)
+        next(flight)
+        flight.close()  # pyright: ignore[reportAttributeAccessIssue]  # a generator
+    assert len(begun) <= 3
+
+
+def test_a_part_is_handed_out_again_where_trouble_is_taken_for_bad_luck() -> None:
+    tries: list[int] = []
+
+    def work(index: int) -> int:
+        tries.append(index)
+        if tries.count(2) == 1 and index == 2:
+            raise OSError("the machine went away")
+        return index
+
+    with ThreadPoolExecutor(2) as pool:
+        done = dict(
+            in_flight(
+                lambda index: pool.submit(work, index),
+                range(4),
+                2,
+                troubled=lambda index, error: tries.count(index) < 3,
+            )
+        )
+    assert done == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert sorted(tries) == [0, 1, 2, 2, 3]
+
+
+def test_names_of_units_sort_in_order_and_one_too_many_is_told() -> None:
+    names = [unit_name(index) for index in (0, 9, 10, 99_998, 99_999)]
+    assert names == sorted(names)
+    with pytest.raises(InputError, match=r"100,000 parts at most.*sample\.part_bytes"):
+        unit_name(MOST_PARTS)
