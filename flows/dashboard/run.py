@@ -1,6 +1,9 @@
 """The summary of a run: what became of each stage and why, the funnel, the scores, where its page lies."""
 
+import os
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from flows.conservation import conservation_line
 from flows.cost import energy_told
@@ -12,6 +15,8 @@ from flows.measures import whole_told
 from flows.wording import compact, duration, language_word, shots_word, tally
 from tasks.outcome import with_short_digests
 
+PAGES_AT = "BESSEMER_PAGES_AT"
+"""In the environment of the service: the address at which the pages of its runs are served."""
 FUNNEL = (
     ("read", "read"),
     ("sample", "sampled"),
@@ -57,10 +62,20 @@ def run_markdown(record: dict[str, Any]) -> str:
         _gaps(findings["gaps"]),
         conservation_line(findings["conservation"]),
         _cost(findings["cost"]),
-        f"Page of the run, on the machine that ran it: {code(record['page'])}" if record.get("page") else "",
+        page_told(record.get("page"), os.environ.get(PAGES_AT)),
         f"In a terminal: {code(_command('report', record))}; its model card: {code(_command('card', record))}",
     ]
     return "\n\n".join(filter(None, parts))
+
+
+def page_told(page: str | None, at: str | None) -> str:
+    """Where the page of a run is: as a link where `at` is the address at which somebody serves ROOT/runs."""
+    if not page:
+        return ""
+    if not at:
+        return f"Page of the run, on the machine that ran it: {code(page)}"
+    path = Path(page)
+    return f"[Page of the run]({at.rstrip('/')}/{quote(path.parent.name)}/{quote(path.name)})"
 
 
 def _command(name: str, record: dict[str, Any]) -> str:

@@ -1,0 +1,211 @@
+"""`make prove-operations`: deployed runs that faults of every level of operation cannot keep from their end.
+
+A service stands (`bessemer up`, with PostgreSQL). Each fault meets a run of its own at a drawn moment of a drawn stage.
+Nothing is started again by this program but what a machine's own boot would start. In the end every artifact must have
+the content digest of an undisturbed run's, the run must be Completed on the server, no run may be left under way there,
+and no process of the run may live. Called again in the same folder it goes on with the next fault.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from faults import FAULTS, NoChance
+from world import Night, World, wait_until
+
+from flows.road import STAGES
+
+SECONDS_TO_BEGIN = 300.0
+SECONDS_TO_RECOVER = 900.0
+SECONDS_TO_SETTLE = 240.0
+"""Until the server says of every run of the night that it has ended: silent ones are missed after 90."""
+TRAINING_SHARE = 0.4
+"""Of the faults that may meet any stage; the others meet the eight stages alike."""
+TRIES = 4
+TERMINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
+
+
+@dataclass(frozen=True)
+class Met:
+    """A fault and what became of the run that it met."""
+
+    number: int
+    kind: str
+    stage: str
+    """What was being built."""
+    step: int
+    """Of the training; 0 in other stages."""
+    done: str
+    seconds: float
+    """From the fault to the end of the run."""
+    runs: list[str]
+    """States in which the runs of this night ended, in their order: more than one where an automation began another."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--faults", type=int, default=68)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which a call brings no more")
+    parser.add_argument("--only", action="append", choices=sorted(FAULTS), help="kinds; all by default")
+    parser.add_argument("--table", action="store_true", help="print the table of what was done, and do nothing")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    folder: Path = asked.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    told = folder / "faults.jsonl"
+    done = [Met(**json.loads(line)) for line in told.read_text().splitlines()] if told.exists() else []
+    if asked.table:
+        print_table(done)
+        return 0
+    world = World(folder)
+    kinds = asked.only or list(FAULTS)
+    for kind in [kind for kind in kinds if not FAULTS[kind].needs(world)]:
+        print(f"{kind}: left out, this machine does not allow it", flush=True)
+        kinds.remove(kind)
+    planned = list(plan(kinds, asked.faults, asked.seed))
+    until = time.monotonic() + 60 * asked.minutes
+    try:
+        world.undisturbed()
+        world.up()
+        for number, kind in enumerate(planned[len(done) :], start=len(done)):
+            if time.monotonic() > until:
+                break
+            met = meet(world, number, kind, asked.seed)
+            done.append(met)
+            with told.open("a") as file:
+                file.write(json.dumps(asdict(met)) + "\n")
+            print(row(met), flush=True)
+        print_table(done)
+        return 0
+    finally:
+        world.down()
+
+
+def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
+    """Kinds in shuffled rounds, so that each comes as often as the others."""
+    chance = random.Random(f"{seed}: kinds")
+    kinds = list(kinds)
+    while faults > 0:
+        chance.shuffle(kinds)
+        yield from kinds[:faults]
+        faults -= len(kinds)
+
+
+def meet(world: World, number: int, kind: str, seed: int) -> Met:
+    """One fault in a run of its own, to the end of it; SystemExit where anything is not as it must be."""
+    fault = FAULTS[kind]
+    for attempt in range(TRIES):
+        chance = random.Random(f"{seed}: {number}: {attempt}")
+        training = fault.in_training or chance.random() < TRAINING_SHARE
+        stage = "train" if training else chance.choice(STAGES)
+        night = world.night(number, stage, fault.on_disk)
+        make_run(world, night)
+        try:
+            at, step = wait_for_moment(world, night, stage, chance)
+            met_at = time.monotonic()
+            what = fault.bring(world, night, chance)
+        except NoChance as missed:
+            print(f"{number + 1:4} {kind}: {missed}", flush=True)
+            settle(world, night, kind)
+            clear(night)
+            continue
+        settle(world, night, kind)
+        seconds = round(time.monotonic() - met_at, 1)
+        check(world, night, kind)
+        runs = [run["state"]["type"] for run in world.runs(night)]
+        clear(night)
+        return Met(number, kind, at, step, what, seconds, runs)
+    raise SystemExit(f"fault {number + 1}, {kind}: no chance in {TRIES} tries")
+
+
+def make_run(world: World, night: Night) -> None:
+    """Of a server that may have been hurt, and not answer yet."""
+    if not wait_until(lambda: world.run(night), SECONDS_TO_RECOVER, every=1.0):
+        raise SystemExit(f"{night.root}: the server takes no run within {SECONDS_TO_RECOVER:.0f} s")
+
+
+def wait_for_moment(world: World, night: Night, stage: str, chance: random.Random) -> tuple[str, int]:
+    """Until a drawn moment of the stage; returns the stage that is then under way, and the training's step."""
+    if not wait_until(lambda: night.is_under_way(stage) or ended(world, night), SECONDS_TO_BEGIN, every=0.02):
+        raise SystemExit(f"{night.root}: {stage} did not begin within {SECONDS_TO_BEGIN:.0f} s")
+    if stage == "train":
+        steps = chance.randrange(0, 180)
+        wait_until(lambda: night.step() >= steps or not night.is_under_way(stage), SECONDS_TO_BEGIN, every=0.02)
+    else:
+        time.sleep(chance.uniform(0, 1.0))
+    at = night.under_way()
+    return at, night.step() if at == "train" else 0
+
+
+def ended(world: World, night: Night) -> bool:
+    """Whether a run of the night is Completed and none is under way."""
+    states = [run["state"]["type"] for run in world.runs(night)]
+    return "COMPLETED" in states and set(states) <= TERMINAL
+
+
+def settle(world: World, night: Night, kind: str) -> None:
+    """Until the night is done, on the server too."""
+    if not wait_until(lambda: ended(world, night), SECONDS_TO_RECOVER, every=1.0):
+        raise SystemExit(f"{kind}, {night.root}: not at its end after {SECONDS_TO_RECOVER:.0f} s: {told(world, night)}")
+
+
+def check(world: World, night: Night, kind: str) -> None:
+    """The bytes are those of an undisturbed run, and nothing of the night still lives."""
+    expected, found = world.undisturbed().contents(), night.contents()
+    for stage in STAGES:
+        if found.get(stage) != expected[stage]:
+            raise SystemExit(
+                f"{kind}, {night.root}: {stage} has OTHER BYTES: {found.get(stage)}, not {expected[stage]}"
+            )
+    if night.other_artifacts():
+        raise SystemExit(f"{kind}, {night.root}: {night.other_artifacts()} belong to nobody")
+    if not wait_until(lambda: not world.processes_with(str(night.root)), SECONDS_TO_SETTLE, every=1.0):
+        left = [" ".join(process.cmdline()) for process in world.processes_with(str(night.root))]
+        raise SystemExit(f"{kind}, {night.root}: processes outlive their run: {left}")
+
+
+def told(world: World, night: Night) -> str:
+    """What the server knows of the night, for an error."""
+    found: list[str] = []
+    wait_until(lambda: found.extend(f"{run['state']}" for run in world.runs(night)) is None, 30.0)
+    return f"{found}; under way: {night.under_way()}; see {world.root / 'service'}"
+
+
+def clear(night: Night) -> None:
+    """Its artifacts are compared, and the disk is small."""
+    shutil.rmtree(night.root, ignore_errors=True)
+
+
+def row(met: Met) -> str:
+    where = f"{met.stage} {met.step}" if met.step else met.stage
+    states = ", ".join(state.lower() for state in met.runs)
+    return f"{met.number + 1:4} {met.kind:24} {where:16} {met.seconds:6.1f} s  {states:30} {met.done}"
+
+
+def print_table(done: list[Met]) -> None:
+    print(f"\n{'fault':24} {'times':>5} {'to the end, s':>15} {'in training':>12} {'went on in':>21}")
+    print(f"{'':24} {'':>5} {'median':>7} {'most':>7} {'':>12} {'the same run':>12} {'another':>8}")
+    for kind in FAULTS:
+        of_kind = [met for met in done if met.kind == kind]
+        if of_kind:
+            seconds = [met.seconds for met in of_kind]
+            times = f"{median(seconds):7.1f} {max(seconds):7.1f}"
+            training = sum(met.stage == "train" for met in of_kind)
+            same = sum(len(met.runs) == 1 for met in of_kind)
+            print(f"{kind:24} {len(of_kind):5} {times} {training:12} {same:12} {len(of_kind) - same:8}")
+    kinds = len({met.kind for met in done})
+    print(f"{len(done)} faults of {kinds} kinds; after each, eight artifacts with the bytes of an undisturbed run")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

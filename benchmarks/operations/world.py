@@ -1,0 +1,376 @@
+"""A service of its own, deployed runs of a small recipe, and the processes behind them."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from flows.road import STAGES
+from model.heartbeat import read_beat
+
+PROJECT = Path(__file__).resolve().parents[2]
+POSTGRESQL = PROJECT / "deployments" / "local" / "postgresql.sh"
+CLOCK = Path(__file__).with_name("clock.c")
+DISK_BYTES = 256 << 20
+COMMAND_SECONDS = 580.0
+RECIPE = """
+format = 1
+name = "night"
+seed = 7
+budget_tokens = "100K"
+
+[[sources]]
+name = "notes"
+paths = ["{folder}/notes/*.txt"]
+format = "text"
+weight = 0.5
+language = "en"
+
+[[sources]]
+name = "code"
+paths = ["{library}/json/*.py", "{library}/asyncio/*.py", "{library}/email/*.py"]
+format = "code"
+weight = 0.5
+
+[sample]
+part_bytes = 100_000
+slack = 10.0
+
+[vocab]
+vocab_size = 512
+
+[train]
+ranks = 1
+threads = 1
+batch_rows = 8
+micro_batch_rows = 8
+checkpoint_steps = 10
+hang_seconds = 60
+start_seconds = 400
+
+[train.model]
+context = 64
+layers = 2
+heads = 2
+width = 64
+
+[train.restarts]
+pause_seconds = 0.5
+"""
+SENTENCE = (
+    "the iron and coke of a blast furnace melt when air is blown through them and steel is what is left after the"
+    " carbon has gone out with the flame as the ladle pours into moulds that cool by night while workers charge more"
+    " ore with limestone for slag which floats on top so it can be taken off before every cast of rails or plates"
+)
+
+
+def write_recipe(folder: Path) -> Path:
+    """The recipe and its notes: sentences that depend on nothing but their number."""
+    notes = folder / "notes"
+    notes.mkdir(parents=True, exist_ok=True)
+    words, state = SENTENCE.split(), 1
+    for number in range(400):
+        sentences = []
+        for _ in range(20):
+            chosen = []
+            for _ in range(12):
+                state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+                chosen.append(words[(state >> 33) % len(words)])
+            sentences.append(" ".join(chosen).capitalize() + ".")
+        (notes / f"note-{number:03}.txt").write_text("\n".join(sentences) + "\n")
+    path = folder / "night.toml"
+    path.write_text(RECIPE.format(folder=folder, library=sysconfig.get_paths()["stdlib"]))
+    return path
+
+
+@dataclass(frozen=True)
+class Night:
+    """One deployed run with a root of its own, so that nothing of another is reused."""
+
+    root: Path
+    identities: dict[str, str]
+    """By stage, as an undisturbed run has them."""
+
+    def contents(self) -> dict[str, str]:
+        """Content digest by stage, of the artifacts that stand."""
+        found = {}
+        for stage, identity in self.identities.items():
+            manifest = self.root / "artifacts" / stage / identity / "manifest.json"
+            if manifest.exists():
+                found[stage] = json.loads(manifest.read_text())["content"]
+        return found
+
+    def is_under_way(self, stage: str) -> bool:
+        """Whether the stage is being built."""
+        return any((self.root / "work").glob(f"{self.identities[stage]}.*"))
+
+    def under_way(self) -> str:
+        """What is being built, for the table."""
+        return next((stage for stage in STAGES if self.is_under_way(stage)), "between stages")
+
+    def step(self) -> int:
+        """Steps that the training has made, as its ranks show them."""
+        beats = (read_beat(file) for file in self.root.glob("work/*/scratch/train/ranks-*/rank-*.beat"))
+        return max((beat.step for beat in beats if beat is not None), default=0)
+
+    def other_artifacts(self) -> list[str]:
+        """Artifacts under identities that an undisturbed run does not have."""
+        expected = {(stage, identity) for stage, identity in self.identities.items()}
+        return [str(path) for path in self.root.glob("artifacts/*/*") if (path.parent.name, path.name) not in expected]
+
+
+class World:
+    """The service with its database, disk and clock, under one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.disk = folder / "disk"
+        self.clock = folder / "clock"
+        self.nights = folder / "nights"
+        for made in (self.root, self.disk, self.nights):
+            made.mkdir(parents=True, exist_ok=True)
+        self.set_clock(0)
+        self.recipe = write_recipe(folder)
+        self.has_disk = _mounted(self.disk)
+        self.clock_library = _compiled(CLOCK, folder / "clock.so")
+        self.port = self._port()
+        self.database = ""
+
+    def _port(self) -> int:
+        kept = self.folder / "port"
+        if not kept.exists():
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                kept.write_text(str(probe.getsockname()[1]))
+        return int(kept.read_text())
+
+    def environment(self) -> dict[str, str]:
+        """What the service runs with: the checkout's code, a clock that can be set, a worker that looks often."""
+        path = os.pathsep.join([str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        found = {**os.environ, "PYTHONPATH": path, "PREFECT_WORKER_QUERY_SECONDS": "3"}
+        if self.clock_library is not None:
+            found |= {
+                "LD_PRELOAD": str(self.clock_library),
+                "CLOCK_OFFSET": str(self.clock),
+            }
+        return found
+
+    def set_clock(self, offset: int) -> None:
+        """Set the clock of every process of the service to the true one plus `offset` seconds."""
+        with self.clock.open("r+b" if self.clock.exists() else "wb", buffering=0) as file:
+            file.write(struct.pack("q", offset))
+
+    def clock_offset(self) -> int:
+        """Seconds by which the service's clock is ahead of the true one."""
+        return struct.unpack("q", self.clock.read_bytes())[0]
+
+    def bessemer(self, *words: str | Path, check: bool = True) -> str:
+        """What a command of ours prints."""
+        command = [sys.executable, "-m", "flows.cli", *map(str, words)]
+        done = subprocess.run(
+            command,
+            cwd=PROJECT,
+            env=self.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise SystemExit(f"`bessemer {' '.join(map(str, words))}` ended with {done.returncode}:\n{done.stderr}")
+        return done.stdout
+
+    def start_database(self) -> None:
+        """Start PostgreSQL where it does not run."""
+        started = subprocess.run(
+            [str(POSTGRESQL), "start", str(self.folder / "postgresql")], capture_output=True, text=True, check=True
+        )
+        self.database = started.stdout.split()[-1]
+
+    def up(self) -> None:
+        """Bring up what does not run, as a machine does that starts."""
+        self.start_database()
+        words = ("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
+        self.bessemer(*words, "--database", self.database)
+
+    def down(self) -> None:
+        """End everything; what is built stays."""
+        self.bessemer("down", "--now", "--root", self.root, check=False)
+        for process in self.processes_with(str(self.nights)):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        subprocess.run([str(POSTGRESQL), "stop", str(self.folder / "postgresql")], capture_output=True, check=False)
+        if self.has_disk:
+            subprocess.run(["umount", "--lazy", str(self.disk)], capture_output=True, check=False)
+
+    def undisturbed(self) -> Night:
+        """The run to which nothing happens, by command; built once."""
+        root = self.folder / "undisturbed"
+        if not (root / "done").exists():
+            self.bessemer("run", self.recipe, "--root", root, "--json")
+            (root / "done").touch()
+        found = {stage: next((root / "artifacts" / stage).iterdir()).name for stage in STAGES}
+        return Night(root, found)
+
+    def night(self, number: int, stage: str, on_disk: bool) -> Night:
+        """A root in which what comes before `stage` stands already, and nothing else."""
+        template = self.undisturbed()
+        root = (self.disk if on_disk else self.nights) / f"{number:03}"
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        for before in STAGES[: STAGES.index(stage)]:
+            shutil.copytree(template.root / "artifacts" / before, root / "artifacts" / before)
+        return Night(root, template.identities)
+
+    def run(self, night: Night) -> str:
+        """Have the deployment run, as the UI's form does; returns the run's id."""
+        (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
+        parameters = {**deployment["parameters"], "recipe": str(self.recipe), "root": str(night.root)}
+        made = self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
+        return made["id"]
+
+    def runs(self, night: Night) -> list[dict[str, Any]]:
+        """All runs of a night, oldest first."""
+        found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 50})
+        return [run for run in reversed(found) if run["parameters"].get("root") == str(night.root)]
+
+    def cancel(self, run: str) -> None:
+        """As the UI's button does."""
+        state = {"type": "CANCELLING", "name": "Cancelling"}
+        self.ask(f"/flow_runs/{run}/set_state", {"state": state})
+
+    def ask(self, path: str, body: Any) -> Any:
+        """What the server answers; URLError, OSError or ValueError where it does not."""
+        url = f"http://127.0.0.1:{self.port}/api{path}"
+        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def pid(self, name: str) -> int | None:
+        """Of `server`, `worker` or `keeper`."""
+        try:
+            pid = json.loads((self.root / "service" / f"{name}.json").read_text())["pid"]
+        except (FileNotFoundError, ValueError):
+            return None
+        return pid if psutil.pid_exists(pid) else None
+
+    def engines(self, night: Night) -> list[psutil.Process]:
+        """The flow's processes: those whose trainer or run this night is, and that are none of the trainer's."""
+        found = []
+        ours = {run["id"] for run in self.runs(night)}
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            with suppress(psutil.Error):
+                if any("prefect" in word for word in words) and process.environ().get("PREFECT__FLOW_RUN_ID") in ours:
+                    found.append(process)
+        return found
+
+    def trainers(self, night: Night) -> tuple[psutil.Process | None, list[psutil.Process]]:
+        """The supervisor and the ranks of the night's training."""
+        supervisor, ranks = None, []
+        for process in self.processes_with(str(night.root)):
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if "model.train" not in words:
+                    continue
+                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
+                    supervisor = process
+                else:
+                    ranks.append(process)
+        return supervisor, ranks
+
+    def processes_with(self, words: str) -> list[psutil.Process]:
+        """Living processes whose command holds these words, ourselves left out."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            command = " ".join(process.info["cmdline"] or [])
+            if words in command and process.pid != os.getpid() and process.info["status"] != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        return found
+
+    def postgresql(self) -> list[psutil.Process]:
+        """The database's first process and its children."""
+        lines = (self.folder / "postgresql" / "data" / "postmaster.pid").read_text().split()
+        first = psutil.Process(int(lines[0]))
+        return [first, *first.children(recursive=True)]
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Within this block nothing reaches the server's port."""
+        rule = ["INPUT", "-i", "lo", "-p", "tcp", "--dport", str(self.port), "-j", "DROP"]
+        subprocess.run(["iptables", "-I", *rule], check=True, capture_output=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["iptables", "-D", *rule], check=True, capture_output=True)
+
+    @property
+    def can_cut_off(self) -> bool:
+        """Whether packets can be dropped here."""
+        asked = ["iptables", "-C", "INPUT", "-i", "lo", "-p", "tcp", "--dport", "1", "-j", "DROP"]
+        if shutil.which("iptables") is None:
+            return False
+        # 1: there is no such rule, which it could find out.
+        return subprocess.run(asked, capture_output=True, check=False).returncode in (0, 1)
+
+
+def send(process: psutil.Process | int | None, number: signal.Signals) -> bool:
+    """Send a signal; False where nobody is there to get it."""
+    pid = process.pid if isinstance(process, psutil.Process) else process
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(true: Any, seconds: float, every: float = 0.25) -> bool:
+    """Look again and again, and pass over a server that does not answer; False where it does not come."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with suppress(urllib.error.URLError, OSError, ValueError, psutil.Error):
+            if true():
+                return True
+        time.sleep(every)
+    return False
+
+
+def _compiled(source: Path, library: Path) -> Path | None:
+    """The library made from a C file; None where there is no compiler."""
+    words = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"]
+    if shutil.which("cc") is None or subprocess.run(words, check=False).returncode != 0:
+        return None
+    return library
+
+
+def _mounted(disk: Path) -> bool:
+    """Whether `disk` is a small file system of its own, mounted here where that is allowed."""
+    if os.path.ismount(disk):
+        return True
+    image = disk.with_suffix(".img")
+    if not image.exists():
+        with image.open("wb") as sparse:
+            sparse.truncate(DISK_BYTES)
+        if subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], capture_output=True, check=False).returncode != 0:
+            return False
+    mount = ["mount", "-o", "loop", str(image), str(disk)]
+    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
