@@ -44,6 +44,7 @@ from tasks.credentials import addresses_with_credentials, without_credentials
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
+from tasks.machines import Machines
 from tasks.sample.config import SampleConfig
 from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import OF_BERT, VocabConfig
@@ -93,6 +94,10 @@ class Recipe(StrictConfig):
     def remarks(self) -> tuple[str, ...]:
         """What whoever wrote the recipe may not have meant: sentences without a stop."""
         return self._remarks
+
+
+class _SaidOfMachines(StrictConfig):
+    machines: Machines
 
 
 def find_recipe(name: str) -> Path:
@@ -162,6 +167,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     if "budget_tokens" in values:
         shared["budget_tokens"] = _count(values.pop("budget_tokens"), f"{origin}: budget_tokens")
     shared.update({key: values.pop(key) for key in MIXTURE_KEYS if key in values})
+    if "machines" in values:
+        shared["machines"] = _machines(values.pop("machines"), origin)
     _check_tables(values, origin)
     place_benchmarks(values, origin)
     told = hybrids(values.get("train", {}))
@@ -200,6 +207,14 @@ def _credentials_told(values: Any) -> str:
         f" show it. Give this machine the credentials instead, in the environment (AWS_ACCESS_KEY_ID and"
         f" AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN) or in the store's own configuration file."
     )
+
+
+def _machines(table: Any, origin: str) -> Machines:
+    """Checked once, not in each stage that takes it."""
+    try:
+        return _SaidOfMachines.model_validate({"machines": table}).machines
+    except ValidationError as error:
+        raise RecipeError(explain(error, _SaidOfMachines, (), origin)) from error
 
 
 def _check_tables(values: Mapping[str, Any], origin: str) -> None:

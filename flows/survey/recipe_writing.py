@@ -33,6 +33,7 @@ from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
+from tasks.machines import Machines
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import guess_format
 from tasks.train.config import TrainStageConfig
@@ -61,6 +62,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("train.length_warmup", LengthWarmupConfig),
     ("train.schedule", ScheduleConfig),
     ("evaluate", EvaluateConfig),
+    ("machines", Machines),
 )
 SAID_ONCE = frozenset(
     {
@@ -94,6 +96,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train.model", "ffn_width"): "256",
     ("train.model", "mup_base_width"): "64",
     ("train.model", "mup_base_head_size"): "16, beside mup_base_width",
+    ("machines", "address"): '"tcp://10.0.0.1:8786", beside executor = "dask"',
     ("evaluate", "stride"): "64",
     ("evaluate", "gate"): '{ sources = ["SOURCE"] }, beside base_model',
 }

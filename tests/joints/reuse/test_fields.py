@@ -26,9 +26,11 @@ from model.architecture import BERTConfig, GPTConfig, T5Config
 from tasks.build import Stage, stage_identity
 from tasks.config import Runtime, StrictConfig
 from tasks.identity import Identity, first_difference
+from tasks.machines import Machines
 
 pytestmark = pytest.mark.joints
 
+SPREAD_STAGES = ("clean", "dedup", "decontaminate", "chunk")
 OTHERS: dict[str, list[Any]] = {
     "clean.add": [("c4_curly_bracket", "c4_lorem_ipsum")],
     "clean.limits": [{"gopher_words_min": 30.0}],
@@ -36,6 +38,7 @@ OTHERS: dict[str, list[Any]] = {
     "clean.presets": [{"notes": "c4"}],
     "clean.edits": [("nfc", "markup"), ("markup", "nfc")],
     "clean.rules": [("gopher_words_min",)],
+    **{f"{stage}.machines.address": ["tcp://other:8786"] for stage in SPREAD_STAGES},
     "train.hosts.address": ["other:29400"],
     "train.hosts.count": [4],
     "vocab.extend": [{"zh": 200}, {"ru": 100}],
@@ -84,6 +87,8 @@ RUNTIME_FIELDS = {
     "train.max_seconds": "decides when a trainer is given up, and no step",
     "train.stop_seconds": "decides when a trainer is given up, and no step",
     "vocab.base": "its bytes are an input",
+    **{f"{stage}.machines.executor": "tests/tasks/test_cluster.py" for stage in SPREAD_STAGES},
+    **{f"{stage}.machines.address": "tests/tasks/test_cluster.py" for stage in SPREAD_STAGES},
 }
 """Fields that do not count, each with the reason or with the proof that they change no byte."""
 
@@ -206,6 +211,9 @@ def _configurations(recipe: Recipe) -> Iterator[tuple[str, StrictConfig]]:
     """Every stage's configuration, and another where fields exclude each other."""
     for stage in STAGES:
         yield stage, getattr(recipe, stage)
+    cluster = Machines(executor="dask", address="tcp://head:8786")
+    for stage in SPREAD_STAGES:
+        yield stage, getattr(recipe, stage).model_copy(update={"machines": cluster})
     raw = recipe.sample.model_dump()
     raw["sources"] = [{**source, "weight": None} for source in raw["sources"]]
     yield "sample", type(recipe.sample).model_validate({**raw, "temperature": 2.0})
