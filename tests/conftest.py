@@ -1,8 +1,13 @@
 """The small corpus that the whole team speaks of, and the small recipe that takes it down the road in seconds."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
 import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,49 @@ def pytest_configure() -> None:
     """A shell without job control starts `make test &` with SIGINT ignored; runs that tests interrupt inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@dataclass(frozen=True)
+class LocalStore:
+    """The S3 server of `deployments/local/object_store.sh`, with the bucket `bessemer`."""
+
+    folder: Path
+    endpoint: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a client needs to know."""
+        keys = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
+        return {"AWS_ENDPOINT_URL": self.endpoint, **keys}
+
+    def fail(self, share: float, seed: int = 0, stall_seconds: int = 30) -> None:
+        """Let a share of requests meet a fault from now on."""
+        assert _object_store_script("start", self.folder, share, seed, stall=stall_seconds) == self.endpoint
+
+    def faults(self) -> list[dict[str, str]]:
+        """The faults so far."""
+        log = self.folder / "faults.jsonl"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def _object_store_script(*words: object, stall: int = 30) -> str:
+    script = Path(__file__).parents[1] / "deployments" / "local" / "object_store.sh"
+    environment = {**os.environ, "PYTHON": sys.executable, "STALL_SECONDS": str(stall)}
+    command = ["bash", str(script), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1] if done.stdout else ""
+
+
+@pytest.fixture(scope="session")
+def object_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStore]:
+    """A real S3 server on loopback, and a proxy in front of it that fails when a test asks for it."""
+    folder = tmp_path_factory.mktemp("object-store")
+    endpoint = _object_store_script("start", folder, 0)
+    try:
+        yield LocalStore(folder, endpoint)
+    finally:
+        _object_store_script("stop", folder)
 
 
 @pytest.fixture(scope="session")

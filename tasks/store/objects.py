@@ -54,7 +54,7 @@ class ObjectStore:
         import fsspec.core
 
         scheme = self.address.partition("://")[0]
-        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True}
+        options: dict[str, Any] = {"use_listings_cache": False}
         if scheme in ("s3", "s3a"):
             options["config_kwargs"] = _S3_CONFIG
         try:

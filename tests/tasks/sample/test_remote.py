@@ -5,10 +5,8 @@ import http.server
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import boto3
@@ -61,31 +59,12 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def s3(corpus):
+def s3(corpus, object_store):
     """A real S3 server process on loopback, which holds the corpus in the bucket `corpus`."""
-    port = free_port()
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    settings = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    before = {key: os.environ.get(key) for key in settings}
-    os.environ.update(settings)
+    before = {key: os.environ.get(key) for key in object_store.environment}
+    os.environ.update(object_store.environment)
     s3fs.S3FileSystem.clear_instance_cache()
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert server.poll() is None
-            time.sleep(0.1)
         client = boto3.client("s3")
         client.create_bucket(Bucket="corpus")
         for path in sorted(corpus.rglob("*")):
@@ -93,8 +72,6 @@ def s3(corpus):
                 client.upload_file(str(path), "corpus", f"text/{path.relative_to(corpus).as_posix()}")
         yield client
     finally:
-        server.terminate()
-        server.wait(10)
         for key, value in before.items():
             os.environ.pop(key) if value is None else os.environ.update({key: value})
         s3fs.S3FileSystem.clear_instance_cache()

@@ -1,0 +1,257 @@
+"""Builds of machines that share a store: found, gone on with, raced for, and never there before their parts."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from model.errors import Infra, InputError, IntegrityError
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.report import StageReport
+from tasks.store import unfinished
+from tasks.store.attached import attached_root, check_store, store_of
+from tasks.store.backing import Backing
+from tasks.store.objects import ObjectStore
+from tasks.store.records import bring
+from tasks.workspace import Workspace, table_file_name
+
+Machine = Callable[[str], Path]
+POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+
+
+class PourConfig(StrictConfig):
+    casts: int = 3
+
+
+def pour(workspace: Workspace, casts: int = 3, fails_after: int | None = None, made: list[int] | None = None):
+    """One unit a cast."""
+    reports: list[StageReport] = []
+    for number in range(casts):
+        if number == fails_after:
+            raise Infra("the ladle broke")
+        name = f"{number:05d}"
+        done = workspace.finished(name)
+        if done is None:
+            if made is not None:
+                made.append(number)
+            with workspace.unit(name) as unit:
+                rows = pa.table({"text": [f"cast {number}"] * (number + 1)})
+                unit.write_table("documents", rows, table_file_name("documents", name))
+                unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = 1
+                done = unit.report
+        reports.append(done)
+    return StageReport.merged(reports)
+
+
+def build(root: Path, stage: Stage = POUR, **how) -> Artifact:
+    return build_artifact(RunContext(root, "run"), stage, PourConfig(), {}, lambda workspace: pour(workspace, **how))
+
+
+def test_what_one_machine_built_another_finds_and_reads_file_by_file(machine: Machine, store: ObjectStore) -> None:
+    built, made = build(machine("a")), []
+    there = build(machine("b"), made=made)
+    assert (built.outcome, there.outcome, made) == ("built", "reused", [])
+    assert there.path != built.path
+    assert {path.name for path in there.path.iterdir()} == {"manifest.json"}
+    assert there.file("part-00001.arrow").read_bytes() == built.file("part-00001.arrow").read_bytes()
+    assert {path.name for path in there.path.iterdir()} == {"manifest.json", "part-00001.arrow"}
+    assert there.table("documents").column("text").to_pylist() == ["cast 0"] + ["cast 1"] * 2 + ["cast 2"] * 3
+    assert there.manifest == built.manifest
+    assert there.verify() == []
+    assert store.under("unfinished") == store.under("checkpoints") == {}
+
+
+def test_a_part_that_the_store_has_damaged_is_never_read(machine: Machine, store: ObjectStore) -> None:
+    build(machine("a"))
+    (key, *_) = store.under("parts")
+    store.put(key, b"something else")
+    there = build(machine("b"))
+    with pytest.raises(IntegrityError, match="Nothing was computed from it"):
+        there.table("documents")
+    assert len(there.verify()) == 1
+    store.delete([key])
+    with pytest.raises(IntegrityError, match="somebody deleted it"):
+        there.table("documents")
+
+
+def test_what_stands_here_alone_is_put_back(machine: Machine, store: ObjectStore) -> None:
+    build(machine("a"))
+    store.delete([*store.under("manifests"), *store.under("parts")])
+    assert build(machine("a")).reused
+    assert build(machine("b")).table("documents").num_rows == 6
+
+
+def test_another_machine_goes_on_with_the_finished_units(machine: Machine, store: ObjectStore) -> None:
+    with pytest.raises(Infra, match="ladle"):
+        build(machine("a"), fails_after=2)
+    assert store.under("manifests") == {}
+    made: list[int] = []
+    assert build(machine("b"), made=made).table("documents").num_rows == 6
+    assert made == [2]
+    assert store.under("unfinished") == {}
+
+
+def test_two_histories_of_a_build_are_never_mixed(machine: Machine) -> None:
+    """What a machine left behind gives way to what another made of it since."""
+    with pytest.raises(Infra):
+        build(machine("a"), fails_after=1)
+    with pytest.raises(Infra):
+        build(machine("b"), fails_after=2)
+    made: list[int] = []
+    build(machine("a"), made=made)
+    assert made == [2]
+
+
+def test_what_is_finished_is_put_while_the_build_goes_on(
+    machine: Machine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfinished.Keeper.__init__, "__kwdefaults__", {"pause_seconds": 0.05})
+    seen: list[int] = []
+
+    def slow(workspace: Workspace) -> StageReport:
+        report = pour(workspace)
+        deadline = time.monotonic() + 60
+        while not seen or (seen[-1] < 3 and time.monotonic() < deadline):
+            time.sleep(0.05)
+            seen.extend(len(store.read(key)["units"]) for key in store.under("unfinished"))
+        return report
+
+    build_artifact(RunContext(machine("a"), "run"), POUR, PourConfig(), {}, slow)
+    assert seen[-1] == 3
+
+
+def test_checkpoints_come_whole_and_old_ones_go(machine: Machine, store: ObjectStore) -> None:
+    def kept(scratch: Path):
+        return [tuple(sorted(folder.iterdir())) for folder in sorted(scratch.glob("steps/*"))]
+
+    stage = replace(POUR, kept=kept)
+
+    def reaches(step: int) -> Callable[[Workspace], StageReport]:
+        def run(workspace: Workspace) -> StageReport:
+            steps = workspace.scratch("steps")
+            found = sorted(path.name for path in steps.iterdir())
+            for folder in steps.iterdir():
+                assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": folder.name, "b": "same"}
+                for path in folder.iterdir():
+                    path.unlink()
+                folder.rmdir()
+            (steps / str(step)).mkdir()
+            (steps / str(step) / "a").write_text(str(step))
+            (steps / str(step) / "b").write_text("same")
+            raise Infra(f"found {found}")
+
+        return run
+
+    def attempt(name: str, step: int) -> None:
+        build_artifact(RunContext(machine(name), "run"), stage, PourConfig(), {}, reaches(step))
+
+    for name, step, found in (("a", 1, "[]"), ("b", 2, "['1']"), ("a", 3, "['2']"), ("c", 4, "['3']")):
+        with pytest.raises(Infra, match=f"found {found}".replace("[", r"\[").replace("]", r"\]")):
+            attempt(name, step)
+    (key,) = store.under("unfinished")
+    assert [sorted(group) for group in store.read(key)["groups"]] == [["scratch/steps/4/a", "scratch/steps/4/b"]]
+
+
+def test_two_machines_that_race_end_with_one_artifact(
+    machine: Machine, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are in the midst of the build at once, since a lease carries no correctness: the first manifest stands."""
+    monkeypatch.setattr(Backing, "lease", lambda *_: nullcontext())
+    both = threading.Barrier(2)
+    roots = [machine("a"), machine("b")]
+    ended: list[Artifact] = []
+
+    def one(root: Path) -> None:
+        def run(workspace: Workspace) -> StageReport:
+            report = pour(workspace)
+            both.wait(60)
+            return report
+
+        context = RunContext(root, f"run-of-{root.parent.name}")
+        ended.append(build_artifact(context, POUR, PourConfig(), {}, run))
+
+    threads = [threading.Thread(target=one, args=(root,)) for root in roots]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(ended) == 2
+    assert ended[0].manifest == ended[1].manifest
+    assert ended[0].content == ended[1].content
+    assert len(store.under("manifests")) == 1
+
+
+def test_a_build_with_other_bytes_than_the_store_has_is_an_error(machine: Machine, store: ObjectStore) -> None:
+    (key,) = (build(machine("a")), *store.under("manifests"))[1:]
+    told = store.read(key)
+    store.write(key, {**told, "content": "0" * 32})
+    with pytest.raises(IntegrityError, match="other contents of the same identity"):
+        bring(machine("a"), store)
+
+
+def test_while_one_machine_builds_another_waits(machine: Machine) -> None:
+    began, made = threading.Event(), []
+    first, second = machine("a"), machine("b")
+
+    def slow(workspace: Workspace) -> StageReport:
+        began.set()
+        time.sleep(1.0)
+        return pour(workspace)
+
+    thread = threading.Thread(target=lambda: build_artifact(RunContext(first, "run"), POUR, PourConfig(), {}, slow))
+    thread.start()
+    assert began.wait(60)
+    assert build(second, made=made).reused
+    assert made == []
+    thread.join(60)
+
+
+def test_a_cache_knows_its_store(machine: Machine, store: ObjectStore) -> None:
+    root = machine("a")
+    check_store(root, store)
+    store.delete(["store.json"])
+    with pytest.raises(InputError, match="emptied or replaced"):
+        check_store(root, store)
+    store.write("store.json", {"format": 1, "id": "another", "made": "now"})
+    with pytest.raises(InputError, match="another store"):
+        check_store(root, store)
+
+
+def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path) -> None:
+    from model.errors import RecipeError
+
+    with pytest.raises(RecipeError, match="without credentials") as told:
+        attached_root("s3://key:planted-secret@bucket/prefix")
+    assert "planted-secret" not in str(told.value)
+    assert store_of(tmp_path) is None
+
+
+def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, store: ObjectStore) -> None:
+    first = machine("a")
+    check_store(first, store)
+    artifact = build(first)
+    folder = first / "runs" / "20261122T000000Z-aaaaaa"
+    folder.mkdir(parents=True)
+    stages = [{"stage": "pour", "path": str(artifact.path)}]
+    (folder / "run.json").write_text(json.dumps({"run_id": folder.name, "root": str(first), "stages": stages}))
+    alias = first / "aliases" / "pour" / f"{'1' * 32}.json"
+    alias.parent.mkdir(parents=True)
+    alias.write_text(json.dumps({"who": "me"}))
+    bring(first, store)
+    second = machine("b")
+    bring(second, store)
+    record = json.loads((second / "runs" / folder.name / "run.json").read_text())
+    assert record["root"] == str(second)
+    assert record["stages"][0]["path"] == str(second / "artifacts" / "pour" / artifact.identity)
+    assert json.loads((second / alias.relative_to(first)).read_text()) == {"who": "me"}
+    store.delete([alias.relative_to(first).as_posix()])
+    bring(second, store)
+    assert not (second / alias.relative_to(first)).exists()

@@ -1,0 +1,112 @@
+"""Objects of a real S3 server: created once, fetched whole or not at all, asked again while the store fails."""
+
+import os
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from model.errors import Infra, InputError, IntegrityError
+from tasks.digests import digest_bytes, digest_file
+from tasks.store import objects, patience
+from tasks.store.objects import ObjectStore
+from tasks.store.sealed import seal
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "part"
+    path.write_bytes(os.urandom(200_000))
+    return path
+
+
+def test_of_two_that_create_an_object_the_first_one_stands(store: ObjectStore) -> None:
+    assert store.create("who", "first")
+    assert not store.create("who", "second")
+    assert store.read("who") == "first"
+
+
+def test_a_creator_whose_answer_was_lost_finds_its_own_object(store: ObjectStore) -> None:
+    assert [store.create("who", "me"), store.create("who", "me")] == [True, True]
+
+
+def test_files_come_back_block_by_block(
+    store: ObjectStore, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put_file("parts/a", file, digest_file(file))
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 65_536)
+    store.fetch("parts/a", tmp_path / "copy", 200_000, digest_file(file), tmp_path)
+    assert (tmp_path / "copy").read_bytes() == file.read_bytes()
+    assert store.digest("parts/a", 200_000) == digest_file(file)
+
+
+def test_a_file_with_other_bytes_is_neither_put_nor_believed(store: ObjectStore, file: Path, tmp_path: Path) -> None:
+    right = digest_bytes(b"right")
+    with pytest.raises(IntegrityError, match="Nothing was put there"):
+        store.put_file("parts/a", file, right)
+    assert store.under("parts") == {}
+    store.put("parts/a", b"wrong")
+    with pytest.raises(IntegrityError, match="each of 4 times"):
+        store.fetch("parts/a", tmp_path / "copy", 5, right, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["part"]
+
+
+def test_keys_are_listed_by_whole_names_and_deleted(store: ObjectStore) -> None:
+    for key in ("runs/a", "runs/b", "runs-of-old/c"):
+        store.put(key, b"x")
+    assert list(store.under("runs")) == ["runs/a", "runs/b"]
+    store.delete(["runs/a", "runs/b", "runs/never-was"])
+    assert store.under("runs") == {}
+    assert store.exists("runs-of-old/c")
+
+
+def test_no_bucket_no_credentials_and_no_server_are_told_apart(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "TRIES", 2)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(InputError, match="no such bucket"):
+        ObjectStore("s3://nobody-made-this/x").write("a", 1)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(Infra, match="failed 2 times"):
+        ObjectStore("s3://bessemer/x").read("a")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(InputError, match="refuses access"):
+        ObjectStore("s3://bessemer/x").read("a")
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+def test_a_damaged_small_object_is_refused(store: ObjectStore) -> None:
+    store.put("manifests/a", seal({"rows": 1}).replace(b'"rows": 1', b'"rows": 2'))
+    with pytest.raises(IntegrityError, match="not what was written"):
+        store.read("manifests/a")
+
+
+@pytest.mark.prove
+def test_under_faults_of_every_kind_all_that_is_read_is_what_was_put(
+    store: ObjectStore, object_store, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty files put, listed and fetched while a third of the requests meets a fault."""
+    monkeypatch.setattr(objects, "BLOCK_BYTES", 65_536)
+    monkeypatch.setattr(patience, "ANSWER_SECONDS", 3.0)
+    before = len(object_store.faults())
+    object_store.fail(0.33, seed=5, stall_seconds=6)
+    try:
+        for number in range(40):
+            data = os.urandom(100_000 + number)
+            file.write_bytes(data)
+            store.put_file(f"parts/{number:02d}", file, digest_bytes(data))
+            assert store.create(f"manifests/{number:02d}", digest_bytes(data))
+            assert not store.create(f"manifests/{number:02d}", "another")
+            store.fetch(f"parts/{number:02d}", tmp_path / "copy", len(data), digest_bytes(data), tmp_path)
+            assert (tmp_path / "copy").read_bytes() == data
+            assert store.read(f"manifests/{number:02d}") == digest_bytes(data)
+        assert len(store.under("parts")) == len(store.under("manifests")) == 40
+    finally:
+        object_store.fail(0)
+    met = {fault["fault"] for fault in object_store.faults()[before:]}
+    assert met == {"error", "lost", "cut", "short", "flipped", "slow", "stall"}
