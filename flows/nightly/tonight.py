@@ -1,5 +1,6 @@
 """Tonight's recipe: the recipe itself on the first night; on later ones its text that is new, and the current model."""
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -147,15 +148,15 @@ def read_raw(name: str, root: Path, settings: Sequence[str] = ()) -> RawRecipe:
 
 def base_of(root: Path, run_id: str) -> Base:
     """The model of a run as a night goes on from it; InputError where the run has none."""
-    from tasks.tokenizer import MODEL_FILES, Tokenizer
+    from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES
 
     record = open_run(root, run_id)
     artifacts = run_artifacts(record)
     if "train" not in artifacts:
         raise InputError(f"nightly: the current model is that of run {run_id}, which ended before `train`")
-    kind = Tokenizer.open(artifacts["vocab"]).kind
+    kind = json.loads(artifacts["vocab"].file(DESCRIPTION_FILE).read_text())["kind"]
     recipe = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text(encoding="utf-8"))
-    return Base(record["run_id"], recipe, artifacts["train"].path, artifacts["vocab"].path / MODEL_FILES[kind])
+    return Base(record["run_id"], recipe, artifacts["train"].path, artifacts["vocab"].file(MODEL_FILES[kind]))
 
 
 def paths_of(files: Files) -> dict[str, list[str]]:

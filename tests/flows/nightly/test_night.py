@@ -1,0 +1,122 @@
+"""A night without the road: what is new, who may spend it, what becomes of it where the road gives nothing."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from flows.cli import app
+from flows.nightly.night import Between, alone, idle, look, spend
+from flows.nightly.nights import Night, list_nights
+from flows.nightly.tonight import RawRecipe, read_raw
+from flows.recipe import Recipe
+from model.errors import Infra, InputError
+
+
+@pytest.fixture
+def folder(foundry: Path, tmp_path: Path) -> Path:
+    shutil.copytree(foundry, tmp_path / "inputs")
+    return tmp_path / "inputs"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+def raw_of(folder: Path, root: Path, *settings: str) -> RawRecipe:
+    return read_raw(str(folder / "foundry.toml"), root, ["nightly.spare_gigabytes=0", *settings])
+
+
+def road_that_fails(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+    raise Infra("the disk is full")
+
+
+def end_with(state: str, root: Path, folder: Path) -> Night:
+    night = look(raw_of(folder, root)).night
+    night.state = state
+    night.save(root)
+    return night
+
+
+def test_on_the_first_night_all_is_new_and_then_only_what_came_since(folder: Path, root: Path) -> None:
+    first = look(raw_of(folder, root))
+    assert (first.base, len(first.night.files["notes"])) == (None, len(list((folder / "notes").iterdir())))
+    assert first.recipe() == first.whole
+    end_with("promoted", root, folder)
+    assert look(raw_of(folder, root)).nothing_new
+    (folder / "notes" / "note-00.txt").write_text("Other words than before.\n")
+    (folder / "notes" / "new.txt").write_text("New words.\n")
+    assert sorted(look(raw_of(folder, root)).night.files["notes"]) == ["new.txt", "note-00.txt"]
+
+
+def test_where_nothing_is_new_the_night_says_so_and_ends_well(folder: Path, root: Path) -> None:
+    end_with("promoted", root, folder)
+    words = ["nightly", str(folder / "foundry.toml"), "--root", str(root)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0
+    assert "nothing new; no new data: every file was read by a night before" in done.output.replace("\n", " ")
+    assert not (root / "artifacts").exists()
+    assert "nothing new" in CliRunner().invoke(app, ["nightly", "--list", "--root", str(root)]).output
+    listed = json.loads(CliRunner().invoke(app, ["nightly", "--list", "--json", "--root", str(root)]).output)
+    assert [night["state"] for night in listed["nights"]] == ["promoted", "nothing new"]
+
+
+def test_a_night_that_fails_is_told_and_its_files_wait_for_the_next(webhook: Any, folder: Path, root: Path) -> None:
+    with webhook() as (address, heard):
+        tonight = look(raw_of(folder, root, f"notify.webhook={address}"))
+        with pytest.raises(Infra, match="the disk is full"):
+            spend(tonight, road_that_fails, None)
+    (one,) = heard
+    assert (one["json"]["event"], one["json"]["why"]) == ("failed", "Infra: the disk is full")
+    (night,) = list_nights(root)
+    assert (night.state, night.told) == ("failed", ["webhook: sent"])
+    assert look(raw_of(folder, root)).night.files == night.files
+
+
+def test_a_night_that_lacks_something_does_not_begin(folder: Path, root: Path) -> None:
+    tonight = look(raw_of(folder, root, "nightly.spare_gigabytes=1e9"))
+    with pytest.raises(Infra, match="the night did not begin:\n  disk: "):
+        spend(tonight, road_that_fails, None)
+    assert [night.state for night in list_nights(root)] == ["failed"]
+
+
+def test_a_night_that_ended_without_a_word_is_told_as_such(folder: Path, root: Path) -> None:
+    end_with("under way", root, folder)
+    with pytest.raises(Infra):
+        spend(look(raw_of(folder, root)), road_that_fails, None)
+    told = [(night.state, night.why) for night in list_nights(root)]
+    assert told[0] == (
+        "interrupted",
+        "it ended without a word; what it had built stands, and the next night went on with its files",
+    )
+    assert told[1][0] == "failed"
+
+
+def test_two_nights_never_collide(folder: Path, root: Path) -> None:
+    words = ["nightly", str(folder / "foundry.toml"), "--root", str(root)]
+    with alone(root):
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == Infra.exit_code
+        assert "another night is under way" in done.stderr
+    end_with("promoted", root, folder)
+    assert CliRunner().invoke(app, words).exit_code == 0
+
+
+def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path) -> None:
+    blocked = end_with("blocked", root, folder)
+    assert look(raw_of(folder, root)).nothing_new
+    assert look(raw_of(folder, root), (blocked.run_id[:12],)).night.files == blocked.files
+    with pytest.raises(InputError, match="no night with an id that begins so"):
+        look(raw_of(folder, root), ("nobody",))
+
+
+def test_idle_nights_can_be_told_too(webhook: Any, folder: Path, root: Path) -> None:
+    end_with("promoted", root, folder)
+    with webhook() as (address, heard):
+        idle(look(raw_of(folder, root, f"notify.webhook={address}", 'notify.on=["nothing"]')))
+    assert [one["json"]["event"] for one in heard] == ["nothing new"]
