@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -32,6 +32,12 @@ lint: $(READY) ## ruff and pyright
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+
+audit: requirements.lock ## known vulnerabilities of what is pinned, by pip-audit in an environment of its own
+	PYTHON=$(PYTHON) .ci/audit $(PEERS)/audit
+
+reference: $(READY) ## write docs/reference.md from the configuration models and the commands
+	$(BIN)/python -m flows.reference docs
 
 format: $(READY) ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -24,6 +24,7 @@ from flows.commands import (
     searching,
     service,
     teaching,
+    tracking,
     training,
     vocabularies,
 )
@@ -66,6 +67,7 @@ COMMANDS = (
     teaching.predict,
     networks.presets,
     networks.export,
+    tracking.export_metrics,
     identity.explain,
     identity.accept,
     identity.verify,

@@ -1,0 +1,218 @@
+"""The reference, docs/reference.md, made from the configuration models and the commands: `make reference` writes it."""
+
+import enum
+import inspect
+import json
+import sys
+import textwrap
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.main import get_command
+
+from flows.form import SAID_ONCE as OF_SEVERAL_STAGES
+from flows.mix.config import MixConfig
+from flows.recipe import MIXTURE_KEYS, Recipe
+from flows.road import STAGES
+from flows.search.config import SearchConfig
+from flows.wrong_keys import tagged_models
+from tasks.config import Runtime
+from tasks.sample.config import SampleConfig, Source
+
+NAME = "reference.md"
+HEAD = """# Reference
+
+Every key of a recipe and every command, written by `make reference` from the configuration models and the commands
+themselves. [recipes.md](recipes.md) shows how a recipe is written.
+
+## The recipe
+
+A key that is marked *runtime* cannot change a stage's result: it counts in no identity, and changing it rebuilds
+nothing. All others do. Lengths, shares and limits stand with their units; what is outside of its bounds is refused
+before anything runs.
+"""
+PRIORITY = "| `priority` | integer | `0` | Among copies of a text the one whose source has the higher number stays. |"
+VARIABLES = """
+### `[variables]`
+
+Values for `{name}` in paths of the recipe. `{recipe}`, `{root}`, `{stdlib}` and `{site_packages}` are there without
+being written: the recipe's folder, the root of artifacts, and two folders of this Python.
+"""
+
+
+def reference() -> str:
+    """The whole page as Markdown."""
+    parts = [HEAD, "### Above all tables\n", *_table(list(_above_all_tables()))]
+    sources = _section("sources", Source, set(), "`[[sources]]`")
+    own_keys_end = next(place for place, line in enumerate(sources) if place and line.startswith("\n###"))
+    parts += [*sources[:own_keys_end], PRIORITY, *sources[own_keys_end:], VARIABLES]
+    left_out = {*OF_SEVERAL_STAGES, *MIXTURE_KEYS, "sources"}
+    for stage in STAGES:
+        parts += _section(stage, Recipe.model_fields[stage].annotation, left_out)
+    parts += _section("search", SearchConfig, set()) + _section("mix", MixConfig, set())
+    parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n", *_commands()]
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
+def _above_all_tables() -> Iterator[tuple[str, FieldInfo]]:
+    for name in ("format", "name", "seed"):
+        yield name, Recipe.model_fields[name]
+    for name in ("budget_tokens", *MIXTURE_KEYS):
+        yield name, SampleConfig.model_fields[name]
+
+
+def _section(place: str, config: Any, left_out: set[str], heading: str = "") -> list[str]:
+    """A table of a model's keys, and a section for each table within."""
+    fields = [(name, field) for name, field in config.model_fields.items() if name not in left_out]
+    told = " ".join((config.__doc__ or "").split())
+    lines = [f"\n### {heading or f'`[{place}]`'}\n", *([f"{told}\n"] if told else [])]
+    lines += _table([(name, field) for name, field in fields if not _within(field.annotation)])
+    for name, field in fields:
+        for brackets, inner, note in _within(field.annotation):
+            inside = f"{place}.{name}" + (".NAME" if brackets == "name" else "")
+            shown = f"`[[{inside}]]`" if brackets == "list" else f"`[{inside}]`{note}"
+            lines += _section(inside, inner, set(), shown)
+    return lines
+
+
+def _within(annotation: Any) -> list[tuple[str, Any, str]]:
+    """The tables that a key holds: ("table", "list" or "name", their model, what chooses it)."""
+    if several := tagged_models(annotation):
+        return [("table", model, f', `architecture = "{tag}"`') for tag, model in several.items()]
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _within(arguments[0])
+    if origin in (Union, types.UnionType):
+        return [found for choice in arguments for found in _within(choice)]
+    if origin in (tuple, list):
+        return [("list", model, "") for _, model, _ in _within(arguments[0])] if arguments else []
+    if origin is dict:
+        return [("name", model, "") for _, model, _ in _within(arguments[1])]
+    return [("table", annotation, "")] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+
+
+def _table(fields: list[tuple[str, FieldInfo]]) -> list[str]:
+    if not fields:
+        return []
+    rows = ["| key | value | default | what it does |", "|---|---|---|---|"]
+    for name, field in fields:
+        runtime = "*runtime* " if any(isinstance(mark, Runtime) for mark in field.metadata) else ""
+        told = runtime + " ".join((field.description or "").split())
+        rows.append(f"| `{name}` | {_cell(_kind(field))} | {_cell(_default(field))} | {_cell(told)} |")
+    return rows
+
+
+def _kind(field: FieldInfo) -> str:
+    bounds = [words for mark in field.metadata if (words := _bound(mark))]
+    return ", ".join([_type(field.annotation), *bounds])
+
+
+def _type(annotation: Any) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        bounds = [_bound(inner) for mark in arguments[1:] for inner in getattr(mark, "metadata", [mark])]
+        return ", ".join([_type(arguments[0]), *filter(None, bounds)])
+    if origin is Literal:
+        return " or ".join(f"`{json.dumps(value)}`" for value in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_type(choice) for choice in arguments if choice is not type(None))
+    if origin in (tuple, list):
+        return f"list of {_type(arguments[0])}"
+    if origin is dict:
+        return f"{_type(arguments[1])} by {'name' if arguments[0] is str else _type(arguments[0])}"
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return " or ".join(f"`{json.dumps(member.value)}`" for member in annotation)
+    names = {"int": "integer", "float": "number", "str": "text", "bool": "true or false", "Path": "path"}
+    return names.get(getattr(annotation, "__name__", ""), getattr(annotation, "__name__", str(annotation)))
+
+
+def _bound(mark: Any) -> str:
+    for kind, attribute, words in (
+        (annotated_types.Ge, "ge", "at least"),
+        (annotated_types.Gt, "gt", "above"),
+        (annotated_types.Le, "le", "at most"),
+        (annotated_types.Lt, "lt", "below"),
+    ):
+        if isinstance(mark, kind):
+            value = getattr(mark, attribute)
+            return f"{words} {'2^63' if value == 2**63 else format(value, ',') if isinstance(value, int) else value}"
+    return ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    return f"`{json.dumps(value, default=str, ensure_ascii=False)}`"
+
+
+def _cell(words: str) -> str:
+    return words.replace("|", "\\|")
+
+
+def _commands() -> Iterator[str]:
+    from flows.cli import app
+
+    for name, command in _inner(get_command(app)):
+        yield from _command(f"bessemer {name}", command)
+
+
+def _inner(command: Any) -> list[tuple[str, Any]]:
+    """The commands below one, by name."""
+    return list(command.commands.items()) if isinstance(command, TyperGroup) else []
+
+
+def _command(name: str, command: Any) -> Iterator[str]:
+    if not _inner(command) or command.invoke_without_command:
+        arguments = [one for one in command.params if isinstance(one, TyperArgument)]
+        words = [_argument(one) for one in arguments]
+        yield f"\n### `{' '.join([name, *words])}`\n"
+        yield f"{_paragraphs(command.help or '')}\n"
+        options = [one for one in command.params if isinstance(one, TyperOption) and "--help" not in one.opts]
+        if options:
+            yield "| option | what it does |"
+            yield "|---|---|"
+        yield from map(_option, options)
+    for word, inner in _inner(command):
+        yield from _command(f"{name} {word}", inner)
+
+
+def _argument(argument: Any) -> str:
+    word = argument.metavar or argument.name.upper()
+    word += "..." if argument.nargs != 1 and not word.rstrip("]").endswith("...") else ""
+    return word if argument.required else f"[{word.strip('[]')}]"
+
+
+def _option(option: Any) -> str:
+    kind = option.metavar or _type(option.type_descriptor.annotation)
+    words = ", ".join(option.opts) + ("" if option.is_flag else f" {kind}")
+    shown = option.default not in (None, False, True, "", (), []) and not callable(option.default)
+    told = " ".join((option.help or "").split()) + (f" (`{option.default}` by default)" if shown else "")
+    return f"| `{_cell(words)}` | {_cell(told)} |"
+
+
+def _paragraphs(text: str) -> str:
+    """The help as Markdown: what stands behind the mark of a block that is not to be filled stays in its lines."""
+    return "\n\n".join(
+        textwrap.indent(textwrap.dedent(part.lstrip("\b\n")), "    ")
+        if part.startswith("\b")
+        else " ".join(part.split())
+        for part in inspect.cleandoc(text).split("\n\n")
+    )
+
+
+def main() -> None:
+    """Write the page into the folder that the command line names."""
+    (Path(sys.argv[1]) / NAME).write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
