@@ -1,7 +1,5 @@
 """Forecasts, proposals to accept, and verifications, in words for a terminal."""
 
-from pathlib import Path
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -43,15 +41,17 @@ def tell_proposal(alias: Alias, console: Console) -> None:
         console.print(f"  [dim]and {len(alias.differences) - MOST_DIFFERENCES} more[/]")
 
 
-def tell_verification(found: Verification, moved: list[Path], console: Console) -> None:
+def tell_verification(found: Verification, moved: list[str], console: Console) -> None:
     """What was hashed, and a line for each damage."""
     size = f"{found.bytes / _PER_GIGABYTE:.3f} GB"
     console.print(f"{found.artifacts} artifacts, {found.files} files, {size} hashed: {_health(found)}")
+    if found.trusted:
+        console.print(f"  {found.trusted} files not hashed: their sizes and times are as published")
     for damage in found.damages:
         place = f"{damage.artifact.parent.name}/{damage.artifact.name}/{damage.file}"
         console.print(f"  [bold red]damaged[/] {escape(place)}: {escape(damage.problem)}")
     for path in moved:
-        console.print(f"  set aside: {escape(str(path))}")
+        console.print(f"  set aside: {escape(path)}")
     if found.damages and not moved:
         console.print(
             "  No run computes anything from these. Put them out of the way with `bessemer verify --set-aside`, and the"

@@ -9,10 +9,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.stored import file_problem, manifest_problem, set_right
 from model.durable import digest_bytes, digest_file, sync_directory
 from model.errors import BessemerError
 from tasks.artifact import MANIFEST, Artifact, content_digest, is_set_aside
 from tasks.identity import canonical_json
+from tasks.store.attached import root_of, store_of
 from tasks.workspace import FileRecord
 
 
@@ -23,6 +25,8 @@ class Damage:
     artifact: Path
     file: str
     problem: str
+    stored: bool = False
+    """Whether it is wrong in the object store that the root stands before, and not in the folder here."""
 
     def to_json(self) -> dict[str, Any]:
         """The damage as plain values."""
@@ -37,6 +41,8 @@ class Verification:
     files: int
     bytes: int
     damages: tuple[Damage, ...]
+    trusted: int = 0
+    """Files that were not hashed, as they have the size that was published and were not written to since."""
 
 
 def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
@@ -51,10 +57,19 @@ def artifacts_of(record: dict[str, Any], stage: str | None = None) -> list[Path]
 
 
 def verify(
-    folders: Iterable[Path], progress: Callable[[int, int], None] = lambda done, total: None, workers: int = 2
+    folders: Iterable[Path],
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    workers: int = 2,
+    *,
+    quick: bool = False,
 ) -> Verification:
-    """Hash every file of the artifacts in `folders`; `progress(done, total)` counts bytes."""
+    """Hash every file of the artifacts in `folders`; `progress(done, total)` counts bytes.
+
+    `quick`: only files that are missing, of another size, or younger than their manifest, which was written last. What a
+    disk lost without a word stays unseen.
+    """
     damages: list[Damage] = []
+    trusted = 0
     files: list[tuple[Path, FileRecord]] = []
     folders = list(folders)
     for folder in folders:
@@ -64,28 +79,43 @@ def verify(
             damages.append(Damage(folder, MANIFEST, str(error)))
             continue
         damages += _contradictions(folder, records)
-        files += [(folder, record) for record in records]
+        if told := manifest_problem(folder):
+            damages.append(Damage(folder, MANIFEST, told, stored=True))
+        suspects = _touched(folder, records) if quick else records
+        trusted += len(records) - len(suspects)
+        files += [(folder, record) for record in suspects]
     total, done = sum(record.bytes for _, record in files), 0
     progress(0, total)
     # BLAKE3 hashes without the GIL, so that threads share the work.
     with ThreadPoolExecutor(workers) as pool:
-        for (folder, record), problem in zip(files, pool.map(_problem, files), strict=True):
-            if problem is not None:
-                damages.append(Damage(folder, record.name, problem))
+        for (_, record), found in zip(files, pool.map(_damages, files), strict=True):
+            damages += found
             done += record.bytes
             progress(done, total)
-    return Verification(len(folders), len(files), total, tuple(damages))
+    return Verification(len(folders), len(files), total, tuple(damages), trusted)
 
 
 def set_aside(damages: Iterable[Damage]) -> list[Path]:
-    """Rename damaged artifacts, so that no run uses them and the next one builds them again; nothing is deleted."""
+    """Rename damaged artifacts, so that no run uses them and the next one builds them again; nothing is deleted.
+
+    Of what is damaged in a store, tell `set_right_there`.
+    """
     moved: list[Path] = []
-    for folder in sorted({damage.artifact for damage in damages}):
+    for folder in sorted({damage.artifact for damage in damages if not damage.stored}):
         aside = folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:8]}")
         os.rename(folder, aside)
         sync_directory(folder.parent)
         moved.append(aside)
     return moved
+
+
+def set_right_there(damages: Iterable[Damage]) -> list[str]:
+    """Put right what is damaged in a store, from here or by taking it out of use; a sentence for each artifact."""
+    by_folder: dict[Path, list[str]] = {}
+    for damage in damages:
+        if damage.stored:
+            by_folder.setdefault(damage.artifact, []).append(damage.file)
+    return [set_right(folder, names) for folder, names in sorted(by_folder.items())]
 
 
 def _contradictions(folder: Path, records: list[FileRecord]) -> list[Damage]:
@@ -103,13 +133,32 @@ def _contradictions(folder: Path, records: list[FileRecord]) -> list[Damage]:
     return [Damage(folder, MANIFEST, problem) for problem in found]
 
 
-def _problem(entry: tuple[Path, FileRecord]) -> str | None:
+def _touched(folder: Path, records: list[FileRecord]) -> list[FileRecord]:
+    """Files that are not as the commit left them, by their sizes and times."""
+    published = (folder / MANIFEST).stat().st_mtime_ns
+    with os.scandir(folder) as entries:
+        here = {entry.name: entry.stat() for entry in entries}
+    return [
+        record
+        for record in records
+        if (status := here.get(record.name)) is None or status.st_size != record.bytes or status.st_mtime_ns > published
+    ]
+
+
+def _damages(entry: tuple[Path, FileRecord]) -> list[Damage]:
     folder, record = entry
+    here, there = _problem(folder, record), file_problem(folder, record)
+    found = [Damage(folder, record.name, here)] if here is not None else []
+    return [*found, Damage(folder, record.name, there, stored=True)] if there is not None else found
+
+
+def _problem(folder: Path, record: FileRecord) -> str | None:
     path = folder / record.name
     try:
         digest = digest_file(path)
     except FileNotFoundError:
-        return "is missing"
+        # Before a store a file comes when it is read.
+        return None if store_of(root_of(folder)) is not None else "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None if digest == record.digest else f"has the digest {digest}, and its manifest says {record.digest}"

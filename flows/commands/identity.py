@@ -99,19 +99,24 @@ def verify(
     set_aside: Annotated[
         bool, typer.Option("--set-aside", help="Rename damaged artifacts, so that the next run builds them again.")
     ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Hash only files whose size or time is not as published; trust the others."),
+    ] = False,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
     """Hash artifacts again and name every file whose bytes are not what was published. Exit code 5 for damage.
 
     With --run only what that run ended with is hashed. Runs themselves check every file before they read it, so that a
-    damaged one is never trained on; this finds it before the night does.
+    damaged one is never trained on; this finds it before the night does. Before an object store, what the store holds
+    is read and hashed as well; --set-aside puts a damaged file there again from here where it is whole.
     """
     with told_errors():
         from flows.lineage import open_run
         from flows.terminal import bytes_bar
         from flows.verdicts import tell_verification
-        from flows.verification import artifacts_of, artifacts_under
+        from flows.verification import artifacts_of, artifacts_under, set_right_there
         from flows.verification import set_aside as rename
         from flows.verification import verify as hash_again
         from model.errors import InputError, IntegrityError
@@ -121,12 +126,13 @@ def verify(
         if not folders:
             raise InputError(f"verify: no artifact{f' of `{stage}`' if stage else ''} stands under {root}")
         with bytes_bar("verifying", console(stderr=True)) as progress:
-            found = hash_again(folders, progress)
+            found = hash_again(folders, progress, quick=quick)
+        there = set_right_there(found.damages) if set_aside else []
         moved = rename(found.damages) if set_aside else []
         if as_json:
             damages = [damage.to_json() for damage in found.damages]
-            print_json({**vars(found), "damages": damages, "set_aside": [str(path) for path in moved]})
+            print_json({**vars(found), "damages": damages, "set_aside": [*there, *map(str, moved)]})
         else:
-            tell_verification(found, moved, console())
+            tell_verification(found, [*there, *map(str, moved)], console())
         if found.damages:
             raise typer.Exit(IntegrityError.exit_code)

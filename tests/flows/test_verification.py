@@ -57,6 +57,31 @@ def test_a_manifest_that_was_edited_contradicts_itself(root: Path, edit, problem
     assert any(damage.file == "manifest.json" and problem in damage.problem for damage in verify([path.parent]).damages)
 
 
+def test_a_quick_look_hashes_only_what_was_touched(root: Path) -> None:
+    whole = verify(artifacts_under(root))
+    quick = verify(artifacts_under(root), quick=True)
+    assert (quick.files, quick.bytes, quick.trusted, quick.damages) == (0, 0, whole.files, ())
+    touched, shorter, gone = (
+        sorted(root.glob("artifacts/sample/*/part-*.arrow"))[0],
+        *sorted(root.glob("artifacts/dedup/*/*.arrow"))[:2],
+    )
+    flip(touched, 0, 0)
+    os.truncate(shorter, shorter.stat().st_size - 1)
+    gone.unlink()
+    found = verify(artifacts_under(root), quick=True)
+    assert {(damage.artifact, damage.file) for damage in found.damages} == {
+        (path.parent, path.name) for path in (touched, shorter, gone)
+    }
+    assert found.files == 3
+
+
+def test_a_file_that_was_written_again_with_the_same_bytes_is_hashed_and_fine(root: Path) -> None:
+    path = sorted(root.glob("artifacts/sample/*/part-*.arrow"))[0]
+    path.write_bytes(path.read_bytes())
+    found = verify(artifacts_under(root), quick=True)
+    assert (found.files, found.damages) == (1, ())
+
+
 def test_missing_and_unlisted_files_are_named(root: Path) -> None:
     (folder,) = root.glob("artifacts/clean/*")
     gone = sorted(folder.glob("ledger-*"))[0]
