@@ -65,8 +65,8 @@ def verify(
 ) -> Verification:
     """Hash every file of the artifacts in `folders`; `progress(done, total)` counts bytes.
 
-    `quick`: only files that are missing, of another size, or younger than their manifest, which was written last. What a
-    disk lost without a word stays unseen.
+    `quick`: only files that are missing, of another size, or younger than their manifest, which was written last.
+    What a disk lost without a word stays unseen.
     """
     damages: list[Damage] = []
     trusted = 0
