@@ -28,7 +28,7 @@ from flows.form import (
     settings,
 )
 from flows.recipe import Recipe
-from flows.restarting import check_crashes
+from flows.restarting import check_crashes, worth_another_run
 from flows.road import walk
 from flows.roots import open_root
 from flows.run import Run
@@ -94,7 +94,8 @@ def pretrain(
             finally:
                 log.info("run page: %s", run.write_page())
                 shown.summarize(run.record.data)
-    except BessemerError as error:
+    except (BessemerError, OSError) as failed:
+        error = worth_another_run(failed)
         # Prefect gives the caller what a returned state holds: the record, or the error to raise.
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     done = tally(run.record.data["stages"])

@@ -1,12 +1,14 @@
 """How often a deployment whose runs crash is started again: an automation starts it, and knows no number."""
 
+import errno
+
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId, FlowRunFilter
 from prefect.client.schemas.objects import State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import deployment, flow_run
 
-from model.errors import GuardError, Infra
+from model.errors import BessemerError, GuardError, Infra
 
 MOST_CRASHES = 4
 """Runs of a deployment that may crash, or fail for the machine's sake, one behind the other before the next one ends
@@ -31,6 +33,16 @@ def check_crashes() -> None:
             f" started again by itself. Look at their logs and at the machine; what is built stands, and the next run"
             f" goes on from there: run once more, or by `bessemer run`"
         )
+
+
+def worth_another_run(error: BessemerError | OSError) -> BessemerError:
+    """The error that a run ends with: what its record or page met outside of any stage, a full disk say, is the
+    machine's failure as it is within one. Other errors of the operating system are raised as they are."""
+    if isinstance(error, BessemerError):
+        return error
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE):
+        raise error
+    return Infra(f"{error.filename or 'a file of the run'}: {error.strerror}; what is built stands, run again to go on")
 
 
 def machine_failed(state: State | None) -> bool:

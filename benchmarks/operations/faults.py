@@ -187,9 +187,9 @@ def cancelled(world: World, night: Night, chance: random.Random) -> str:
     world.cancel(run)
     if not wait_until(lambda: _state(world, night, run) == "CANCELLED", 200.0, every=1.0):
         raise SystemExit(f"run {run} was not cancelled within 200 s: {_state(world, night, run)}")
-    left = world.processes_with(str(night.root))
-    if left:
-        raise SystemExit(f"a cancelled run left {[' '.join(process.cmdline()) for process in left]}")
+    if not wait_until(lambda: not world.processes_with(str(night.root)), 60.0, every=1.0):
+        left = [" ".join(process.cmdline()) for process in world.processes_with(str(night.root))]
+        raise SystemExit(f"a cancelled run left {left}")
     world.run(night)
     return "cancelled, and run again"
 

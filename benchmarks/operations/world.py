@@ -104,7 +104,7 @@ class Night:
 
     root: Path
     identities: dict[str, str]
-    """By stage, as an undisturbed run has them."""
+    """By stage, as an undisturbed run has them; the run ends with the last of these."""
 
     def contents(self) -> dict[str, str]:
         """Content digest by stage, of the artifacts that stand."""
@@ -121,7 +121,7 @@ class Night:
 
     def under_way(self) -> str:
         """What is being built, for the table."""
-        return next((stage for stage in STAGES if self.is_under_way(stage)), "between stages")
+        return next((stage for stage in self.identities if self.is_under_way(stage)), "between stages")
 
     def step(self) -> int:
         """Steps that the training has made, as its ranks show them."""
@@ -230,19 +230,21 @@ class World:
         return Night(root, found)
 
     def night(self, number: int, stage: str, on_disk: bool) -> Night:
-        """A root in which what comes before `stage` stands already, and nothing else."""
+        """A root in which only what comes before `stage` stands; its run ends with the stage behind, whose bytes decide
+        the others'."""
         template = self.undisturbed()
         root = (self.disk if on_disk else self.nights) / f"{number:03}"
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
         for before in STAGES[: STAGES.index(stage)]:
             shutil.copytree(template.root / "artifacts" / before, root / "artifacts" / before)
-        return Night(root, template.identities)
+        return Night(root, {built: template.identities[built] for built in STAGES[: STAGES.index(stage) + 2]})
 
     def run(self, night: Night) -> str:
         """Have the deployment run, as the UI's form does; returns the run's id."""
         (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
         parameters = {**deployment["parameters"], "recipe": str(self.recipe), "root": str(night.root)}
+        parameters["until"] = list(night.identities)[-1]
         made = self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
         return made["id"]
 

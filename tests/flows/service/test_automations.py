@@ -1,5 +1,6 @@
 """What the server does about runs that crash: the automations are valid, written once, and do their work."""
 
+import errno
 import json
 import os
 import signal
@@ -19,9 +20,9 @@ from prefect.server.events.schemas.automations import AutomationCreate
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows import pretrain
-from flows.restarting import machine_failed
+from flows.restarting import machine_failed, worth_another_run
 from flows.service.automations import automations_file, read_automations
-from model.errors import BessemerError
+from model.errors import BessemerError, Infra, InputError
 
 SECONDS = 400.0
 
@@ -54,6 +55,16 @@ def test_only_the_machines_failures_count_as_crashes() -> None:
     assert machine_failed(Failed(name="Infra"))
     for other in (Failed(), Failed(name="RecipeError"), Completed(), Completed(name="Infra"), Cancelled(), None):
         assert not machine_failed(other)
+
+
+def test_a_full_disk_is_worth_another_run_wherever_it_was_met() -> None:
+    told = worth_another_run(OSError(errno.ENOSPC, "No space left on device", "/root/runs/page.html"))
+    assert isinstance(told, Infra)
+    assert str(told).startswith("/root/runs/page.html: No space left on device")
+    wrong = InputError("no such file")
+    assert worth_another_run(wrong) is wrong
+    with pytest.raises(PermissionError):
+        worth_another_run(PermissionError(errno.EACCES, "Permission denied"))
 
 
 class Service:
