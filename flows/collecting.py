@@ -17,10 +17,14 @@ from typing import Any
 
 from flows.promotions import CURRENT, current_run, needed_runs
 from flows.record import RECIPE, RECORD, list_runs
+from flows.roots import put_record
+from flows.stored import left_in_store, remove_stored
 from model.durable import write_atomically
 from model.errors import InputError
 from tasks.artifact import MANIFEST, is_set_aside
 from tasks.lease import is_held
+from tasks.store.attached import store_of
+from tasks.store.leases import held_identities
 
 MODEL_STAGE = "train"
 FRESH_SECONDS = 3600.0
@@ -55,6 +59,8 @@ class Plan:
     """Artifacts that stay."""
     works: tuple[Path, ...]
     """Folders of unfinished builds that nobody has worked at for long."""
+    left: tuple[tuple[str, str], ...] = ()
+    """Stage and identity of what such builds left in the object store that the root stands before."""
 
     @property
     def bytes(self) -> int:
@@ -104,6 +110,8 @@ def plan(
     # What a kept model was made from may go: its record names every digest of it.
     doomed = [one for one in others if one not in kept_models]
     works = [path for path in (root / "work").glob("*.*") if _is_left(path, since)]
+    store = store_of(root)
+    left = left_in_store(store, standing.keys(), since) if store is not None else {}
     return Plan(
         kept_runs=tuple(run["run_id"] for run in kept_runs),
         dropped_runs=tuple(run["run_id"] for run in runs if run["run_id"] not in kept_ids),
@@ -111,6 +119,7 @@ def plan(
         kept_models=tuple(kept_models),
         kept=len(standing) - len(doomed),
         works=tuple(sorted(works)),
+        left=tuple(sorted(left)),
     )
 
 
@@ -125,6 +134,9 @@ def carry_out(root: Path, asked: Plan) -> int:
         _remove(one.path)
     for work in asked.works:
         _remove(work)
+    store = store_of(root)
+    if store is not None:
+        remove_stored(store, [*((one.stage, one.identity) for one in asked.artifacts), *asked.left])
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     gone = {(one.stage, one.identity) for one in asked.artifacts}
     for run_id in asked.dropped_runs:
@@ -137,6 +149,7 @@ def carry_out(root: Path, asked: Plan) -> int:
                 "stages": sorted({*lost, *record.get("collected", {}).get("stages", ())}),
             }
             write_atomically(file, json.dumps(record, indent=1).encode())
+            put_record(root, run_id)
     return asked.bytes
 
 
@@ -150,8 +163,11 @@ def _remove(folder: Path) -> None:
 
 
 def _busy(root: Path) -> str | None:
-    """A stage or identity that somebody builds right now."""
-    return next((lock.name[:12] for lock in (root / "locks").glob("*") if is_held(lock)), None)
+    """A stage or identity that somebody builds right now, here or on another machine before the same store."""
+    here = (lock.name for lock in (root / "locks").glob("*") if is_held(lock))
+    store = store_of(root)
+    there = held_identities(store) if store is not None else []
+    return next((name[:12] for name in (*here, *there)), None)
 
 
 def _named(runs: Iterable[dict[str, Any]], name: str) -> str:

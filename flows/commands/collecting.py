@@ -41,7 +41,7 @@ def gc(
             return
         if not as_json:
             console().print(_told(asked), markup=False)
-        if dry_run or not (asked.artifacts or asked.works):
+        if dry_run or not (asked.artifacts or asked.works or asked.left):
             return
         if not (yes or typer.confirm("remove them?")):
             raise typer.Exit(1)
@@ -62,5 +62,8 @@ def _told(asked: Any) -> str:
         lines.append(f"  {len(asked.kept_models)} trained models of other runs stay (--models removes them too)")
     if asked.works:
         lines.append(f"  {len(asked.works)} unfinished builds that nobody goes on with")
-    lines.append(f"{asked.bytes / 1e6:,.1f} MB can go" if asked.artifacts or asked.works else "nothing can go")
+    if asked.left:
+        lines.append(f"  {len(asked.left)} builds that came to no end left files in the object store")
+    anything = asked.artifacts or asked.works or asked.left
+    lines.append(f"{asked.bytes / 1e6:,.1f} MB can go" if anything else "nothing can go")
     return "\n".join(lines)
