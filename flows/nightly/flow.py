@@ -11,12 +11,15 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Failed
 
 from flows.dashboard.watching import dashboard
-from flows.nightly.night import Between, alone, idle, look, spend
+from flows.disowned import ended_with_its_run
+from flows.events import tell_error, tell_event
+from flows.nightly.night import Between, PromotionBlocked, alone, idle, look, spend
 from flows.nightly.tonight import read_raw
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
 from flows.restarting import check_crashes
 from flows.road import walk
+from flows.roots import open_root
 from flows.run import Run
 from model.errors import BessemerError
 from tasks.artifact import Artifact
@@ -36,21 +39,24 @@ def nightly(
 
     Args:
         recipe: A recipe file, or the name of one that ships.
-        root: Folder of all artifacts, runs and nights.
+        root: Folder of all artifacts, runs and nights, or the address of an object store.
         again: Id of a night that was blocked or taken back, whose files are to be read once more.
         settings: Values that overrule the recipe's, as `key.path=value`.
     """
-    root = root.resolve()
     log = get_run_logger()
     try:
+        root = open_root(root).resolve()
         check_crashes()
-        with alone(root):
+        with ended_with_its_run(), alone(root):
             raw = read_raw(recipe, root, settings)
             for remark in raw.remarks():
                 log.warning("%s", remark)
             tonight = look(raw, (again,) if again else (), log.info)
             server = PREFECT_API_URL.value()
             night = idle(tonight) if tonight.nothing_new else spend(tonight, _down_the_road, server)
+    except PromotionBlocked as error:
+        tell_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
+        return Failed(name="PromotionBlocked", message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     except BessemerError as error:
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     log.info("night %s: %s, %s", night.run_id, night.state, night.why)
@@ -70,6 +76,9 @@ def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) ->
         try:
             with run:
                 walk(recipe, step)
+        except BessemerError as error:
+            tell_error(run.record.data["stages"], error)
+            raise
         finally:
             log.info("run page: %s", run.write_page())
             shown.summarize(run.record.data)

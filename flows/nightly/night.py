@@ -45,6 +45,17 @@ class TooLittle(EndOfRoad):
         self.nothing = found == 0
 
 
+class PromotionBlocked(GuardError):
+    """A night's model is worse than the current one, which stays."""
+
+    def __init__(self, words: str, run_id: str = "", current: str = "", worse: tuple[str, ...] = ()) -> None:
+        super().__init__(words)
+        self.run_id = run_id
+        self.current = current
+        self.worse = worse
+        """Figures in which it is worse."""
+
+
 @dataclass
 class Tonight:
     """What is known before anything is built."""
@@ -114,8 +125,8 @@ def idle(tonight: Tonight) -> Night:
 def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
     """Check, build, score, compare, and promote or not; the night's record says what came of it.
 
-    Raises GuardError where the model is worse and the current one stays, and what the preflight and the road raise;
-    people are told beforehand.
+    Raises PromotionBlocked where the model is worse and the current one stays, and what the preflight and the road
+    raise; people are told beforehand.
     """
     night, root = tonight.night, tonight.raw.root
     for earlier in list_nights(root):
@@ -129,9 +140,7 @@ def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
         tonight.needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server)
         tonight.say(_beginning_told(tonight))
         return _walked(tonight, recipe, before, road)
-    except GuardError as error:
-        if night.state != told_nights.BLOCKED:
-            _failed(tonight, error)
+    except PromotionBlocked:
         raise
     except (KeyboardInterrupt, SystemExit):
         night.state, night.why, night.ended = told_nights.INTERRUPTED, "it was stopped", time.time()
@@ -173,7 +182,8 @@ def _walked(tonight: Tonight, recipe: Recipe, before: dict[str, Artifact], road:
     if tonight.base is not None and not verdict.passed:
         why = verdict.told()
         _end(tonight, told_nights.BLOCKED, why, "blocked", night)
-        raise GuardError(_blocked_told(tonight, verdict))
+        named = tuple(one.what for one in verdict.worse)
+        raise PromotionBlocked(_blocked_told(tonight, verdict), night.run_id, tonight.base.run_id, named)
     why = verdict.told() if tonight.base is not None else "the first night: nothing to compare with"
     promote(root, record, f"night {night.run_id}: {why}")
     return _end(tonight, told_nights.PROMOTED, why, "promoted", night)
