@@ -14,17 +14,18 @@ class Machines(StrictConfig):
     """What works on the parts of a stage. It changes no byte of the result."""
 
     executor: Literal["auto", "threads", "processes", "dask"] = AUTO
-    """`auto` takes threads where a stage's time goes into compiled code and processes elsewhere; `dask` hands parts to
-    the workers of a Dask cluster, which see the artifact root under the same path."""
+    """`auto` takes the cluster where an address is given, else threads where a stage's time goes into compiled code and
+    processes elsewhere; `dask` hands parts to the workers of a Dask cluster, which see the artifact root under the same
+    path."""
 
     address: str | None = Field(default=None, pattern=r"^(tcp|tls|ws|wss|ucx)://.+")
-    """Address of the cluster's scheduler, such as `tcp://10.0.0.1:8786`; for `dask` alone."""
+    """Address of the Dask cluster's scheduler, such as `tcp://10.0.0.1:8786`."""
 
     @model_validator(mode="after")
     def _address_fits(self) -> "Machines":
         if self.executor == DASK and self.address is None:
             raise ValueError('executor = "dask" needs the address of a scheduler: address = "tcp://10.0.0.1:8786"')
-        if self.executor != DASK and self.address is not None:
+        if self.executor in (THREADS, PROCESSES) and self.address is not None:
             raise ValueError(f'address names a Dask cluster, and executor = "{self.executor}" uses none; say "dask"')
         return self
 
@@ -44,6 +45,8 @@ class Spread:
         """`threads`, `processes` or `dask`."""
         if self.machines.executor != AUTO:
             return self.machines.executor
+        if self.machines.address is not None:
+            return DASK
         return THREADS if self.in_threads else PROCESSES
 
     @property

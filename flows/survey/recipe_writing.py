@@ -96,7 +96,7 @@ EXAMPLES: dict[tuple[str, str], str] = {
     ("train.model", "ffn_width"): "256",
     ("train.model", "mup_base_width"): "64",
     ("train.model", "mup_base_head_size"): "16, beside mup_base_width",
-    ("machines", "address"): '"tcp://10.0.0.1:8786", beside executor = "dask"',
+    ("machines", "address"): '"tcp://10.0.0.1:8786"',
     ("evaluate", "stride"): "64",
     ("evaluate", "gate"): '{ sources = ["SOURCE"] }, beside base_model',
 }

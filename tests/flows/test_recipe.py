@@ -294,3 +294,17 @@ def test_credentials_that_placeholders_make_are_refused_too(foundry: Path, tmp_p
     with pytest.raises(RecipeError) as refused:
         load_recipe(foundry / "foundry.toml", tmp_path, settings)
     assert "sources[0].paths[0] is s3://***@bucket/x" in str(refused.value)
+    assert "sources[0].paths[0] is s3://***@bucket/x" in str(refused.value)
+
+
+def test_machines_are_said_once_for_all_stages_that_spread_their_parts_and_may_differ_in_one(tmp_path: Path) -> None:
+    said = ("machines.executor=dask", "machines.address=tcp://head:8786")
+    recipe = load(tmp_path, MINIMAL, *said, "chunk.machines.executor=threads")
+    for stage in ("clean", "dedup", "decontaminate"):
+        assert getattr(recipe, stage).machines.address == "tcp://head:8786"
+    assert (recipe.chunk.machines.executor, recipe.chunk.machines.address) == ("threads", None)
+    with pytest.raises(RecipeError, match=r"(?s)machines: executor = \"dask\" needs.*\Z") as told:
+        load(tmp_path, MINIMAL, said[0])
+    assert len(str(told.value).splitlines()) == 2
+    with pytest.raises(RecipeError, match=r"machines\.executor: .*did you mean `dask`\?"):
+        load(tmp_path, MINIMAL, "machines.executor=Dask")

@@ -50,6 +50,7 @@ def test_what_auto_means_is_the_stages_choice() -> None:
     assert Spread(Machines(), 2, in_threads=False).executor == "processes"
     assert Spread(Machines(executor="threads"), 2, in_threads=False).executor == "threads"
     assert Spread(CLUSTER, 2, in_threads=True).on_many_machines
+    assert Spread(Machines(address="tcp://head:8786"), 2, in_threads=True).on_many_machines
 
 
 def test_an_address_belongs_to_a_cluster_and_a_cluster_needs_one() -> None:
