@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint audit reference format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -63,6 +63,9 @@ prove-divergence: $(READY) ## divergence provoked a hundred times, with the guar
 
 prove-chaos: $(READY) ## one training through 119 faults of 17 kinds, to the bytes of an undisturbed one: hours, over several calls
 	PYTHONPATH=. $(BIN)/python benchmarks/chaos/chaos.py --folder $(PEERS)/prove-chaos --faults 119
+
+prove-operations: $(READY) ## deployed runs through 68 faults of 17 kinds, server, worker, database and clock among them: hours, over several calls
+	PYTHONPATH=. $(BIN)/python benchmarks/operations/operations.py --folder $(PEERS)/prove-operations
 
 prove-architectures: $(READY) ## GPT, BERT and T5 on 20M tokens of real text, native and ZeRO 1 to 3, exported: hours
 	$(BIN)/python benchmarks/architectures.py --root $(PEERS)/architectures --data $(DATA) --json $(PEERS)/architectures.json
