@@ -143,6 +143,11 @@ def _server(address: str | None) -> Iterator[tuple[type[BessemerError], str]]:
     try:
         with urllib.request.urlopen(f"{address.rstrip('/')}/health", timeout=SERVER_SECONDS):
             return
+    except urllib.error.HTTPError as error:
+        # One that asks for a password answers; the flow itself has it.
+        if error.code < 500:
+            return
+        yield Infra, f"server: the Prefect server at {address} answers {error.code}; see its log (`bessemer status`)"
     except (urllib.error.URLError, OSError, ValueError) as error:
         yield (
             Infra,

@@ -27,8 +27,8 @@ def served(server: socketserver.BaseServer) -> Iterator[int]:
 
 
 @contextmanager
-def a_webhook(*answers: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address, and what was posted there; the first answers are those codes, all others 204."""
+def a_webhook(*answers: int, get: int = 501) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An address, and what was posted there; the first answers are those codes, all others 204, and to GET `get`."""
     heard: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,6 +36,10 @@ def a_webhook(*answers: int) -> Iterator[tuple[str, list[dict[str, Any]]]]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             heard.append({"path": self.path, "headers": dict(self.headers), "json": json.loads(body)})
             self.send_response([*answers, 204][min(len(heard) - 1, len(answers))])
+            self.end_headers()
+
+        def do_GET(self) -> None:  # the library's name
+            self.send_response(get)
             self.end_headers()
 
         def log_message(self, format: str, *words: Any) -> None:

@@ -210,7 +210,7 @@ def test_a_chain_of_nights(tmp_path: Path, heard: Any) -> None:
     fourth = nights.listed()[-1]
     assert (fourth["state"], fourth["base"], set(fourth["files"])) == ("promoted", second, {"packages"})
     assert fourth["chain"] == [first, second]
-    assert nights.artifacts(fourth["run_id"])["evaluate"].rows("document_scores") == _heldout_rows(nights, first)
+    assert nights.artifacts(fourth["run_id"])["evaluate"].rows("document_scores") == _scored_documents(nights, first)
 
     _check_epochs(nights, first, second, fourth["run_id"])
     _check_undo_and_collection(nights, second, fourth["run_id"])
@@ -229,7 +229,7 @@ def test_a_chain_of_nights(tmp_path: Path, heard: Any) -> None:
     assert elsewhere.contents(elsewhere.current()) == nights.contents(second)
 
 
-def _heldout_rows(nights: Nights, first: str) -> int:
+def _scored_documents(nights: Nights, first: str) -> int:
     """Documents that the first night set aside, as far as they are scored."""
     return nights.artifacts(first)["evaluate"].rows("document_scores")
 

@@ -75,6 +75,14 @@ def test_all_that_is_missing_is_told_at_once(recipe: Recipe, tmp_path: Path, mon
         check_night(recipe, lost, tmp_path, NightlyConfig(), {}, None)
 
 
+def test_a_server_that_asks_for_a_password_answers(recipe: Recipe, tmp_path: Path, webhook: Any) -> None:
+    config = NightlyConfig(spare_gigabytes=0)
+    with webhook() as (address, _), pytest.raises(Infra, match="answers 501"):
+        check_night(recipe, NEW, tmp_path, config, {}, address)
+    with webhook(get=401) as (address, _):
+        assert check_night(recipe, NEW, tmp_path, config, {}, address)
+
+
 def test_a_night_that_is_too_long_is_the_recipe_s_to_mend(recipe: Recipe, tmp_path: Path) -> None:
     before: Any = {"sample": Before(1.0, bytes_in=10**6), "train": Before(1.0, tokens_s=1.0)}
     config = NightlyConfig(max_hours=1, spare_gigabytes=0)
