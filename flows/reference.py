@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from flows.form import SAID_ONCE as OF_SEVERAL_STAGES
 from flows.mix.config import MixConfig
+from flows.nightly.settings import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
 from flows.recipe import MIXTURE_KEYS, Recipe
 from flows.road import STAGES
 from flows.search.config import SearchConfig
@@ -55,7 +56,9 @@ def reference() -> str:
     left_out = {*OF_SEVERAL_STAGES, *MIXTURE_KEYS, "sources"}
     for stage in STAGES:
         parts += _section(stage, Recipe.model_fields[stage].annotation, left_out)
-    parts += _section("search", SearchConfig, set()) + _section("mix", MixConfig, set())
+    beside = {"search": SearchConfig, "mix": MixConfig, NIGHTLY: NightlyConfig, NOTIFY: NotifyConfig}
+    for name, config in beside.items():
+        parts += _section(name, config, set())
     parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n", *_commands()]
     return "\n".join(parts).rstrip("\n") + "\n"
 
@@ -128,7 +131,14 @@ def _type(annotation: Any) -> str:
         return f"{_type(arguments[1])} by {'name' if arguments[0] is str else _type(arguments[0])}"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return " or ".join(f"`{json.dumps(member.value)}`" for member in annotation)
-    names = {"int": "integer", "float": "number", "str": "text", "bool": "true or false", "Path": "path"}
+    names = {
+        "int": "integer",
+        "float": "number",
+        "str": "text",
+        "bool": "true or false",
+        "Path": "path",
+        "Any": "any value",
+    }
     return names.get(getattr(annotation, "__name__", ""), getattr(annotation, "__name__", str(annotation)))
 
 
