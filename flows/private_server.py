@@ -22,7 +22,7 @@ from flows.service.password import use_password
 from model.errors import Infra
 from model.parent_death import die_with_parent
 
-STARTUP_SECONDS = 120.0
+STARTUP_SECONDS = 300.0
 # Prefect's own switches for a server inside a client: no UI, no schedulers that only a standing server needs.
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 
@@ -33,7 +33,7 @@ def prefect_server(root: Path | None = None) -> Iterator[str]:
     started for `root`, else that of the Prefect profile, else a private one that ends with this block.
 
     Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. Raises Infra when
-    the private server does not answer within two minutes.
+    the private server does not answer within five minutes.
     """
     if os.environ.get("PREFECT_API_URL"):
         yield os.environ["PREFECT_API_URL"]

@@ -34,6 +34,11 @@ runs() {
     as_owner "$pg_ctl" --pgdata "$folder/data" status >/dev/null 2>&1
 }
 
+ask() {
+    "$psql" --host 127.0.0.1 --port "$(cat "$folder/port")" --username bessemer --dbname postgres --no-psqlrc \
+        --quiet --tuples-only --no-align --command "$1"
+}
+
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
@@ -56,17 +61,19 @@ prepare() {
 
 start() {
     prepare
-    if ! runs; then
+    # One that was just killed still counts as running for a moment, and its last sessions hold what a new one needs.
+    for _ in $(seq 60); do
+        ask "SELECT 1" >/dev/null 2>&1 && break
         as_owner "$pg_ctl" --pgdata "$folder/data" --log "$folder/log" --wait --timeout 120 --options \
-            "-c listen_addresses=127.0.0.1 -c port=$(cat "$folder/port") -c unix_socket_directories=''" start >/dev/null ||
-            { tail -n 5 "$folder/log" >&2; exit 75; }
-    fi
-    local url
-    url="127.0.0.1:$(cat "$folder/port")"
-    "$psql" --host 127.0.0.1 --port "${url#*:}" --username bessemer --dbname postgres --tuples-only --no-align \
-        --command "SELECT 1 FROM pg_database WHERE datname = 'bessemer'" | grep -q 1 ||
-        "$psql" --host 127.0.0.1 --port "${url#*:}" --username bessemer --dbname postgres --quiet --command "CREATE DATABASE bessemer"
-    echo "postgresql+asyncpg://bessemer@$url/bessemer"
+            "-c listen_addresses=127.0.0.1 -c port=$(cat "$folder/port") -c unix_socket_directories=''" start >/dev/null 2>&1 || sleep 1
+    done
+    ask "SELECT 1" >/dev/null 2>&1 || {
+        echo "postgresql.sh: the cluster in $folder does not start; its log ends:" >&2
+        tail -n 5 "$folder/log" >&2
+        exit 75
+    }
+    ask "SELECT 1 FROM pg_database WHERE datname = 'bessemer'" | grep -q 1 || ask "CREATE DATABASE bessemer"
+    echo "postgresql+asyncpg://bessemer@127.0.0.1:$(cat "$folder/port")/bessemer"
 }
 
 stop() {

@@ -18,8 +18,8 @@ from flows.service.password import asked_by_server, use_password
 from model.errors import Infra, InputError
 
 SERVER_APP = "prefect.server.api.server:create_app"
-WORKER_SECONDS = 60.0
-SETUP_SECONDS = 180.0
+WORKER_SECONDS = 180.0
+SETUP_SECONDS = 600.0
 
 Tell = Callable[[str], None]
 
