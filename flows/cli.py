@@ -26,6 +26,7 @@ from flows.commands import (
     teaching,
     tracking,
     training,
+    upgrading,
     vocabularies,
 )
 
@@ -72,6 +73,7 @@ COMMANDS = (
     identity.accept,
     identity.verify,
     collecting.gc,
+    upgrading.upgrade,
     service.up,
     service.down,
     service.status,

@@ -21,7 +21,7 @@ from flows.roots import put_record
 from flows.stored import left_in_store, remove_stored
 from model.durable import write_atomically
 from model.errors import InputError
-from tasks.artifact import MANIFEST, is_set_aside
+from tasks.artifact import MANIFEST, is_set_aside, upgraded_file
 from tasks.lease import is_held
 from tasks.store.attached import store_of
 from tasks.store.leases import held_identities
@@ -202,6 +202,8 @@ def _standing(root: Path) -> list[Standing]:
             continue
         data = json.loads(manifest.read_text())
         parents = tuple((parent["stage"], parent["identity"]) for parent in data["parents"].values())
+        if upgraded_file(folder).exists():  # Whoever needs an artifact needs its copy in this version's format.
+            parents += ((data["stage"], json.loads(upgraded_file(folder).read_text())["identity"]),)
         found.append(Standing(folder, data["stage"], data["identity"], data["bytes"], parents))
     return found
 

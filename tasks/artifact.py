@@ -60,10 +60,7 @@ class Artifact:
         try:
             manifest = json.loads((path / MANIFEST).read_text())
             if manifest["format"] != FORMAT:
-                raise InputError(
-                    f"{path} is an artifact of format {manifest['format']}, and this version of Bessemer reads format"
-                    f" {FORMAT}. Use the version that made it, or another --root."
-                )
+                return Artifact.open(_successor(path, manifest["format"]), outcome=outcome, cause=cause)
             return Artifact(path, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
         except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
             raise IntegrityError(
@@ -159,6 +156,25 @@ def artifact_at(path: Path) -> Artifact:
 def _artifact_at(path: Path, mark: tuple[int, int]) -> Artifact:
     del mark  # only there to make another manifest a new key: workers of a cluster live long
     return Artifact.open(path)
+
+
+def upgraded_file(path: Path) -> Path:
+    """The file that leads from an artifact of an earlier format to its copy in this one, where there is one."""
+    return root_of(path) / "aliases" / "upgraded" / path.parent.name / f"{path.name}.json"
+
+
+def _successor(path: Path, found: int) -> Path:
+    """The copy in this format of an artifact of another."""
+    file = upgraded_file(path)
+    if file.exists():
+        return path.with_name(json.loads(file.read_text())["identity"])
+    if found < FORMAT:
+        cure = "Run `bessemer upgrade`: it makes a copy in this format, and changes nothing that stands."
+    else:
+        cure = "A later version made it: use that one, or another --root."
+    raise InputError(
+        f"{path} is an artifact of format {found}, and this version of Bessemer reads format {FORMAT}. {cure}"
+    )
 
 
 def is_set_aside(path: Path) -> bool:

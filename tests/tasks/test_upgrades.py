@@ -1,0 +1,140 @@
+"""A format that is left behind: artifacts get copies in the next one, and what stands keeps every byte."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import tasks.artifact
+from model.errors import InputError, IntegrityError
+from tasks.artifact import MANIFEST, Artifact, read_table, upgraded_file
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.digests import digest_bytes
+from tasks.identity import canonical_json
+from tasks.report import StageReport
+from tasks.schema import FORMAT
+from tasks.upgrades import STEPS, Upgraded, outdated, upgrade
+from tasks.workspace import Workspace
+
+NEXT = FORMAT + 1
+
+
+def words_become_text(folder: Path, manifest: dict[str, Any]) -> None:
+    """The example of a step: the column `words` of the table `documents` is called `text`."""
+    for record in manifest["files"]:
+        if record["table"] == "documents":
+            rows = read_table(folder / record["name"]).rename_columns(["text"])
+            with pa.OSFile(str(folder / "new"), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+                writer.write_table(rows)
+            os.replace(folder / "new", folder / record["name"])
+
+
+EXAMPLE = {FORMAT: words_become_text}
+
+
+def make(root: Path, name: str, parents: dict[str, Artifact]) -> Artifact:
+    def run(workspace: Workspace) -> StageReport:
+        with workspace.unit("all") as unit:
+            unit.write_table("documents" if name == "sample" else "tokens", pa.table({"words": ["a", "b"]}))
+        return StageReport()
+
+    stage = Stage(name, roots=("tasks.ledger",), libraries=("pyarrow",))
+    return build_artifact(RunContext(root, "run"), stage, StrictConfig(), parents, run)
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> tuple[Artifact, Artifact]:
+    """An artifact, and one that was made from it."""
+    sample = make(tmp_path, "sample", {})
+    return sample, make(tmp_path, "chunk", {"sample": sample})
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_there_is_a_step_from_every_format_that_was_left() -> None:
+    assert sorted(STEPS) == list(range(1, FORMAT))
+
+
+def test_the_copy_is_of_the_next_format_and_the_old_one_keeps_its_bytes(
+    family: tuple[Artifact, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [everything(one.path) for one in family]
+    done = list(upgrade(tmp_path, EXAMPLE, NEXT))
+    assert [(one.stage, one.identity, one.format) for one in done] == [
+        (one.stage, one.identity, FORMAT) for one in family
+    ]
+    assert [everything(one.path) for one in family] == before
+    monkeypatch.setattr(tasks.artifact, "FORMAT", NEXT)
+    sample, chunk = (Artifact.open(one.path) for one in family)
+    assert [one.identity for one in (sample, chunk)] == [one.successor for one in done]
+    assert sample.table("documents").column_names == ["text"]
+    assert chunk.table("tokens").column_names == ["words"]
+    assert (sample.verify(), chunk.verify()) == ([], [])
+    assert sample.content != family[0].content
+    assert chunk.content == family[1].content
+    assert chunk.manifest["parents"]["sample"] == {
+        "stage": "sample",
+        "identity": sample.identity,
+        "content": sample.content,
+    }
+    for one in (sample, chunk):
+        assert one.identity == digest_bytes(canonical_json(one.manifest["identity_parts"]).encode())
+        assert one.manifest["identity_parts"]["format"] == NEXT
+    assert chunk.manifest["identity_parts"]["parents"] == {"sample": sample.content}
+
+
+def test_what_is_upgraded_is_left_alone_and_what_was_stopped_goes_on(
+    family: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    first = next(upgrade(tmp_path, EXAMPLE, NEXT))
+    assert [manifest["identity"] for manifest in outdated(tmp_path, NEXT)] == [family[1].identity]
+    (second,) = upgrade(tmp_path, EXAMPLE, NEXT)
+    assert list(upgrade(tmp_path, EXAMPLE, NEXT)) == []
+    copy = json.loads((family[1].path.with_name(second.successor) / MANIFEST).read_text())
+    assert copy["parents"]["sample"]["identity"] == first.successor
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_an_old_artifact_says_what_to_do_until_it_is_upgraded(
+    family: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks.artifact, "FORMAT", NEXT)
+    with pytest.raises(InputError, match="Run `bessemer upgrade`"):
+        Artifact.open(family[0].path)
+    monkeypatch.setattr(tasks.artifact, "FORMAT", 0)
+    with pytest.raises(InputError, match="A later version made it"):
+        Artifact.open(family[0].path)
+
+
+def test_damage_is_not_upgraded(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    name = family[0].records[0].name
+    whole = (family[0].path / name).read_bytes()
+    (family[0].path / name).write_bytes(whole[:-1] + b"x")
+    with pytest.raises(IntegrityError, match=f"{name} is damaged"):
+        list(upgrade(tmp_path, EXAMPLE, NEXT))
+    assert not upgraded_file(family[0].path).exists()
+
+
+def test_a_missing_step_and_a_later_format_are_told(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"nothing leads from {FORMAT} to the next"):
+        list(upgrade(tmp_path, {}, NEXT))
+    with pytest.raises(InputError, match="a later version made it"):
+        outdated(tmp_path, FORMAT - 1)
+    assert list(upgrade(tmp_path)) == [], "of this format all are"
+
+
+def test_steps_follow_each_other(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    seen: list[int] = []
+    steps = {
+        FORMAT: lambda folder, manifest: seen.append(1),
+        NEXT: lambda folder, manifest: seen.append(2),
+    }
+    done = list(upgrade(tmp_path, steps, NEXT + 1))
+    assert seen == [1, 2, 1, 2]
+    assert isinstance(done[0], Upgraded)
