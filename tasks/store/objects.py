@@ -209,25 +209,28 @@ class ObjectStore:
 
     def _block(self, key: str, begin: int, size: int) -> bytes:
         end = min(begin + BLOCK_BYTES, size)
-        if size <= BLOCK_BYTES:
-            return self._request("reading", key, "cat_file", self._path(key), seconds=seconds_for(size))
-        return self._request(
-            "reading", key, "cat_file", self._path(key), start=begin, end=end, seconds=seconds_for(end - begin)
-        )
+        part = {} if size <= BLOCK_BYTES else {"start": begin, "end": end}
+        block = b""
+        for _ in range(FETCHES):
+            block = self._request("reading", key, "cat_file", self._path(key), seconds=seconds_for(end - begin), **part)
+            if len(block) == end - begin:
+                break
+        return block
 
     def _path(self, key: str) -> str:
         return f"{self._place[1]}/{key}"
 
     def _request(
-        self, doing: str, key: str, method: str, *words: Any, seconds: float = ANSWER_SECONDS, **more: Any
+        self, doing: str, key: str, method: str, *words: Any, seconds: float | None = None, **more: Any
     ) -> Any:
         filesystem, _ = self._place
+        deadline = seconds_for(0) if seconds is None else seconds
 
         def once() -> Any:
             from fsspec.asyn import AsyncFileSystem, sync
 
             if isinstance(filesystem, AsyncFileSystem):
-                return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *words, timeout=seconds, **more)
+                return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *words, timeout=deadline, **more)
             return getattr(filesystem, method)(*words, **more)
 
         try:

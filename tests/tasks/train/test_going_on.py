@@ -1,0 +1,38 @@
+"""What another machine gets of an unfinished training: all that decides its bits, and nothing half-written."""
+
+from pathlib import Path
+
+from model.micro_batch import DECISION
+from model.restarts import RECORD
+from tasks.train.going_on import MICRO_BATCH, kept_files
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_complete_checkpoints_come_before_what_was_decided(tmp_path: Path) -> None:
+    out = tmp_path / "train"
+    write(out, "checkpoints/step-000000020/weights", "checkpoints/step-000000020/COMPLETE")
+    write(out, "checkpoints/step-000000010/weights", "checkpoints/step-000000010/COMPLETE")
+    write(out, "checkpoints/step-000000030/weights", "checkpoints/tmp-000000040/COMPLETE")
+    write(out, "attempts/0001/decision.json", "attempts/tmp-0002/decision.json")
+    write(out, "heartbeat", "run.json", "result/model.json", RECORD, DECISION)
+    groups = [[path.relative_to(out).as_posix() for path in group] for group in kept_files(tmp_path)]
+    assert groups == [
+        ["checkpoints/step-000000010/COMPLETE", "checkpoints/step-000000010/weights"],
+        ["checkpoints/step-000000020/COMPLETE", "checkpoints/step-000000020/weights"],
+        ["attempts/0001/decision.json"],
+        ["micro_batch.json"],
+        ["restarts.jsonl"],
+    ]
+
+
+def test_before_training_there_is_nothing(tmp_path: Path) -> None:
+    assert list(kept_files(tmp_path)) == []
+
+
+def test_the_file_of_the_micro_batch_has_the_name_that_the_trainer_gives_it() -> None:
+    assert MICRO_BATCH == DECISION
