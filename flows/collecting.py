@@ -18,7 +18,7 @@ from typing import Any
 from flows.promotions import CURRENT, current_run, needed_runs
 from flows.record import RECIPE, RECORD, list_runs
 from flows.roots import put_record
-from flows.stored import left_in_store, remove_stored
+from flows.stored import left_in_store, remove_left, remove_stored
 from model.durable import write_atomically
 from model.errors import InputError
 from tasks.artifact import MANIFEST, is_set_aside, upgraded_file
@@ -111,7 +111,7 @@ def plan(
     doomed = [one for one in others if one not in kept_models]
     works = [path for path in (root / "work").glob("*.*") if _is_left(path, since)]
     store = store_of(root)
-    left = left_in_store(store, standing.keys(), since) if store is not None else {}
+    left = left_in_store(store, standing.keys(), since) if store is not None else []
     return Plan(
         kept_runs=tuple(run["run_id"] for run in kept_runs),
         dropped_runs=tuple(run["run_id"] for run in runs if run["run_id"] not in kept_ids),
@@ -119,7 +119,7 @@ def plan(
         kept_models=tuple(kept_models),
         kept=len(standing) - len(doomed),
         works=tuple(sorted(works)),
-        left=tuple(sorted(left)),
+        left=tuple(left),
     )
 
 
@@ -136,7 +136,8 @@ def carry_out(root: Path, asked: Plan) -> int:
         _remove(work)
     store = store_of(root)
     if store is not None:
-        remove_stored(store, [*((one.stage, one.identity) for one in asked.artifacts), *asked.left])
+        remove_stored(store, [(one.stage, one.identity) for one in asked.artifacts])
+        remove_left(store, asked.left)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     gone = {(one.stage, one.identity) for one in asked.artifacts}
     for run_id in asked.dropped_runs:

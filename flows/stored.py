@@ -90,18 +90,26 @@ def remove_stored(store: ObjectStore, places: Collection[Place]) -> None:
             forget(store, stage, identity)
 
 
-def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> dict[Place, int]:
-    """Stage and identity -> bytes, of what builds left in a store that came to no end and that nobody has gone on with
-    since `unfinished_since` (seconds since 1970); `known` artifacts stand and are left alone."""
+def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:
+    """Stage and identity of what builds left in a store that nobody has gone on with since `unfinished_since` (seconds
+    since 1970): parts of artifacts other than the `known` ones, which stand, and what unfinished builds kept."""
     newest: dict[Place, float] = {}
-    sizes: dict[Place, int] = {}
     for prefix in (PARTS, CHECKPOINTS, UNFINISHED):
         for key, entry in store.under(prefix).items():
             _, stage, name = key.split("/", 2)
             place = (stage, name.partition("/")[0].removesuffix(".json"))
-            newest[place] = max(newest.get(place, 0.0), entry.written or time.time())
-            sizes[place] = sizes.get(place, 0) + entry.bytes
-    return {place: sizes[place] for place, when in newest.items() if place not in known and when < unfinished_since}
+            if prefix != PARTS or place not in known:
+                newest[place] = max(newest.get(place, 0.0), entry.written or time.time())
+    return sorted(place for place, when in newest.items() if when < unfinished_since)
+
+
+def remove_left(store: ObjectStore, places: Collection[Place]) -> None:
+    """Remove what builds left, each under its lease; an artifact that stands by now keeps its parts."""
+    for stage, identity in places:
+        with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
+            forget(store, stage, identity)
+            if not store.exists(manifest_key(stage, identity)):
+                withdraw(store, stage, identity)
 
 
 def _is_whole(path: Path, digest: Any) -> bool:

@@ -1,0 +1,74 @@
+"""What a store holds, put right and collected: parts, leftovers, damage."""
+
+import json
+import secrets
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.stored import file_problem, left_in_store, manifest_problem, remove_left, remove_stored, set_right
+from tasks.digests import digest_bytes
+from tasks.store.attached import attached_root, store_of
+from tasks.store.objects import ObjectStore
+from tasks.store.published import fetch_files, put_artifact, stand
+from tasks.workspace import FileRecord
+
+DATA = b"rows and rows"
+RECORD = FileRecord("part-00000.arrow", "documents", 1, len(DATA), digest_bytes(DATA))
+MANIFEST = {"stage": "clean", "identity": "1" * 32, "content": "c" * 32, "files": [vars(RECORD)]}
+
+
+@pytest.fixture
+def folder(object_store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of an artifact of one file, which stands in a store and is not here but for its manifest."""
+    for name, value in {**object_store.environment, "BESSEMER_CACHE": str(tmp_path / "cache")}.items():
+        monkeypatch.setenv(name, value)
+    root = attached_root(f"s3://bessemer/{secrets.token_hex(6)}")
+    (tmp_path / "file").write_bytes(DATA)
+    put_artifact(store_behind(root), MANIFEST, lambda _: tmp_path / "file")
+    stand(root, MANIFEST)
+    return root / "artifacts" / "clean" / MANIFEST["identity"]
+
+
+def store_behind(root: Path) -> ObjectStore:
+    store = store_of(root)
+    assert store is not None
+    return store
+
+
+def test_damage_in_a_store_is_put_right_from_here_or_taken_out_of_use(folder: Path) -> None:
+    root = folder.parents[2]
+    store = store_behind(root)
+    (part,) = store.under("parts")
+    assert (manifest_problem(folder), file_problem(folder, RECORD)) == (None, None)
+    fetch_files(root, store, folder, [vars(RECORD)])
+    store.put(part, b"rows and rots")
+    assert "its manifest says" in str(file_problem(folder, RECORD))
+    assert "put into" in set_right(folder, [RECORD.name])
+    assert file_problem(folder, RECORD) is None
+
+    (folder / RECORD.name).unlink()
+    store.delete([part])
+    assert "is missing in s3://" in str(file_problem(folder, RECORD))
+    assert "taken out of use" in set_right(folder, [RECORD.name])
+    assert store.under("manifests") == {}
+    (aside,) = store.under("aside")
+    assert store.read(aside) == json.loads((folder / "manifest.json").read_text())
+
+
+def test_what_builds_left_goes_and_what_stands_stays(folder: Path) -> None:
+    store = store_behind(folder.parents[2])
+    known, left = ("clean", "1" * 32), ("train", "2" * 32)
+    for stage, identity in (known, left):
+        store.write(f"unfinished/{stage}/{identity}.json", {})
+        store.put(f"checkpoints/{stage}/{identity}/{'d' * 32}", b"weights")
+    store.put(f"parts/{left[0]}/{left[1]}/{'e' * 32}", b"rows")
+    assert left_in_store(store, [known], time.time() - 3600) == []
+    places = left_in_store(store, [known], time.time() + 3600)
+    assert places == [known, left]
+    remove_left(store, places)
+    assert store.under("unfinished") == store.under("checkpoints") == {}
+    assert list(store.under("parts")) == [f"parts/clean/{'1' * 32}/{RECORD.digest}"]
+    remove_stored(store, [known])
+    assert store.under("parts") == store.under("manifests") == {}
