@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.dashboard.watching import pause_after
 from flows.events import leaks_over_limit
 
 SCRIPT = """
@@ -90,7 +91,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
     environment |= {"PREFECT_HOME": str(home), "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL"}
     words = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -136,6 +137,16 @@ def test_the_onlooker_hears_everything(told: dict[str, Any]) -> None:
     assert [heard for heard in told["heard"] if heard[0] == "progress"] == [
         ["progress", stage, done] for stage in stages for done in (1, 2, 3)
     ]
+
+
+def test_a_long_stage_is_not_told_every_second() -> None:
+    for seconds, most in ((20, 21), (3600, 130), (86_400, 200)):
+        at, updates = 0.0, 0
+        while at < seconds:
+            at += pause_after(at)
+            updates += 1
+        assert updates <= most
+    assert pause_after(0) == pause_after(20) == 1.0
 
 
 def test_the_dashboard_is_light() -> None:
