@@ -13,9 +13,18 @@ if TYPE_CHECKING:
     from tasks.tokenizer import Tokenizer
 
 
+SPREAD = frozenset({"clean", "dedup", "decontaminate", "chunk"})
+"""Stages whose parts may be worked on by other machines."""
+
+
 def check_prerequisites(recipe: Recipe, stages: Sequence[str]) -> None:
     """Raise RecipeError or InputError where one of `stages` would refuse to begin, whatever the text."""
     check_starting_points(recipe, stages)
+    configs = {stage: getattr(recipe, stage) for stage in stages}
+    if any(stage in SPREAD and config.spread.on_many_machines for stage, config in configs.items()):
+        from tasks.cluster import check_dask
+
+        check_dask()
     if "train" in stages and recipe.train.device != "cpu":
         from model.devices import training_device
 

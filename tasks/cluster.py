@@ -5,6 +5,7 @@ folder, which all machines see. Parts of a worker that dies go to others, as the
 a late worker still writes does no harm: units are renamed into place, and a build that another took over is elsewhere.
 """
 
+import importlib.util
 import json
 import pickle
 import shutil
@@ -86,14 +87,19 @@ def on_cluster(
         shutil.rmtree(marks, ignore_errors=True)
 
 
-def _connect(address: str) -> "Client":
-    try:
-        from distributed import Client
-    except ModuleNotFoundError as error:
+def check_dask() -> None:
+    """Raises RecipeError where Dask is not installed."""
+    if importlib.util.find_spec("distributed") is None:
         raise RecipeError(
-            f'machines.executor = "dask" needs the extra `dask` here and on every machine: pip install'
-            f" 'bessemer[dask]' ({error})"
-        ) from error
+            "machines.address names a Dask cluster, which needs the extra `dask` here and on every machine:"
+            " pip install 'bessemer[dask]'"
+        )
+
+
+def _connect(address: str) -> "Client":
+    check_dask()
+    from distributed import Client
+
     try:
         return Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="bessemer")
     except (OSError, ValueError) as error:

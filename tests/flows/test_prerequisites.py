@@ -1,6 +1,7 @@
 """What would stop a later stage stops a run before its first one, and before it has a name."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,12 @@ def test_a_device_that_is_not_there_is_told_before_the_first_stage(folder: Path)
     check_prerequisites(recipe, stretch(until="chunk"))
     with pytest.raises(RecipeError, match=r"train\.device is cuda"):
         check_prerequisites(recipe, stretch())
+
+
+def test_a_cluster_without_dask_is_told_before_anything_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load(folder, "machines.address=tcp://127.0.0.1:1", "clean.machines.executor=threads")
+    check_prerequisites(recipe, STAGES)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    check_prerequisites(recipe, stretch(until="clean"))
+    with pytest.raises(RecipeError, match=r"pip install 'bessemer\[dask\]'"):
+        check_prerequisites(recipe, stretch(until="dedup"))
