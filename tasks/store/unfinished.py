@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 UNFINISHED, CHECKPOINTS = "unfinished", "checkpoints"
 WRITERS = "store.json"
 """File of a work folder: the writers whose lists it is at least as new as."""
-PAUSE_SECONDS = 5.0
+PAUSE_SECONDS = float(os.environ.get("BESSEMER_STORE_PAUSE", "5"))
 """Between two looks at what has been finished."""
 Group = Sequence[Path]
 Kept = Callable[[Path], Iterable[Group]]

@@ -20,8 +20,8 @@ from tasks.store.published import part_key
 
 SECONDS = 1800.0
 SECRET = "planted-c0ffee-and-nobody-s"
-SLOWER = ("train.model.width=256", "train.model.layers=4", "train.model.heads=4", "train.checkpoint_steps=4")
-"""A training that takes long enough to be stopped within, with a checkpoint now and then."""
+SETTINGS = ("train.batch_rows=4", "train.micro_batch_rows=4", "train.checkpoint_steps=4", "train.threads=1")
+"""158 steps with a checkpoint now and then: long enough to be stopped within."""
 
 pytestmark = pytest.mark.prove
 
@@ -31,7 +31,8 @@ class Machine:
 
     def __init__(self, cache: Path, store_environment: dict[str, str]) -> None:
         self.cache = cache
-        more = {"BESSEMER_CACHE": str(cache), "BESSEMER_STORE_SECONDS": "15", "AWS_SECRET_ACCESS_KEY": SECRET}
+        patience = {"BESSEMER_STORE_SECONDS": "15", "BESSEMER_STORE_PAUSE": "0.5"}
+        more = {"BESSEMER_CACHE": str(cache), "AWS_SECRET_ACCESS_KEY": SECRET, **patience}
         self._environment = {**os.environ, **store_environment, **more}
 
     def start(self, *words: str | Path) -> subprocess.Popen[str]:
@@ -92,7 +93,7 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
 ) -> None:
     """15% of the requests meet a fault. Machine A is killed in training; B begins with an empty cache."""
     recipe = foundry / "foundry.toml"
-    settings = [word for setting in SLOWER for word in ("--set", setting)]
+    settings = [word for setting in SETTINGS for word in ("--set", setting)]
     first, second = (Machine(tmp_path / name, object_store.environment) for name in ("a", "b"))
     undisturbed = first.run(recipe, tmp_path / "local", *settings)
     store, before = ObjectStore(address), len(object_store.faults())
