@@ -12,8 +12,9 @@ from typing import Any
 import pyarrow as pa
 
 from model.errors import InputError
-from tasks.evaluate.chance import student_tail
+from tasks.evaluate.chance import chance_of_sum
 
+ALL_SOURCES = "all sources"
 WITHIN = 1.96
 """Standard errors on each side of a 95% interval."""
 ITEM_SCORES = pa.schema(
@@ -100,30 +101,27 @@ class Worse:
     worse_by: float
     """Rise of bits per byte, or fall of a score; negative where it is better."""
     chance: float
-    """How likely so much or more is where the two models are equally good (paired, one-sided, Student's t)."""
+    """How likely so much or more is where the two models are equally good: paired, one-sided, by signs."""
 
 
 def risen_bits(after: pa.Table, before: pa.Table) -> list[Worse]:
     """DOCUMENT_SCORES of a model and of the one before it -> a line for each source and metric that both have, over
-    the documents of which both were given the same bytes.
-
-    The difference is that of two ratios of sums with the same sum of bytes below, so that its error is that of a ratio
-    (Cochran 1977, Sampling Techniques, section 6.4), as in a paired comparison of long and short documents.
-    """
+    the documents of which both were given the same bytes; and one for all sources together, where there are several."""
     pairs: dict[tuple[str, str], list[tuple[float, float, int]]] = {}
     known = {_document(row): row["bits"] for row in before.to_pylist()}
     for row in after.to_pylist():
         if (was := known.get(_document(row))) is not None and row["bytes"]:
             pairs.setdefault((row["source"], row["metric"]), []).append((row["bits"], was, row["bytes"]))
+    for metric in {metric for _, metric in pairs}:
+        of_metric = [found for (_, its), found in sorted(pairs.items()) if its == metric]
+        if len(of_metric) > 1:
+            pairs[ALL_SOURCES, metric] = [one for found in of_metric for one in found]
     lines: list[Worse] = []
     for (source, metric), found in sorted(pairs.items()):
         size = sum(bytes_ for *_, bytes_ in found)
         now, was = (math.fsum(one[place] for one in found) / size for place in (0, 1))
-        rise = math.fsum(bits - old for bits, old, _ in found) / size
-        rest = math.fsum((bits - old - rise * bytes_) ** 2 for bits, old, bytes_ in found)
-        n = len(found)
-        error = math.sqrt(n / (n - 1) * rest) / size if n > 1 else math.inf
-        lines.append(Worse(f"{source}: {metric}", n, was, now, rise, _chance(rise, error, n)))
+        rises = [bits - old for bits, old, _ in found]
+        lines.append(_worse(f"{source}: {metric}", was, now, math.fsum(rises) / size, rises))
     return lines
 
 
@@ -136,11 +134,9 @@ def fallen_scores(after: pa.Table, before: pa.Table) -> list[Worse]:
         shared = [item for item in ours[key] if item in theirs[key]]
         if not shared:
             continue
-        n = len(shared)
-        now, was = (math.fsum(scores[item] for item in shared) / n for scores in (ours[key], theirs[key]))
-        found = paired_difference(theirs[key], ours[key])
-        error = (found.high - found.mean) / WITHIN if found.high is not None else math.inf
-        lines.append(Worse(f"{key[0]} {key[2]}-shot: {key[1]}", n, was, now, found.mean, _chance(found.mean, error, n)))
+        now, was = (math.fsum(scores[item] for item in shared) / len(shared) for scores in (ours[key], theirs[key]))
+        falls = [theirs[key][item] - ours[key][item] for item in shared]
+        lines.append(_worse(f"{key[0]} {key[2]}-shot: {key[1]}", was, now, math.fsum(falls) / len(shared), falls))
     return lines
 
 
@@ -148,7 +144,6 @@ def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["source"], row["doc_id"], row["piece"], row["metric"], row["bytes"]
 
 
-def _chance(worse_by: float, error: float, n: int) -> float:
-    if n < 2 or worse_by <= 0:
-        return 1.0
-    return student_tail(worse_by / error, n - 1) if error else 0.0
+def _worse(what: str, before: float, after: float, worse_by: float, differences: list[float]) -> Worse:
+    chance = chance_of_sum(differences, what) if worse_by > 0 else 1.0
+    return Worse(what, len(differences), before, after, worse_by, chance)

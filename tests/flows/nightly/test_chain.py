@@ -74,7 +74,7 @@ width = 64
 peak_lr = 4e-3
 
 [evaluate]
-heldout_max_bytes = 30_000
+heldout_max_bytes = 120_000
 checked_texts = 0
 sample_tokens = 4
 

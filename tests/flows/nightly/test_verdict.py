@@ -62,28 +62,29 @@ def test_a_model_that_is_no_worse_passes(evaluated: Evaluated) -> None:
 
 
 def test_one_source_that_is_surely_worse_blocks_whatever_the_others_gain(evaluated: Evaluated) -> None:
-    before = evaluated(notes=[20, 22, 24, 26, 28], code=[30, 30, 30, 30, 30])
-    verdict = judge(evaluated(notes=[30, 33, 34, 35, 39], code=[1, 1, 1, 1, 1]), before, NightlyConfig())
+    before = evaluated(notes=[20, 22, 24, 26, 28, 20, 22], code=[30] * 7)
+    verdict = judge(evaluated(notes=[30, 33, 34, 35, 39, 30, 32], code=[1] * 7), before, NightlyConfig())
     assert not verdict.passed
     assert [one.what for one in verdict.worse] == ["notes: bits_per_byte"]
-    # Rises of 10, 11, 10, 9, 11 bits a document of 10 bytes: from 2.40 to 3.42, far beyond chance.
-    assert verdict.told() == "worse beyond chance: notes: bits_per_byte 2.400 -> 3.420 (p < 0.0001)"
-    assert [line["blocks"] for line in verdict.to_json()] == [False, True]
+    # All seven documents rise: one of 128 ways to sign them, and of three figures one may have .05 / 3.
+    assert verdict.told() == "worse beyond chance: notes: bits_per_byte 2.314 -> 3.329 (p 0.008)"
+    assert [line["blocks"] for line in verdict.to_json()] == [False, False, True]
 
 
 def test_items_that_were_right_and_are_wrong_now_block(evaluated: Evaluated) -> None:
     before = evaluated(right=[1] * 12)
     assert not judge(evaluated(right=[0] * 6 + [1] * 6), before, NightlyConfig()).passed
-    assert judge(evaluated(right=[0] + [1] * 11), before, NightlyConfig()).passed
+    assert judge(evaluated(right=[0] * 4 + [1] * 8), before, NightlyConfig()).passed
     assert judge(evaluated(right=[0] * 6 + [1] * 6), before, NightlyConfig(max_fall=0.6)).passed
 
 
-def test_a_rise_that_is_allowed_passes_and_a_single_document_blocks_nothing(evaluated: Evaluated) -> None:
-    before = evaluated(notes=[20, 22, 24])
-    after = evaluated(notes=[21, 23, 25])
+def test_a_rise_that_is_allowed_passes_and_few_documents_block_nothing(evaluated: Evaluated) -> None:
+    before = evaluated(notes=[20, 22, 24, 26, 28])
+    after = evaluated(notes=[21, 23, 25, 27, 29])
     assert not judge(after, before, NightlyConfig()).passed
     assert judge(after, before, NightlyConfig(max_rise=0.11)).passed
-    assert judge(evaluated(notes=[90]), evaluated(notes=[20]), NightlyConfig()).passed
+    assert judge(after, before, NightlyConfig(level=0.01)).passed
+    assert judge(evaluated(notes=[90] * 4), evaluated(notes=[20] * 4), NightlyConfig()).passed
 
 
 def test_models_without_anything_in_common_cannot_follow_each_other(evaluated: Evaluated) -> None:
