@@ -28,6 +28,8 @@ SECONDS_TO_BEGIN = 300.0
 SECONDS_TO_RECOVER = 900.0
 SECONDS_TO_SETTLE = 240.0
 """Until the server says of every run of the night that it has ended: silent ones are missed after 90."""
+SECONDS_TO_STAY = 150.0
+"""After which nothing is late any more."""
 TRAINING_SHARE = 0.3
 """Of the faults that may meet any stage; the others meet the eight stages alike."""
 TRIES = 4
@@ -74,7 +76,7 @@ def main() -> int:
         print(f"{kind}: left out, this machine does not allow it", flush=True)
         kinds.remove(kind)
     planned = list(plan(kinds, asked.faults, asked.seed))
-    until = time.monotonic() + 60 * asked.minutes
+    until, first = time.monotonic() + 60 * asked.minutes, len(done)
     try:
         world.undisturbed()
         world.up()
@@ -86,6 +88,7 @@ def main() -> int:
             with told.open("a") as file:
                 file.write(json.dumps(asdict(met)) + "\n")
             print(row(met), flush=True)
+        check_that_all_stay(world, done[first:])
         print_table(done)
         return 0
     finally:
@@ -173,6 +176,15 @@ def check(world: World, night: Night, kind: str) -> None:
     if not wait_until(lambda: not world.processes_with(str(night.root)), SECONDS_TO_SETTLE, every=1.0):
         left = [" ".join(process.cmdline()) for process in world.processes_with(str(night.root))]
         raise SystemExit(f"{kind}, {night.root}: processes outlive their run: {left}")
+
+
+def check_that_all_stay(world: World, done: list[Met]) -> None:
+    """What has ended must not begin again, even when all that was late has arrived."""
+    time.sleep(SECONDS_TO_STAY)
+    for met in done:
+        states = [run["state"]["type"] for run in world.runs_of(met.number)]
+        if states != met.runs:
+            raise SystemExit(f"fault {met.number + 1}, {met.kind}: its runs were {met.runs}, and are {states} now")
 
 
 def told(world: World, night: Night) -> str:

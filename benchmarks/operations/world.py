@@ -250,8 +250,13 @@ class World:
 
     def runs(self, night: Night) -> list[dict[str, Any]]:
         """All runs of a night, oldest first."""
-        found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 50})
+        found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_DESC", "limit": 200})
         return [run for run in reversed(found) if run["parameters"].get("root") == str(night.root)]
+
+    def runs_of(self, number: int) -> list[dict[str, Any]]:
+        """All runs of the night with this number, which may be cleared."""
+        roots = [folder / f"{number:03}" for folder in (self.nights, self.disk)]
+        return [run for root in roots for run in self.runs(Night(root, {}))]
 
     def cancel(self, run: str) -> None:
         """As the UI's button does."""

@@ -38,10 +38,16 @@ def test_every_end_of_a_run_is_known_to_what_looks_for_silent_ones() -> None:
     assert pretrain  # which loads all that may end a run
     silent, restart = (automation["trigger"]["expect"] for automation in read_automations())
     classes = {found.__name__ for found in below(BessemerError)}
-    ends = {"Completed", "Failed", "Cancelled", "Crashed", "heartbeat"} | classes
+    ends = {"Completed", "Failed", "Cancelling", "Cancelled", "Crashed", "heartbeat"} | classes
     assert set(silent) == {f"prefect.flow-run.{end}" for end in ends} | {"bessemer.disowned"}
     retried = {found.__name__ for found in below(BessemerError) if found.retryable}
     assert set(restart) == {f"prefect.flow-run.{end}" for end in {"Crashed"} | retried}
+
+
+def test_no_run_that_has_ended_is_called_crashed() -> None:
+    """Prefect refuses that itself, unless it is forced."""
+    (action,) = read_automations()[0]["actions"]
+    assert (action["state"], action["force"]) == ("CRASHED", False)
 
 
 def below(error: type[BessemerError]) -> Iterator[type[BessemerError]]:
