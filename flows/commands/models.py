@@ -12,8 +12,8 @@ from flows.commands.output import print_json, told_errors
 Model = Annotated[
     str,
     typer.Argument(
-        help="Run id or its beginning, `latest`, a model's folder (artifacts/train/ID), or one that `finetune` or"
-        " `export` wrote."
+        help="Run id or its beginning, `latest`, `current`, a model's folder (artifacts/train/ID), or one that"
+        " `finetune` or `export` wrote."
     ),
 ]
 

@@ -8,19 +8,21 @@ from rich.table import Table
 
 from flows.nightly.nights import BLOCKED, FAILED, PROMOTED, Night
 from flows.promotions import Promotion
-from flows.wording import clock, compact
+from flows.wording import compact
 
 STYLES = {PROMOTED: "green", BLOCKED: "red", FAILED: "red"}
 WHY_LETTERS = 90
+BASE_LETTERS = 6
+"""What tells run ids apart, whose beginning is the time."""
 
 
 def table_of_nights(nights: Sequence[Night], current: str | None) -> Table:
-    """A line for each night, oldest first; `current` is the run whose model is the current one."""
+    """A line for each night, oldest first; `current` is the run whose model is the current one. `from` are the last
+    letters of the run that a night went on from."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column, side in (
-        ("night", "left"),
-        ("began", "left"),
-        ("went on from", "left"),
+        ("night (UTC)", "left"),
+        ("from", "left"),
         ("files", "right"),
         ("documents", "right"),
         ("tokens", "right"),
@@ -28,15 +30,14 @@ def table_of_nights(nights: Sequence[Night], current: str | None) -> Table:
         ("end", "left"),
         ("why", "left"),
     ):
-        table.add_column(column, justify=side)  # pyright: ignore[reportArgumentType]
+        table.add_column(column, justify=side, no_wrap=column != "why")  # pyright: ignore[reportArgumentType]
     for night in nights:
         mark = " (current)" if night.run_id == current else ""
         style = STYLES.get(night.state, "")
         end = f"[{style}]{night.state}[/]{mark}" if style else f"{night.state}{mark}"
         table.add_row(
             night.run_id,
-            clock(night.began).removesuffix(":00 UTC").removesuffix(" UTC"),
-            night.base or "-",
+            night.base[-BASE_LETTERS:] if night.base else "-",
             f"{sum(map(len, night.files.values())):,}",
             "-" if night.documents is None else f"{night.documents:,}",
             "-" if night.tokens is None else compact(night.tokens),
