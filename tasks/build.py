@@ -226,9 +226,10 @@ def _build_alone(
     _sweep(context.root)
     folder, resumed = take_over(context.root / "work", _build_name(identity, forced), lease.token)
     started = time.time()
-    # A forced build shares no name with others, and begins anew on another machine.
-    backing = Backing(context.root, None) if forced else Backing.of(context.root)
-    with backing.going_on(stage.name, identity.key, folder, stage.kept, lease.is_lost) as came:
+    backing = Backing.of(context.root)
+    # A forced build takes nothing over from others: on another machine it begins anew.
+    unfinished = Backing(context.root, None) if forced else backing
+    with unfinished.going_on(stage.name, identity.key, folder, stage.kept, lease.is_lost) as came:
         if came:
             context.note(identity.stage, f"{came} files of what was finished came from the store")
         resumed = resumed or came > 0
@@ -250,7 +251,7 @@ def _build_alone(
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         if compared.cause != FORCED:
-            Backing.of(context.root).restore(compared)
+            backing.restore(compared)
         return compared
     if not backing.publish(workspace, manifest, target):
         context.note(identity.stage, "another machine was first, with the same content: its artifact stands")

@@ -51,8 +51,9 @@ def pour(workspace: Workspace, casts: int = 3, fails_after: int | None = None, m
     return StageReport.merged(reports)
 
 
-def build(root: Path, stage: Stage = POUR, **how) -> Artifact:
-    return build_artifact(RunContext(root, "run"), stage, PourConfig(), {}, lambda workspace: pour(workspace, **how))
+def build(root: Path, stage: Stage = POUR, forced: bool = False, **how) -> Artifact:
+    context = RunContext(root, "run", forced=frozenset({"pour"}) if forced else frozenset())
+    return build_artifact(context, stage, PourConfig(), {}, lambda workspace: pour(workspace, **how))
 
 
 def test_what_one_machine_built_another_finds_and_reads_file_by_file(machine: Machine, store: ObjectStore) -> None:
@@ -80,6 +81,19 @@ def test_a_part_that_the_store_has_damaged_is_never_read(machine: Machine, store
     store.delete([key])
     with pytest.raises(IntegrityError, match="somebody deleted it"):
         there.table("documents")
+
+
+def test_a_forced_build_is_held_against_the_store_and_restores_it(machine: Machine, store: ObjectStore) -> None:
+    assert build(machine("a"), forced=True).outcome == "built"
+    assert len(store.under("manifests")) == 1
+    there = build(machine("b"), forced=True)
+    assert (there.outcome, there.cause) == ("reproduced", "forced")
+    (key, *_) = store.under("parts")
+    store.put(key, b"something else")
+    restored = build(machine("c"), forced=True)
+    assert restored.outcome == "reproduced"
+    assert restored.cause.startswith("damaged part-")
+    assert build(machine("d")).table("documents").num_rows == 6
 
 
 def test_what_stands_here_alone_is_put_back(machine: Machine, store: ObjectStore) -> None:
