@@ -28,6 +28,8 @@ from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
 from tasks.workspace import Unit, Workspace, table_file_name
 
 HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
+HOSTILE_FILE = 15
+"""Document of the web whose file is named so; a rule removed it, on evidence that reads the same."""
 STARTED = 1_800_000_000.0
 
 
@@ -47,6 +49,10 @@ def doc_id(source: str, number: int) -> bytes:
     return blake3.blake3(f"{source}/{number}".encode()).digest(length=16)
 
 
+def file_name(source: str, number: int) -> str:
+    return f"{source}/{number}.txt" if number != HOSTILE_FILE else f"{source}/{HOSTILE}.txt"
+
+
 def documents(books: range, web: range) -> pa.Table:
     rows = [("books", number) for number in books] + [("web", number) for number in web]
     return pa.Table.from_pylist(
@@ -58,7 +64,7 @@ def documents(books: range, web: range) -> pa.Table:
                 "lang": "en",
                 "text": f"Text {number} of {source}. {HOSTILE}. The leaked sentence stands here. And it goes on.",
                 "text_digest": bytes(16),
-                "origin": {"path": f"{source}/{number}.txt", "record": 0, "byte": 0},
+                "origin": {"path": file_name(source, number), "record": 0, "byte": 0},
                 "meta": None,
             }
             for source, number in rows
@@ -104,7 +110,8 @@ def write_sample(unit: Unit) -> None:
 
 
 def write_clean(unit: Unit) -> None:
-    short = [("web", number, DROP, "gopher_words_min") for number in (14, 15, 16, 17)]
+    short = [("web", number, DROP, "gopher_words_min") for number in (14, 16, 17)]
+    short.append(("web", HOSTILE_FILE, DROP, "gopher_words_min", {"evidence": f"{HOSTILE} as evidence"}))
     stops = [("web", number, DROP, "gopher_stop_words") for number in (18, 19)]
     unit.write_table("documents", documents(range(10), range(14)), table_file_name("documents", "00000"))
     unit.write_table("ledger", ledger("clean", *short, *stops), table_file_name("ledger", "00000"))

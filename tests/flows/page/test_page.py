@@ -130,6 +130,9 @@ def test_html_in_documents_is_shown_and_never_run(page: Path):
     assert reader.scripts == 3, "figures, plotly and draw.js; none from a document"
     assert "<script>alert('from a document')</script>" in reader.text
     assert "a time <b>bold</b>" in reader.text
+    hostile = "<script>alert('from a document')</script> & \"quoted\" text of a page"
+    assert f"web/{hostile}.txt, record 0" in reader.text, "the name of a file"
+    assert f"{hostile} as evidence" in reader.text
 
 
 def test_html_in_the_names_of_sources_benchmarks_and_rules_is_shown_and_never_run(
