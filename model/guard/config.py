@@ -67,6 +67,10 @@ class GuardConfig(Strict):
     """Divergence: the moving mean is above the median by so many nats for `loss_jump_steps`."""
     loss_jump_steps: int = Field(default=5, ge=1)
     """Steps in a row for `loss_jump`."""
+    mean_deviations: float = Field(default=4.0, gt=0)
+    """For `loss_rise` and `loss_jump` the moving mean is also above the median by more than so many of its own standard
+    deviations: that of the window's losses (1.4826 times the median one) divided by three. With batches of 128 tokens
+    losses vary by a fifth, and their mean of nine is a twentieth above the median at one step in six."""
     heat_factor: float = Field(default=10.0, gt=1)
     """Divergence: a thermometer reads more than so many times its window's median, and more than `least_heat`, for
     `heat_steps`."""

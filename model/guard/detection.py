@@ -20,6 +20,8 @@ NORMAL_DEVIATION = 1.4826
 """Standard deviations of a normal distribution in its median deviation."""
 EMA_WEIGHT = 0.2
 """Of the newest loss in a moving mean of nine steps: 2 / (9 + 1)."""
+EMA_DEVIATION = math.sqrt(EMA_WEIGHT / (2 - EMA_WEIGHT))
+"""Standard deviation of that mean, where losses do not depend on each other and have one of 1: a third."""
 HALVINGS_WITHIN = 50
 """Steps over which halvings of the loss scale are counted."""
 
@@ -143,8 +145,9 @@ class Detector:
         """Words and the steps of it, for a run whose numbers are far from those of its window."""
         config, median = self._config, _median(self._losses)
         mean = median if self._mean is None else self._mean
-        self._count("loss_rise", mean > median * (1 + config.loss_rise))
-        self._count("loss_jump", mean > median + config.loss_jump)
+        chance = config.mean_deviations * EMA_DEVIATION * _deviation(self._losses, median)
+        self._count("loss_rise", mean > median + max(config.loss_rise * median, chance))
+        self._count("loss_jump", mean > median + max(config.loss_jump, chance))
         self._hot = self._hotter(heat)
         recent = [at for at in self._unclean if at > step - config.unclean_window]
         if len(recent) >= config.most_unclean:
@@ -185,8 +188,11 @@ class Detector:
 
 def _deviations(value: float, window: Sequence[float], least: float) -> float:
     median = _median(window)
-    deviation = NORMAL_DEVIATION * _median([abs(other - median) for other in window])
-    return (value - median) / max(deviation, least)
+    return (value - median) / max(_deviation(window, median), least)
+
+
+def _deviation(window: Sequence[float], median: float) -> float:
+    return NORMAL_DEVIATION * _median([abs(other - median) for other in window])
 
 
 def _median(values: Sequence[float]) -> float:

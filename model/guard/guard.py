@@ -47,8 +47,10 @@ class Guard:
         return self._detector.level(loss, grad_norm) == "clean"
 
     def saved(self, steps: int) -> None:
-        """A checkpoint is about to be written after so many steps."""
-        self._health.saved(steps)
+        """A checkpoint is about to be written after so many steps. One that somebody asked for in between is never gone
+        back to: where the guard goes is the same whether a run was disturbed or not."""
+        if steps % self._run.train.checkpoint_steps == 0:
+            self._health.saved(steps)
 
     def step_done(self, step: int, done: StepResult, *, overflow: bool, scale: float) -> Divergence | None:
         """Take in what became of a step; the divergence that it completes, if any.

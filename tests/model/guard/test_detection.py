@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -112,6 +113,19 @@ def test_a_jump_is_told_before_a_rise() -> None:
     found = steps_until(after(128, wide), [4.1] * 30)
     assert found is not None
     assert found.step - found.onset == CONFIG.loss_jump_steps - 1
+
+
+def test_losses_of_small_batches_vary_and_are_no_rise() -> None:
+    """Of losses around 1.6 with a deviation of .3 the mean of nine has one of .1: it must be .4 above, not .08."""
+    losses = 1.6 + 0.3 * np.random.default_rng(5).standard_normal(10_000)
+    assert steps_until(Detector(CONFIG, 3), losses.tolist(), begin=0) is None
+    found = steps_until(Detector(GuardConfig(mean_deviations=0.01), 3), losses.tolist(), begin=0)
+    assert found is not None
+    detector = Detector(CONFIG, 3)
+    assert steps_until(detector, losses[:200].tolist(), begin=0) is None
+    risen = steps_until(detector, (losses[200:300] + 0.8).tolist(), begin=200)
+    assert risen is not None
+    assert risen.onset < 220
 
 
 def test_a_falling_loss_is_none() -> None:
