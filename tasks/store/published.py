@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,17 @@ from tasks.store.objects import ObjectStore
 MANIFESTS, PARTS = "manifests", "parts"
 MANIFEST_FILE = "manifest.json"
 Manifest = dict[str, Any]
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+
+
+def check_names(where: str, *names: str) -> None:
+    """Raise IntegrityError where a name that came from a store would lead out of the folder that is named by it."""
+    for name in names:
+        if not _PLAIN.fullmatch(name):
+            raise IntegrityError(
+                f"{where} names {name!r}, and names in a store are plain, without folders. Somebody else wrote it, and"
+                f" nothing was taken from it. Delete it and run again."
+            )
 
 
 def manifest_key(stage: str, identity: str) -> str:
@@ -83,13 +95,20 @@ def fetch_manifest(root: Path, store: ObjectStore, stage: str, identity: str) ->
     """Let the artifact of an identity stand under the root by its manifest alone, if the store has it; its files come
     when they are asked for."""
     manifest = read_manifest(store, stage, identity)
-    if manifest is not None:
-        stand(root, manifest)
-    return manifest is not None
+    if manifest is None:
+        return False
+    if (manifest["stage"], manifest["identity"]) != (stage, identity):
+        raise IntegrityError(
+            f"{store.address}/{manifest_key(stage, identity)} holds the manifest of {manifest['stage']}/"
+            f"{manifest['identity']}: somebody moved it. Delete it and run again."
+        )
+    stand(root, manifest)
+    return True
 
 
 def stand(root: Path, manifest: Manifest) -> None:
     """Make the folder of an artifact that holds its manifest and nothing else, if none stands; one rename."""
+    check_names("a manifest", manifest["stage"], manifest["identity"], *(file["name"] for file in manifest["files"]))
     target = root / "artifacts" / manifest["stage"] / manifest["identity"]
     if target.exists():
         return

@@ -14,7 +14,7 @@ from model.durable import write_atomically
 from model.errors import IntegrityError
 from tasks.store.attached import FOLDER, check_store
 from tasks.store.objects import Listed, ObjectStore
-from tasks.store.published import MANIFEST_FILE, MANIFESTS, manifest_key, stand
+from tasks.store.published import MANIFEST_FILE, MANIFESTS, check_names, manifest_key, stand
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ def bring(root: Path, store: ObjectStore) -> None:
 
     def take(key: str) -> Callable[[], str]:
         def one() -> str:
+            check_names(f"{store.address}/{key}", *key.split("/"))
             try:
                 value = store.read(key)
             except FileNotFoundError:

@@ -20,7 +20,7 @@ from model.errors import BessemerError
 from tasks.digests import digest_file
 from tasks.store.attached import temporary_folder
 from tasks.store.objects import ObjectStore
-from tasks.store.published import part_key, put_parts
+from tasks.store.published import check_names, part_key, put_parts
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,9 @@ def _bring(root: Path, store: ObjectStore, stage: str, identity: str, folder: Pa
     def bring(key: str, target: Path, file: dict[str, Any]) -> Callable[[], None]:
         return lambda: store.fetch(key, target, file["bytes"], file["digest"], via)
 
+    where = f"{store.address}/{unfinished_key(stage, identity)}"
     for name, record in sorted(kept["units"].items()):
+        check_names(where, name, *(file["name"] for file in record["files"]))
         (folder / "files").mkdir(exist_ok=True)
         (folder / "units").mkdir(exist_ok=True)
         targets = [
@@ -202,6 +204,7 @@ def _bring(root: Path, store: ObjectStore, stage: str, identity: str, folder: Pa
             replace_durably(folder / "units" / f"{name}.json", json.dumps(record, sort_keys=True).encode())
             came += len(targets)
     for group in kept["groups"]:
+        check_names(where, *(part for name in group for part in name.split("/")))
         targets = [(f"{prefix}/{file['digest']}", folder / name, file) for name, file in sorted(group.items())]
         for _, target, _ in targets:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,9 @@ from tasks.store import unfinished
 from tasks.store.attached import attached_root, check_store, store_of
 from tasks.store.backing import Backing
 from tasks.store.objects import ObjectStore
+from tasks.store.published import stand
 from tasks.store.records import bring
+from tasks.store.unfinished import take_from_store
 from tasks.workspace import Workspace, table_file_name
 
 Machine = Callable[[str], Path]
@@ -269,3 +271,23 @@ def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, st
     store.delete([alias.relative_to(first).as_posix()])
     bring(second, store)
     assert not (second / alias.relative_to(first)).exists()
+
+
+@pytest.mark.parametrize("name", ["../../escaped", "/escaped", "a/../../escaped", ".."])
+def test_no_name_in_a_store_leads_out_of_the_root(machine: Machine, store: ObjectStore, name: str) -> None:
+    """What somebody else wrote there, with a right seal: nothing is written anywhere."""
+    root = machine("a")
+    check_store(root, store)
+    files = [{"name": name, "table": "", "rows": 0, "bytes": 1, "digest": "0" * 32, "deterministic": True}]
+    with pytest.raises(IntegrityError, match="plain"):
+        stand(root, {"stage": "pour", "identity": "1" * 32, "files": files})
+    with pytest.raises(IntegrityError, match="plain"):
+        stand(root, {"stage": name, "identity": "1" * 32, "files": []})
+    store.write(f"unfinished/pour/{'1' * 32}.json", {"units": {name: {"files": []}}, "groups": [], "writer": "x"})
+    (root / "work").mkdir()
+    with pytest.raises(IntegrityError, match="plain"):
+        take_from_store(root, store, "pour", "1" * 32, root / "work", "me")
+    store.write(f"unfinished/pour/{'1' * 32}.json", {"units": {}, "groups": [{name: files[0]}], "writer": "x"})
+    with pytest.raises(IntegrityError, match="plain"):
+        take_from_store(root, store, "pour", "1" * 32, root / "work", "me")
+    assert not [path for path in root.parent.parent.rglob("*") if "escaped" in path.name]
