@@ -1,6 +1,5 @@
 """One night from the look for new files to the promotion, without Prefect."""
 
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +9,14 @@ from typing import Any
 
 from flows.lineage import open_run, run_artifacts
 from flows.nightly import nights as told_nights
+from flows.nightly.messages import beginning_told, blocked_told, message
 from flows.nightly.nights import Night, list_nights, new_files, taken_files
 from flows.nightly.notify import tell
-from flows.nightly.preflight import Needs, check_night, hours_told
+from flows.nightly.preflight import Needs, check_night
 from flows.nightly.settings import Occasion
 from flows.nightly.tonight import Base, RawRecipe, base_of, paths_of
 from flows.nightly.verdict import Verdict, judge, mean_bits
-from flows.promotions import current_promotion, promote
+from flows.promotions import current_promotion, history, promote
 from flows.recipe import Recipe
 from flows.record import check_writable, new_run_id
 from flows.road import EndOfRoad
@@ -94,25 +94,41 @@ def alone(root: Path) -> Iterator[None]:
 def look(raw: RawRecipe, again: tuple[str, ...] = (), say: Callable[[str], None] = lambda sentence: None) -> Tonight:
     """What is new since the nights before, for the current model.
 
-    Raises RecipeError and InputError as a run does before work begins, and InputError for a night `again` that is none
-    or whose text the current model has learnt.
+    Raises RecipeError and InputError as a run does before work begins, of which people are told, and InputError for a
+    night `again` that is none or whose text the current model has learnt.
     """
     root = raw.root
     whole = raw.whole()
     nights = list_nights(root)
+    _tell_what_became_of(nights, root)
     promotion = current_promotion(root)
     base = base_of(root, promotion.run_id) if promotion is not None else None
     again = tuple(_named_night(name, nights, base) for name in again)
-    found = file_digests(find_files(whole.sample), root / "inputs.json")
-    new = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
     night = Night(
         run_id=new_run_id(),
         recipe=whole.name,
         base=base.run_id if base else None,
         chain=base.chain if base else [],
-        files=new,
     )
-    return Tonight(raw, whole, base, night, again, say=say)
+    tonight = Tonight(raw, whole, base, night, again, say=say)
+    try:
+        found = file_digests(find_files(whole.sample), root / "inputs.json")
+    except BessemerError as error:
+        _failed(tonight, error)
+        raise
+    night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
+    return tonight
+
+
+def _tell_what_became_of(nights: list[Night], root: Path) -> None:
+    """Nights that ended without a word: nobody else spends one now, so that they are not under way."""
+    promoted = {one.run_id for one in history(root)}
+    for night in nights:
+        if night.state == told_nights.UNDER_WAY:
+            ended_well = night.run_id in promoted
+            night.state = told_nights.PROMOTED if ended_well else told_nights.INTERRUPTED
+            night.why, night.ended = night.why if ended_well else CRASHED, time.time()
+            night.save(root)
 
 
 def idle(tonight: Tonight) -> Night:
@@ -129,25 +145,22 @@ def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
     raise; people are told beforehand.
     """
     night, root = tonight.night, tonight.raw.root
-    for earlier in list_nights(root):
-        if earlier.state == told_nights.UNDER_WAY:
-            earlier.state, earlier.why, earlier.ended = told_nights.INTERRUPTED, CRASHED, time.time()
-            earlier.save(root)
     night.save(root)
     try:
         before = run_artifacts(open_run(root, tonight.base.run_id)) if tonight.base else {}
         recipe = tonight.recipe()
         tonight.needs = check_night(recipe, night.files, root, tonight.raw.nightly, before, server)
-        tonight.say(_beginning_told(tonight))
+        tonight.say(beginning_told(night, tonight.needs))
         return _walked(tonight, recipe, before, road)
     except PromotionBlocked:
         raise
-    except (KeyboardInterrupt, SystemExit):
-        night.state, night.why, night.ended = told_nights.INTERRUPTED, "it was stopped", time.time()
-        night.save(root)
-        raise
     except Exception as error:
         _failed(tonight, error)
+        raise
+    except BaseException:
+        # Ctrl-C, or the signal by which Prefect ends a run that was cancelled.
+        night.state, night.why, night.ended = told_nights.INTERRUPTED, "it was stopped", time.time()
+        night.save(root)
         raise
 
 
@@ -179,14 +192,22 @@ def _walked(tonight: Tonight, recipe: Recipe, before: dict[str, Artifact], road:
     night.bits_after = mean_bits(artifacts["evaluate"])
     night.bits_before = mean_bits(before["evaluate"]) if "evaluate" in before else None
     night.verdict = verdict.to_json()
-    if tonight.base is not None and not verdict.passed:
-        why = verdict.told()
+    if why := _why_not(tonight, verdict):
         _end(tonight, told_nights.BLOCKED, why, "blocked", night)
         named = tuple(one.what for one in verdict.worse)
-        raise PromotionBlocked(_blocked_told(tonight, verdict), night.run_id, tonight.base.run_id, named)
+        raise PromotionBlocked(blocked_told(night, why), night.run_id, night.base or "", named)
     why = verdict.told() if tonight.base is not None else "the first night: nothing to compare with"
     promote(root, record, f"night {night.run_id}: {why}")
     return _end(tonight, told_nights.PROMOTED, why, "promoted", night)
+
+
+def _why_not(tonight: Tonight, verdict: Verdict) -> str:
+    """What keeps a night's model from being promoted; empty where nothing does."""
+    promotion = current_promotion(tonight.raw.root)
+    current = promotion.run_id if promotion is not None else None
+    if current != tonight.night.base:
+        return f"{current} was made the current model in the meantime, with which nobody compared it"
+    return "" if tonight.base is None or verdict.passed else verdict.told()
 
 
 def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> None:
@@ -235,45 +256,6 @@ def _end(tonight: Tonight, state: str, why: str, occasion: Occasion, night: Nigh
 def _failed(tonight: Tonight, error: Exception) -> None:
     why = str(error) if isinstance(error, BessemerError) else type(error).__name__
     _end(tonight, told_nights.FAILED, f"{type(error).__name__}: {why}", "failed", tonight.night)
-
-
-def message(night: Night, root: Path) -> dict[str, Any]:
-    """What people are told of a night, as JSON values."""
-    subject = f"bessemer: night {night.run_id} of {night.recipe} {night.state}"
-    text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\nPage: runs/{night.run_id}/page.html\n"
-    return {
-        "event": night.state,
-        "subject": subject,
-        "text": text,
-        "why": night.why,
-        "recipe": night.recipe,
-        "run_id": night.run_id,
-        "host": platform.node(),
-        "root": str(root),
-        "documents": night.documents,
-        "tokens": night.tokens,
-        "bits_before": night.bits_before,
-        "bits_after": night.bits_after,
-        "worse": [line["what"] for line in night.verdict if line["blocks"]],
-    }
-
-
-def _beginning_told(tonight: Tonight) -> str:
-    night = tonight.night
-    count = sum(map(len, night.files.values()))
-    base = f"going on from run {night.base}" if night.base else "the first night"
-    needs = f"; {hours_told(tonight.needs)}" if tonight.needs is not None else ""
-    return f"{count:,} new file{'' if count == 1 else 's'} of {', '.join(sorted(night.files))}; {base}{needs}"
-
-
-def _blocked_told(tonight: Tonight, verdict: Verdict) -> str:
-    night = tonight.night
-    return (
-        f"nightly: the model of night {night.run_id} was not promoted, and that of {night.base} stays the current one:"
-        f" {verdict.told()}. Its weights and scores are written (`bessemer compare {night.base} {night.run_id}`). The"
-        f" next night goes on from the current model without this night's files. `bessemer promote {night.run_id}`"
-        f" promotes it all the same; `bessemer nightly --again {night.run_id}` has its files read once more."
-    )
 
 
 def _named_night(name: str, nights: list[Night], base: Base | None) -> str:

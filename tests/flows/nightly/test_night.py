@@ -120,3 +120,32 @@ def test_idle_nights_can_be_told_too(webhook: Any, folder: Path, root: Path) -> 
     with webhook() as (address, heard):
         idle(look(raw_of(folder, root, f"notify.webhook={address}", 'notify.on=["nothing"]')))
     assert [one["json"]["event"] for one in heard] == ["nothing new"]
+
+
+def test_a_source_that_cannot_be_found_is_told_too(webhook: Any, folder: Path, root: Path) -> None:
+    (folder / "notes").rename(folder / "gone")
+    with webhook() as (address, heard), pytest.raises(InputError, match="does not exist"):
+        look(raw_of(folder, root, f"notify.webhook={address}"))
+    assert [one["json"]["event"] for one in heard] == ["failed"]
+    assert [night.state for night in list_nights(root)] == ["failed"]
+
+
+def test_a_night_that_was_stopped_is_no_failure(webhook: Any, folder: Path, root: Path) -> None:
+    def road_that_is_stopped(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with webhook() as (address, heard):
+        with pytest.raises(KeyboardInterrupt):
+            spend(look(raw_of(folder, root, f"notify.webhook={address}")), road_that_is_stopped, None)
+        assert heard == []
+    assert [(night.state, night.why) for night in list_nights(root)] == [("interrupted", "it was stopped")]
+
+
+def test_a_night_that_was_killed_behind_its_promotion_is_promoted(folder: Path, root: Path) -> None:
+    killed = end_with("under way", root, folder)
+    made = {"number": 1, "run_id": killed.run_id, "who": "", "when": "", "why": "", "replaced": None}
+    (root / "promotions" / "000001").mkdir(parents=True)
+    (root / "promotions" / "000001" / "promotion.json").write_text(json.dumps(made))
+    with pytest.raises(InputError, match="no run"):  # Its run has no record here; what became of it is told before.
+        look(raw_of(folder, root))
+    assert [night.state for night in list_nights(root)] == ["promoted"]
