@@ -20,6 +20,8 @@ from prefect.server.events.schemas.automations import AutomationCreate
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows import pretrain
+from flows.nightly import flow as nightly
+from flows.nightly.nights import NOTHING, PROMOTED
 from flows.restarting import machine_failed, worth_another_run
 from flows.service.automations import automations_file, read_automations
 from model.errors import BessemerError, Infra, InputError
@@ -35,10 +37,12 @@ def test_prefect_takes_them_as_they_stand() -> None:
 
 
 def test_every_end_of_a_run_is_known_to_what_looks_for_silent_ones() -> None:
-    assert pretrain  # which loads all that may end a run
+    assert pretrain  # these two load all that may end a run
+    assert nightly
     silent, restart = (automation["trigger"]["expect"] for automation in read_automations())
     classes = {found.__name__ for found in below(BessemerError)}
     ends = {"Completed", "Failed", "Cancelling", "Cancelled", "Crashed", "heartbeat"} | classes
+    ends |= {state.capitalize() for state in (PROMOTED, NOTHING)}
     assert set(silent) == {f"prefect.flow-run.{end}" for end in ends} | {"bessemer.disowned"}
     retried = {found.__name__ for found in below(BessemerError) if found.retryable}
     assert set(restart) == {f"prefect.flow-run.{end}" for end in {"Crashed"} | retried}
