@@ -83,6 +83,7 @@ spare_gigabytes = 0.1
 
 [nightly.later]
 budget_tokens = "40K"
+"train.schedule.peak_lr" = 1e-3
 
 [notify]
 on = ["failed", "blocked", "promoted", "nothing"]
@@ -200,15 +201,17 @@ def test_a_chain_of_nights(tmp_path: Path, heard: Any) -> None:
     assert (blocked["state"], blocked["base"]) == ("blocked", second)
     assert (told[-1]["json"]["event"], told[-1]["json"]["run_id"]) == ("blocked", blocked["run_id"])
     assert told[-1]["headers"]["Authorization"] == "Bearer s3cret-token"
-    assert "library: bits_per_byte" in told[-1]["json"]["worse"]
+    assert "all sources: bits_per_byte" in told[-1]["json"]["worse"]
     assert blocked["bits_after"] > blocked["bits_before"]
     assert nights.current() == second
 
     # The next night goes on from the current model, without the poison.
     inputs.come("packages", 30, 45)
+    inputs.come("library", 80, 95)
     nights.spend()
     fourth = nights.listed()[-1]
-    assert (fourth["state"], fourth["base"], set(fourth["files"])) == ("promoted", second, {"packages"})
+    assert (fourth["state"], fourth["base"], set(fourth["files"])) == ("promoted", second, {"library", "packages"})
+    assert not {path for path in fourth["files"]["library"] if path in blocked["files"]["library"]}
     assert fourth["chain"] == [first, second]
     assert nights.artifacts(fourth["run_id"])["evaluate"].rows("document_scores") == _scored_documents(nights, first)
 
