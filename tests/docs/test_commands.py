@@ -198,22 +198,29 @@ def world(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / ".venv").symlink_to(Path(sys.prefix))
     for name in ("deployments", "flows", "tasks", "model"):
         (folder / name).symlink_to(PROJECT / name)
-    for name, letters in (
-        ("english-text", "abdegilmnoprst"),
-        ("more", "acefhiklnorsu"),
-        ("russian", "абвгдеиклмнопрст"),
-    ):
+    for name, (letters, stops) in TEXTS.items():
         (folder / name).mkdir()
         for number in range(60):
-            (folder / name / f"{number:02}.txt").write_text(prose(random.Random(f"{name} {number}"), letters))
+            (folder / name / f"{number:02}.txt").write_text(prose(random.Random(f"{name} {number}"), letters, stops))
     return folder
 
 
-def prose(draw: random.Random, letters: str) -> str:
-    """Sentences of words that nobody knows, which rules for prose let pass."""
-    words = ["".join(draw.choices(letters, k=draw.randint(2, 8))) for _ in range(200)]
-    sentences = [" ".join(draw.choices(words, k=12)).capitalize() + ", and the have with that." for _ in range(30)]
-    return "\n".join(sentences) + "\n"
+TEXTS = {
+    "english-text": ("abdegilmnoprst", "the of and to in that have with for as be by"),
+    "more": ("acefhiklnorsu", "the of and to in that have with for as be by"),
+    "russian": ("абвгдеиклмнопрст", "и в не на что как по это из для но от"),
+}
+"""What the documents read: sixty texts of words that nobody knows between words that everybody uses."""
+
+
+def prose(draw: random.Random, letters: str, stops: str) -> str:
+    """Text that rules for prose let pass."""
+
+    def word() -> str:
+        return "".join(draw.choices(letters, k=draw.randint(3, 8)))
+
+    sentences = [" ".join(f"{draw.choice(stops.split())} {word()}" for _ in range(6)) for _ in range(40)]
+    return "\n".join(f"{sentence.capitalize()}." for sentence in sentences) + "\n"
 
 
 def smaller(text: str, port: int) -> str:
