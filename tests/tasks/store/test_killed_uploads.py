@@ -45,10 +45,11 @@ def killed(root, number, point, when):
         mine = asked
         if (mine, when) == (point, "before"):
             os.kill(os.getpid(), signal.SIGKILL)
-        answer = ask(store, *words, **more)
-        if (mine, when) == (point, "after"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+        try:
+            return ask(store, *words, **more)
+        finally:
+            if (mine, when) == (point, "after"):
+                os.kill(os.getpid(), signal.SIGKILL)
 
     ObjectStore._request = counted
     build(root, number)
