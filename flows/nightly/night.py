@@ -21,7 +21,7 @@ from flows.recipe import Recipe
 from flows.record import check_writable, new_run_id
 from flows.road import EndOfRoad
 from model.durable import write_atomically
-from model.errors import BessemerError, GuardError, Infra, InputError
+from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifact import Artifact
 from tasks.lease import build_lease
 from tasks.sample.discovery import find_files
@@ -187,6 +187,11 @@ def _walked(tonight: Tonight, recipe: Recipe, before: dict[str, Artifact], road:
             why = "no new data: what is new in the files was known before, or is no text"
             return _end(tonight, told_nights.NOTHING, why, "nothing", night)
         return _end(tonight, told_nights.TOO_LITTLE, f"{too_little[0]}; the next night takes it too", "nothing", night)
+    if "evaluate" not in artifacts:
+        raise RecipeError(
+            "nightly: training paused on its way (train.pause_share), and a night is compared with the one before at"
+            " its end. Leave train.pause_share out, and the next night goes on from the pause."
+        )
     _count(night, artifacts)
     verdict = judge(artifacts["evaluate"], before.get("evaluate"), tonight.raw.nightly)
     night.bits_after = mean_bits(artifacts["evaluate"])

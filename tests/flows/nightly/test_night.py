@@ -13,7 +13,7 @@ from flows.nightly.night import Between, alone, idle, look, spend
 from flows.nightly.nights import Night, list_nights
 from flows.nightly.tonight import RawRecipe, read_raw
 from flows.recipe import Recipe
-from model.errors import Infra, InputError
+from model.errors import Infra, InputError, RecipeError
 
 
 @pytest.fixture
@@ -149,3 +149,12 @@ def test_a_night_that_was_killed_behind_its_promotion_is_promoted(folder: Path, 
     with pytest.raises(InputError, match="no run"):  # Its run has no record here; what became of it is told before.
         look(raw_of(folder, root))
     assert [night.state for night in list_nights(root)] == ["promoted"]
+
+
+def test_a_training_that_paused_is_no_night(folder: Path, root: Path) -> None:
+    def road_to_a_pause(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+        return {"stages": [{"stage": "train", "outcome": "paused"}]}
+
+    with pytest.raises(RecipeError, match=r"Leave train\.pause_share out"):
+        spend(look(raw_of(folder, root)), road_to_a_pause, None)
+    assert [night.state for night in list_nights(root)] == ["failed"]
