@@ -7,7 +7,6 @@ a late worker still writes does no harm: units are renamed into place, and a bui
 
 import importlib.util
 import json
-import pickle
 import shutil
 import time
 import uuid
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from model.errors import Infra, RecipeError
-from tasks.cluster_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses
+from tasks.cluster_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses, received
 from tasks.spreading import AHEAD, Work, in_flight
 from tasks.workspace import Workspace
 
@@ -30,6 +29,8 @@ WORKERLESS_SECONDS = 300.0
 """A cluster may be without a worker for so long: machines that are started again need minutes."""
 MOST_RETURNS = 5
 """Times that a part is handed out again after Dask gave it up."""
+LARGEST_JOB = "4 GiB"
+"""Dask warns of more than 10 MB; a table of n-grams is larger, and goes once."""
 MARKS = "marks"
 
 
@@ -48,6 +49,10 @@ def on_cluster(
     """
     if not indices:
         return
+    check_dask()
+    import dask.config
+    import distributed
+
     token = uuid.uuid4().hex[:12]
     marks = workspace.scratch(MARKS) / token
     sent = _job(work, workspace, marks)
@@ -55,9 +60,9 @@ def on_cluster(
     try:
         marks.mkdir()
         _await_workers(client, address, workerless_seconds)
-        # As bytes, which a scheduler keeps without opening them: a tokenizer or a user's function has no business
-        # there, and where all workers that had the job died, others get it from there again.
-        job = client.submit(_unpacked, pickle.dumps(sent, protocol=5), pure=False)
+        # Computed and not scattered: where all workers that had it died, the scheduler gives it to others again.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGEST_JOB}):
+            job = client.submit(received, sent, pure=False)
         turns: Counter[int] = Counter()
 
         def submit(index: int) -> Any:
@@ -65,8 +70,6 @@ def on_cluster(
             return client.submit(carry_out, job, index, work.arguments(index), key=key, pure=False)
 
         def troubled(index: int, error: BaseException) -> bool:
-            from distributed import KilledWorker
-
             turns[index] += 1
             if isinstance(error, PoisonedPart) or losses(marks, index) >= MOST_LOSSES:
                 raise Infra(
@@ -76,8 +79,15 @@ def on_cluster(
                 ) from None
             if client.status != "running":
                 raise _lost(address) from error
+            if not isinstance(error, distributed.KilledWorker):
+                return False
             # Dask also gives up parts that only waited at workers that died.
-            return isinstance(error, KilledWorker) and turns[index] <= MOST_RETURNS
+            if turns[index] > MOST_RETURNS:
+                raise Infra(
+                    f"workers of the cluster at {address} die again and again ({error}). Finished parts are kept: see"
+                    f" the workers' logs, and run again."
+                ) from error
+            return True
 
         threads = _threads(client)
         idle = _watch(client, address, workerless_seconds)
@@ -97,7 +107,6 @@ def check_dask() -> None:
 
 
 def _connect(address: str) -> "Client":
-    check_dask()
     from distributed import Client
 
     try:
@@ -112,11 +121,7 @@ def _connect(address: str) -> "Client":
 def _job(work: Work[Any], workspace: Workspace, marks: Path) -> Job:
     assert workspace.identity_file is not None, "parts go to a cluster within a build, whose folder says what is built"
     identity = workspace.identity_file.read_text()
-    return Job(json.loads(identity)["stage"], work.function, workspace.identity_file, identity, marks)
-
-
-def _unpacked(packed: bytes) -> Job:
-    return pickle.loads(packed)  # what the driver sent over the cluster's own wire, which pickles all else too
+    return Job.of(json.loads(identity)["stage"], work.function, workspace.identity_file, identity, marks)
 
 
 def _await_workers(client: "Client", address: str, seconds: float) -> None:

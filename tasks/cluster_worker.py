@@ -6,6 +6,7 @@ that a part that takes the memory of each machine it comes to is told from parts
 
 import functools
 import json
+import pickle
 import platform
 import uuid
 from collections.abc import Callable, Mapping
@@ -33,13 +34,33 @@ class Job:
     """What travels to each worker once."""
 
     stage: str
-    function: Callable[..., Any]
+    packed: bytes
+    """The function, pickled: nobody opens it who has not agreed on versions. A scheduler never does."""
     identity_file: Path
     """In the build's folder: the identity of what is built, with its code and libraries."""
     identity: str
     """Its text, as the driver has it."""
     marks: Path
     """Folder for the marks of this pass."""
+
+    @staticmethod
+    def of(stage: str, function: Callable[..., Any], identity_file: Path, identity: str, marks: Path) -> "Job":
+        """The job of doing `function` to parts; it must be picklable."""
+        return Job(stage, pickle.dumps(function, protocol=5), identity_file, identity, marks)
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        """What is done to a part."""
+        return pickle.loads(self.packed)  # it came over the cluster's own wire, on which everything is pickled
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """From worker to worker it goes unopened too."""
+        return Job, (self.stage, self.packed, self.identity_file, self.identity, self.marks)
+
+
+def received(job: Job) -> Job:
+    """The job, as a result that workers hand each other."""
+    return job
 
 
 def carry_out(job: Job, index: int, arguments: tuple[Any, ...]) -> Any:
