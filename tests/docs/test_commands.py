@@ -24,6 +24,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flows.cli import app
+from flows.recipe import load_recipe
 
 PROJECT = Path(__file__).parents[2]
 LISTS = {"docs/log.md", "docs/survey.md", "docs/reference.md"}
@@ -150,6 +151,14 @@ def test_every_target_script_and_module_exists() -> None:
             if not any((PROJECT / module.replace(".", "/")).with_suffix(end).exists() for end in ("", ".py")):
                 missing.append(str(command))
     assert missing == []
+
+
+def test_every_recipe_that_is_shown_loads(tmp_path: Path) -> None:
+    shown = [file for path in DOCUMENTS for file in SHOWN_FILE.findall(path.read_text(encoding="utf-8"))]
+    assert len(shown) >= 3
+    for name, content in shown:
+        (tmp_path / name).write_text(content)
+        assert load_recipe(tmp_path / name, tmp_path).name == name.removesuffix(".toml")
 
 
 def test_what_is_not_run_here_is_run_by_a_test_that_exists() -> None:

@@ -19,6 +19,9 @@ from flows.road import STAGES
 from tasks.artifact import Artifact
 
 SECONDS = 240.0
+SECRET = "planted-c0ffee-and-nobody-s"
+SECRETS = dict.fromkeys(("AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "PREFECT_API_KEY", "WANDB_API_KEY"), SECRET)
+"""What the environment of a run keeps secret."""
 
 NO_DATA_READ = """
 import sys
@@ -35,7 +38,8 @@ finally:
 
 def bessemer(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "flows.cli", *map(str, arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    environment = {**os.environ, **SECRETS}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
     assert not check or done.returncode == 0, done.stderr
     return done
 
@@ -79,6 +83,12 @@ def why(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any], name:
     told = json.loads(bessemer(*words).stdout)
     (life,) = told["documents"]
     return life
+
+
+def test_no_file_of_a_run_holds_what_the_environment_keeps_secret(first: dict[str, Any], root: Path) -> None:
+    files = [path for path in root.rglob("*") if path.is_file()]
+    assert Path(first["page"]) in files
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
 
 
 def test_every_stage_leaves_an_artifact_and_the_run_a_page(
