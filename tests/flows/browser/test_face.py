@@ -6,6 +6,7 @@ Screenshots go to the folder that BESSEMER_SCREENSHOTS names, else to pytest's t
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -31,7 +32,15 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-SECONDS = 240.0
+COUNT_CLICKS = """
+addEventListener("click", event => {
+    if (event.isTrusted) sessionStorage.clicks = Number(sessionStorage.clicks || 0) + 1
+}, true)
+"""
+"""Of the mouse, over all pages of a tab; keys and scripts make none that are trusted."""
+MOST_CLICKS = 3
+SECONDS = 900.0
+"""After which something hangs; busy machines are slow."""
 PUNCTUAL_SECONDS = 30.0
 """A worker polls every 10 to 15 s for runs due soon, and the machine may be busy."""
 
@@ -55,6 +64,10 @@ class Service:
         request = urllib.request.Request(f"{self.ui}/api{path}", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
+
+    def pid(self, name: str) -> int:
+        """Of `server`, `worker` or `keeper`."""
+        return json.loads((self.root / "service" / f"{name}.json").read_text())["pid"]
 
     def deployment(self, name: str) -> dict[str, Any]:
         (found,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
@@ -107,7 +120,9 @@ def page(service: Service) -> Iterator[Any]:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser.new_page(viewport={"width": 1400, "height": 1000})
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.add_init_script(COUNT_CLICKS)
+        yield page
         browser.close()
 
 
@@ -120,9 +135,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(folder)
 
 
+def clicks(page: Any) -> int:
+    """How often the mouse was clicked since the form of a deployment was asked for."""
+    return page.evaluate("Number(sessionStorage.clicks || 0)")
+
+
 def open_form(page: Any, service: Service, deployment: str) -> None:
-    """Two clicks: Run, Custom run."""
+    """From the deployment's page by two clicks: Run, Custom run."""
     page.goto(f"{service.ui}/v2/deployments/deployment/{service.deployment(deployment)['id']}")
+    page.evaluate("sessionStorage.clicks = 0")
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Custom run").click()
     page.get_by_text("True Jaccard similarity of the shingle sets").wait_for()
@@ -177,7 +198,8 @@ def test_a_stage_is_rerun_from_the_form(service: Service, page: Any, pictures: P
     open_form(page, service, "rerun-dedup")
     page.get_by_label("threshold (Optional)").fill("0.999")
     page.screenshot(path=pictures / "form.png")
-    page.get_by_role("button", name="Submit").click()  # the third click
+    page.get_by_role("button", name="Submit").click()
+    assert clicks(page) == MOST_CLICKS
     run = service.wait_until_ended("rerun-dedup")
     assert run["state"]["message"] == "2 reused, 6 built", run["state"]
     assert run["name"].startswith("foundry 2")
@@ -189,6 +211,9 @@ def test_a_stage_is_rerun_from_the_form(service: Service, page: Any, pictures: P
     assert states["dedup"]["message"] == "params.threshold: 0.8 -> 0.999"
 
     page.goto(f"{service.ui}/v2/runs/flow-run/{run['id']}")
+    page.get_by_role("tab", name="Logs").click()
+    page.get_by_text("training").first.wait_for()
+    page.screenshot(path=pictures / "flow-run-logs.png")
     page.get_by_role("tab", name="Task Runs").click()
     page.get_by_text("6 Built, 2 Reused").wait_for()
     page.screenshot(path=pictures / "flow-run.png")
@@ -270,7 +295,13 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     assert bessemer("status", "--root", service.root, check=False).returncode == 1
 
     bessemer("up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2])
-    worker = json.loads((service.root / "service" / "worker.json").read_text())["pid"]
-    os.kill(worker, 9)
+    for name in ("server", "worker"):
+        killed = service.pid(name)
+        os.kill(killed, signal.SIGKILL)
+        while service.pid(name) == killed:
+            assert time.monotonic() < deadline + SECONDS, f"the keeper did not start the {name} again"
+            time.sleep(0.5)
+    os.kill(service.pid("keeper"), signal.SIGKILL)
     again = bessemer("up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]).stdout
-    assert "the worker of an earlier `bessemer up` ended without `bessemer down`" in again
+    assert "the keeper of an earlier `bessemer up` ended without `bessemer down`; starting another" in again
+    assert json.loads(bessemer("status", "--root", service.root, "--json").stdout)["up"]
