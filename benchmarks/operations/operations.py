@@ -4,7 +4,7 @@ A service stands (`bessemer up`, with PostgreSQL). Each fault meets a run of its
 the run ends with the stage behind that one. Nothing is started again by this program but what a machine's own boot
 would start. In the end every artifact must have the content digest of an undisturbed run's, a run must be Completed on
 the server, none may be left under way there, and no process of the run may live. Called again in the same folder it
-goes on with the next fault.
+goes on with the next fault, unless the code of a stage has changed.
 """
 
 import argparse
@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from blake3 import blake3
 from faults import FAULTS, NoChance
-from world import Night, World, wait_until
+from world import PROJECT, Night, World, wait_until
 
 from flows.road import STAGES
 
@@ -63,7 +64,8 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="print the table of what was done, and do nothing")
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    folder: Path = asked.folder.resolve()
+    # Other code makes other artifacts, and then begins anew.
+    folder: Path = asked.folder.resolve() / f"{code_of_stages()}-{asked.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     told = folder / "faults.jsonl"
     done = [Met(**json.loads(line)) for line in told.read_text().splitlines()] if told.exists() else []
@@ -93,6 +95,12 @@ def main() -> int:
         return 0
     finally:
         world.down()
+
+
+def code_of_stages() -> str:
+    """Eight digits that tell this state of the stages' code from others."""
+    files = sorted(path for room in ("tasks", "model") for path in (PROJECT / room).rglob("*.py"))
+    return blake3(b"".join(path.read_bytes() for path in files)).hexdigest()[:8]
 
 
 def plan(kinds: list[str], faults: int, seed: int) -> Iterator[str]:
