@@ -1,5 +1,6 @@
 """Nights: training further on what came since, and promoting the result where it is no worse."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -72,8 +73,9 @@ def _list(root: Path, as_json: bool) -> None:
 
 
 def _spend(recipe: str, root: Path, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
-    from flows.nightly.night import alone, idle, look
+    from flows.nightly.night import alone, fail, idle, look
     from flows.nightly.tonight import read_raw
+    from model.errors import BessemerError
 
     # Where nothing is new no server is started, which takes longer than the look.
     with alone(root):
@@ -85,7 +87,14 @@ def _spend(recipe: str, root: Path, again: str, settings: list[str], as_json: bo
     from flows.interrupts import heard_interrupts
     from flows.private_server import prefect_server
 
-    with prefect_server(root), heard_interrupts(), shown_progress(as_json) as bars:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(prefect_server(root))
+        except BessemerError as error:
+            fail(tonight, error)
+            raise
+        stack.enter_context(heard_interrupts())
+        bars = stack.enter_context(shown_progress(as_json))
         for remark in raw.remarks():
             bars.console.print(f"! {remark}", markup=False)
         from flows.nightly.flow import nightly as night_flow

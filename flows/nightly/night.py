@@ -114,7 +114,7 @@ def look(raw: RawRecipe, again: tuple[str, ...] = (), say: Callable[[str], None]
     try:
         found = file_digests(find_files(whole.sample), root / "inputs.json")
     except BessemerError as error:
-        _failed(tonight, error)
+        fail(tonight, error)
         raise
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
     return tonight
@@ -155,7 +155,7 @@ def spend(tonight: Tonight, road: Road, server: str | None) -> Night:
     except PromotionBlocked:
         raise
     except Exception as error:
-        _failed(tonight, error)
+        fail(tonight, error)
         raise
     except BaseException:
         # Ctrl-C, or the signal by which Prefect ends a run that was cancelled.
@@ -258,7 +258,8 @@ def _end(tonight: Tonight, state: str, why: str, occasion: Occasion, night: Nigh
     return night
 
 
-def _failed(tonight: Tonight, error: Exception) -> None:
+def fail(tonight: Tonight, error: Exception) -> None:
+    """End a night with an error, and tell people."""
     why = str(error) if isinstance(error, BessemerError) else type(error).__name__
     _end(tonight, told_nights.FAILED, f"{type(error).__name__}: {why}", "failed", tonight.night)
 
