@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 
 LONGEST_NUMBER = 16
-_ACTIVE = re.compile(r"[\\`*_\[\]|~]")
+_ACTIVE = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
+"""An underscore within a word is none of Markdown's (CommonMark 6.2, rules 2 and 6)."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:

@@ -71,8 +71,8 @@ def data(facts: CardFacts) -> str:
         line, counts = mixture.get(name, {}), funnel.get(name, {})
         rows.append(
             (
-                _text(name),
-                _text(stated or UNSTATED),
+                name,
+                stated or UNSTATED,
                 counts.get("read", 0),
                 line.get("documents", "-"),
                 compact(line["tokens"]) if line else "-",
@@ -126,7 +126,7 @@ def _leaks(findings: dict[str, Any]) -> str:
     if not findings["leaks"]:
         return ""
     rows = [
-        (_text(line["benchmark"]), line["items"], line["leaked"], line["remains"], line["clean"], line["unmatchable"])
+        (line["benchmark"], line["items"], line["leaked"], line["remains"], line["clean"], line["unmatchable"])
         for line in findings["leaks"]
     ]
     columns = ("benchmark", "items", "leaked", "still in the text", "clean", "too short to look for")
@@ -166,7 +166,7 @@ def scores(facts: CardFacts) -> str:
     if bits:
         rows = [
             (
-                "all (mean)" if line["source"] == "all" else _text(line["source"]),
+                "all (mean)" if line["source"] == "all" else line["source"],
                 *(
                     f"{line[who]:.3f}" if line.get(who) is not None else "-"
                     for who in ("model", "5gram", "unigram", "xz")
@@ -180,7 +180,7 @@ def scores(facts: CardFacts) -> str:
         ]
     rows = [
         (
-            f"{_text(found['task'])}, {shots_word(line['shots'])}",
+            f"{found['task']}, {shots_word(line['shots'])}",
             found["metric"],
             *(_cell(line["cells"].get(subset)) for subset in ("all", "clean", "leaked")),
         )
