@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
+from benchmarks.small_disk import mounted
 from model.architecture import GPTConfig
 from model.config import ScheduleConfig, TrainConfig, TrainerRun
 from model.heartbeat import Beat, read_beat
@@ -75,7 +76,7 @@ class World:
         folder.mkdir(parents=True, exist_ok=True)
         self.disk = folder / "disk"
         self.disk.mkdir(exist_ok=True)
-        self.has_disk = small_disk and _mounted(self.disk)
+        self.has_disk = small_disk and mounted(self.disk, DISK_BYTES)
         self.run_file = folder / "run.json"
         self._automation: subprocess.Popen[bytes] | None = None
         self.prepare()
@@ -249,20 +250,6 @@ class FlowWorld(World):
     def command(self) -> list[str]:
         """The flow, and its automation."""
         return ["flow", str(os.getpid()), *self._flow, "--until", "train"]
-
-
-def _mounted(disk: Path) -> bool:
-    """Whether `disk` is a file system of its own, made and mounted here where that is allowed."""
-    if os.path.ismount(disk):
-        return True
-    image = disk.with_suffix(".img")
-    if not image.exists():
-        with image.open("wb") as sparse:
-            sparse.truncate(DISK_BYTES)
-        if subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], capture_output=True, check=False).returncode != 0:
-            return False
-    mount = ["mount", "-o", "loop", str(image), str(disk)]
-    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
 
 
 def _descendants(pid: int) -> list[int]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.small_disk import mounted
 from flows.road import STAGES
 from model.heartbeat import read_beat
 
@@ -147,7 +148,7 @@ class World:
             made.mkdir(parents=True, exist_ok=True)
         self.set_clock(0)
         self.recipe = write_recipe(folder)
-        self.has_disk = _mounted(self.disk)
+        self.has_disk = mounted(self.disk, DISK_BYTES)
         self.clock_library = _compiled(CLOCK, folder / "clock.so")
         self.port = self._port()
         self.database = ""
@@ -367,17 +368,3 @@ def _compiled(source: Path, library: Path) -> Path | None:
     if shutil.which("cc") is None or subprocess.run(words, check=False).returncode != 0:
         return None
     return library
-
-
-def _mounted(disk: Path) -> bool:
-    """Whether `disk` is a small file system of its own, mounted here where that is allowed."""
-    if os.path.ismount(disk):
-        return True
-    image = disk.with_suffix(".img")
-    if not image.exists():
-        with image.open("wb") as sparse:
-            sparse.truncate(DISK_BYTES)
-        if subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], capture_output=True, check=False).returncode != 0:
-            return False
-    mount = ["mount", "-o", "loop", str(image), str(disk)]
-    return subprocess.run(mount, capture_output=True, check=False).returncode == 0
