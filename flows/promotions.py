@@ -3,7 +3,8 @@
 `ROOT/promotions/NNNNNN/` is a promotion: `promotion.json`, and links to the run, its model and its tokenizer.
 `ROOT/current` is a link to the latest, so that tools find `ROOT/current/model/model.safetensors` whatever is promoted.
 A promotion is never changed: to take one back is a promotion too, of what stood before it. The one with the highest
-number counts; the link follows it.
+number counts; the link follows it. Before an object store `promotions/NNNNNN.json` is created there first, and only if
+none stands: of two machines that want a number one gets it.
 """
 
 import getpass
@@ -12,6 +13,7 @@ import os
 import platform
 import secrets
 import shutil
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,12 @@ from typing import Any
 from flows.record import RECORD
 from model.errors import InputError, IntegrityError
 from tasks.aliases import now
+from tasks.store.attached import store_of
+from tasks.store.records import PROMOTION, bring, create_promotion, put_run
+from tasks.store.records import PROMOTIONS as FOLDER
 
 CURRENT = "current"
 """The name by which the current model's run is asked for."""
-FOLDER = "promotions"
-PROMOTION = "promotion.json"
 LINKED = {"model": "train", "tokenizer": "vocab"}
 """Links in a promotion's folder -> the stage whose artifact they lead to."""
 
@@ -151,24 +154,53 @@ def _check_stands(record: dict[str, Any], asked: str) -> None:
 def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
     """Write a promotion and lead the link to it; False where another took its number."""
     root = root.resolve()
+    store = store_of(root)
+    if store is not None:
+        # Nobody is to find a promotion of a run that is not known there.
+        put_run(root, store, made.run_id)
+        if not create_promotion(store, made.number, asdict(made)):
+            bring(root, store)
+            return False
     folder = root / FOLDER
     draft = folder / f".draft-{secrets.token_hex(4)}"
     draft.mkdir(parents=True)
     (draft / PROMOTION).write_text(json.dumps(asdict(made), indent=1))
-    (draft / "run").symlink_to(os.path.relpath(root / "runs" / made.run_id, draft))
-    paths = {entry["stage"]: Path(entry["path"]) for entry in record["stages"] if "path" in entry}
-    for name, stage in LINKED.items():
-        (draft / name).symlink_to(os.path.relpath(paths[stage].resolve(), draft))
+    _link(draft, root, made.run_id, record)
+    target = folder / f"{made.number:06d}"
     try:
         # A folder that is not empty is never replaced: of two that want the number one gets it.
-        os.rename(draft, folder / f"{made.number:06d}")
+        os.rename(draft, target)
     except OSError:
         shutil.rmtree(draft)
-        if not (folder / f"{made.number:06d}").exists():
+        if not target.exists():
             raise
-        return False
+        if store is None:
+            return False
+        # The number is ours in the store; another command here has brought it from there already.
+        link_promotions(root)
+        return True
     point_to_latest(root)
     return True
+
+
+def link_promotions(root: Path) -> None:
+    """Give promotions that were brought from a store their links, and lead `ROOT/current` to the latest."""
+    for promotion in history(root):
+        folder = root / FOLDER / f"{promotion.number:06d}"
+        told = root / "runs" / promotion.run_id / RECORD
+        if not all((folder / name).is_symlink() for name in ("run", *LINKED)) and told.exists():
+            _link(folder, root, promotion.run_id, json.loads(told.read_text()))
+    point_to_latest(root)
+
+
+def _link(folder: Path, root: Path, run_id: str, record: dict[str, Any]) -> None:
+    root = root.resolve()
+    paths = {entry["stage"]: Path(entry["path"]).resolve() for entry in record["stages"] if "path" in entry}
+    places = {"run": root / "runs" / run_id, **{name: paths[stage] for name, stage in LINKED.items()}}
+    for name, place in places.items():
+        # Two commands may have brought the promotion at once, and both lead it to the same place.
+        with suppress(FileExistsError):
+            (folder / name).symlink_to(os.path.relpath(place, folder.resolve()))
 
 
 def point_to_latest(root: Path) -> None:

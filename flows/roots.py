@@ -3,9 +3,10 @@
 import logging
 from pathlib import Path
 
+from flows.promotions import link_promotions
 from model.errors import BessemerError
 from tasks.store.attached import attached_root, is_address, store_of
-from tasks.store.records import bring, put_pages, put_run
+from tasks.store.records import bring, put_night, put_pages, put_run
 
 log = logging.getLogger(__name__)
 
@@ -18,10 +19,16 @@ def open_root(root: str | Path) -> Path:
     answer.
     """
     folder = attached_root(str(root)) if is_address(root) else Path(root)
-    store = store_of(folder)
-    if store is not None:
-        bring(folder, store)
+    refresh(folder)
     return folder
+
+
+def refresh(root: Path) -> None:
+    """Bring what other machines left in the store that a root stands before, if there is one."""
+    store = store_of(root)
+    if store is not None:
+        bring(root, store)
+        link_promotions(root)
 
 
 def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
@@ -38,3 +45,17 @@ def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
             put_pages(root, store, run_id)
     except BessemerError as error:
         log.warning("the record of run %s is not in the store yet: %s", run_id, error)
+
+
+def put_told_night(root: Path, run_id: str) -> None:
+    """Put the record of a night into the store that its root stands before, if there is one.
+
+    One that cannot be put now is put when the root is next opened, where the store has none of it.
+    """
+    store = store_of(root)
+    if store is None:
+        return
+    try:
+        put_night(root, store, run_id)
+    except BessemerError as error:
+        log.warning("the record of night %s is not in the store as it is now: %s", run_id, error)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,15 @@ from flows.promotions import current_promotion, history, promote
 from flows.recipe import Recipe
 from flows.record import check_writable, new_run_id
 from flows.road import EndOfRoad
+from flows.roots import refresh
 from model.durable import write_atomically
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 from tasks.artifact import Artifact
-from tasks.lease import build_lease
+from tasks.lease import LEASE_SECONDS, build_lease
 from tasks.sample.discovery import find_files
 from tasks.sample.stage import file_digests
+from tasks.store.attached import store_of
+from tasks.store.leases import store_lease
 
 BYTES_PER_TOKEN = 4
 """Of a batch of new text, below which a night waits for more."""
@@ -87,7 +90,11 @@ def alone(root: Path) -> Iterator[None]:
         raise Infra(f"nightly: another night is under way under {root} ({holder}); wait for its end")
 
     check_writable(root)
-    with build_lease(root / "locks" / "nightly", on_wait):
+    store = store_of(root)
+    there = nullcontext() if store is None else store_lease(store, "nightly", on_wait, LEASE_SECONDS)
+    with build_lease(root / "locks" / "nightly", on_wait), there:
+        # What another machine's night did since this command began.
+        refresh(root)
         yield
 
 

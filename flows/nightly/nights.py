@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from flows.roots import put_told_night
 from model.durable import write_atomically
+from tasks.store.records import NIGHTS as FOLDER
 
-FOLDER = "nights"
 UNDER_WAY, PROMOTED, BLOCKED, FAILED = "under way", "promoted", "blocked", "failed"
 NOTHING, TOO_LITTLE, INTERRUPTED = "nothing new", "too little", "interrupted"
 TAKEN = (PROMOTED, BLOCKED, NOTHING)
@@ -52,9 +53,10 @@ class Night:
     """What became of telling people."""
 
     def save(self, root: Path) -> None:
-        """Write the record."""
+        """Write the record, in the store behind the root too."""
         (root / FOLDER).mkdir(parents=True, exist_ok=True)
         write_atomically(root / FOLDER / f"{self.run_id}.json", json.dumps(asdict(self), indent=1).encode())
+        put_told_night(root, self.run_id)
 
 
 def list_nights(root: Path) -> list[Night]:

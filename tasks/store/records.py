@@ -1,5 +1,5 @@
 """What a root tells of itself besides its artifacts' files, brought from the store and put there: manifests, accepted
-artifacts, runs.
+artifacts, runs, nights, promotions.
 
 After `bring` a command that lists or searches the root sees what other machines did, by their manifests and records.
 """
@@ -18,8 +18,8 @@ from tasks.store.published import MANIFEST_FILE, MANIFESTS, check_names, manifes
 
 log = logging.getLogger(__name__)
 
-ALIASES, RUNS, PAGES = "aliases", "runs", "pages"
-RECORD, RECIPE = "run.json", "recipe.json"
+ALIASES, RUNS, PAGES, NIGHTS, PROMOTIONS = "aliases", "runs", "pages", "nights", "promotions"
+RECORD, RECIPE, PROMOTION = "run.json", "recipe.json", "promotion.json"
 OF_ANOTHER = "from-the-store"
 """File of a run's folder that came from the store; a run of this machine is never overwritten."""
 SEEN = "seen.json"
@@ -27,17 +27,17 @@ SEEN = "seen.json"
 
 
 def bring(root: Path, store: ObjectStore) -> None:
-    """Bring manifests, aliases and records of runs that are not here, or changed since.
+    """Bring manifests, aliases, and records of runs, nights and promotions that are not here, or changed since.
 
     Raises what `check_store` raises, and IntegrityError where the store and this folder hold different contents of one
-    identity.
+    identity, or different promotions under one number.
     """
     check_store(root, store)
     seen = _seen(root)
-    manifests, aliases, runs = store.many(
-        [lambda prefix=prefix: store.under(prefix) for prefix in (MANIFESTS, ALIASES, RUNS)]
-    )
-    listed: dict[str, Listed] = {**manifests, **aliases, **runs}
+    kinds = (MANIFESTS, ALIASES, RUNS, NIGHTS, PROMOTIONS)
+    listed: dict[str, Listed] = {}
+    for found in store.many([lambda kind=kind: store.under(kind) for kind in kinds]):
+        listed |= found
     new = [key for key, entry in listed.items() if entry.mark is None or seen.get(key) != entry.mark]
 
     def take(key: str) -> Callable[[], str]:
@@ -68,6 +68,9 @@ def bring(root: Path, store: ObjectStore) -> None:
         run_id = record.parent.name
         if f"{RUNS}/{run_id}.json" not in listed and not (record.parent / OF_ANOTHER).exists():
             put_run(root, store, run_id)
+    for night in (root / NIGHTS).glob("*.json"):
+        if f"{NIGHTS}/{night.name}" not in listed:
+            put_night(root, store, night.stem)
     known = {key: entry.mark for key, entry in listed.items() if key in taken or seen.get(key) == entry.mark}
     if known != seen:
         write_atomically(root / FOLDER / SEEN, json.dumps(known, sort_keys=True).encode())
@@ -93,6 +96,16 @@ def put_run(root: Path, store: ObjectStore, run_id: str) -> None:
     store.write(f"{RUNS}/{run_id}.json", told)
 
 
+def put_night(root: Path, store: ObjectStore, run_id: str) -> None:
+    """Put the record of a night as it is now."""
+    store.write(f"{NIGHTS}/{run_id}.json", json.loads((root / NIGHTS / f"{run_id}.json").read_text()))
+
+
+def create_promotion(store: ObjectStore, number: int, told: dict[str, Any]) -> bool:
+    """Put a promotion if none has this number; whether it is this one that has it now."""
+    return store.create(f"{PROMOTIONS}/{number:06d}.json", told)
+
+
 def put_pages(root: Path, store: ObjectStore, run_id: str) -> None:
     """Put what a run left for people to read: its page and logs."""
     folder = root / RUNS / run_id
@@ -106,6 +119,10 @@ def _place(root: Path, store: ObjectStore, key: str, value: Any) -> None:
         _place_manifest(root, store, key, value)
     elif kind == ALIASES:
         write_atomically(root / key, json.dumps(value, indent=1).encode())
+    elif kind == NIGHTS:
+        _place_night(root, key, value)
+    elif kind == PROMOTIONS:
+        _place_promotion(root, store, key, value)
     else:
         _place_run(root, store, key, value)
 
@@ -132,12 +149,33 @@ def _place_run(root: Path, store: ObjectStore, key: str, told: dict[str, Any]) -
     if key != f"{RUNS}/{record['run_id']}.json":
         raise _misplaced(store, key, f"the record of run {record['run_id']}")
     folder = root / RUNS / record["run_id"]
-    if folder.exists() and not (folder / OF_ANOTHER).exists():
+    if _is_of_this_machine(folder):
         return
     write_atomically(folder / OF_ANOTHER, b"")
     if told["recipe"] is not None:
         write_atomically(folder / RECIPE, json.dumps(told["recipe"], indent=1).encode())
     write_atomically(folder / RECORD, json.dumps(record, indent=1).encode())
+
+
+def _place_night(root: Path, key: str, told: dict[str, Any]) -> None:
+    if not _is_of_this_machine(root / RUNS / told["run_id"]):
+        write_atomically(root / key, json.dumps(told, indent=1).encode())
+
+
+def _place_promotion(root: Path, store: ObjectStore, key: str, told: dict[str, Any]) -> None:
+    if key != f"{PROMOTIONS}/{told['number']:06d}.json":
+        raise _misplaced(store, key, f"the promotion {told['number']}")
+    path = root / PROMOTIONS / f"{told['number']:06d}" / PROMOTION
+    if path.exists() and json.loads(path.read_text()) != told:
+        raise IntegrityError(
+            f"{store.address}/{key} and {path} are other promotions of the same number. The one in the store counts:"
+            f" remove {path.parent} and ask again."
+        )
+    write_atomically(path, json.dumps(told, indent=1).encode())
+
+
+def _is_of_this_machine(run: Path) -> bool:
+    return run.exists() and not (run / OF_ANOTHER).exists()
 
 
 def _relocated(record: dict[str, Any], root: Path) -> dict[str, Any]:
