@@ -64,6 +64,11 @@ def post(url: str, body: dict[str, Any]) -> Any:
     return json.loads(_ask("POST", url, json.dumps(body).encode()))
 
 
+def put(url: str, body: dict[str, Any]) -> None:
+    """Have the server change a thing; Infra where it does not."""
+    _ask("PUT", url, json.dumps(body).encode())
+
+
 def delete(url: str) -> None:
     """Have the server remove a thing; Infra where it does not."""
     _ask("DELETE", url)

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from flows.service.api import delete, post
+from flows.service.api import delete, post, put
 
 PACKAGED = Path(__file__).parent / "automations.yaml"
 IN_THE_CHECKOUT = Path(__file__).parents[2] / "deployments" / "automations.yaml"
@@ -22,11 +22,22 @@ def read_automations() -> list[dict[str, Any]]:
 
 
 def write_automations(api: str) -> int:
-    """Have the server know each automation once, as the file says it; returns how many."""
+    """Have the server know each automation once, as the file says it; returns how many.
+
+    One that it knows is changed in its place: a server with PostgreSQL hears of new ones by a notification, and what
+    happens until then, to runs that a lost machine left behind say, would meet none.
+    """
     ours = read_automations()
     names = [automation["name"] for automation in ours]
-    for known in post(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
-        delete(f"{api}/automations/{known['id']}")
+    known: dict[str, list[str]] = {}
+    for one in post(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
+        known.setdefault(one["name"], []).append(one["id"])
     for automation in ours:
-        post(f"{api}/automations/", automation)
+        first, *twins = known.get(automation["name"], [None])
+        if first is None:
+            post(f"{api}/automations/", automation)
+        else:
+            put(f"{api}/automations/{first}", automation)
+        for twin in twins:
+            delete(f"{api}/automations/{twin}")
     return len(ours)

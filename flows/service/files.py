@@ -113,6 +113,8 @@ class ServiceFiles:
                 # On a busy machine SQLite was locked for longer than Prefect's 10 s, and lost events that restart runs.
                 "PREFECT_SERVER_DATABASE_TIMEOUT": "60",
                 "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
+                # What happened before the server was started again holds nothing back for long.
+                "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.service.ordering",
                 # The automation that ends silent runs waits for three of them.
                 "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
                 "DO_NOT_TRACK": "1",

@@ -78,10 +78,11 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         use_password(files.password_file())
     write_automations(files.api_url)
     if files.worker.pid() is None:
+        _deploy(files, asked.recipe, tell)
+        # By now, seconds later, the server has loaded the automations that are to start these again.
         lost = crash_lost_runs(files.api_url)
         if lost:
             tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed, and started again")
-        _deploy(files, asked.recipe, tell)
         tell("starting a worker")
         _wait_for_worker(files, spawn_worker(files))
     if files.keeper.pid() is None:

@@ -15,6 +15,7 @@ import pytest
 import s3fs
 
 from flows.road import STAGES
+from flows.stored import left_in_store
 from tasks.store.objects import ObjectStore
 from tasks.store.published import part_key
 
@@ -124,8 +125,14 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
     assert len(came) == 1
     (model,) = [entry for entry in record["stages"] if entry["stage"] == "train"]
     assert "going on from what was finished" in model["cause"]
-    assert store.under("unfinished") == store.under("checkpoints") == {}
-    print(Counter(fault["fault"] for fault in object_store.faults()[before:]), came)
+    faults = object_store.faults()[before:]
+    print(Counter(fault["fault"] for fault in faults), came)
+    # What was given up after its deadline may reach the store behind all else; `gc` takes it.
+    late = {fault["path"] for fault in faults if fault["fault"] == "stall" and fault["method"] == "PUT"}
+    left = [*store.under("unfinished"), *store.under("checkpoints")]
+    assert {f"/{address.removeprefix('s3://')}/{key}" for key in left} <= late
+    known = [(entry["stage"], entry["identity"]) for entry in record["stages"]]
+    assert len(left_in_store(store, known, unfinished_since=time.time() + 1)) == bool(left)
 
     assert "all as published" in second.bessemer("verify", "--root", address)
     third = Machine(tmp_path / "c", object_store.environment)
