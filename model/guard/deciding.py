@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from model.architecture import times_as_wide
 from model.config import TrainerRun
 from model.guard.config import DEFAULT_LADDER, FLOAT16_RUNG, Rung
 from model.guard.decision import Decision, changed, in_force
@@ -67,7 +68,9 @@ def default_ladder(run: TrainerRun) -> tuple[Rung, ...]:
     """The one of a run whose settings name none."""
     if run.train.dtype == "float16":
         return (*DEFAULT_LADDER[:-1], FLOAT16_RUNG)
-    return DEFAULT_LADDER if run.train.optimizer.kind != "sgd" else DEFAULT_LADDER[:-1]
+    # Rates that hold for another width do so by the rules for AdamW.
+    has_other_optimizer = run.train.optimizer.kind != "sgd" and times_as_wide(run.model) == 1.0
+    return DEFAULT_LADDER if has_other_optimizer else DEFAULT_LADDER[:-1]
 
 
 def check_ladder(run: TrainerRun) -> None:

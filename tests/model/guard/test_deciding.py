@@ -9,7 +9,7 @@ from model.architecture import BERTConfig, GPTConfig
 from model.config import TrainConfig, TrainerRun
 from model.errors import RecipeError
 from model.guard.config import GuardConfig, Rung
-from model.guard.deciding import NothingLeft, decide, default_ladder, settings_of
+from model.guard.deciding import NothingLeft, check_ladder, decide, default_ladder, settings_of
 from model.guard.decision import Decision, changed, in_force, skips
 from model.guard.detection import Divergence
 from model.guard.health import Health
@@ -19,14 +19,14 @@ HEALTHY = [300, 350, 400]
 STANDING = [*HEALTHY, 450, 500]
 
 
-def make_run(**train: Any) -> TrainerRun:
+def make_run(model: GPTConfig | None = None, **train: Any) -> TrainerRun:
     return TrainerRun(
         sequences=(Path("rows.arrow"),),
         order=Path("order.arrow"),
         out=Path("out"),
         pad=0,
         tokenizer_digest="",
-        model=GPTConfig(),
+        model=model or GPTConfig(),
         train=TrainConfig.model_validate(train),
     )
 
@@ -103,6 +103,14 @@ def test_float16_becomes_bfloat16_at_last_and_sgd_stays_sgd() -> None:
     half = make_run(dtype="float16", loss_scale={"start": 2.0**10})
     assert changed(half, settings_of(default_ladder(half)[-1], half)).train.dtype == "bfloat16"
     assert len(default_ladder(make_run(optimizer={"kind": "sgd"}))) == 4
+
+
+def test_a_rate_that_came_from_another_width_stays_adamws() -> None:
+    wider = make_run(GPTConfig(width=64, heads=4, mup_base_width=32, mup_base_head_size=16))
+    check_ladder(wider)
+    assert [rung.optimizer for rung in default_ladder(wider)] == [None] * 4
+    as_wide = make_run(GPTConfig(width=32, heads=2, mup_base_width=32))
+    assert default_ladder(as_wide)[-1].optimizer == "sgd"
 
 
 def test_a_ladder_of_ones_own() -> None:
