@@ -73,9 +73,10 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         files.remember_address(asked.host, asked.port, without_password(database), asked.password_file)
         tell(f"starting a Prefect server on port {asked.port}")
         spawn_server(files)
-        wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, f"see {files.server.log}")
     else:
         use_password(files.password_file())
+    # One that runs may have been started by the keeper a moment ago.
+    wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, f"see {files.server.log}")
     write_automations(files.api_url)
     if files.worker.pid() is None:
         _deploy(files, asked.recipe, tell)
