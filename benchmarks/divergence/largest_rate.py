@@ -4,8 +4,8 @@
 
 A byte-level GPT is trained at doubling rates: bare (no clipping, no guard, no norm beyond those of its blocks), with
 each of the stabilisations alone, and with all. A rate is stood where the held-out loss, the median of the seeds', is
-within 3% of the best of any rate and variant. Each run is a line in FOLDER, and a later call goes on behind it; the
-table is printed, and the picture is FOLDER/largest_rate.html.
+within 10% of the best that the variant reaches at any rate (one seed's runs scatter by 5%). Each run is a line in
+FOLDER, and a later call goes on behind it; the table is printed, and the picture is FOLDER/largest_rate.html.
 """
 
 import argparse
@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "z-loss": {**BARE, "model.z_loss": 1e-4},
     "all": {"model.embedding_norm": True, "model.qk_norm": True, "model.z_loss": 1e-4},
 }
-STOOD = 1.03
+STOOD = 1.1
 LINES = "runs.jsonl"
 
 Line = dict[str, Any]
@@ -98,11 +98,10 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
 def table(lines: Sequence[Line]) -> str:
     """In Markdown: the median held-out loss of each variant and rate, and the largest rate that each stands."""
     medians = _medians(lines)
-    best = min(medians.values())
     rows = ["| | " + " | ".join(f"{rate:g}" for rate in RATES) + " | stands |", "|---" * (len(RATES) + 2) + "|"]
     for variant in VARIANTS:
         found = [medians.get((variant, rate), float("inf")) for rate in RATES]
-        stood = [rate for rate, loss in zip(RATES, found, strict=True) if loss <= STOOD * best]
+        stood = [rate for rate, loss in zip(RATES, found, strict=True) if loss <= STOOD * min(found)]
         told = " | ".join("ended" if loss == float("inf") else f"{loss:.3f}" for loss in found)
         rows.append(f"| {variant} | {told} | {f'{max(stood):g}' if stood else 'none'} |")
     return "\n".join(rows)
