@@ -1,6 +1,8 @@
 """Roots as people name them: a folder, or the address of an object store with a folder of its own on this machine."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from flows.promotions import link_promotions
@@ -39,12 +41,10 @@ def put_record(root: Path, run_id: str, *, pages: bool = False) -> None:
     store = store_of(root)
     if store is None:
         return
-    try:
+    with _left_for_later(f"the record of run {run_id}"):
         put_run(root, store, run_id)
         if pages:
             put_pages(root, store, run_id)
-    except BessemerError as error:
-        log.warning("the record of run %s is not in the store yet: %s", run_id, error)
 
 
 def put_told_night(root: Path, run_id: str) -> None:
@@ -55,7 +55,13 @@ def put_told_night(root: Path, run_id: str) -> None:
     store = store_of(root)
     if store is None:
         return
-    try:
+    with _left_for_later(f"the record of night {run_id}, as it is now,"):
         put_night(root, store, run_id)
+
+
+@contextmanager
+def _left_for_later(told: str) -> Iterator[None]:
+    try:
+        yield
     except BessemerError as error:
-        log.warning("the record of night %s is not in the store as it is now: %s", run_id, error)
+        log.warning("%s is not in the store yet: %s", told, error)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from tasks.artifact import Artifact
 from tasks.lease import LEASE_SECONDS, build_lease
 from tasks.sample.discovery import find_files
 from tasks.sample.stage import file_digests
-from tasks.store.attached import store_of
-from tasks.store.leases import store_lease
+from tasks.store.backing import Backing
 
 BYTES_PER_TOKEN = 4
 """Of a batch of new text, below which a night waits for more."""
@@ -90,9 +89,8 @@ def alone(root: Path) -> Iterator[None]:
         raise Infra(f"nightly: another night is under way under {root} ({holder}); wait for its end")
 
     check_writable(root)
-    store = store_of(root)
-    there = nullcontext() if store is None else store_lease(store, "nightly", on_wait, LEASE_SECONDS)
-    with build_lease(root / "locks" / "nightly", on_wait), there:
+    among_machines = Backing.of(root).lease("nightly", on_wait, LEASE_SECONDS)
+    with build_lease(root / "locks" / "nightly", on_wait), among_machines:
         # What another machine's night did since this command began.
         refresh(root)
         yield

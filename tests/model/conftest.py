@@ -35,6 +35,13 @@ def _one_thread() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """For first weights of transformers, which come from torch's own generator: among 40 seeds those of T5
+    1.1, whose norms compute in float32, gave logits up to 2.6e-5 apart."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _as_found() -> Iterator[None]:
     """Training asks PyTorch for deterministic kernels, and says so to the whole process."""
     before = torch.are_deterministic_algorithms_enabled()
