@@ -10,6 +10,7 @@ from pydantic import BaseModel, Tag, ValidationError
 
 from flows.other_names import OTHER_NAMES, OTHER_VALUES
 from model.presets.expansion import KEY
+from tasks.evaluate.config import Scoring
 
 Location = tuple[int | str, ...]
 _QUOTED = re.compile(r"'([^']*)'")
@@ -17,6 +18,8 @@ SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {("train", "model"): 
 """Keys that a recipe may write and that stand for others before any model sees them."""
 OF_TABLES = ("model_type", "model_attributes_type", "dict_type")
 """Problems of a value in place of a table."""
+ONLY_LOOKED_FOR = ("decontaminate", "benchmarks")
+"""Table of the benchmarks whose items are looked for; `[[benchmarks]]` also says how they are scored."""
 MOST_NAMED = 3
 """A key that stands in more tables than these says nothing about which is meant."""
 
@@ -94,6 +97,8 @@ def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str])
             f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
         )
     location = _without_tags(location, recipe)
+    if location[:2] == ONLY_LOOKED_FOR and key in {"task", *Scoring.model_fields}:
+        return f"a benchmark that is scored, with `{key}`, is a table `[[benchmarks]]`"
     key = _name_here(key)
     everywhere = [(key,)] if key in said_once else list(_places_of(key, recipe))
     of_the_stage = [place for place in everywhere if place[0] == location[0]]

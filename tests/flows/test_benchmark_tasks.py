@@ -298,6 +298,13 @@ def test_a_recipe_names_tasks_and_changes_them(tmp_path: Path) -> None:
     assert (scoring["quiz"].form, scoring["quiz"].primary, scoring["quiz"].shots) == ("extraction", "exact", (0,))
 
 
+@pytest.mark.parametrize("key", ['task = "blimp"', "shots = [0]"])
+def test_scoring_in_the_table_of_what_is_only_looked_for_is_led_to_the_other(key: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(f"{RECIPE}{key}\n")
+    with pytest.raises(RecipeError, match=rf"{key.split()[0]}: unknown key; .* is a table `\[\[benchmarks\]\]`"):
+        load_recipe(tmp_path / "mine.toml", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
