@@ -47,6 +47,7 @@ class ProgressBars(Watcher):
         )
         self._bars: dict[str, TaskID] = {}
         self._last_line: dict[str, float] = {}
+        self._widest = len("decontaminate ")
 
     def __enter__(self) -> "ProgressBars":
         self._progress.start()
@@ -79,7 +80,9 @@ class ProgressBars(Watcher):
         self._print(stage, words)
 
     def _print(self, stage: str, words: Text) -> None:
-        line = Text(f"{stage:<15}", style="bold")
+        # Trials of searches and ablations are longer than a stage's name; their lines stand below each other too.
+        self._widest = max(self._widest, len(stage))
+        line = Text(f"{stage:<{self._widest}} ", style="bold")
         line.append_text(words)
         self._progress.console.print(line)
 

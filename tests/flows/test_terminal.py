@@ -24,3 +24,15 @@ def test_a_line_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_quick_stages_say_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told(60.0, monkeypatch) == []
+
+
+def test_words_stand_off_from_the_name_of_a_trial_too() -> None:
+    out = io.StringIO()
+    with ProgressBars(Console(file=out, width=80)) as bars:
+        for stage in ("train", "no-norm 1 decontaminate", "train"):
+            bars.note(stage, "why")
+    assert out.getvalue().splitlines() == [
+        "train          why",
+        "no-norm 1 decontaminate why",
+        "train                   why",
+    ]
