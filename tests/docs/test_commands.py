@@ -205,7 +205,7 @@ def world(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("docs")
     (folder / "recipe.toml").write_text((foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)))
     (folder / ".venv").symlink_to(Path(sys.prefix))
-    for name in ("deployments", "flows", "tasks", "model"):
+    for name in ("benchmarks", "deployments", "flows", "tasks", "model"):
         (folder / name).symlink_to(PROJECT / name)
     for name, (letters, stops) in TEXTS.items():
         (folder / name).mkdir()
