@@ -12,6 +12,11 @@ from flows.service.password import OF_CLIENTS
 from model.errors import Infra
 
 UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
+BUSY = 503
+"""What Prefect answers where its database was held by another of its own tasks too long. Nothing was done then: a
+server on SQLite that has just come up after a kill was seen to refuse so for seconds, on a loaded machine."""
+BUSY_SECONDS = 60.0
+BUSY_PAUSE = 1.0
 
 
 def is_worker_online(api: str, pool: str, name: str) -> bool:
@@ -79,10 +84,15 @@ def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     if OF_CLIENTS in os.environ:
         headers["Authorization"] = f"Basic {base64.b64encode(os.environ[OF_CLIENTS].encode()).decode()}"
     request = urllib.request.Request(url, body, headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.read()
-    except urllib.error.HTTPError as error:
-        raise Infra(f"the server refused {method} {url}: {error}: {error.read().decode(errors='replace')}") from error
-    except (urllib.error.URLError, OSError) as error:
-        raise Infra(f"the server did not answer {method} {url}: {error}") from error
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.read()
+        except urllib.error.HTTPError as error:
+            told = error.read().decode(errors="replace")
+            if error.code != BUSY or time.monotonic() > deadline:
+                raise Infra(f"the server refused {method} {url}: {error}: {told}") from error
+        except (urllib.error.URLError, OSError) as error:
+            raise Infra(f"the server did not answer {method} {url}: {error}") from error
+        time.sleep(BUSY_PAUSE)

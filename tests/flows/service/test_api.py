@@ -1,0 +1,60 @@
+"""A server that is busy is asked again; one that refuses is not."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from flows.service import api
+from model.errors import Infra
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[list[int]], tuple[str, list[bytes]]]]:
+    """Start a server that answers with these codes, one after the other; gives its address and what it was asked."""
+    servers: list[HTTPServer] = []
+
+    def start(codes: list[int]) -> tuple[str, list[bytes]]:
+        asked: list[bytes] = []
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+                self.send_response(codes[len(asked) - 1])
+                self.end_headers()
+                self.wfile.write(b'{"asked": "enough"}')
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Nothing is told."""
+
+        servers.append(HTTPServer(("127.0.0.1", 0), Answers))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_port}/", asked
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_busy_server_is_asked_again(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "BUSY_PAUSE", 0.0)
+    url, asked = serve([503, 503, 200])
+    assert api.post(url, {"a": 1}) == {"asked": "enough"}
+    assert [json.loads(body) for body in asked] == [{"a": 1}] * 3
+
+
+def test_one_that_stays_busy_is_told(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "BUSY_SECONDS", 0.0)
+    url, _ = serve([503])
+    with pytest.raises(Infra, match=r"the server refused POST .* 503"):
+        api.post(url, {})
+
+
+def test_a_refusal_is_told_at_once(serve) -> None:
+    url, asked = serve([409])
+    with pytest.raises(Infra, match="409"):
+        api.post(url, {})
+    assert len(asked) == 1
