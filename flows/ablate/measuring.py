@@ -1,9 +1,11 @@
 """What is measured of each run: loss, held-out figures, benchmarks, speed, size."""
 
+import re
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from flows.ablate.heldout_text import HeldOut, held_out
 from flows.findings import open_artifacts
 from flows.wording import shots_word
 from model.kept_rows import kept_rows
@@ -13,6 +15,8 @@ from tasks.artifact import Artifact
 HELDOUT = "heldout/all"
 BESIDE_MODEL = ("5gram_", "unigram_", "xz_", "frequent_", "majority_")
 """Beginnings of metrics of held-out text that are a baseline's."""
+PER_TOKEN = re.compile("perplexity|accuracy|per_token")
+"""Metrics of held-out text that count tokens of a vocabulary, and not bytes."""
 LOSS, SPEED = "training loss", "tokens a second"
 ITEM_SCORES = "item_scores"
 
@@ -29,6 +33,12 @@ class Measured:
     run_id: str = ""
     cause: str = ""
     """Why there are no numbers."""
+    heldout: HeldOut = field(default_factory=HeldOut)
+    of_heldout: dict[str, str] = field(default_factory=dict)
+    """Figure of held-out text, as `values` names it -> its metric of SCORES."""
+    of_tokens: dict[str, str] = field(default_factory=dict)
+    """Figure that says something only of these tokens -> what they are: the identity of the rows, or the
+    content of the vocabulary."""
 
 
 def measured(record: dict[str, Any]) -> Measured:
@@ -38,8 +48,14 @@ def measured(record: dict[str, Any]) -> Measured:
     found.built = tuple(entry["stage"] for entry in record["stages"] if entry["outcome"] == "built")
     if "train" in artifacts:
         _of_training(artifacts["train"], found)
+    if "chunk" in artifacts and LOSS in found.values:
+        found.of_tokens[LOSS] = artifacts["chunk"].identity
     if "evaluate" in artifacts:
         _of_scores(artifacts["evaluate"], found)
+        found.heldout = held_out(artifacts)
+        for name, metric in found.of_heldout.items():
+            if PER_TOKEN.search(metric) and "vocab" in artifacts:
+                found.of_tokens[name] = artifacts["vocab"].content
     return found
 
 
@@ -60,6 +76,7 @@ def _of_scores(scores: Artifact, found: Measured) -> None:
         if row["task"] == HELDOUT and not row["metric"].startswith(BESIDE_MODEL):
             name = row["metric"].replace("_", " ")
             found.values[name] = row["value"]
+            found.of_heldout[name] = row["metric"]
             if row["metric"].endswith("accuracy"):
                 found.higher.add(name)
     for row in scores.table(ITEM_SCORES).to_pylist():

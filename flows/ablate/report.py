@@ -8,12 +8,19 @@ from typing import Any
 
 from flows.ablate.changes import BASE, AblationConfig
 from flows.ablate.comparing import Beside, beside_base, beside_base_by_item
+from flows.ablate.heldout_text import fair_documents, is_same_text, mean_of_sources
 from flows.ablate.measuring import LOSS, SPEED, Measured
 from flows.page.rendering import write_drawn
 from model.durable import write_atomically
 
 TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 Runs = dict[str, dict[int, Measured]]
+
+NOT_COMPARED = (
+    "Where a change alters what is held out, the difference is that of the documents that both runs held out and of"
+    " which neither was trained on a copy; the means are each run's own. Losses of other rows and perplexities of other"
+    " vocabularies are not compared."
+)
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +68,14 @@ def _line(
         {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
     )
     line: dict[str, Any] = {"value": statistics.fmean(values.values()), "n": len(values)}
+    if change != BASE:
+        pairs = {seed: (mine[seed], base[seed]) for seed in values.keys() & of_base.keys()}
+        if any(one.of_tokens.get(measure) != other.of_tokens.get(measure) for one, other in pairs.values()):
+            return line | {"not_compared": "other tokens"}
+        if (fair := _on_fair_documents(measure, pairs)) is not None:
+            values, of_base, line["documents"] = fair
+            if not values:
+                return line | {"not_compared": "other text"}
     beside = None if change == BASE else beside_base(measure, values, of_base, higher)
     if beside is not None:
         line |= {key: getattr(beside, key) for key in Beside.__dataclass_fields__ if key not in ("measure", "value")}
@@ -70,6 +85,23 @@ def _line(
         numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
         line["items"] = {**numbers, "verdict": found.verdict}
     return line
+
+
+def _on_fair_documents(
+    measure: str, pairs: dict[int, tuple[Measured, Measured]]
+) -> tuple[dict[int, float], dict[int, float], int] | None:
+    """A held-out figure of a change and of the base by seed, over the documents that a seed's two runs can be compared
+    on, and the least number of these. None where all that differs is the model, or it is no such figure."""
+    metric = next((one.of_heldout[measure] for one, _ in pairs.values() if measure in one.of_heldout), None)
+    if metric is None or all(is_same_text(one.heldout, other.heldout) for one, other in pairs.values()):
+        return None
+    fair = {seed: fair_documents(one.heldout, other.heldout, metric) for seed, (one, other) in pairs.items()}
+    told = {seed: pairs[seed] for seed, documents in fair.items() if documents}
+    change, base = (
+        {seed: mean_of_sources(pair[side].heldout, metric, fair[seed]) for seed, pair in told.items()}
+        for side in (0, 1)
+    )
+    return change, base, min(len(documents) for documents in fair.values())
 
 
 def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> dict[str, Any]:
@@ -106,20 +138,29 @@ def _how(found: dict[str, Any]) -> str:
     keys = ", ".join(f"`{key}`" for key in found["vary"])
     return (
         f"Means over seeds, which vary {keys}. Differences are to the base, paired by seed; intervals are Student's t."
-        f" Over items: paired item by item, of scores averaged over seeds."
+        f" Over items: paired item by item, of scores averaged over seeds. {NOT_COMPARED}"
     )
 
 
 def _cells(change: str, measure: str, one: dict[str, Any], items: bool) -> list[str]:
     cells = [change, number(measure, one["value"]), str(one["n"])]
     if "difference" in one:
-        cells += [signed(measure, one["difference"]), interval(measure, one), one["verdict"]]
+        cells += [signed(measure, one["difference"]), interval(measure, one), verdict(one)]
     else:
-        cells += [""] * 3
+        cells += ["", "", verdict(one)]
     if items:
         by_item = one.get("items")
         cells += ["", ""] if by_item is None else [interval(measure, by_item), by_item["verdict"]]
     return cells
+
+
+def verdict(one: dict[str, Any]) -> str:
+    """`better`, `worse` or `no difference`, with the documents that it rests on where these are not all; or why there
+    is none."""
+    if "not_compared" in one:
+        return f"not compared: {one['not_compared']}"
+    told = one.get("verdict", "")
+    return f"{told} (on {one['documents']} documents)".lstrip() if "documents" in one else told
 
 
 def number(measure: str, value: float) -> str:
@@ -171,5 +212,5 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
 
 def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
-    told = {"number": number, "signed": signed, "interval": interval}
+    told = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
     write_drawn("flows.ablate", "page.html", figures, path, name=name, found=found, **told)

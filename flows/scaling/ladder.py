@@ -1,7 +1,7 @@
 """A ladder of sizes: a TOML file, by path or by the name under which it ships.
 
 seeds = 2                        # runs of each size; `--seeds` overrules
-tokens_per_parameter = 20        # what each model reads
+tokens_per_parameter = 20        # what each model reads; or `tokens`, the same for all
 
 [base]                           # settings of all runs
 "train.model.mup_base_width" = 64
@@ -51,6 +51,9 @@ class LadderConfig(StrictConfig):
     """Runs of each size, under seeds that follow each other."""
     tokens_per_parameter: float = Field(default=20.0, gt=0, le=10_000)
     """Tokens that a model reads for each of its weights in blocks (Hoffmann et al. 2022: 20)."""
+    tokens: int | None = Field(default=None, gt=0)
+    """Tokens that every model reads, in place of so many for each weight. The law is then of size alone (Kaplan et al.
+    2020, section 3.2), and its E is the loss that so much text leaves however large the network."""
     measure: str = "bits per byte"
     """What the law is of: a figure of held-out text as the ablation's table names it, or `training loss`."""
     base: dict[str, Setting] = Field(default_factory=dict)
@@ -68,6 +71,10 @@ class LadderConfig(StrictConfig):
                 f" scatter; take two seeds, or more sizes"
             )
         return self
+
+    def tokens_of(self, parameters: int) -> int:
+        """What a model with so many weights in blocks reads."""
+        return self.tokens or round(self.tokens_per_parameter * parameters)
 
     def run_settings(self, size: Size, tokens: int, most_tokens: int, seed: int) -> list[str]:
         """What a run sets, as `--set` takes it; all keep the text that the one of `most_tokens` reads."""

@@ -52,7 +52,7 @@ def gathered(asked: LadderConfig, rungs: list[Rung]) -> dict[str, Any]:
     prediction = None if law is None else _prediction(law, held_back, measured)
     return {
         "measure": asked.measure,
-        "tokens_per_parameter": asked.tokens_per_parameter,
+        "tokens_per_parameter": None if asked.tokens else asked.tokens_per_parameter,
         "lines": lines,
         "law": None if law is None else _law(law),
         "prediction": prediction,

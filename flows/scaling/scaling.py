@@ -68,7 +68,7 @@ def rungs_of(asked: LadderConfig, path: Path, root: Path, settings: tuple[str, .
     for size in asked.sizes:
         text = asked.run_settings(size, PROVISIONAL, PROVISIONAL, 1)
         parameters = block_weights(load_recipe(path, root, [*settings, *text], limit))
-        rungs.append(Rung(size, parameters, round(asked.tokens_per_parameter * parameters)))
+        rungs.append(Rung(size, parameters, asked.tokens_of(parameters)))
     return sorted(rungs, key=lambda rung: rung.parameters)
 
 

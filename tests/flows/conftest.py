@@ -1,6 +1,7 @@
 """A root in which the first three stages of the small recipe stand, for tests that look at what stands."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ def build_until(last: str, recipe: Recipe, root: Path) -> dict[str, Artifact]:
     with pytest.raises(Enough):
         walk(recipe, step)
     return artifacts
+
+
+@pytest.fixture(scope="session")
+def build() -> Callable[[str, Recipe, Path], dict[str, Artifact]]:
+    """`build_until`, for tests that want other stages than the first three."""
+    return build_until
 
 
 @pytest.fixture(scope="session")

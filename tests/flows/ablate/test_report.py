@@ -10,6 +10,7 @@ import pytest
 
 from flows.ablate import components_report
 from flows.ablate.changes import AblationConfig
+from flows.ablate.heldout_text import HeldOut
 from flows.ablate.measuring import Measured
 from flows.ablate.report import gathered, write_report
 
@@ -41,6 +42,38 @@ def test_differences_are_the_seeds_and_the_items() -> None:
     items = wide["measures"][TASK]["items"]
     assert (items["n"], items["difference"]) == (2, 0.75)
     assert broken["measures"] == {}
+
+
+def held(bits: dict[tuple[str, bytes], float], metric: str = "bits_per_byte", vocabulary: str = "v") -> Measured:
+    """A run that held out documents of 8 bytes each."""
+    documents = {(source, doc_id, 0, 8): value for (source, doc_id), value in bits.items()}
+    return Measured(
+        {"bits per byte": 9.0, "perplexity": 90.0},
+        heldout=HeldOut({metric: documents}),
+        of_heldout={"bits per byte": "bits_per_byte", "perplexity": "perplexity"},
+        of_tokens={"perplexity": vocabulary},
+    )
+
+
+def test_runs_that_held_out_other_text_are_compared_on_what_both_held_out(tmp_path: Path) -> None:
+    base = held({("a", b"1"): 16.0, ("a", b"2"): 24.0, ("b", b"3"): 8.0})
+    wide = held({("a", b"1"): 8.0, ("b", b"3"): 8.0, ("b", b"4"): 800.0})
+    found = write_report("mine", ASKED, {"base": {1: base}, "wide": {1: wide}}, tmp_path)
+    line = found["lines"][1]["measures"]["bits per byte"]
+    # Of source a the document 1 (16 and 8 bits of 8 bytes), of b the document 3: means 1.5 and 1 bit a byte.
+    assert (line["documents"], line["difference"], line["value"]) == (2, 1.0 - 1.5, 9.0)
+    told = Path(found["markdown"]).read_text()
+    assert "| wide | 9.0000 | 1 | -0.5000 |  | (on 2 documents) |" in told
+    assert "| wide | 90.0000 | 1 |  |  | not compared: other text |" in told
+
+
+def test_perplexities_of_other_tokens_are_not_compared() -> None:
+    same = {("a", b"1"): 16.0}
+    runs = {"base": {1: held(same)}, "wide": {1: held(same, vocabulary="larger")}}
+    line = gathered(ASKED, runs)["lines"][1]["measures"]
+    assert line["bits per byte"]["difference"] == 0.0
+    assert "documents" not in line["bits per byte"]
+    assert line["perplexity"] == {"value": 90.0, "n": 1, "not_compared": "other tokens"}
 
 
 def test_the_table_is_written_as_text_as_json_and_as_a_page(tmp_path: Path) -> None:

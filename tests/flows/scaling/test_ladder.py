@@ -67,6 +67,8 @@ def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
     found = rungs_of(asked, recipe_file("quickstart", tmp_path), tmp_path, (), 1.0)
     assert [rung.parameters for rung in found] == [block_weights(size["width"], 2) for size in SIZES]
     assert [rung.tokens for rung in found] == [10 * rung.parameters for rung in found]
+    alike = LadderConfig.model_validate({"sizes": SIZES, "tokens": 70_000})
+    assert {rung.tokens for rung in rungs_of(alike, recipe_file("quickstart", tmp_path), tmp_path, (), 1.0)} == {70_000}
 
 
 @pytest.mark.parametrize(
