@@ -5,8 +5,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from flows.ablate.heldout_text import HeldOut, held_out
 from flows.findings import open_artifacts
+from flows.heldout_text import HeldOut, held_out
 from flows.wording import shots_word
 from model.kept_rows import kept_rows
 from model.recent_loss import RECENT_SHARE

@@ -8,8 +8,8 @@ from typing import Any
 
 from flows.ablate.changes import BASE, AblationConfig
 from flows.ablate.comparing import Beside, beside_base, beside_base_by_item
-from flows.ablate.heldout_text import fair_documents, is_same_text, mean_of_sources
 from flows.ablate.measuring import LOSS, SPEED, Measured
+from flows.heldout_text import fair_documents, is_same_text, mean_of_sources
 from flows.page.rendering import write_drawn
 from model.durable import write_atomically
 

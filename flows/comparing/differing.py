@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.findings import gather, known_findings, open_artifacts
+from flows.heldout_text import fair_documents, held_out, is_same_text, mean_of_sources
 from flows.page.score_tables import main_metric
 from flows.record import RECIPE
 from flows.road import STAGES
@@ -17,6 +18,10 @@ from tasks.identity import differences
 SAME, OTHER, ALONE = "the same bytes", "other bytes", "in one run alone"
 PAIRED, APART = "item by item", "from standard errors"
 """How two scores were held against each other."""
+OTHER_TEXT = (
+    "The runs held out other documents, or left other copies of them to learn from: of bits per byte only those compare"
+    " that are of documents of both, none of whose copies either run was trained on."
+)
 MOST_CAUSES = 12
 CAUSE_LETTERS = 160
 
@@ -41,6 +46,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
         "leaks": _pairs(findings, "leaks", "benchmark", lambda line: line["leaked"]),
         "training": _training(findings),
         "bits_per_byte": _pairs(findings, "bits_per_byte", "source", lambda line: line.get("model")),
+        "heldout": _on_both(*artifacts),
         "scores": score_differences(artifacts, [found["scores"] for found in findings]),
     }
 
@@ -111,6 +117,21 @@ def _pairs(findings: list[dict[str, Any]], name: str, key: Any, value: Any) -> l
 
 def _key(line: dict[str, Any], key: Any) -> str:
     return ": ".join(line[part] for part in key) if isinstance(key, tuple) else line[key]
+
+
+def _on_both(first: dict[str, Artifact], second: dict[str, Artifact]) -> list[dict[str, Any]] | None:
+    """Where the runs held out other text: by metric the mean of sources of both, `values`, over the `documents` that
+    both held out and of which neither was trained on a copy. None where both held out the same."""
+    runs = held_out(first), held_out(second)
+    if is_same_text(*runs) or not all(run.bits for run in runs):
+        return None
+    found: list[dict[str, Any]] = []
+    for metric in runs[0].bits:
+        fair = fair_documents(*runs, metric)
+        values = [mean_of_sources(run, metric, fair) if fair else None for run in runs]
+        name = f"{metric.replace('_', ' ')}, mean of sources, documents of both: {len(fair)}"
+        found.append({"name": name, "documents": len(fair), "values": values})
+    return found
 
 
 def _training(findings: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flows.comparing.differing import APART, SAME
+from flows.comparing.differing import APART, OTHER_TEXT, SAME
 from flows.wording import shots_word
 
 MOST_SETTINGS, MOST_RULES, SETTING_LETTERS = 15, 8, 40
@@ -23,6 +23,8 @@ def tell_comparison(found: dict[str, Any], console: Console) -> None:
         if table is not None:
             console.print(table)
             console.print()
+    if found["heldout"] is not None:
+        console.print(f"[dim]{OTHER_TEXT}[/]")
     if any(line["how"] == APART for line in found["scores"]):
         console.print("[dim]* from standard errors, as if the items were others: a run did not keep every item's[/]")
 
@@ -62,6 +64,7 @@ def _numbers(found: dict[str, Any]) -> Table | None:
     groups = (
         ("", found["training"]),
         ("bits per byte, ", found["bits_per_byte"]),
+        ("", found["heldout"] or []),
         ("dropped by ", [pair for pair in removed if _apart(pair)]),
     )
     rows = [(f"{words}{pair['name']}", pair) for words, pairs in groups for pair in pairs]

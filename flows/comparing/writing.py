@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.comparing.charts import figures
+from flows.comparing.differing import OTHER_TEXT
 from flows.findings import open_artifacts
 from flows.page.rendering import fill
 from model.durable import write_atomically
@@ -12,7 +13,8 @@ from model.durable import write_atomically
 def comparison_page(found: dict[str, Any], records: list[dict[str, Any]]) -> str:
     """The page of what `compare` found between the runs of `records`."""
     artifacts = [open_artifacts(record) for record in records]
-    return fill("flows.comparing", "template.html", {"found": found, "figures": figures(found, artifacts)})
+    told = {"found": found, "figures": figures(found, artifacts), "other_text": OTHER_TEXT}
+    return fill("flows.comparing", "template.html", told)
 
 
 def write_comparison(found: dict[str, Any], records: list[dict[str, Any]], path: Path) -> None:

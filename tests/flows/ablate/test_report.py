@@ -10,9 +10,9 @@ import pytest
 
 from flows.ablate import components_report
 from flows.ablate.changes import AblationConfig
-from flows.ablate.heldout_text import HeldOut
 from flows.ablate.measuring import Measured
 from flows.ablate.report import gathered, write_report
+from flows.heldout_text import HeldOut
 
 ASKED = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}, "broken": {"train.clip": 1}}})
 TASK = "cloze acc, zero-shot"

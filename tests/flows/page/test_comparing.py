@@ -10,10 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.comparing import differing
 from flows.comparing.charts import loss_figure, pairs_figure, scores_figure
 from flows.comparing.differing import compare, recipe_differences, score_differences
 from flows.comparing.writing import comparison_page
 from flows.findings import open_artifacts
+from flows.heldout_text import HeldOut
 from tasks.evaluate.comparison import ITEM_SCORES
 
 HOSTILE = "<script>alert(1)</script>"
@@ -55,6 +57,23 @@ def test_numbers_stand_beside_each_other(made_run: Any, other: dict[str, Any]) -
     assert {"name": "clean: gopher_words_min", "values": [4, 4]} in found["removed"]
     assert found["leaks"] == [{"name": "cloze", "values": [1, None]}, {"name": HOSTILE, "values": [None, 1]}]
     assert found["documents"] == [{"name": "web", "values": [8, 8]}, {"name": "books", "values": [9, 9]}]
+
+
+def test_held_out_text_that_differs_is_compared_on_what_both_held_out(
+    made_run: Any, other: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compare(made_run.record, other)["heldout"] is None
+    sets = [
+        HeldOut({"bits_per_byte": {("web", b"1", 0, 8): bits, ("web", own, 0, 8): 8.0}})
+        for bits, own in ((16.0, b"2"), (24.0, b"3"))
+    ]
+    monkeypatch.setattr(differing, "held_out", lambda artifacts: sets.pop(0))
+    (line,) = compare(made_run.record, other)["heldout"] or []
+    assert line == {
+        "name": "bits per byte, mean of sources, documents of both: 1",
+        "documents": 1,
+        "values": [2.0, 3.0],
+    }
 
 
 def test_recipes_differ_setting_by_setting(made_run: Any, other: dict[str, Any]) -> None:

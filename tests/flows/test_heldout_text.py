@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.ablate.heldout_text import HeldOut, fair_documents, is_same_text, mean_of_sources
+from flows.heldout_text import HeldOut, fair_documents, is_same_text, mean_of_sources
 from flows.recipe import load_recipe
 from tasks.artifact import Artifact
 
