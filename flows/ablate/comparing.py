@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +67,17 @@ def _verdict(low: float | None, high: float | None, higher_is_better: bool) -> s
     return "better" if (low > 0) == higher_is_better else "worse"
 
 
-def beside_base_by_item(change: Sequence[Mapping[Any, float]], base: Sequence[Mapping[Any, float]]) -> Difference:
-    """Scores by item, a mapping for each seed -> the paired difference over items, of scores averaged over seeds."""
-    return paired_difference(_averaged(change), _averaged(base))
-
-
-def _averaged(scores: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
-    """Mean over seeds, of the items that all have."""
-    shared = set.intersection(*(set(one) for one in scores)) if scores else set()
-    return {item: statistics.fmean(one[item] for one in scores) for item in sorted(shared)}
+def beside_base_by_item(
+    change: Mapping[int, Mapping[Any, float]], base: Mapping[int, Mapping[Any, float]]
+) -> Difference | None:
+    """Scores by item, by seed -> the paired difference over items, each averaged over the seeds in which both runs
+    answered it; None where there is none. Seeds that draw anew draw other items too."""
+    pairs: dict[Any, list[tuple[float, float]]] = {}
+    for seed in sorted(change.keys() & base.keys()):
+        for item, score in change[seed].items():
+            if item in base[seed]:
+                pairs.setdefault(item, []).append((score, base[seed][item]))
+    if not pairs:
+        return None
+    sides = ({item: statistics.fmean(one[side] for one in found) for item, found in pairs.items()} for side in (0, 1))
+    return paired_difference(*sides)

@@ -79,9 +79,9 @@ def _line(
     beside = None if change == BASE else beside_base(measure, values, of_base, higher)
     if beside is not None:
         line |= {key: getattr(beside, key) for key in Beside.__dataclass_fields__ if key not in ("measure", "value")}
-    items = [[one.items[measure] for one in runs.values() if measure in one.items] for runs in (mine, base)]
-    if change != BASE and all(items):
-        found = beside_base_by_item(*items)
+    by_item = ({seed: one.items.get(measure, {}) for seed, one in runs.items()} for runs in (mine, base))
+    found = None if change == BASE else beside_base_by_item(*by_item)
+    if found is not None:
         numbers = {"n": found.n, "difference": found.mean, "low": found.low, "high": found.high}
         line["items"] = {**numbers, "verdict": found.verdict}
     return line

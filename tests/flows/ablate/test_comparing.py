@@ -55,7 +55,15 @@ def test_nineteen_of_twenty_intervals_hold_the_truth() -> None:
 
 
 def test_over_items_scores_are_averaged_over_seeds_first() -> None:
-    change = [{"a": 1.0, "b": 1.0, "c": 0.0}, {"a": 1.0, "b": 0.0, "c": 0.0}]
-    base = [{"a": 0.0, "b": 0.0, "c": 0.0}, {"a": 0.0, "b": 0.0}]
+    change = {1: {"a": 1.0, "b": 1.0, "c": 0.0}, 2: {"a": 1.0, "b": 0.0, "c": 0.0}}
+    base = {1: {"a": 0.0, "b": 0.0}, 2: {"a": 0.0, "b": 0.0}, 3: {"c": 1.0}}
     found = beside_base_by_item(change, base)
+    assert found is not None
     assert (found.n, found.mean) == (2, 0.75)
+
+
+def test_seeds_may_draw_other_items() -> None:
+    found = beside_base_by_item({1: {"a": 1.0}, 2: {"b": 1.0}}, {1: {"a": 0.0}, 2: {"b": 1.0, "a": 1.0}})
+    assert found is not None
+    assert (found.n, found.mean) == (2, 0.5)
+    assert beside_base_by_item({1: {"a": 1.0}}, {1: {"b": 1.0}, 2: {"a": 1.0}}) is None
