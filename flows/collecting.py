@@ -57,6 +57,8 @@ class Plan:
     """Of dropped runs, kept since nobody said otherwise."""
     kept: int
     """Artifacts that stay."""
+    fresh: int
+    """Of these, those that no kept run needs, and that are younger than FRESH_SECONDS."""
     works: tuple[Path, ...]
     """Folders of unfinished builds that nobody has worked at for long."""
     left: tuple[tuple[str, str], ...] = ()
@@ -105,7 +107,8 @@ def plan(
     standing = {(one.stage, one.identity): one for one in _standing(root)}
     bases = {base for run in kept_runs for base in _bases(root, run["run_id"])}
     needed = _needed(kept_runs, standing) | {place for place, one in standing.items() if one.path.resolve() in bases}
-    others = [one for place, one in standing.items() if place not in needed and not _is_fresh(one.path, now)]
+    unneeded = [one for place, one in standing.items() if place not in needed]
+    others = [one for one in unneeded if not _is_fresh(one.path, now)]
     kept_models = [one for one in others if one.stage == MODEL_STAGE and not models]
     # What a kept model was made from may go: its record names every digest of it.
     doomed = [one for one in others if one not in kept_models]
@@ -118,6 +121,7 @@ def plan(
         artifacts=tuple(sorted(doomed, key=lambda one: (one.stage, one.identity))),
         kept_models=tuple(kept_models),
         kept=len(standing) - len(doomed),
+        fresh=len(unneeded) - len(others),
         works=tuple(sorted(works)),
         left=tuple(left),
     )

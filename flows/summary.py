@@ -120,7 +120,11 @@ def _sources(findings: dict[str, Any]) -> Table | None:
             cells += [compact(line["tokens"]), f"{line['epochs']:.2f} ({planned:.2f})"]
         style = "bold" if source == "all" else ""
         if source == "all":
-            table.caption, table.caption_justify = "all: the plain mean of the sources, whatever their sizes", "left"
+            table.caption = (
+                "all: the plain mean of the sources, whatever their sizes; bits a byte of held-out text, fewer are"
+                " better (gain: fewer than the unigram's)"
+            )
+            table.caption_justify = "left"
         table.add_row(escape(source), *cells, *(_bits(bits.get(source, {})) if bits else ()), style=style)
     return table
 

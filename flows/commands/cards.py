@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Root
+from flows.commands.options import DEFAULT_ROOT, RUN_HELP, Root
 from flows.commands.output import tell_run, told_errors
 
 Licence = Annotated[
@@ -20,19 +20,20 @@ Licence = Annotated[
 
 
 def card(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")] = "latest",
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
     licence: Licence = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
     root: Root = DEFAULT_ROOT,
 ) -> None:
     """Print a run's model card in Hugging Face's format: data, mixture, duplicates, leaks, scores, energy, limits."""
     with told_errors():
-        from flows.lineage import open_run
+        from flows.lineage import need_stage, open_run, run_artifacts
         from flows.model_card.card import model_card
         from model.durable import write_atomically
 
         root = root.resolve()
-        record = open_run(root, run_id)
+        record = open_run(root, run_id, needs="train")
+        need_stage(run_artifacts(record), "train")
         told = model_card(record, root, licence)
         if output is None:
             tell_run(record)

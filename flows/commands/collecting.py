@@ -29,7 +29,8 @@ def gc(
     bessemer gc --keep-last 30 --keep 20261101 --yes
 
     Kept runs keep all that they ended with and all that it was made from. Records, pages and logs of all runs stay, and
-    so do trained models unless --models says otherwise. What was removed is built again when it is needed.
+    so do trained models unless --models says otherwise, and whatever was built within the last hour. What was removed
+    is built again when it is needed.
     """
     with told_errors():
         from flows.collecting import carry_out, plan
@@ -56,7 +57,11 @@ def _told(asked: Any) -> str:
     stages: dict[str, list[int]] = {}
     for one in asked.artifacts:
         stages.setdefault(one.stage, []).append(one.bytes)
-    lines = [f"{len(asked.kept_runs)} runs are kept with {asked.kept} artifacts, {len(asked.dropped_runs)} are not"]
+    count = len(asked.kept_runs)
+    runs = f"{count}, others: {len(asked.dropped_runs)}"
+    lines = [f"runs that keep what they need: {runs}; artifacts that stay: {asked.kept}"]
+    if asked.fresh:
+        lines.append(f"  {asked.fresh} of them are needed by no such run, and were built within the last hour")
     lines += [f"  {stage}: {len(sizes)} artifacts, {sum(sizes) / 1e6:,.1f} MB" for stage, sizes in stages.items()]
     if asked.kept_models:
         lines.append(f"  {len(asked.kept_models)} trained models of other runs stay (--models removes them too)")

@@ -5,13 +5,13 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root
+from flows.commands.options import DEFAULT_ROOT, RUN_HELP, Json, Root
 from flows.commands.output import console, print_json, told_errors
 
 
 def compare(
     first: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning.")],
-    second: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")] = "latest",
+    second: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page; by default in the second run's folder.")
     ] = None,

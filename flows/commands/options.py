@@ -27,7 +27,10 @@ Root = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-RunId = Annotated[str | None, typer.Option("--run", help="Run id or its beginning; `latest` by default.")]
+RUN_HELP = (
+    "Run id or its beginning; `latest` is the latest that got as far as the command needs, `current` the promoted one."
+)
+RunId = Annotated[str | None, typer.Option("--run", help=f"{RUN_HELP} By default the latest.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Overrule a recipe value, e.g. --set dedup.threshold=0.9"),

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root
+from flows.commands.options import DEFAULT_ROOT, RUN_HELP, Json, Root
 from flows.commands.output import console, print_json, told_errors
 
 
@@ -40,7 +40,7 @@ def current(
 
 
 def promote(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")] = "",
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Take the latest promotion back.")] = False,
     because: Annotated[str, typer.Option("--because", metavar="WHY", help="Kept with the promotion.")] = "",
     root: Root = DEFAULT_ROOT,

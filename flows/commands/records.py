@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root, RunId
+from flows.commands.options import DEFAULT_ROOT, RUN_HELP, Json, Root, RunId
 from flows.commands.output import console, print_json, tell_run, told_errors
 from flows.commands.running import finish
 
@@ -84,7 +84,7 @@ def why(
 
 
 def step(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")],
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
     number: Annotated[int, typer.Argument(metavar="N", help="Step number.")],
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
@@ -105,7 +105,7 @@ def step(
 
 
 def report(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")] = "latest",
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:

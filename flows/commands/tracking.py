@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Root
+from flows.commands.options import DEFAULT_ROOT, RUN_HELP, Root
 from flows.commands.output import tell_run, told_errors
 
 
 def export_metrics(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning, or `latest`.")] = "latest",
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
     tensorboard: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write FOLDER/RUN for `tensorboard --logdir FOLDER`.")
     ] = None,

@@ -1,4 +1,4 @@
-"""How mixing weights are found: the recipe's table `[mix]`; every key has a default.
+"""How mixing weights are found: the recipe's table `[mix]`, of which every key has a default.
 
 [mix]
 proxies = 32
@@ -18,6 +18,13 @@ from model.errors import RecipeError
 from tasks.config import StrictConfig
 
 TABLE = "mix"
+EXAMPLE = """[mix]
+proxies = 32
+
+[mix.settings]
+"train.model.width" = 128
+"chunk.budget_tokens" = 2_000_000
+"""
 DATA = ("sources", "sample", "clean", "dedup", "decontaminate", "vocab")
 
 
@@ -55,7 +62,12 @@ class MixConfig(StrictConfig):
 
 def read_mix(path: Path, proxies: int | None) -> MixConfig:
     """The table of a recipe, or defaults; RecipeError where it is wrong."""
-    table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE, {})
+    table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
+    if table is None:
+        raise RecipeError(
+            f"{path}: no table [{TABLE}], which says how many proxies are trained, and in [{TABLE}.settings] how small"
+            f" they are; without it each would be a whole training. Add one (docs/search.md), e.g.:\n\n{EXAMPLE}"
+        )
     if not isinstance(table, dict):
         raise RecipeError(f"{path}: {TABLE} is {table!r}, and a table of settings belongs there")
     try:

@@ -168,7 +168,8 @@ def test_the_command_tells_before_it_removes(root: Root) -> None:
     words = ["gc", "--root", str(root.path), "--keep-last", "1"]
     told = CliRunner().invoke(app, [*words, "--dry-run"])
     assert told.exit_code == 0, told.output
-    assert "1 runs are kept with 6 artifacts, 1 are not" in told.stdout
+    assert "runs that keep what they need: 1, others: 1; artifacts that stay: 6" in told.stdout
+    assert "within the last hour" not in told.stdout
     assert "chunk: 1 artifacts" in told.stdout
     assert CliRunner().invoke(app, words, input="n\n").exit_code == 1
     assert "chunk/c1" in root.names()

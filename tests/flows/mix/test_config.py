@@ -23,6 +23,9 @@ def test_proxies_may_be_small_and_may_not_read_other_text(tmp_path: Path) -> Non
     path.write_text('[mix.settings]\n"budget_tokens" = 1000\n')
     with pytest.raises(RecipeError, match=r"budget_tokens would give proxies other text.*chunk\.budget_tokens"):
         read_mix(path, None)
+    path.write_text("seed = 1\n")
+    with pytest.raises(RecipeError, match=r"no table \[mix\].*\n\n\[mix\]\nproxies = 32"):
+        read_mix(path, None)
     path.write_text("[mix]\nproxys = 8\n")
     with pytest.raises(RecipeError, match=r"mix\.proxys"):
         read_mix(path, None)

@@ -28,7 +28,7 @@ def test_one_screen_tells_the_run(made_run: Any):
         "books 50.00% 50.00% 480 0.67 (0.67) 2.000 2.500 4.000 3.000 50%",
         "web 50.00% 50.00% 160 2.00 (2.25)",
         "all 2.250 2.750 4.250 3.250 47%",
-        "all: the plain mean of the sources, whatever their sizes",
+        "all: the plain mean of the sources, whatever their sizes; bits a byte of held-out text, fewer are better",
         "cloze zero-shot - 50% ± 20% (2)",
         "recall 0.980 (0.900 to 0.990) at similarity 0.8 and above; found of planted, by similarity: 0.5-0.6 3/25",
         "vocabulary 512 pieces on a base of 480; tokens a character: en 0.250 to 0.250, zh 1.500 to 0.600; 0 lines of",
