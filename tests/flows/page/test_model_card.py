@@ -110,6 +110,13 @@ def test_the_command_prints_or_writes_the_card(made_run: Any, tmp_path: Path) ->
     assert refused.exit_code == 2
 
 
+def test_the_command_refuses_a_run_without_a_model(make: Callable[..., Any], tmp_path: Path) -> None:
+    made = make(tmp_path, until="chunk")
+    refused = CliRunner().invoke(app, ["card", made.record["run_id"], "--root", str(made.root)])
+    assert refused.exit_code == 3
+    assert "no artifact of the stage `train`" in " ".join(refused.output.split())
+
+
 def test_the_run_of_a_model_is_found_by_its_artifact(made_run: Any, tmp_path: Path) -> None:
     (train,) = [Path(entry["path"]) for entry in made_run.record["stages"] if entry["stage"] == "train"]
     assert run_of_model(made_run.root, train) == made_run.record
