@@ -14,7 +14,7 @@ from pydantic import Field
 
 from flows.interrupts import raise_if_interrupted
 from flows.mix.config import MixConfig, read_mix
-from flows.mix.regression import best_shares, fitted, r_squared, rank_correlation
+from flows.mix.regression import best_shares, fitted, r_squared, rank_correlation, within_seen
 from flows.mix.simplex import check_bounds, drawn
 from flows.mix.writing import write_mixture
 from flows.recipe import Recipe, load_recipe
@@ -102,12 +102,13 @@ class _Mixing:
         judged, kept = fitted(shares_PS[:count], losses_PS[:count]), slice(count, None)
         predicted_P, measured_P = judged.mean_loss(shares_PS[kept]), losses_PS[kept].mean(axis=1)
         fit = fitted(shares_PS, losses_PS)
-        best_S = best_shares(fit, prior_S, *of_target)
+        low_S, high_S = within_seen(*of_target, np.vstack([shares_PS, prior_S]))
+        best_S = best_shares(fit, prior_S, low_S, high_S)
         found = {
             "sources": names,
             "prior": dict(zip(names, map(float, prior_S), strict=True)),
             "weights": dict(zip(names, map(float, best_S), strict=True)),
-            "most": dict(zip(names, map(float, of_target[1]), strict=True)),
+            "most": dict(zip(names, map(float, high_S), strict=True)),
             "predicted": float(fit.mean_loss(best_S[None])[0]),
             "predicted_prior": float(fit.mean_loss(prior_S[None])[0]),
             "metric": self._config.metric,

@@ -53,6 +53,17 @@ def best_shares(fit: Fit, prior_S: np.ndarray, low_S: np.ndarray, high_S: np.nda
     return minimum(slope, curvature, prior_S, low_S, high_S)
 
 
+def within_seen(low_S: np.ndarray, high_S: np.ndarray, shares_PS: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds f64[S], drawn in to the shares that each source had in some mixture of a fit: a law that is linear in
+    shares finds its minimum at an end, and says nothing of what lies beyond the mixtures that it was fitted to.
+
+    Bounds between which nothing adds up to one are left as they were.
+    """
+    high = np.minimum(high_S, shares_PS.max(axis=0))
+    low = np.minimum(np.maximum(low_S, shares_PS.min(axis=0)), high)
+    return (low, high) if low.sum() <= 1.0 <= high.sum() else (low_S, high_S)
+
+
 def r_squared(predicted_P: np.ndarray, measured_P: np.ndarray) -> float | None:
     """Share of the variance that is told; None where there is none."""
     around = ((measured_P - measured_P.mean()) ** 2).sum()

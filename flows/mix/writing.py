@@ -13,6 +13,8 @@ from model.durable import write_atomically
 
 WEIGHTS, MARKDOWN, RECIPE = "weights.json", "table.md", "mixed.toml"
 DIGITS = 6
+BELIEVABLE = 0.5
+"""Share of the variance of proxies that the fit had not seen, below which its shares are noise more than an answer."""
 
 
 def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -34,13 +36,24 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
         apply_setting(document, as_setting(f"sources.{name}.weight", weight))
     write_atomically(folder / RECIPE, tomlkit.dumps(document).encode())
     told = ", ".join(f"{name} {weight:.1%}" for name, weight in rounded.items())
+    beside = f"predicted {found['predicted']:.4f}, as the recipe has it {found['predicted_prior']:.4f}"
     return {
         **found,
-        "told": f"{told}; predicted {found['predicted']:.4f}, as the recipe has it {found['predicted_prior']:.4f}",
+        "told": f"{told}; {beside}{doubt(found)}",
         "file": str(folder / WEIGHTS),
         "markdown": str(folder / MARKDOWN),
         "recipe": str(folder / RECIPE),
     }
+
+
+def doubt(found: dict[str, Any]) -> str:
+    """A sentence where the fit told little of mixtures that it had not seen; else nothing."""
+    if (found["r_squared"] or 0.0) >= BELIEVABLE:
+        return ""
+    return (
+        ". The fit tells little of mixtures that it had not seen, so that these shares are no answer: keep the"
+        " recipe's, or train more proxies (--proxies), or longer ones (in the table mix.settings)"
+    )
 
 
 def as_markdown(found: dict[str, Any]) -> str:
@@ -56,9 +69,9 @@ def as_markdown(found: dict[str, Any]) -> str:
     parts = [
         f"{found['proxies']} proxies; on {found['kept_back']} that the fit had not seen: {quality}.",
         f"Mean {found['metric'].replace('_', ' ')} of the sources, as predicted: {found['predicted_prior']:.4f} with"
-        f" the recipe's shares, {found['predicted']:.4f} with these.",
+        f" the recipe's shares, {found['predicted']:.4f} with these{doubt(found)}.",
         "",
-        "| source | recipe | found | most that it can give |",
+        "| source | recipe | found | most that was tried and that it can give |",
         "|---|---|---|---|",
         *rows,
     ]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.mix.regression import best_shares, fitted, r_squared, rank_correlation
+from flows.mix.regression import best_shares, fitted, r_squared, rank_correlation, within_seen
 from flows.mix.simplex import drawn
 from model.errors import InputError
 
@@ -45,6 +45,17 @@ def test_with_noise_the_fit_ranks_mixtures_that_it_has_not_seen() -> None:
     assert told is not None
     assert rank > 0.7
     assert told > 0.7
+
+
+def test_shares_stay_between_those_that_were_tried() -> None:
+    tried = np.array([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]])
+    low, high = within_seen(np.array([0.0, 0.25, 0.3]), np.array([0.4, 1.0, 1.0]), tried)
+    assert low.tolist() == [0.2, 0.3, 0.3]
+    assert high.tolist() == [0.4, 0.3, 0.5]
+    narrow = np.array([0.1, 0.1, 0.1]), np.array([0.2, 0.2, 0.9])
+    assert [bound.tolist() for bound in within_seen(*narrow, np.array([[0.2, 0.2, 0.6]]))] == [[0.2, 0.2, 0.6]] * 2
+    unmeetable = np.array([0.0, 0.0, 0.0]), np.array([0.3, 0.3, 0.4])
+    assert within_seen(*unmeetable, np.array([[0.5, 0.3, 0.2]]))[1].tolist() == [0.3, 0.3, 0.4]
 
 
 def test_measures_of_the_fit_by_hand() -> None:
