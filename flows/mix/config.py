@@ -61,7 +61,7 @@ class MixConfig(StrictConfig):
 
 
 def read_mix(path: Path, proxies: int | None) -> MixConfig:
-    """The table of a recipe, or defaults; RecipeError where it is wrong."""
+    """The table of a recipe; RecipeError where there is none, or a wrong one."""
     table = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
     if table is None:
         raise RecipeError(
