@@ -12,6 +12,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 UNFINISHED, CHECKPOINTS = "unfinished", "checkpoints"
 WRITERS = "store.json"
 """File of a work folder: the writers whose lists it is at least as new as."""
+HELD = "held"
+"""Folder of a work folder: links to what is being put."""
 PAUSE_SECONDS = float(os.environ.get("BESSEMER_STORE_PAUSE", "5"))
 """Between two looks at what has been finished."""
 Group = Sequence[Path]
@@ -71,10 +74,22 @@ def take_from_store(root: Path, store: ObjectStore, stage: str, identity: str, f
     return came
 
 
+@dataclass(frozen=True)
+class Finished:
+    """What was finished at one moment."""
+
+    units: dict[str, Any]
+    """Records of units, by name."""
+    groups: list[tuple[str, ...]]
+    """Names in the work folder of the files of each group; links of the same names stand in HELD."""
+
+
 class Keeper:
     """Puts what a build finishes into the store while it is built; use as a context manager around the work.
 
-    What cannot be put now is tried again at the next look and does not disturb the build, whose end puts all.
+    What cannot be put now is tried again at the next look and does not disturb the build, whose end puts all. A look
+    holds what it found by links until all of it is put, over errors too: a trainer removes a checkpoint sooner than a
+    slow store takes it, and looks that each began with the newest one would never end with any.
     """
 
     def __init__(
@@ -94,7 +109,9 @@ class Keeper:
         self._is_lost = is_lost
         self._pause_seconds = pause_seconds
         self._done = threading.Event()
+        self._build_ended = False
         self._told: dict[str, Any] = {}
+        self._held: Finished | None = None
         self._put: set[str] = set()
         self._digests: dict[tuple[str, int, int], str] = {}
         self._thread = threading.Thread(target=self._keep, name="store-keeper", daemon=True)
@@ -104,11 +121,14 @@ class Keeper:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # The end of a build puts its files itself; an error, a pause or a signal leaves them to whoever goes on.
+        self._build_ended = kind is None
         self._done.set()
         self._thread.join()
-        # The end of a build puts its files itself; an error, a pause or a signal leaves them to whoever goes on.
-        if kind is not None:
+        self._let_go()
+        if not self._build_ended:
             self._look()
+            self._let_go()
 
     def _keep(self) -> None:
         while not self._done.wait(self._pause_seconds):
@@ -123,49 +143,84 @@ class Keeper:
             log.warning("%s: what is finished is not in the store yet: %s", self._stage, error)
 
     def put_finished(self) -> None:
-        """Put all that is finished now, and the list of it if that has grown or changed."""
-        units = {path.stem: json.loads(path.read_text()) for path in sorted((self._folder / "units").glob("*.json"))}
+        """Put all that is finished now, or what an earlier look found and could not put, and the list of it if that
+        has grown or changed."""
+        if self._held is None:
+            self._held = self._hold()
+        units = self._held.units
+        groups = [{name: self._known(name) for name in group} for group in self._held.groups]
+        self._put_kept(groups)
+        if self._build_ended:
+            return
+        told = {"units": units, "groups": groups, "writer": self._writer}
+        if told != self._told and (units or groups):
+            self._tell(told)
+        self._let_go()
+
+    def _tell(self, told: dict[str, Any]) -> None:
         told_units = self._told.get("units", {})
         files = {
             file["digest"]: (self._folder / "files" / file["name"], file["bytes"])
-            for name, record in units.items()
+            for name, record in told["units"].items()
             if told_units.get(name) != record
             for file in record["files"]
         }
-        groups: list[dict[str, dict[str, Any]]] = []
-        for group in self._kept(self._folder / "scratch"):
-            try:
-                groups.append({self._name(path): self._put_kept(path) for path in group})
-            except FileNotFoundError:
-                # A checkpoint that was removed while it was read: a newer one stands.
-                continue
-        told = {"units": units, "groups": groups, "writer": self._writer}
-        if told == self._told or not (units or groups):
-            return
         if files:
             put_parts(self._store, self._stage, self._identity, files)
         self._store.write(unfinished_key(self._stage, self._identity), told)
         self._told = told
-        needed = {file["digest"] for group in groups for file in group.values()}
+        needed = {file["digest"] for group in told["groups"] for file in group.values()}
         if gone := self._put - needed:
             prefix = checkpoints_prefix(self._stage, self._identity)
             self._store.delete(f"{prefix}/{digest}" for digest in sorted(gone))
             self._put &= needed
 
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._folder).as_posix()
+    def _hold(self) -> Finished:
+        self._let_go()  # A killed build may have left links here.
+        units = {path.stem: json.loads(path.read_text()) for path in sorted((self._folder / "units").glob("*.json"))}
+        groups: list[tuple[str, ...]] = []
+        for group in self._kept(self._folder / "scratch"):
+            try:
+                groups.append(tuple(self._linked(path) for path in group))
+            except FileNotFoundError:
+                # A checkpoint that was removed in these milliseconds: a newer one stands.
+                continue
+        return Finished(units, groups)
 
-    def _put_kept(self, path: Path) -> dict[str, Any]:
-        status = path.stat()
-        mark = (self._name(path), status.st_size, status.st_mtime_ns)
-        digest = self._digests.get(mark)
-        if digest is None:
-            digest = digest_file(path)
-        if digest not in self._put:
-            self._store.put_file(f"{checkpoints_prefix(self._stage, self._identity)}/{digest}", path, digest)
-            self._put.add(digest)
-        self._digests[mark] = digest
-        return {"digest": digest, "bytes": status.st_size}
+    def _linked(self, path: Path) -> str:
+        name = path.relative_to(self._folder).as_posix()
+        link = self._folder / HELD / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, link)
+        return name
+
+    def _let_go(self) -> None:
+        self._held = None
+        if (self._folder / HELD).exists():
+            shutil.rmtree(self._folder / HELD)
+
+    def _known(self, name: str) -> dict[str, Any]:
+        held = self._folder / HELD / name
+        status = held.stat()
+        mark = (name, status.st_size, status.st_mtime_ns)
+        if mark not in self._digests:
+            self._digests[mark] = digest_file(held)
+        return {"digest": self._digests[mark], "bytes": status.st_size}
+
+    def _put_kept(self, groups: list[dict[str, dict[str, Any]]]) -> None:
+        prefix = checkpoints_prefix(self._stage, self._identity)
+        names = {file["digest"]: name for group in groups for name, file in group.items()}
+
+        def put(digest: str, name: str) -> Callable[[], None]:
+            def request() -> None:
+                if self._build_ended:
+                    return
+                self._store.put_file(f"{prefix}/{digest}", self._folder / HELD / name, digest)
+                self._put.add(digest)
+
+            return request
+
+        self._store.many([put(digest, name) for digest, name in names.items() if digest not in self._put])
 
 
 def _writers(folder: Path) -> list[str]:

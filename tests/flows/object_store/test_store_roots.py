@@ -22,6 +22,7 @@ from tasks.store.published import part_key
 SECONDS = 1800.0
 SECRET = "planted-c0ffee-and-nobody-s"
 SETTINGS = (
+    "budget_tokens=160K",
     "train.batch_rows=1",
     "train.micro_batch_rows=1",
     "train.checkpoint_steps=20",
@@ -29,8 +30,7 @@ SETTINGS = (
     "train.model.layers=12",
     "train.model.width=64",
 )
-"""630 steps, half a minute on a quiet machine: checkpoints go to the store each five seconds, and the first must be
-there before the end."""
+"""2,500 steps, a minute on a quiet machine: the first checkpoint must be in a store that fails before the end."""
 
 pytestmark = pytest.mark.prove
 

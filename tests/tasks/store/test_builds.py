@@ -1,6 +1,7 @@
 """Builds of machines that share a store: found, gone on with, raced for, and never there before their parts."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from tasks.store.backing import Backing
 from tasks.store.objects import ObjectStore
 from tasks.store.published import stand
 from tasks.store.records import bring
-from tasks.store.unfinished import take_from_store
+from tasks.store.unfinished import Keeper, checkpoints_prefix, take_from_store, unfinished_key
 from tasks.workspace import Workspace, table_file_name
 
 Machine = Callable[[str], Path]
@@ -174,6 +175,107 @@ def test_checkpoints_come_whole_and_old_ones_go(machine: Machine, store: ObjectS
             attempt(name, step)
     (key,) = store.under("unfinished")
     assert [sorted(group) for group in store.read(key)["groups"]] == [["scratch/steps/4/a", "scratch/steps/4/b"]]
+
+
+class SlowStore(ObjectStore):
+    """Takes a file no sooner than a trainer's next checkpoint stands; `refuse` answers with an error instead."""
+
+    def __init__(self, store: ObjectStore, steps: Path) -> None:
+        super().__init__(store.address)
+        self._steps = steps
+        self._lock = threading.Lock()
+        self.reached = 0
+        self.refuse = False
+        self.train()
+
+    def train(self) -> None:
+        """A newer checkpoint stands, and the one before it is removed."""
+        with self._lock:
+            self.reached += 1
+            newest = self._steps / f"{self.reached}"
+            newest.mkdir(parents=True)
+            for name in ("a", "b", "c"):
+                (newest / name).write_text(f"{name} of step {self.reached}")
+            for old in self._steps.iterdir():
+                if old != newest:
+                    shutil.rmtree(old)
+
+    def put_file(self, key: str, path: Path, digest: str) -> None:
+        self.train()
+        if self.refuse and path.name == "b":
+            raise Infra("the store was not in the mood")
+        super().put_file(key, path, digest)
+
+
+def test_a_checkpoint_that_is_removed_while_a_slow_store_takes_it_is_put_whole(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    """Three files a checkpoint, and none stands for longer than one file takes: each look puts the one it found, and
+    one that failed is ended by the next."""
+
+    def kept(scratch: Path):
+        return [tuple(sorted(folder.iterdir())) for folder in sorted(scratch.glob("steps/*"))]
+
+    def listed() -> dict[str, str]:
+        key = unfinished_key("pour", "0" * 32)
+        (group,) = store.read(key)["groups"]
+        for name, file in group.items():
+            place = f"{checkpoints_prefix('pour', '0' * 32)}/{file['digest']}"
+            store.fetch(place, tmp_path / Path(name).name, file["bytes"], file["digest"], tmp_path)
+        return {name: (tmp_path / Path(name).name).read_text() for name in group}
+
+    slow = SlowStore(store, tmp_path / "work" / "scratch" / "steps")
+    with Keeper(
+        slow, "pour", "0" * 32, tmp_path / "work", kept, writer="w", is_lost=lambda: False, pause_seconds=3600
+    ) as keeper:
+        slow.refuse = True
+        with pytest.raises(Infra):
+            keeper.put_finished()
+        slow.refuse = False
+        keeper.put_finished()
+        assert listed() == {f"scratch/steps/1/{name}": f"{name} of step 1" for name in ("a", "b", "c")}
+        newest = slow.reached
+        assert newest > 3
+        keeper.put_finished()
+        assert listed() == {f"scratch/steps/{newest}/{name}": f"{name} of step {newest}" for name in ("a", "b", "c")}
+        assert len(store.under(checkpoints_prefix("pour", "0" * 32))) == 3
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["scratch"]
+
+
+def test_a_build_that_ends_does_not_wait_for_checkpoints_on_their_way(store: ObjectStore, tmp_path: Path) -> None:
+    """Forty files, eight at once: those in flight come to their end, and no other is begun."""
+    scratch = tmp_path / "work" / "scratch"
+    scratch.mkdir(parents=True)
+    for number in range(40):
+        (scratch / str(number)).write_text(str(number))
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    class Waiting(ObjectStore):
+        def put_file(self, key: str, path: Path, digest: str) -> None:
+            begun.release()
+            assert go_on.wait(60)
+            super().put_file(key, path, digest)
+
+    def kept(scratch: Path):
+        yield tuple(scratch.iterdir())
+
+    keeper = Keeper(
+        Waiting(store.address),
+        "pour",
+        "1" * 32,
+        tmp_path / "work",
+        kept,
+        writer="w",
+        is_lost=lambda: False,
+        pause_seconds=0.01,
+    )
+    with keeper:
+        assert all(begun.acquire(timeout=60) for _ in range(8))
+        threading.Timer(0.2, go_on.set).start()
+    assert len(store.under(checkpoints_prefix("pour", "1" * 32))) == 8
+    assert not begun.acquire(blocking=False)
+    assert store.under("unfinished") == {}
+    assert [path.name for path in (tmp_path / "work").iterdir()] == ["scratch"]
 
 
 def test_two_machines_that_race_end_with_one_artifact(
