@@ -41,16 +41,16 @@ class TrialWatcher(Watcher):
             self._onlooker.finished(f"{self._name} {stage}", artifact, seconds)
 
 
-def run_road(recipe: Recipe, root: Path, run_id: str, watcher: Watcher) -> dict[str, Any]:
-    """Walk the road in the Prefect run that this is called in; returns the run's record, whose `state` says whether it
-    came to its end or paused. Raises what its stages raise.
+def run_road(recipe: Recipe, root: Path, run_id: str, watcher: Watcher, *, until: str | None = None) -> dict[str, Any]:
+    """Walk the road, or as far as the stage `until`, in the Prefect run that this is called in; returns the run's
+    record, whose `state` says whether it came to its end or paused. Raises what its stages raise.
 
     Of runs in one process only trainings go on side by side: each other stage takes all cores by itself, and PyTorch's
     number of threads, which decides bits, is a setting of the whole process.
     """
     token = ONLOOKER.set(watcher)
     try:
-        run = Run(recipe, root, run_id=run_id)
+        run = Run(recipe, root, run_id=run_id, until=until)
     finally:
         ONLOOKER.reset(token)
 

@@ -8,12 +8,13 @@ from prefect import flow, tags
 from prefect.states import Completed, Failed
 from pydantic import Field
 
-from flows.ablate.changes import AblationConfig, changes_file, read_changes
+from flows.ablate.changes import BASE, ONLY_SECOND, AblationConfig, changes_file, read_changes
 from flows.ablate.measuring import Measured
 from flows.ablate.report import write_report
-from flows.ablate.runs import run_all
+from flows.ablate.runs import Setup, run_all
 from flows.recipe import Recipe, load_recipe
 from flows.shipped import recipe_file
+from flows.trial_runs import as_setting
 from model.errors import BessemerError
 from tasks.outcome import one_line
 
@@ -49,32 +50,48 @@ def ablate(
         path, file = recipe_file(recipe, root), changes_file(changes)
         asked = read_changes(file, seeds)
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
-        recipes = recipes_of(asked, path, root, settings, limit)
+        setups = setups_of(asked, path, root, settings, limit)
         folder = root / FOLDER / name
         folder.mkdir(parents=True, exist_ok=True)
         with tags(f"ablation:{name}"):
-            runs = _run_all(asked, recipes, root, folder)
+            runs = _run_all(asked, setups, root, folder)
         found = write_report(name, asked, runs, folder)
     except BessemerError as error:
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
 
 
-def recipes_of(
+def setups_of(
     asked: AblationConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float
-) -> dict[tuple[str, int], Recipe]:
-    """The recipe of each (change, seed); RecipeError, before anything runs, where one cannot be."""
-    first = load_recipe(path, root, settings, limit).seed
-    found: dict[tuple[str, int], Recipe] = {}
-    for seed in range(first, first + asked.seeds):
+) -> dict[tuple[str, int], Setup]:
+    """What each (change, seed) runs; RecipeError, before anything runs, where one cannot be."""
+    base = load_recipe(path, root, settings, limit)
+    found: dict[tuple[str, int], Setup] = {}
+
+    def load(change: str, seed: int, sets: list[str], told: str) -> Recipe:
+        recipe = load_recipe(path, root, [*settings, *sets], limit)
+        return recipe.model_copy(update={"name": f"{recipe.name}, {change}, seed {seed}{told}"[:80]})
+
+    for seed in range(base.seed, base.seed + asked.seeds):
+        first = load(BASE, seed, asked.settings(BASE, seed), "")
         for change in asked.names:
-            recipe = load_recipe(path, root, [*settings, *asked.settings(change, seed)], limit)
-            name = f"{recipe.name}, {change}, seed {seed}"[:80]
-            found[change, seed] = recipe.model_copy(update={"name": name})
+            if asked.then is None:
+                found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""))
+                continue
+            sets = asked.settings_of_second(change, seed, first.chunk.budget_tokens)
+            second = load(change, seed, sets, ", second run")
+            if change == ONLY_SECOND:
+                found[change, seed] = Setup(second)
+                continue
+
+            def go_on(model: Path, change: str = change, seed: int = seed, sets: list[str] = sets) -> Recipe:
+                return load(change, seed, [*sets, as_setting("train.base_model", str(model))], ", second run")
+
+            found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""), go_on)
     return found
 
 
-def _run_all(asked: AblationConfig, recipes: dict[tuple[str, int], Recipe], root: Path, folder: Path) -> Runs:
+def _run_all(asked: AblationConfig, setups: dict[tuple[str, int], Setup], root: Path, folder: Path) -> Runs:
     """Seeds outside, changes inside, so that a table of fewer seeds is there early."""
     runs: Runs = {change: {} for change in asked.names}
 
@@ -82,5 +99,5 @@ def _run_all(asked: AblationConfig, recipes: dict[tuple[str, int], Recipe], root
         runs[change][seed] = came
         write_report(folder.name, asked, runs, folder)
 
-    run_all(recipes, root, folder, take)
+    run_all(setups, root, folder, take)
     return runs

@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flows.findings import open_artifacts
@@ -39,6 +39,14 @@ class Measured:
     of_tokens: dict[str, str] = field(default_factory=dict)
     """Figure that says something only of these tokens -> what they are: the identity of the rows, or the
     content of the vocabulary."""
+
+    def followed_by(self, second: "Measured") -> "Measured":
+        """The second run's numbers, but for the speed, which is this one's: second runs are alike."""
+        values = {
+            name: self.values.get(name, value) if name == SPEED else value for name, value in second.values.items()
+        }
+        built = tuple(dict.fromkeys([*self.built, *second.built]))
+        return replace(second, values=values, built=built)
 
 
 def measured(record: dict[str, Any]) -> Measured:

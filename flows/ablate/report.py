@@ -6,7 +6,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from flows.ablate.changes import BASE, AblationConfig
+from flows.ablate.changes import BASE, ONLY_SECOND, AblationConfig
 from flows.ablate.comparing import Beside, beside_base, beside_base_by_item
 from flows.ablate.measuring import LOSS, SPEED, Measured
 from flows.heldout_text import fair_documents, is_same_text, mean_of_sources
@@ -47,7 +47,17 @@ def gathered(asked: AblationConfig, runs: Runs) -> dict[str, Any]:
         }
         for change, seeds in runs.items()
     ]
-    return {"measures": measures, "vary": list(asked.vary), "lines": lines}
+    return {"measures": measures, "vary": list(asked.vary), "second": _second_told(asked), "lines": lines}
+
+
+def _second_told(asked: AblationConfig) -> str:
+    if asked.then is None:
+        return ""
+    sets = ", ".join(f"`{key}` {value}" for key, value in asked.then.settings.items())
+    return (
+        f" Each model went on in a second run, alike in all, on {asked.then.tokens_share:.0%} as many tokens ({sets});"
+        f" that is what was measured. `{ONLY_SECOND}` is the second run from new weights; speed is that of first runs."
+    )
 
 
 def _numbers(seeds: dict[int, Measured]) -> dict[int, Measured]:
@@ -68,6 +78,8 @@ def _line(
         {seed: one.values[measure] for seed, one in runs.items() if measure in one.values} for runs in (mine, base)
     )
     line: dict[str, Any] = {"value": statistics.fmean(values.values()), "n": len(values)}
+    if change == ONLY_SECOND and measure == SPEED:
+        return line | {"not_compared": "the speed of a second run"}
     if change != BASE:
         pairs = {seed: (mine[seed], base[seed]) for seed in values.keys() & of_base.keys()}
         if any(one.of_tokens.get(measure) != other.of_tokens.get(measure) for one, other in pairs.values()):
@@ -137,7 +149,7 @@ def as_markdown(name: str, found: dict[str, Any]) -> str:
 def _how(found: dict[str, Any]) -> str:
     keys = ", ".join(f"`{key}`" for key in found["vary"])
     return (
-        f"Means over seeds, which vary {keys}. Differences are to the base, paired by seed; intervals are Student's t."
+        f"Means over seeds, which vary {keys}.{found['second']} Differences are to the base, paired by seed; intervals are Student's t."
         f" Over items: paired item by item, of scores averaged over seeds. {NOT_COMPARED}"
     )
 

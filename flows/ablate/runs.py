@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from prefect import task
@@ -13,6 +14,7 @@ from flows.ablate.measuring import Measured, measured
 from flows.interrupts import raise_if_interrupted
 from flows.recipe import Recipe
 from flows.record import ONLOOKER, new_run_id
+from flows.trained import find_model
 from flows.trial_runs import TrialWatcher, run_road
 from model.durable import write_atomically
 from model.errors import BessemerError, Infra
@@ -22,22 +24,31 @@ from tasks.outcome import one_line
 RUNS = "runs.json"
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What is run for one (change, seed)."""
+
+    recipe: Recipe
+    go_on: Callable[[Path], Recipe] | None = None
+    """Given the folder of the model that came of it: the second run, which is what is measured."""
+
+
 def run_all(
-    recipes: Mapping[tuple[str, int], Recipe], root: Path, folder: Path, take: Callable[[str, int, Measured], None]
+    setups: Mapping[tuple[str, int], Setup], root: Path, folder: Path, take: Callable[[str, int, Measured], None]
 ) -> None:
-    """Run each recipe in turn, and give `take` what was measured.
+    """Run each setup in turn, and give `take` what was measured.
 
     Ids of runs are kept in `folder`, so that a later call goes on under them. Raises what ends all: Infra, interrupts.
     """
     known = folder / RUNS
     run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
     onlooker, stop = ONLOOKER.get(), threading.Event()
-    for (change, seed), recipe in recipes.items():
+    for (change, seed), setup in setups.items():
         raise_if_interrupted()
         name = f"{change} {seed}"
-        run_id = run_ids.setdefault(name, new_run_id())
+        ids = [run_ids.setdefault(one, new_run_id()) for one in (name, *([f"{name}, then"] if setup.go_on else []))]
         write_atomically(known, json.dumps(run_ids, indent=1).encode())
-        state = run_change(change, seed, recipe, root, run_id, TrialWatcher(name, onlooker, stop))
+        state = run_change(change, seed, setup, root, ids, TrialWatcher(name, onlooker, stop))
         came = state.result(raise_on_failure=False) if isinstance(state, State) else state
         if not isinstance(came, Measured):
             raise came
@@ -46,10 +57,16 @@ def run_all(
 
 
 @task(name="change", task_run_name="{change}, seed {seed}", persist_result=False)
-def run_change(change: str, seed: int, recipe: Recipe, root: Path, run_id: str, watcher: Watcher) -> State:
+def run_change(change: str, seed: int, setup: Setup, root: Path, run_ids: list[str], watcher: Watcher) -> State:
     """One change under one seed. Infra is raised; of other errors the table has the cause."""
+    run_id = run_ids[0]
     try:
-        came = measured(run_road(recipe, root, run_id, watcher))
+        last = None if setup.go_on is None else "train"
+        came = measured(run_road(setup.recipe, root, run_id, watcher, until=last))
+        if setup.go_on is not None:
+            run_id = run_ids[1]
+            second = setup.go_on(find_model(root, came.run_id)[0].path)
+            came = came.followed_by(measured(run_road(second, root, run_id, watcher)))
     except Infra:
         raise
     except BessemerError as error:

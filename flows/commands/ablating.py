@@ -31,7 +31,8 @@ def ablate(
     bessemer ablate recipe.toml network --seeds 3
     bessemer ablate RUN --components
 
-    What a change leaves untouched is reused. The table has loss, bits per byte, benchmarks and speed, differences with
+    What a change leaves untouched is reused. A list that ends in [then] measures a second run, which goes on from each
+    model alike: so `t5` compares objectives whose own figures cannot be compared (docs/search.md). The table has loss, bits per byte, benchmarks and speed, differences with
     intervals over seeds and items. Stopped, it goes on when it is called again.
     """
     with told_errors():

@@ -10,7 +10,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from flows.ablate.measuring import Measured
-from flows.ablate.runs import run_all
+from flows.ablate.runs import Setup, run_all
 from flows.recipe import Recipe, load_recipe
 from flows.scaling.ladder import LadderConfig, ladder_file, read_ladder
 from flows.scaling.report import Rung, write_report
@@ -129,4 +129,4 @@ def _climb(
         if len(by_name[size].runs) == asked.seeds:
             check_measured(by_name[size], asked.measure)
 
-    run_all(recipes, root, folder, take)
+    run_all({key: Setup(recipe) for key, recipe in recipes.items()}, root, folder, take)

@@ -6,6 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tasks.artifact import Artifact
+from tasks.digests import digest_file
+
 SECONDS = 900.0
 SMALL = """
 threads = 1
@@ -31,6 +36,28 @@ seeds = 1
 """
 
 
+GOING_ON = """
+seeds = 1
+
+[changes.small-batches]
+"train.batch_rows" = 4
+"train.micro_batch_rows" = 4
+
+[then.settings]
+"train.batch_rows" = 8
+"train.micro_batch_rows" = 8
+"""
+
+
+@pytest.fixture(scope="module")
+def home(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe and a root that the tests share."""
+    folder = tmp_path_factory.mktemp("ablations")
+    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)).replace('"40K"', '"16K"')
+    (folder / "small.toml").write_text(text + SMALL)
+    return folder
+
+
 def ablate(*words: str | Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "flows.cli", "ablate", *map(str, words), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -38,10 +65,8 @@ def ablate(*words: str | Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(foundry: Path, tmp_path: Path) -> None:
-    recipe, changes, root = tmp_path / "small.toml", tmp_path / "mine.toml", tmp_path / "root"
-    text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)).replace('"40K"', '"16K"')
-    recipe.write_text(text + SMALL)
+def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(home: Path) -> None:
+    recipe, changes, root = home / "small.toml", home / "mine.toml", home / "root"
     changes.write_text(CHANGES)
     found = ablate(recipe, changes, "--root", root)
     base, change, stopped = found["lines"]
@@ -71,3 +96,31 @@ def test_changes_are_laid_beside_the_base_and_parts_beside_the_whole(foundry: Pa
     sizes = [line["parameters"] for line in heads]
     assert sizes == sorted(sizes, reverse=True)
     assert "layer 1 head 0" in Path(parts["markdown"]).read_text()
+
+
+def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measured(home: Path) -> None:
+    """A quarter of 16,000 tokens in batches of eight rows of 64: eight steps, from each first model and from none."""
+    (home / "then.toml").write_text(GOING_ON)
+    found = ablate(home / "small.toml", home / "then.toml", "--root", home / "root")
+    assert [line["change"] for line in found["lines"]] == ["base", "small-batches", "second-run-alone"]
+
+    def trained(run_id: str) -> Artifact:
+        record = json.loads((home / "root" / "runs" / run_id / "run.json").read_text())
+        (path,) = [entry["path"] for entry in record["stages"] if entry["stage"] == "train"]
+        return Artifact.open(Path(path))
+
+    measured = [trained(run_id) for line in found["lines"] for run_id in line["runs"].values()]
+    assert [model.report.facts["training"]["steps"] for model in measured] == [8, 8, 8]
+    folder = home / "root" / "ablations" / "small-then"
+    run_ids = json.loads((folder / "runs.json").read_text())
+    assert list(run_ids) == ["base 7", "base 7, then", "small-batches 7", "small-batches 7, then", "second-run-alone 7"]
+    began_from = [model.report.facts.get("base_model", {}).get("weights") for model in measured]
+    firsts = [trained(run_ids[name]).file("model.safetensors") for name in ("base 7", "small-batches 7")]
+    assert began_from == [*(digest_file(path) for path in firsts), None]
+    base, _, alone = (line["measures"]["bits per byte"] for line in found["lines"])
+    assert alone["value"] > base["value"]
+    assert alone["difference"] == alone["value"] - base["value"]
+    told = Path(found["markdown"]).read_text()
+    assert "Each model went on in a second run, alike in all, on 25% as many tokens (`train.batch_rows` 8" in told
+    assert "not compared: the speed of a second run" in told
+    assert "second-run-alone is the second run from new weights" in Path(found["page"]).read_text()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.ablate.ablating import recipes_of
+from flows.ablate.ablating import setups_of
 from flows.ablate.changes import ABLATIONS, changes_file, read_changes
 from model.errors import RecipeError
 
@@ -28,22 +28,50 @@ def test_every_change_that_ships_fits_a_recipe_and_differs_from_its_base(
     text = (foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry))
     # A grown vocabulary is that of a recipe with a base.
     recipe.write_text(text.replace("vocab_size = 512", 'base = "spiece.model"') if name == "vocabulary" else text)
-    recipes = recipes_of(asked, recipe, tmp_path, (), 1.0)
-    params = [recipe.identity_params() for recipe in recipes.values()]
-    assert len(params) == len(asked.changes) + 1
+    setups = setups_of(asked, recipe, tmp_path, (), 1.0)
+    params = [setup.recipe.identity_params() for setup in setups.values()]
+    assert len(params) == len(asked.changes) + (1 if asked.then is None else 2)
     assert all(params[one] != params[other] for one in range(len(params)) for other in range(one))
 
 
 def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Path, tmp_path: Path, write) -> None:
     text = '[changes.wide]\n"train.model.width" = 64\n'
     recipe = foundry / "foundry.toml"
-    recipes = recipes_of(read_changes(write(text), 2), recipe, tmp_path, (), 1.0)
-    assert list(recipes) == [("base", 7), ("wide", 7), ("base", 8), ("wide", 8)]
-    first, second = recipes["base", 7], recipes["base", 8]
+    setups = setups_of(read_changes(write(text), 2), recipe, tmp_path, (), 1.0)
+    assert list(setups) == [("base", 7), ("wide", 7), ("base", 8), ("wide", 8)]
+    first, second = (setups["base", seed].recipe for seed in (7, 8))
     assert (first.train.seed, second.train.seed) == (7, 8)
     assert first.chunk.identity_params() == second.chunk.identity_params()
-    whole = recipes_of(read_changes(write(f'vary = ["seed"]\n{text}'), 2), recipe, tmp_path, (), 1.0)
-    assert whole["base", 8].chunk.seed == 8
+    whole = setups_of(read_changes(write(f'vary = ["seed"]\n{text}'), 2), recipe, tmp_path, (), 1.0)
+    assert whole["base", 8].recipe.chunk.seed == 8
+
+
+def test_second_runs_are_alike_whatever_the_change_and_go_on_from_its_model(
+    foundry: Path, tmp_path: Path, write
+) -> None:
+    """A quarter of 40,000 tokens; the change's own objective is for the first run alone."""
+    text = """
+[base]
+"train.model.architecture" = "t5"
+"vocab.sentinels" = 50
+[changes.half]
+"chunk.noise_density" = 0.5
+[then.settings]
+"chunk.noise_density" = 0.25
+"""
+    setups = setups_of(read_changes(write(text), 1), foundry / "foundry.toml", tmp_path, (), 1.0)
+    assert list(setups) == [("base", 7), ("half", 7), ("second-run-alone", 7)]
+    assert [setup.recipe.chunk.noise_density for setup in setups.values()] == [0.15, 0.5, 0.25]
+    assert [setup.recipe.chunk.budget_tokens for setup in setups.values()] == [40_000, 40_000, 10_000]
+    alone = setups["second-run-alone", 7]
+    assert alone.go_on is None
+    assert alone.recipe.train.base_model is None
+    for change in ("base", "half"):
+        go_on = setups[change, 7].go_on
+        assert go_on is not None
+        second = go_on(tmp_path)
+        assert second.train.base_model == tmp_path
+        assert second.chunk.identity_params() == alone.recipe.chunk.identity_params()
 
 
 @pytest.mark.parametrize(
@@ -51,6 +79,8 @@ def test_seeds_vary_the_training_alone_unless_they_are_to_vary_more(foundry: Pat
     [
         ("[changes.base]\n'train.batch_rows' = 4", "`base` is the name"),
         ("[changes.nothing]", "`nothing` names no setting"),
+        ("[changes.second-run-alone]\n'train.batch_rows' = 4", "`second-run-alone` is the name"),
+        ("[changes.a]\n'train.batch_rows' = 4\n[then]\ntokens_share = 2.0", "then.tokens_share: Input should be less"),
         ("seeds = 3", "changes: Field required"),
         ("[change.x]\n'a' = 1", "change: Extra inputs"),
         ("[changes", "not valid TOML"),
@@ -66,6 +96,10 @@ def test_a_change_that_the_recipe_cannot_take_is_refused_before_anything_runs(
 ) -> None:
     asked = read_changes(write("[changes.odd]\n'train.model.heads' = 3"), 1)
     with pytest.raises(RecipeError, match="heads"):
-        recipes_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
+        setups_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
+    # A second run that cannot be is refused as early.
+    asked = read_changes(write("[changes.low]\n'train.batch_rows' = 4\n[then.settings]\n'train.model.heads' = 3"), 1)
+    with pytest.raises(RecipeError, match="heads"):
+        setups_of(asked, foundry / "foundry.toml", tmp_path, (), 1.0)
     with pytest.raises(RecipeError, match=r"those that ship.*network"):
         changes_file("netwrok")
