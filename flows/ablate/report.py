@@ -149,8 +149,8 @@ def as_markdown(name: str, found: dict[str, Any]) -> str:
 def _how(found: dict[str, Any]) -> str:
     keys = ", ".join(f"`{key}`" for key in found["vary"])
     return (
-        f"Means over seeds, which vary {keys}.{found['second']} Differences are to the base, paired by seed; intervals are Student's t."
-        f" Over items: paired item by item, of scores averaged over seeds. {NOT_COMPARED}"
+        f"Means over seeds, which vary {keys}.{found['second']} Differences are to the base, paired by seed; intervals"
+        f" are Student's t. Over items: paired item by item, of scores averaged over seeds. {NOT_COMPARED}"
     )
 
 

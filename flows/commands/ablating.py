@@ -31,9 +31,10 @@ def ablate(
     bessemer ablate recipe.toml network --seeds 3
     bessemer ablate RUN --components
 
-    What a change leaves untouched is reused. A list that ends in [then] measures a second run, which goes on from each
-    model alike: so `t5` compares objectives whose own figures cannot be compared (docs/search.md). The table has loss, bits per byte, benchmarks and speed, differences with
-    intervals over seeds and items. Stopped, it goes on when it is called again.
+    What a change leaves untouched is reused. The table has loss, bits per byte, benchmarks and speed, differences with
+    intervals over seeds and items. A list that ends in [then] measures a second run, which goes on from each model
+    alike: so `t5` compares objectives whose own figures cannot be compared (docs/search.md). Stopped, it goes on when
+    it is called again.
     """
     with told_errors():
         from model.errors import RecipeError
