@@ -42,11 +42,9 @@ class Measured:
 
     def followed_by(self, second: "Measured") -> "Measured":
         """The second run's numbers, but for the speed, which is this one's: second runs are alike."""
-        values = {
-            name: self.values.get(name, value) if name == SPEED else value for name, value in second.values.items()
-        }
+        speed = {SPEED: self.values[SPEED]} if SPEED in self.values else {}
         built = tuple(dict.fromkeys([*self.built, *second.built]))
-        return replace(second, values=values, built=built)
+        return replace(second, values=second.values | speed, built=built)
 
 
 def measured(record: dict[str, Any]) -> Measured:
