@@ -1,6 +1,7 @@
 """Bytes on disk that survive a crash at any instant, and digests that tell whether they are still the same."""
 
 import os
+import shutil
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,13 +40,25 @@ def sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-def sync_file(path: Path) -> None:
+def sync_file(path: Path | str) -> None:
     """Make a file's bytes durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Give a file a second name: a hard link, or a durable copy where the disk has no links (FAT, some network shares)
+    or `target` is on another. FileNotFoundError or FileExistsError where one is not there or the other is."""
+    try:
+        os.link(source, target)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError:
+        shutil.copy2(source, target)
+        sync_file(target)
 
 
 def write_synced(path: Path, blocks: Iterable[Any]) -> str:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model.durable import sync_directory, write_atomically
+from model.durable import link_or_copy, sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
 from tasks.artifact import MANIFEST, content_digest, is_set_aside, upgraded_file
 from tasks.digests import digest_bytes, digest_file
@@ -119,7 +119,7 @@ def _upgraded(
     staging.mkdir(parents=True)
     try:
         for record in records:
-            os.link(place / record.name, staging / record.name)
+            link_or_copy(place / record.name, staging / record.name)
         copy = json.loads(json.dumps(manifest))
         for number in range(manifest["format"], to):
             steps[number](staging, copy)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc
 
-from model.durable import replace_durably, sync_directory, sync_file
+from model.durable import link_or_copy, replace_durably, sync_directory, sync_file
 from model.errors import IntegrityError
 from tasks.arrival import await_files
 from tasks.digests import digest_file
@@ -219,9 +219,4 @@ class Workspace:
         for record in self.records():
             if listed is not None and listed.get(record.name) != record.digest:
                 continue
-            source = self._files / record.name
-            try:
-                os.link(source, target / record.name)
-            except OSError:
-                shutil.copy2(source, target / record.name)
-                sync_file(target / record.name)
+            link_or_copy(self._files / record.name, target / record.name)

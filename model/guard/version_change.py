@@ -21,7 +21,7 @@ from model.checkpoint import checkpoint_at
 from model.config import TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
-from model.durable import write_atomically
+from model.durable import link_or_copy, write_atomically
 from model.errors import GuardError, InputError
 from model.guard.attempts import journal_so_far
 from model.guard.by_hand import intervene, reached
@@ -133,7 +133,7 @@ def _copied(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -
     copy.mkdir()
     if begin:
         target = checkpoint_folder(copy / CHECKPOINTS, begin)
-        shutil.copytree(checkpoint_folder(out / CHECKPOINTS, begin), target, copy_function=os.link)
+        shutil.copytree(checkpoint_folder(out / CHECKPOINTS, begin), target, copy_function=link_or_copy)
     for decision in decisions:
         name = f"{decision.attempt:04d}"
         shutil.copytree(out / ATTEMPTS / name, copy / ATTEMPTS / name)

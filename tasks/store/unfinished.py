@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.durable import replace_durably, write_atomically
+from model.durable import link_or_copy, replace_durably, write_atomically
 from model.errors import BessemerError
 from tasks.digests import digest_file
 from tasks.store.attached import temporary_folder
@@ -191,7 +191,7 @@ class Keeper:
         name = path.relative_to(self._folder).as_posix()
         link = self._folder / HELD / name
         link.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, link)
+        link_or_copy(path, link)
         return name
 
     def _let_go(self) -> None:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from model.architecture import NetworkConfig
 from model.config import TrainerRun
-from model.durable import write_atomically
+from model.durable import link_or_copy, write_atomically
 from model.errors import RecipeError
 from model.journal import ADDED
 from model.kept_rows import kept_rows, kept_steps
@@ -128,7 +128,7 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
         for name, table in {**DETERMINISTIC_FILES, **CLOCK_FILES}.items():
             if table in ADDED and not (result / name).exists():
                 continue
-            os.link(result / name, unit.path(name))
+            link_or_copy(result / name, unit.path(name))
             if table:
                 tables[table] = read_table(unit.path(name))
             rows = tables[table].num_rows if table else 0
