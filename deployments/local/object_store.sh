@@ -28,11 +28,11 @@ runs() {
     [ -f "$folder/$1.pid" ] && tr '\0' ' ' 2>/dev/null <"/proc/$(cat "$folder/$1.pid")/cmdline" | grep -q -- "$2"
 }
 
-answers() {
-    "$python" - "$1" <<'WAIT'
-import socket, sys, time
+answers() { # PORT PID
+    "$python" - "$1" "$2" <<'WAIT'
+import pathlib, socket, sys, time
 deadline = time.monotonic() + 120
-while time.monotonic() < deadline:
+while time.monotonic() < deadline and pathlib.Path("/proc", sys.argv[2]).exists():
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", int(sys.argv[1]))) == 0:
             sys.exit(0)
@@ -47,7 +47,7 @@ begin() { # NAME PORT COMMAND...
     echo "$port" >"$folder/$name.port"
     setsid nohup "$@" >"$folder/$name.log" 2>&1 </dev/null &
     echo $! >"$folder/$name.pid"
-    answers "$port" || { echo "object_store.sh: $name does not answer; its log is $folder/$name.log" >&2; exit 75; }
+    answers "$port" "$!" || { echo "object_store.sh: $name does not answer; its log is $folder/$name.log" >&2; exit 75; }
 }
 
 end() {
