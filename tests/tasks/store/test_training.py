@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
 TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
+STEPS = 240  # A dozen are over before a busy store has the first checkpoint.
 CONFIG = TrainStageConfig.model_validate(
     {
         "model": {"context": 32, "layers": 1, "heads": 2, "width": 16},
@@ -61,9 +63,9 @@ def test_killed_on_one_machine_a_training_ends_on_another_with_the_same_bits(
     context: RunContext, make_documents, machine
 ) -> None:
     """Kill -9 as soon as a checkpoint is in the store; the other machine's cache is empty."""
-    documents = make_documents([[("code", TEXT[:20_000])]])
+    documents = make_documents([[("code", TEXT)]])
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400))
-    chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=33, budget_tokens=32 * 4 * 12))
+    chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=33, budget_tokens=32 * 4 * STEPS))
     whole = build_train(context, chunk, vocab, CONFIG, lambda message: None)
 
     words = [sys.executable, "-c", KILLED, machine("a"), chunk.path, vocab.path, CONFIG.model_dump_json()]
@@ -72,14 +74,14 @@ def test_killed_on_one_machine_a_training_ends_on_another_with_the_same_bits(
         list(map(str, words)), capture_output=True, text=True, check=False, env=environment, timeout=1200
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert "checkpoints/step-000000005/COMPLETE" in killed.stdout
+    assert re.search(r"checkpoints/step-\d+/COMPLETE", killed.stdout)
 
     other = machine("b")
     store, heard = store_of(other), list[dict[str, Any]]()
     assert store is not None
     assert store.under("manifests") == {}
     ended = build_train(replace(context, root=other), chunk, vocab, CONFIG, heard.append)
-    assert heard[0]["step"] in (5, 10)
+    assert heard[0]["step"] in range(5, STEPS, 5)
     assert (ended.identity, ended.content) == (whole.identity, whole.content)
     assert "going on from what was finished" in ended.cause
     assert len(store.under("manifests")) == 1
