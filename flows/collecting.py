@@ -10,8 +10,10 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +24,14 @@ from flows.stored import left_in_store, remove_left, remove_stored
 from model.durable import write_atomically
 from model.errors import InputError
 from tasks.artifact import MANIFEST, is_set_aside, upgraded_file
-from tasks.lease import is_held
+from tasks.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.store.attached import store_of
-from tasks.store.leases import held_identities
+from tasks.store.leases import held_identities, is_alive_in_store
 
 MODEL_STAGE = "train"
 FRESH_SECONDS = 3600.0
 """Artifacts younger than this are never removed: a run that is under way may have made them, and not said so yet."""
+MOST_LOOKS = 64
 DOOMED = ".removed-"
 RUNNING = "running"
 SECONDS_PER_DAY = 86_400.0
@@ -82,16 +85,19 @@ def plan(
     models: bool = False,
     unfinished_days: float = 7.0,
     now: float | None = None,
+    say: Callable[[str], None] = lambda sentence: None,
+    lease_seconds: float = LEASE_SECONDS,
 ) -> Plan:
     """What can go: all that neither the `keep_last` latest runs need, nor those named in `keep` by id or its beginning,
     nor the current model and those that undoing its promotions leads back to.
 
     A run that came to no end counts as kept for `unfinished_days`, and so does what an unfinished build left. `models`:
     trained models of dropped runs go too. Raises InputError for a name of no run, or while anything is being built
-    under the root.
+    under the root; of a builder whose machine went down only its silence for `lease_seconds` tells, and `say` hears of
+    the wait.
     """
     now = time.time() if now is None else now
-    if busy := _busy(root):
+    if busy := _busy(root, say, lease_seconds):
         raise InputError(
             f"gc: {busy} is being built under {root} right now, and may be about to read what nobody kept. Wait until"
             f" it is done, or stop it."
@@ -167,12 +173,18 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(doomed)
 
 
-def _busy(root: Path) -> str | None:
+def _busy(root: Path, say: Callable[[str], None], seconds: float) -> str | None:
     """A stage or identity that somebody builds right now, here or on another machine before the same store."""
-    here = (lock.name for lock in (root / "locks").glob("*") if is_held(lock))
     store = store_of(root)
-    there = held_identities(store) if store is not None else []
-    return next((name[:12] for name in (*here, *there)), None)
+    looks = {lock.name: partial(is_alive, lock, seconds) for lock in (root / "locks").glob("*") if is_held(lock)}
+    if store is not None:
+        looks |= {held: partial(is_alive_in_store, store, held, seconds) for held in held_identities(store)}
+    if not looks:
+        return None
+    say(f"builds that were begun and not ended: {len(looks)}; whether they go on is known within {seconds:g} s")
+    with ThreadPoolExecutor(min(len(looks), MOST_LOOKS)) as pool:
+        lives = dict(zip(looks, pool.map(lambda look: look(), looks.values()), strict=True))
+    return next((name[:12] for name, builds in lives.items() if builds), None)
 
 
 def _named(runs: Iterable[dict[str, Any]], name: str) -> str:

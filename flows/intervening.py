@@ -14,7 +14,7 @@ from model.errors import InputError, RecipeError
 from model.guard.decision import Decision, read_decisions
 from tasks.build import WouldBuild
 from tasks.identity import Identity
-from tasks.lease import is_held
+from tasks.lease import is_alive
 from tasks.other_versions import OtherVersion, adopt, other_version
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def unfinished(root: Path, run_id: str | None) -> Unfinished:
     if not isinstance(would, WouldBuild):
         raise InputError(f"{training} came to its end; there is nothing to resume")
     identity = would.identity
-    if is_held(root / "locks" / identity.key):
+    if is_alive(root / "locks" / identity.key):
         raise InputError(
             f"{training} goes on right now. Stop it first (Ctrl-C, or cancel it in the Prefect UI): it leaves a"
             f" checkpoint"

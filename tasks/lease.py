@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,15 +61,26 @@ class Lease:
             os.pwrite(self._handle, _beat(beat), 0)
 
 
+def no_word(holder: str) -> None:
+    """For leases whose wait is told to nobody."""
+
+
 @contextmanager
-def build_lease(folder: Path, on_wait: Callable[[str], None], seconds: float = LEASE_SECONDS) -> Iterator[Lease]:
+def build_lease(
+    folder: Path,
+    on_wait: Callable[[str], None],
+    seconds: float = LEASE_SECONDS,
+    on_alive: Callable[[str], None] = no_word,
+) -> Iterator[Lease]:
     """Hold the lease kept in `folder`.
 
     `on_wait` is called once with the holder in words ("process 4711 on host since 12:30:01") where one has to be
-    waited for.
+    waited for, and `on_alive` once a holder is known to live: a process of this machine that stands, or one that was
+    seen to renew. Of one that went down with its machine only silence tells, so that whoever would rather not wait
+    raises in `on_alive`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lease = _acquire(folder, on_wait, seconds)
+    lease = _acquire(folder, on_wait, seconds, on_alive)
     try:
         yield lease
     finally:
@@ -83,13 +94,38 @@ def is_held(folder: Path) -> bool:
     return record is not None and not _is_free(record)
 
 
-def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float) -> Lease:
-    seen, since, told = None, time.monotonic(), False
+def is_alive(folder: Path, seconds: float = LEASE_SECONDS) -> bool:
+    """Whether somebody builds under this lease: `is_held`, and a holder on another machine, or before this one was
+    started anew, has shown itself within `seconds`. A silent one's lease is given back for it."""
+    return is_held(folder) and is_ever_alive(lambda on_alive: build_lease(folder, no_word, seconds, on_alive))
+
+
+def is_ever_alive(lease: Callable[[Callable[[str], None]], AbstractContextManager[Any]]) -> bool:
+    """Whether the holder of a lease shows itself before the lease passes on; given what makes it, with `on_alive`."""
+
+    def on_alive(holder: str) -> None:
+        raise _AliveError
+
+    try:
+        with lease(on_alive):
+            return False
+    except _AliveError:
+        return True
+
+
+class _AliveError(Exception):
+    """Ends a wait for a lease."""
+
+
+def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float, on_alive: Callable[[str], None]) -> Lease:
+    seen, since, told, lives = None, time.monotonic(), False, False
     pause, longest = POLL_SECONDS
     while True:
         number = _latest(folder)
         record = _read(folder, number) if number else None
+        renewed = False
         if (number, record) != seen:
+            renewed = seen is not None
             seen, since = (number, record), time.monotonic()
         if record is None or _is_free(record) or time.monotonic() - since > seconds:
             lease = _grant(folder, number + 1, seconds)
@@ -99,6 +135,9 @@ def _acquire(folder: Path, on_wait: Callable[[str], None], seconds: float) -> Le
         if not told:
             on_wait(_words(record))
             told = True
+        if not lives and (renewed or is_known_alive(_holder(record))):
+            on_alive(_words(record))
+            lives = True
         time.sleep(pause)
         pause = min(1.5 * pause, longest, seconds / BEATS_PER_LEASE)
 
@@ -159,10 +198,17 @@ def _is_free(record: bytes) -> bool:
 
 def is_known_dead(holder: dict[str, Any]) -> bool:
     """Whether a holder, as `this_process` tells of one, lived on this very machine and no longer does."""
+    return _is_of_this_machine(holder) and _started(holder["pid"]) != holder["started"]
+
+
+def is_known_alive(holder: dict[str, Any]) -> bool:
+    """Whether a holder lives on this very machine."""
+    return _is_of_this_machine(holder) and _started(holder["pid"]) == holder["started"]
+
+
+def _is_of_this_machine(holder: dict[str, Any]) -> bool:
     here = this_process()
-    if any(holder.get(key) != here[key] for key in ("host", "boot")):
-        return False
-    return _started(holder["pid"]) != holder["started"]
+    return all(holder.get(key) == here[key] for key in ("host", "boot"))
 
 
 def _holder(record: bytes) -> dict[str, Any]:

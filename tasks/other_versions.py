@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.identity import Identity
-from tasks.lease import is_held
+from tasks.lease import is_alive
 
 IDENTITY = "identity.json"
 """In the folder of an unfinished build: the whole text of its identity."""
@@ -35,7 +35,7 @@ def other_version(root: Path, identity: Identity) -> OtherVersion | None:
         theirs = json.loads(text.read_text())
         key = text.parent.name.partition(".")[0]
         alike = all(theirs.get(part) == parts[part] for part in parts if part not in VERSIONED)
-        if alike and key != identity.key and not is_held(root / "locks" / key):
+        if alike and key != identity.key and not is_alive(root / "locks" / key):
             found.append((text.stat().st_mtime_ns, text.parent, theirs))
     if not found:
         return None

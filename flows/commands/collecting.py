@@ -36,7 +36,14 @@ def gc(
         from flows.collecting import carry_out, plan
 
         root = root.resolve()
-        asked = plan(root, keep_last=keep_last, keep=keep or (), models=models, unfinished_days=unfinished_days)
+        asked = plan(
+            root,
+            keep_last=keep_last,
+            keep=keep or (),
+            models=models,
+            unfinished_days=unfinished_days,
+            say=lambda sentence: console(stderr=True).print(sentence, markup=False),
+        )
         if as_json and (dry_run or not yes):
             print_json(asked.to_json())
             return

@@ -78,7 +78,8 @@ def _spend(recipe: str, root: Path, again: str, settings: list[str], as_json: bo
     from model.errors import BessemerError
 
     # Where nothing is new no server is started, which takes longer than the look.
-    with alone(root):
+    err = console(stderr=True)
+    with alone(root, lambda sentence: err.print(sentence, markup=False)):
         raw = read_raw(recipe, root, settings)
         tonight = look(raw, (again,) if again else ())
         if tonight.nothing_new:

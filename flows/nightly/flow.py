@@ -47,7 +47,7 @@ def nightly(
     try:
         root = open_root(root).resolve()
         check_crashes()
-        with ended_with_its_run(), alone(root):
+        with ended_with_its_run(), alone(root, log.info):
             raw = read_raw(recipe, root, settings)
             for remark in raw.remarks():
                 log.warning("%s", remark)

@@ -82,15 +82,23 @@ class Tonight:
 
 
 @contextmanager
-def alone(root: Path) -> Iterator[None]:
-    """Hold this around a night; Infra where another is under way, on this machine or on one that shares the root."""
+def alone(
+    root: Path, say: Callable[[str], None] = lambda sentence: None, seconds: float = LEASE_SECONDS
+) -> Iterator[None]:
+    """Hold this around a night; Infra where one is under way, on this machine or on one that shares the root.
+
+    One whose machine went down is told by its silence, which takes `seconds`; `say` is told of the wait.
+    """
 
     def on_wait(holder: str) -> None:
+        say(f"a night was begun by {holder}; whether it still goes on is known within {seconds:g} s")
+
+    def on_alive(holder: str) -> None:
         raise Infra(f"nightly: another night is under way under {root} ({holder}); wait for its end")
 
     check_writable(root)
-    among_machines = Backing.of(root).lease("nightly", on_wait, LEASE_SECONDS)
-    with build_lease(root / "locks" / "nightly", on_wait), among_machines:
+    among_machines = Backing.of(root).lease("nightly", on_wait, seconds, on_alive)
+    with build_lease(root / "locks" / "nightly", on_wait, seconds, on_alive), among_machines:
         # What another machine's night did since this command began.
         refresh(root)
         yield

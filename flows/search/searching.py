@@ -66,7 +66,7 @@ def search(
 def go_on(study: Study) -> dict[str, Any]:
     """Train until nothing is left to do; whatever stops it, the book holds what was done, and page and best recipe are
     written. Only one process may work on a study."""
-    with study.held(), tags(f"search:{study.name}"):
+    with study.held(get_run_logger().info), tags(f"search:{study.name}"):
         try:
             _Conductor(study).conduct()
         finally:

@@ -7,7 +7,7 @@ that people added and no search has taken in yet), and what is written for peopl
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from flows.trial_runs import as_setting
 from model.durable import write_atomically
 from model.errors import InputError, RecipeError
 from tasks.identity import first_difference
-from tasks.lease import build_lease
+from tasks.lease import LEASE_SECONDS, build_lease, no_word
 
 SEARCHES = "searches"
 STUDY, TRIALS, WAITING = "study.json", "trials.jsonl", "waiting"
@@ -79,15 +79,21 @@ class Study:
         return recipe.model_copy(update={"name": name}) if name else recipe
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Work on the study, which one process at a time may; InputError where another does."""
+    def held(self, say: Callable[[str], None] = no_word) -> Iterator[None]:
+        """Work on the study, which one process at a time may; InputError where another does.
+
+        Of one whose machine went down only its silence tells, and `say` hears of the wait.
+        """
+
+        def on_wait(holder: str) -> None:
+            say(f"{holder} worked on study {self.name}; whether it still does is known within {LEASE_SECONDS:g} s")
 
         def refuse(holder: str) -> None:
             raise InputError(
                 f"study {self.name}: {holder} works on it. To add a trial of yours to it, use `bessemer search add`"
             )
 
-        with build_lease(self.folder / "lock", refuse):
+        with build_lease(self.folder / "lock", on_wait, on_alive=refuse):
             yield
 
     def note(self, trial: Trial, came: Came) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.artifact import Artifact
+from tasks.lease import no_word
 from tasks.publication import conflict, publish
 from tasks.store.attached import store_of
 from tasks.store.leases import store_lease
@@ -47,9 +48,15 @@ class Backing:
         put_artifact(self.store, artifact.manifest, artifact.file)
         return True
 
-    def lease(self, identity: str, on_wait: Callable[[str], None], seconds: float) -> AbstractContextManager[Any]:
+    def lease(
+        self,
+        identity: str,
+        on_wait: Callable[[str], None],
+        seconds: float,
+        on_alive: Callable[[str], None] = no_word,
+    ) -> AbstractContextManager[Any]:
         """Hold the lease of an identity among machines."""
-        return nullcontext() if self.store is None else store_lease(self.store, identity, on_wait, seconds)
+        return nullcontext() if self.store is None else store_lease(self.store, identity, on_wait, seconds, on_alive)
 
     @contextmanager
     def going_on(

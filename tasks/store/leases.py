@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from model.errors import BessemerError
-from tasks.lease import is_known_dead, this_process
+from tasks.lease import is_ever_alive, is_known_alive, is_known_dead, no_word, this_process
 from tasks.store.objects import ObjectStore
 
 log = logging.getLogger(__name__)
@@ -58,11 +58,14 @@ class StoreLease:
 
 @contextmanager
 def store_lease(
-    store: ObjectStore, identity: str, on_wait: Callable[[str], None], seconds: float
+    store: ObjectStore,
+    identity: str,
+    on_wait: Callable[[str], None],
+    seconds: float,
+    on_alive: Callable[[str], None] = no_word,
 ) -> Iterator[StoreLease]:
-    """Hold the lease of an identity; `on_wait` is called once with its holder in words where one has to be waited
-    for."""
-    lease = _acquire(store, identity, on_wait, seconds)
+    """Hold the lease of an identity; `on_wait` and `on_alive` are called as by `build_lease`."""
+    lease = _acquire(store, identity, on_wait, seconds, on_alive)
     try:
         yield lease
     finally:
@@ -78,14 +81,27 @@ def held_identities(store: ObjectStore) -> list[str]:
     return [identity for identity, number in latest.items() if not _is_free(_read(store, identity, number))]
 
 
-def _acquire(store: ObjectStore, identity: str, on_wait: Callable[[str], None], seconds: float) -> StoreLease:
-    seen, since, told = None, time.monotonic(), False
+def is_alive_in_store(store: ObjectStore, identity: str, seconds: float) -> bool:
+    """Whether the holder of an identity's lease shows itself within `seconds`; a silent one's is given back for it."""
+    return is_ever_alive(lambda on_alive: store_lease(store, identity, no_word, seconds, on_alive))
+
+
+def _acquire(
+    store: ObjectStore,
+    identity: str,
+    on_wait: Callable[[str], None],
+    seconds: float,
+    on_alive: Callable[[str], None],
+) -> StoreLease:
+    seen, since, told, lives = None, time.monotonic(), False, False
     pause, longest = POLL_SECONDS
     while True:
         numbers = _numbers(store, identity)
         number = max(numbers, default=0)
         record = _read(store, identity, number) if number else None
+        renewed = False
         if (number, record) != seen:
+            renewed = seen is not None
             seen, since = (number, record), time.monotonic()
         if _is_free(record) or time.monotonic() - since > seconds:
             mine = {
@@ -98,10 +114,14 @@ def _acquire(store: ObjectStore, identity: str, on_wait: Callable[[str], None], 
                 store.delete(_key(identity, old) for old in numbers if old < number)
                 return StoreLease(store, identity, number + 1, mine, seconds)
             continue
+        holder = record["holder"] if record else {}
+        words = f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}"
         if not told:
-            holder = record["holder"] if record else {}
-            on_wait(f"process {holder.get('pid')} on {holder.get('host')} since {holder.get('since')}")
+            on_wait(words)
             told = True
+        if not lives and (renewed or is_known_alive(holder)):
+            on_alive(words)
+            lives = True
         time.sleep(pause)
         pause = min(1.5 * pause, longest, max(seconds / BEATS_PER_LEASE, POLL_SECONDS[0]))
 

@@ -142,6 +142,19 @@ def test_nothing_goes_while_anything_is_built(root: Root) -> None:
     plan(root.path, keep_last=0, now=NOW)
 
 
+def test_a_build_that_went_down_with_its_machine_keeps_nothing_for_ever(root: Root) -> None:
+    with _building(root):
+        (lease,) = (root.path / "locks" / "c3").glob("*.lease")
+        left = lease.read_bytes()
+    beat, _, record = left.partition(b"\n")
+    holder = {**json.loads(record), "boot": "an earlier start"}
+    lease.write_bytes(beat + b"\n" + json.dumps(holder).encode())
+    heard: list[str] = []
+    asked = plan(root.path, keep_last=0, now=NOW, say=heard.append, lease_seconds=0.5)
+    assert asked.artifacts
+    assert heard == ["builds that were begun and not ended: 1; whether they go on is known within 0.5 s"]
+
+
 @contextmanager
 def _building(root: Root) -> Iterator[None]:
     with build_lease(root.path / "locks" / "c3", lambda holder: None):

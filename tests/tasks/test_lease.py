@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from tasks import lease as leases
-from tasks.lease import build_lease
+from tasks.lease import build_lease, is_alive, is_held, no_word
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tasks.lease import build_lease
+from tasks.lease import build_lease, is_alive, is_held, no_word
 with build_lease(Path(sys.argv[1]), print, float(sys.argv[2])) as lease:
     print("held", flush=True)
     sys.stdin.readline()
@@ -130,3 +130,45 @@ def test_a_holder_that_has_not_written_itself_down_yet_is_given_its_time(tmp_pat
     (tmp_path / "lease").mkdir()
     (tmp_path / "lease" / "1.lease").touch()
     assert 0.9 < seconds_until_held(tmp_path / "lease") < 3.0
+
+
+@pytest.mark.parametrize("change", [{"host": "elsewhere"}, {"boot": "an earlier start"}])
+def test_a_holder_that_went_down_with_its_machine_holds_until_its_silence_tells(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    written(tmp_path / "lease", pid=2**22 + 1, **change)
+    assert is_held(tmp_path / "lease")
+    assert not is_alive(tmp_path / "lease", 0.5)
+    assert not is_held(tmp_path / "lease")  # Who looks after this one need not wait again.
+
+
+def test_who_would_not_wait_hears_at_once_of_a_holder_that_lives(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    class LivesError(Exception):
+        pass
+
+    def on_alive(words: str) -> None:
+        raise LivesError(words)
+
+    began = time.monotonic()
+    with (
+        pytest.raises(LivesError, match=f"process {holder.pid} on "),
+        build_lease(tmp_path / "lease", no_word, 60.0, on_alive),
+    ):
+        pass
+    assert is_alive(tmp_path / "lease", 60.0)
+    assert time.monotonic() - began < 1.0
+    assert say(holder) == "kept"
+
+
+def test_a_holder_elsewhere_lives_when_it_is_seen_to_renew(tmp_path: Path) -> None:
+    written(tmp_path / "lease", host="elsewhere", pid=2**22 + 1)
+
+    def renewed() -> None:
+        time.sleep(0.3)
+        with (tmp_path / "lease" / "7.lease").open("r+b") as file:
+            file.write(leases._beat(4))
+
+    beating = threading.Thread(target=renewed)
+    beating.start()
+    assert is_alive(tmp_path / "lease", 5.0)
+    beating.join()

@@ -107,6 +107,18 @@ def test_two_nights_never_collide(folder: Path, root: Path) -> None:
     assert CliRunner().invoke(app, words).exit_code == 0
 
 
+def test_a_night_that_went_down_with_its_machine_does_not_stop_the_next(root: Path) -> None:
+    with alone(root):
+        (lease,) = (root / "locks" / "nightly").glob("*.lease")
+        left = lease.read_bytes()
+    beat, _, record = left.partition(b"\n")
+    holder = {**json.loads(record), "boot": "an earlier start"}
+    lease.write_bytes(beat + b"\n" + json.dumps(holder).encode())
+    heard: list[str] = []
+    with alone(root, heard.append, seconds=0.5):
+        assert [sentence.partition(" was begun by process ")[0] for sentence in heard] == ["a night"]
+
+
 def test_the_files_of_a_night_are_asked_for_by_its_name(folder: Path, root: Path) -> None:
     blocked = end_with("blocked", root, folder)
     assert look(raw_of(folder, root)).nothing_new
