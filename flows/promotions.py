@@ -13,12 +13,14 @@ import os
 import platform
 import secrets
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.record import RECORD
+from model.durable import sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
 from tasks.aliases import now
 from tasks.store.attached import store_of
@@ -81,8 +83,10 @@ def current_run(root: Path) -> str:
     return found.run_id
 
 
-def promote(root: Path, record: dict[str, Any], why: str) -> Promotion:
-    """Make a run's model the current one.
+def promote(
+    root: Path, record: dict[str, Any], why: str, check: Callable[[Promotion | None], None] = lambda before: None
+) -> Promotion:
+    """Make a run's model the current one; `check` is given the promotion that would be replaced, and may raise.
 
     Raises InputError where the run has no model that stands, or is the current one already.
     """
@@ -90,6 +94,7 @@ def promote(root: Path, record: dict[str, Any], why: str) -> Promotion:
     _check_stands(record, f"promote {run_id}")
     while True:
         before = current_promotion(root)
+        check(before)
         if before is not None and before.run_id == run_id:
             raise InputError(f"promote {run_id}: it is the current model already; nothing was done")
         number = 1 if before is None else before.number + 1
@@ -164,8 +169,9 @@ def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
     folder = root / FOLDER
     draft = folder / f".draft-{secrets.token_hex(4)}"
     draft.mkdir(parents=True)
-    (draft / PROMOTION).write_text(json.dumps(asdict(made), indent=1))
     _link(draft, root, made.run_id, record)
+    # Makes the links' names durable, too: a promotion that a loss of power took away would be made twice.
+    write_atomically(draft / PROMOTION, json.dumps(asdict(made), indent=1).encode())
     target = folder / f"{made.number:06d}"
     try:
         # A folder that is not empty is never replaced: of two that want the number one gets it.
@@ -179,6 +185,7 @@ def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
         # The number is ours in the store; another command here has brought it from there already.
         link_promotions(root)
         return True
+    sync_directory(folder)
     point_to_latest(root)
     return True
 
@@ -205,18 +212,18 @@ def _link(folder: Path, root: Path, run_id: str, record: dict[str, Any]) -> None
 
 def point_to_latest(root: Path) -> None:
     """Lead `ROOT/current` to the promotion that holds; a kill may have come between it and the link."""
-    latest = current_promotion(root)
-    if latest is None:
-        return
-    target = Path(FOLDER) / f"{latest.number:06d}"
     link = root / CURRENT
-    if link.is_symlink() and Path(os.readlink(link)) == target:
-        return
-    if link.exists() and not link.is_symlink():
-        raise InputError(f"{link} is in the way: it should be a link to the current model. Move it elsewhere.")
-    draft = root / f".{CURRENT}-{secrets.token_hex(4)}"
-    draft.symlink_to(target)
-    os.replace(draft, link)
+    # Again, until nothing was promoted between the look and the link: of two commands the slower would lead it back.
+    while (latest := current_promotion(root)) is not None:
+        target = Path(FOLDER) / f"{latest.number:06d}"
+        if link.is_symlink() and Path(os.readlink(link)) == target:
+            return
+        if link.exists() and not link.is_symlink():
+            raise InputError(f"{link} is in the way: it should be a link to the current model. Move it elsewhere.")
+        draft = root / f".{CURRENT}-{secrets.token_hex(4)}"
+        draft.symlink_to(target)
+        os.replace(draft, link)
+        sync_directory(root)
 
 
 def _who() -> str:

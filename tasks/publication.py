@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import platform
-import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -32,10 +31,12 @@ def make_manifest(
     report: StageReport,
     *,
     started: float,
+    seconds: float,
     resumed: bool,
     run_id: str,
 ) -> dict[str, Any]:
-    """The manifest of a finished build; `started` in seconds since the epoch."""
+    """The manifest of a finished build; `started` in seconds since the epoch, `seconds`
+    what it took."""
     records = workspace.records()
     return {
         "format": FORMAT,
@@ -55,7 +56,7 @@ def make_manifest(
             for name, parent in sorted(parents.items())
         },
         "exact": report.facts.get("exact", True),
-        "timings": {"started": started, "seconds": time.time() - started, "resumed": resumed},
+        "timings": {"started": started, "seconds": seconds, "resumed": resumed},
         "run": run_id,
         "host": platform.node(),
         "git": git_state(PROJECT),

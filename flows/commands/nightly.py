@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, Verbose
+from flows.commands.options import DEFAULT_ROOT, Json, Settings, UnopenedRoot, Verbose
 from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
 
 def nightly(
     recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one that ships.")] = "",
-    root: Root = DEFAULT_ROOT,
+    root: UnopenedRoot = str(DEFAULT_ROOT),
     again: Annotated[
         str | None, typer.Option(metavar="NIGHT", help="Read the files of a blocked or undone night once more.")
     ] = None,
@@ -30,9 +30,10 @@ def nightly(
     codes are those of `run`; 4 also where the promotion was blocked.
     """
     with told_errors():
-        root = root.resolve()
         if list_nights:
-            _list(root, as_json)
+            from flows.roots import open_root
+
+            _list(open_root(root).resolve(), as_json)
             return
         if not recipe:
             from model.errors import RecipeError
@@ -72,16 +73,16 @@ def _list(root: Path, as_json: bool) -> None:
         )
 
 
-def _spend(recipe: str, root: Path, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
-    from flows.nightly.night import alone, fail, idle, look
-    from flows.nightly.tonight import read_raw
-    from model.errors import BessemerError
+def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
+    from flows.nightly.beginning import begun
+    from flows.nightly.ending import failures_told
+    from flows.nightly.night import idle
 
-    # Where nothing is new no server is started, which takes longer than the look.
     err = console(stderr=True)
-    with alone(root, lambda sentence: err.print(sentence, markup=False)):
-        raw = read_raw(recipe, root, settings)
-        tonight = look(raw, (again,) if again else ())
+    # Where nothing is new no server is started, which takes longer than the look.
+    with begun(
+        recipe, root, (again,) if again else (), settings, lambda sentence: err.print(sentence, markup=False)
+    ) as tonight:
         if tonight.nothing_new:
             return asdict(idle(tonight))
     quieten_prefect(verbose)
@@ -89,15 +90,12 @@ def _spend(recipe: str, root: Path, again: str, settings: list[str], as_json: bo
     from flows.private_server import prefect_server
 
     with ExitStack() as stack:
-        try:
-            stack.enter_context(prefect_server(root))
-        except BessemerError as error:
-            fail(tonight, error)
-            raise
+        with failures_told(tonight.raw, tonight.night):
+            stack.enter_context(prefect_server(tonight.raw.root))
         stack.enter_context(heard_interrupts())
         bars = stack.enter_context(shown_progress(as_json))
-        for remark in raw.remarks():
+        for remark in tonight.raw.remarks():
             bars.console.print(f"! {remark}", markup=False)
         from flows.nightly.flow import nightly as night_flow
 
-        return night_flow(recipe, root, again, settings)
+        return night_flow(recipe, tonight.raw.root, again, settings)

@@ -1,7 +1,8 @@
 """Options that several commands share."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,17 +16,20 @@ def _root(named: str | Path) -> Path:
         return open_root(named)
 
 
-Root = Annotated[
-    Path,
-    typer.Option(
+def _root_option(parser: Callable[[str], Path] | None = None) -> Any:
+    return typer.Option(
         "--root",
         envvar="BESSEMER_ROOT",
         metavar="PATH",
         help="Folder of all artifacts and runs, or an object store's address such as s3://bucket/prefix.",
         show_default=True,
-        parser=_root,
-    ),
-]
+        parser=parser,
+    )
+
+
+Root = Annotated[Path, _root_option(_root)]
+UnopenedRoot = Annotated[str, _root_option()]
+"""For commands that have something to say where it cannot be opened."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 RUN_HELP = (
     "Run id or its beginning; `latest` is the latest that got as far as the command needs, `current` the promoted one."

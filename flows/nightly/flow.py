@@ -13,13 +13,12 @@ from prefect.states import Completed, Failed
 from flows.dashboard.watching import dashboard
 from flows.disowned import ended_with_its_run
 from flows.events import tell_error, tell_event
-from flows.nightly.night import Between, PromotionBlocked, alone, idle, look, spend
-from flows.nightly.tonight import read_raw
+from flows.nightly.beginning import begun
+from flows.nightly.night import Between, PromotionBlocked, idle, spend
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
-from flows.restarting import check_crashes
+from flows.restarting import check_crashes, worth_another_run
 from flows.road import walk
-from flows.roots import open_root
 from flows.run import Run
 from model.errors import BessemerError
 from tasks.artifact import Artifact
@@ -45,19 +44,17 @@ def nightly(
     """
     log = get_run_logger()
     try:
-        root = open_root(root).resolve()
-        check_crashes()
-        with ended_with_its_run(), alone(root, log.info):
-            raw = read_raw(recipe, root, settings)
-            for remark in raw.remarks():
+        told = (again,) if again else ()
+        with ended_with_its_run(), begun(recipe, root, told, settings, log.info, check_crashes) as tonight:
+            for remark in tonight.raw.remarks():
                 log.warning("%s", remark)
-            tonight = look(raw, (again,) if again else (), log.info)
             server = PREFECT_API_URL.value()
             night = idle(tonight) if tonight.nothing_new else spend(tonight, _down_the_road, server)
     except PromotionBlocked as error:
         tell_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
         return Failed(name="PromotionBlocked", message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
-    except BessemerError as error:
+    except (BessemerError, OSError) as failed:
+        error = worth_another_run(failed)
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     log.info("night %s: %s, %s", night.run_id, night.state, night.why)
     return Completed(name=night.state.capitalize(), message=night.why, data=asdict(night))  # pyright: ignore[reportReturnType]

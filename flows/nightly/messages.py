@@ -26,10 +26,13 @@ def blocked_told(night: Night, why: str) -> str:
     )
 
 
-def message(night: Night, root: Path) -> dict[str, Any]:
+def message(night: Night, root: str | Path) -> dict[str, Any]:
     """What people are told of a night, as JSON values."""
+    page = Path(root) / "runs" / night.run_id / "page.html"
     subject = f"bessemer: night {night.run_id} of {night.recipe} {night.state}"
-    text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\nPage: runs/{night.run_id}/page.html\n"
+    text = f"{subject} on {platform.node()}\n\n{night.why}\n\nRoot: {root}\n"
+    if page.exists():
+        text += f"Page: {page.relative_to(root)}\n"
     return {
         "event": night.state,
         "subject": subject,

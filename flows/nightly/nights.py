@@ -40,6 +40,10 @@ class Night:
     """Documents of these that were new text, none of the benchmarks' and not held out."""
     tokens: int | None = None
     """Tokens that training read."""
+    read_bytes: int | None = None
+    """Bytes of the new files."""
+    data_seconds: float | None = None
+    """What the stages before training took for them."""
     epochs: dict[str, float] = field(default_factory=dict)
     """Source -> how often training read its new text."""
     unique_tokens: dict[str, int] = field(default_factory=dict)

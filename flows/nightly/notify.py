@@ -4,6 +4,7 @@ Credentials come from the environment and go nowhere else; what a server answers
 that does not come through changes nothing of the night, and is kept with it.
 """
 
+import http.client
 import json
 import os
 import platform
@@ -51,7 +52,7 @@ def _tried(send: Callable[[], None], pause: float) -> str:
             send()
         except RecipeError as error:
             return f"failed ({error})"
-        except (OSError, smtplib.SMTPException, ValueError) as error:
+        except (OSError, smtplib.SMTPException, http.client.HTTPException, ValueError) as error:
             # Only the kind: the text of such errors may hold the address, and the address a secret.
             problem = _kind(error)
         else:
@@ -74,8 +75,19 @@ def _post(config: NotifyConfig, message: Mapping[str, Any]) -> None:
     if token := os.environ.get(TOKEN):
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(config.webhook, json.dumps(message).encode(), headers, method="POST")
-    with urllib.request.urlopen(request, timeout=config.timeout_seconds) as answer:
+    with _opener.open(request, timeout=config.timeout_seconds) as answer:
         answer.read()
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: to follow it would send the token elsewhere, and turn the POST into a GET without the
+    message."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirect)
 
 
 def _mail(config: NotifyConfig, message: Mapping[str, Any]) -> None:

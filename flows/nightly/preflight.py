@@ -7,13 +7,13 @@ import math
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from flows.nightly.nights import Files
+from flows.nightly.nights import Files, Night
 from flows.nightly.settings import NightlyConfig
 from flows.planning.costing import CHECKPOINT_BYTES, WEIGHT_BYTES, network_of
 from flows.planning.memory import state_bytes
@@ -44,17 +44,25 @@ class Needs:
     memory_bytes: float
     seconds: float | None
     """None where nothing is known to tell it from."""
+    data_seconds: float | None = None
+    """Of these, before training."""
 
 
 def check_night(
-    recipe: Recipe, new: Files, root: Path, config: NightlyConfig, before: dict[str, Artifact], server: str | None
+    recipe: Recipe,
+    new: Files,
+    root: Path,
+    config: NightlyConfig,
+    before: Mapping[str, Artifact],
+    server: str | None,
+    nights: Iterable[Night] = (),
 ) -> Needs:
     """What tonight's recipe will take, once all of it is there; `before` are the artifacts of the base's run, `server`
-    the Prefect API's address.
+    the Prefect API's address, `nights` those before.
 
     Raises InputError, RecipeError or Infra with everything that is missing.
     """
-    needs = expected_needs(recipe, before, measure=config.max_hours is not None)
+    needs = expected_needs(recipe, before, nights, measure=config.max_hours is not None)
     problems = [*_files(new), *_hours(needs, config), *_disk(needs, root, config), *_memory(needs), *_server(server)]
     if problems:
         kinds = [kind for kind, _ in problems]
@@ -65,8 +73,10 @@ def check_night(
     return needs
 
 
-def expected_needs(recipe: Recipe, before: dict[str, Artifact], *, measure: bool) -> Needs:
-    """The needs of a recipe; hours go by what the night before took, else, with `measure`, by a second of training."""
+def expected_needs(
+    recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night] = (), *, measure: bool
+) -> Needs:
+    """The needs of a recipe; hours go by what nights before took, else, with `measure`, by a second of training."""
     from model.networks import parameter_count
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
@@ -77,22 +87,43 @@ def expected_needs(recipe: Recipe, before: dict[str, Artifact], *, measure: bool
     ranks = recipe.train.ranks if recipe.train.device == "cpu" else 0
     memory = STAGE_MEMORY + ranks * state_bytes(parameters, 1, "float32", 0)
     tokens = min(recipe.chunk.budget_tokens, recipe.chunk.max_epochs * text / recipe.sample.bytes_per_token)
-    return Needs(text, disk, memory, _seconds(recipe, before, text, tokens, measure=measure))
+    return Needs(text, disk, memory, *_seconds(recipe, before, nights, text, tokens, measure=measure))
 
 
-def _seconds(recipe: Recipe, before: dict[str, Artifact], text: int, tokens: float, *, measure: bool) -> float | None:
+def data_pace(before: Mapping[str, Artifact]) -> tuple[int, float]:
+    """Bytes that a run's stages before training read, and the seconds that they took."""
     read = before["sample"].report.total().bytes_in if "sample" in before else 0
+    return read, sum(before[stage].manifest["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
+
+
+def _seconds_per_byte(before: Mapping[str, Artifact], nights: Iterable[Night]) -> float | None:
+    """Of the night that read most: a small one takes its time for other things than its bytes."""
+    paces = [data_pace(before), *((night.read_bytes or 0, night.data_seconds or 0.0) for night in nights)]
+    read, seconds = max(paces)
+    return seconds / read if read else None
+
+
+def _seconds(
+    recipe: Recipe,
+    before: Mapping[str, Artifact],
+    nights: Iterable[Night],
+    text: int,
+    tokens: float,
+    *,
+    measure: bool,
+) -> tuple[float | None, float | None]:
+    """Of the whole night, and of its stages before training."""
+    per_byte = _seconds_per_byte(before, nights)
     speed = before["train"].report.facts["training"]["tokens_s"] if "train" in before else None
-    if read and speed:
-        data = sum(before[stage].manifest["timings"]["seconds"] for stage in DATA_STAGES if stage in before)
+    if per_byte is not None and speed:
         measured = before["evaluate"].manifest["timings"]["seconds"] if "evaluate" in before else 0.0
-        return data * text / read + tokens / speed + measured
+        return per_byte * text + tokens / speed + measured, per_byte * text
     if not measure or recipe.train.device != "cpu":
-        return None
+        return None, None
     from flows.planning.this_machine import measured_step
 
     step = measured_step(network_of(recipe), recipe.train.rows_at_once, recipe.train.threads)
-    return tokens / step.tokens_per_second
+    return tokens / step.tokens_per_second, None
 
 
 def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
@@ -108,12 +139,19 @@ def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
 
 
 def _hours(needs: Needs, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:
-    if config.max_hours is not None and needs.seconds is not None and needs.seconds > 3600 * config.max_hours:
-        yield (
-            RecipeError,
-            f"time: about {duration(needs.seconds)} by what the night before took, and nightly.max_hours ="
-            f" {config.max_hours:g}; lower nightly.later.budget_tokens, or raise it",
+    if config.max_hours is None or needs.seconds is None or needs.seconds <= 3600 * config.max_hours:
+        return
+    told = f"time: about {duration(needs.seconds)} by what nights before took, and nightly.max_hours = "
+    told += f"{config.max_hours:g}; "
+    if needs.data_seconds is not None and needs.data_seconds > 3600 * config.max_hours:
+        # A night takes all new files, so that a lower budget would not help.
+        told += (
+            f"{duration(needs.data_seconds)} of it before training, for {size(needs.text_bytes)} of new text: put fewer"
+            f" files there at once, or raise it for this night (--set nightly.max_hours=...)"
         )
+    else:
+        told += "lower nightly.later.budget_tokens, or raise it"
+    yield RecipeError, told
 
 
 def _disk(needs: Needs, root: Path, config: NightlyConfig) -> Iterator[tuple[type[BessemerError], str]]:

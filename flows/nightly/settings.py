@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
@@ -83,6 +84,9 @@ class NotifyConfig(Strict):
     def _is_an_address_of_the_web(cls, webhook: str | None) -> str | None:
         if webhook is not None and not re.match(r"https?://[^/\s]", webhook):
             raise ValueError(f"{webhook!r} is no http:// or https:// address")
+        if webhook is not None and "@" in urlsplit(webhook).netloc:
+            # Not shown: what stands before the @ is a secret.
+            raise ValueError("names and passwords in addresses are not sent; give BESSEMER_WEBHOOK_TOKEN a token")
         return webhook
 
     @field_validator("mail_to")

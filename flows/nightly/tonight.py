@@ -66,6 +66,11 @@ class RawRecipe:
     nightly: NightlyConfig
     notify: NotifyConfig
 
+    @property
+    def name(self) -> str:
+        """The recipe's, or its file's where it has none."""
+        return str(self.values.get("name", self.origin))
+
     def whole(self) -> Recipe:
         """The recipe as it stands, with a schedule that a later night can go on from where it names none."""
         values = deepcopy(self.values)

@@ -27,8 +27,9 @@ def served(server: socketserver.BaseServer) -> Iterator[int]:
 
 
 @contextmanager
-def a_webhook(*answers: int, get: int = 501) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An address, and what was posted there; the first answers are those codes, all others 204, and to GET `get`."""
+def a_webhook(*answers: int, get: int = 501, to: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """An address, and what was posted there; the first answers are those codes, all others 204, and to GET `get`; each
+    says that it is found at `to`, where that is given."""
     heard: list[dict[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -36,6 +37,8 @@ def a_webhook(*answers: int, get: int = 501) -> Iterator[tuple[str, list[dict[st
             body = self.rfile.read(int(self.headers["Content-Length"]))
             heard.append({"path": self.path, "headers": dict(self.headers), "json": json.loads(body)})
             self.send_response([*answers, 204][min(len(heard) - 1, len(answers))])
+            if to:
+                self.send_header("Location", to)
             self.end_headers()
 
         def do_GET(self) -> None:  # the library's name

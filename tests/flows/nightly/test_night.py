@@ -1,5 +1,6 @@
 """A night without the road: what is new, who may spend it, what becomes of it where the road gives nothing."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -9,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.nightly.night import Between, alone, idle, look, spend
+from flows.nightly.beginning import alone, begun, look
+from flows.nightly.ending import fail
+from flows.nightly.night import Between, idle, spend
 from flows.nightly.nights import Night, list_nights
 from flows.nightly.tonight import RawRecipe, read_raw
 from flows.recipe import Recipe
-from model.errors import Infra, InputError, RecipeError
+from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
 
 
 @pytest.fixture
@@ -155,12 +158,13 @@ def test_a_night_that_was_stopped_is_no_failure(webhook: Any, folder: Path, root
 
 def test_a_night_that_was_killed_behind_its_promotion_is_promoted(folder: Path, root: Path) -> None:
     killed = end_with("under way", root, folder)
-    made = {"number": 1, "run_id": killed.run_id, "who": "", "when": "", "why": "", "replaced": None}
+    made = {"number": 1, "run_id": killed.run_id, "who": "", "when": "", "why": "by a proof", "replaced": None}
     (root / "promotions" / "000001").mkdir(parents=True)
     (root / "promotions" / "000001" / "promotion.json").write_text(json.dumps(made))
     with pytest.raises(InputError, match="no run"):  # Its run has no record here; what became of it is told before.
         look(raw_of(folder, root))
-    assert [night.state for night in list_nights(root)] == ["promoted"]
+    first, _ = list_nights(root)
+    assert (first.state, first.why) == ("promoted", "by a proof")
 
 
 def test_a_training_that_paused_is_no_night(folder: Path, root: Path) -> None:
@@ -170,3 +174,107 @@ def test_a_training_that_paused_is_no_night(folder: Path, root: Path) -> None:
     with pytest.raises(RecipeError, match=r"Leave train\.pause_share out"):
         spend(look(raw_of(folder, root)), road_to_a_pause, None)
     assert [night.state for night in list_nights(root)] == ["failed"]
+
+
+def test_people_are_told_where_the_end_of_a_night_cannot_be_written(
+    webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Night.save
+
+    def save(night: Night, root: Path) -> None:
+        if night.state == "failed":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(night, root)
+
+    with webhook() as (address, heard):
+        tonight = look(raw_of(folder, root, f"notify.webhook={address}"))
+        monkeypatch.setattr(Night, "save", save)
+        with pytest.raises(Infra, match="the disk is full") as caught:
+            spend(tonight, road_that_fails, None)
+    assert "No space left on device" in heard[0]["json"]["text"]
+    assert "could not be written" in caught.value.__notes__[0]
+    assert [night.state for night in list_nights(root)] == ["under way"]
+
+
+def test_what_comes_behind_a_promotion_takes_nothing_of_it(webhook: Any, folder: Path, root: Path) -> None:
+    made = {"number": 1, "who": "", "when": "", "why": "", "replaced": None}
+
+    def road_that_promotes(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
+        (root / "promotions" / "000001").mkdir(parents=True)
+        told = json.dumps({**made, "run_id": run_id})
+        (root / "promotions" / "000001" / "promotion.json").write_text(told)
+        raise ends
+
+    with webhook() as (address, heard):
+        raw = raw_of(folder, root, f"notify.webhook={address}")
+        ends: BaseException = Infra("the link cannot be made")
+        with pytest.raises(Infra, match="the link"):
+            spend(look(raw), road_that_promotes, None)
+        assert [one["json"]["event"] for one in heard] == ["promoted"]
+    (night,) = list_nights(root)
+    assert (night.state, night.why) == ("promoted", "promoted, and failed behind it: Infra: the link cannot be made")
+    shutil.rmtree(root)
+    root.mkdir()
+    ends = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        spend(look(raw_of(folder, root)), road_that_promotes, None)
+    assert [night.state for night in list_nights(root)] == ["promoted"]
+
+
+def test_a_night_whose_end_was_written_stays_as_it_ended(folder: Path, root: Path) -> None:
+    tonight = look(raw_of(folder, root))
+    idle(tonight)
+    fail(tonight.raw, tonight.night, Infra("a server that answers nonsense"))
+    assert [night.state for night in list_nights(root)] == ["nothing new"]
+
+
+def test_a_night_that_cannot_begin_is_told_by_the_addresses_that_can_be_read(
+    webhook: Any, folder: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = folder / "foundry.toml"
+    text = recipe.read_text()
+
+    def crashed_too_often() -> None:
+        raise GuardError("the last 4 runs crashed")
+
+    def told(match: str, root: Path = root, settings: tuple[str, ...] = (), **more: Any) -> str:
+        heard.clear()
+        with pytest.raises(BessemerError, match=match), begun(str(recipe), root, settings=settings, **more):
+            raise AssertionError("a night began")
+        (one,) = heard
+        assert one["json"]["event"] == "failed"
+        return one["json"]["why"]
+
+    with webhook() as (address, heard):
+        notify = f'\n[notify]\nwebhook = "{address}"\n'
+        recipe.write_text(f"{text}{notify}[nightly]\nmax_hours = -1\n")
+        assert "nightly.max_hours" in told("max_hours")
+        recipe.write_text(text + notify)
+        assert told("crashed", check=crashed_too_often) == "GuardError: the last 4 runs crashed"
+        (root / "file").write_text("in the way")
+        assert "cannot be written" in told("cannot be written", root / "file")
+        monkeypatch.setenv("BESSEMER_WEBHOOK", address)
+        assert "notify.mail_server" in told("mail_server", settings=("notify.mail_server=nowhere",))
+        recipe.write_text("no recipe")
+        assert "not valid TOML" in told("not valid TOML")
+        recipe.unlink()
+        assert "there is no such file" in told("no such file")
+    assert list_nights(root) == []
+
+
+def test_that_another_night_is_under_way_is_told_to_nobody(webhook: Any, folder: Path, root: Path) -> None:
+    with webhook() as (address, heard), alone(root):
+        settings = (f"notify.webhook={address}",)
+        with pytest.raises(Infra, match="another night"), begun(str(folder / "foundry.toml"), root, settings=settings):
+            raise AssertionError("a night began")
+        assert heard == []
+
+
+def test_a_night_that_was_killed_is_told_by_the_next(webhook: Any, folder: Path, root: Path) -> None:
+    end_with("under way", root, folder)
+    with webhook() as (address, heard):
+        look(raw_of(folder, root, f"notify.webhook={address}"))
+        look(raw_of(folder, root, f"notify.webhook={address}"))
+    (one,) = heard
+    assert one["json"]["event"] == "interrupted"
+    assert "it ended without a word" in one["json"]["why"]

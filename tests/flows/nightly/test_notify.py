@@ -1,13 +1,16 @@
 """What people are told, through a real HTTP server and a real SMTP server on the loopback."""
 
 import socket
+import threading
 from email import message_from_string
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from flows.nightly.notify import tell
-from flows.nightly.settings import NotifyConfig
+from flows.nightly.settings import NotifyConfig, read_notify
+from model.errors import RecipeError
 
 MESSAGE = {
     "event": "blocked",
@@ -70,6 +73,44 @@ def test_a_server_in_trouble_is_asked_again_and_what_became_of_it_is_told_withou
         "webhook: failed after 3 attempts (ConnectionRefusedError)",
         "mail: failed after 3 attempts (ConnectionRefusedError)",
     ]
+
+
+def test_a_redirect_is_not_followed(webhook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere nobody should get the token, and a GET carries no message."""
+    monkeypatch.setenv("BESSEMER_WEBHOOK_TOKEN", "t0ken")
+    with webhook() as (elsewhere, heard), webhook(302, to=elsewhere) as (address, _):
+        told = tell(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+    assert told == ["webhook: sent"]  # By the second attempt, at the same address.
+    assert heard == []
+    with webhook(302, 307, 302, to=elsewhere) as (address, asked):
+        told = tell(NotifyConfig(webhook=address), "failed", MESSAGE, pause=0.0)
+    assert told == ["webhook: failed after 3 attempts (the server answered 302)"]
+    assert len(asked) == 3
+
+
+def test_what_does_not_speak_http_ends_nothing() -> None:
+    def answer(server: socket.socket) -> None:
+        for _ in range(3):
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"220 mail.example.org ESMTP\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,), daemon=True)
+        thread.start()
+        config = NotifyConfig(webhook=f"http://127.0.0.1:{server.getsockname()[1]}/hooks")
+        told = tell(config, "failed", MESSAGE, pause=0.0)
+        thread.join(10)
+    assert told == ["webhook: failed after 3 attempts (BadStatusLine)"]
+
+
+def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValidationError, match="names and passwords in addresses are not sent"):
+        NotifyConfig(webhook="https://u:s3cret@example.org/hooks")
+    with pytest.raises(RecipeError) as caught:
+        read_notify({"notify": {"webhook": "https://u:s3cret@example.org/hooks"}}, "r.toml")
+    assert "s3cret" not in str(caught.value)
 
 
 def test_a_password_is_sent_in_tls_alone(mailbox: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
+from flows.nightly.nights import Night
 from flows.nightly.preflight import check_night, expected_needs, hours_told
 from flows.nightly.settings import NightlyConfig
 from flows.recipe import Recipe, load_recipe
@@ -41,6 +42,24 @@ def test_a_night_is_expected_to_take_what_the_one_before_took(recipe: Recipe) ->
     # Half the text of the night before: 40 s / 2 for the data; 40,000 tokens at 1,000 a second; the same scores.
     assert expected_needs(recipe, before, measure=False).seconds == pytest.approx(20 + 40 + 7)
     assert expected_needs(recipe, {}, measure=False).seconds is None
+
+
+def test_the_pace_is_that_of_the_night_that_read_most(recipe: Recipe) -> None:
+    """A small night takes its time for other things than its bytes."""
+    text = expected_needs(recipe, {}, measure=False).text_bytes
+    before: Any = {"sample": Before(30.0, bytes_in=1000), "train": Before(99.0, tokens_s=1000.0)}
+    large = Night("a", "r", read_bytes=4 * text, data_seconds=80.0)
+    small = Night("b", "r", read_bytes=10, data_seconds=50.0)
+    needs = expected_needs(recipe, before, [small, large, Night("c", "r")], measure=False)
+    assert needs.data_seconds == pytest.approx(20.0)
+    assert needs.seconds == pytest.approx(20 + 40)
+
+
+def test_a_night_that_is_too_long_for_its_text_alone_is_told_so(recipe: Recipe, tmp_path: Path) -> None:
+    before: Any = {"sample": Before(1.0, bytes_in=1), "train": Before(1.0, tokens_s=1e9)}
+    config = NightlyConfig(max_hours=1, spare_gigabytes=0)
+    with pytest.raises(RecipeError, match=r"of it before training, for .* of new text: put fewer files"):
+        check_night(recipe, NEW, tmp_path, config, before, None)
 
 
 def test_disk_is_the_text_six_times_and_the_checkpoints(recipe: Recipe) -> None:

@@ -10,7 +10,16 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.lineage import open_run
-from flows.promotions import current_promotion, current_run, history, needed_runs, point_to_latest, promote, undo
+from flows.promotions import (
+    Promotion,
+    current_promotion,
+    current_run,
+    history,
+    needed_runs,
+    point_to_latest,
+    promote,
+    undo,
+)
 from model.errors import InputError, IntegrityError
 
 
@@ -121,6 +130,45 @@ def test_of_two_at_once_each_gets_a_number(root: Path, monkeypatch: pytest.Monke
         (3, "c", 2),
     ]
     assert list((root / "promotions").glob(".draft*")) == []
+
+
+def test_the_link_leads_to_the_latest_though_another_command_is_faster(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another promotion comes between the look at the latest and the link to it."""
+    real, others = os.replace, ["b"]
+
+    def replace(source: Path, target: Path) -> None:
+        if Path(target).name == "current" and others:
+            make_current(root, others.pop())
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    make_current(root, "a")
+    assert current_run(root) == "b"
+    assert (root / "current" / "model" / "file").read_text() == "train of b"
+
+
+def test_a_check_is_asked_of_the_promotion_that_is_really_replaced(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person promotes another run between the look and the rename: the second look is checked, too."""
+    make_current(root, "a")
+    real, others, seen = os.rename, ["b"], list[str | None]()
+
+    def rename(source: Path, target: Path) -> None:
+        if others:
+            make_current(root, others.pop())
+        real(source, target)
+
+    def check(before: Promotion | None) -> None:
+        seen.append(before.run_id if before else None)
+        if seen[-1] != "a":
+            raise LookupError
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(LookupError):
+        promote(root, open_run(root, "c"), "", check)
+    assert seen == ["a", "b"]
+    assert current_run(root) == "b"
 
 
 def test_a_damaged_step_of_the_history_is_named(root: Path) -> None:

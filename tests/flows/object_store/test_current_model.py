@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from flows.lineage import open_run
-from flows.nightly.night import alone
+from flows.nightly.beginning import AnotherNightError, alone
 from flows.nightly.nights import PROMOTED, Night, list_nights
 from flows.promotions import current_run, history, needed_runs, promote, undo
 from flows.roots import open_root
-from model.errors import Infra, InputError
+from model.errors import InputError
 from tasks.store.attached import attached_root, store_of
 from tasks.store.published import put_artifact, stand
 from tasks.store.records import create_promotion, put_run
@@ -116,7 +116,7 @@ def test_nights_are_known_on_all_machines_and_one_is_spent_at_a_time(machines: M
     assert list_nights(machines.root("b")) == [night]
     with (
         alone(machines.root("a")),
-        pytest.raises(Infra, match="another night is under way"),
+        pytest.raises(AnotherNightError, match="another night is under way"),
         alone(machines.root("b")),
     ):
         pass

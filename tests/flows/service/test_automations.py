@@ -19,11 +19,12 @@ import psutil
 import pyarrow.ipc
 import pytest
 from prefect.server.events.schemas.automations import AutomationCreate
+from prefect.server.events.schemas.events import Resource, ResourceSpecification
 from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows import pretrain
 from flows.nightly import flow as nightly
-from flows.nightly.nights import NOTHING, PROMOTED
+from flows.nightly.nights import NOTHING, PROMOTED, TOO_LITTLE
 from flows.restarting import machine_failed, worth_another_run
 from flows.service.automations import automations_file, read_automations
 from model.errors import BessemerError, Infra, InputError
@@ -33,7 +34,11 @@ SECONDS = 400.0
 
 def test_prefect_takes_them_as_they_stand() -> None:
     found = [AutomationCreate.model_validate(automation) for automation in read_automations()]
-    assert [automation.name for automation in found] == ["bessemer-end-silent-runs", "bessemer-restart-crashed-runs"]
+    assert [automation.name for automation in found] == [
+        "bessemer-end-silent-runs",
+        "bessemer-restart-crashed-runs",
+        "bessemer-retry-runs-that-never-began",
+    ]
     assert all(automation.enabled for automation in found)
     assert automations_file().is_file()
 
@@ -41,13 +46,22 @@ def test_prefect_takes_them_as_they_stand() -> None:
 def test_every_end_of_a_run_is_known_to_what_looks_for_silent_ones() -> None:
     assert pretrain  # these two load all that may end a run
     assert nightly
-    silent, restart = (automation["trigger"]["expect"] for automation in read_automations())
+    silent, restart, retry = (automation["trigger"]["expect"] for automation in read_automations())
     classes = {found.__name__ for found in below(BessemerError)}
     ends = {"Completed", "Failed", "Cancelling", "Cancelled", "Crashed", "heartbeat"} | classes
-    ends |= {state.capitalize() for state in (PROMOTED, NOTHING)}
+    ends |= {state.capitalize() for state in (PROMOTED, NOTHING, TOO_LITTLE)}
     assert set(silent) == {f"prefect.flow-run.{end}" for end in ends} | {"bessemer.disowned"}
     retried = {found.__name__ for found in below(BessemerError) if found.retryable}
     assert set(restart) == {f"prefect.flow-run.{end}" for end in {"Crashed"} | retried}
+    assert retry == ["prefect.flow-run.Crashed"]
+
+
+@pytest.mark.parametrize(("began", "seconds"), [(0, 300), (1, 5), (2, 5)])
+def test_a_crash_is_followed_by_one_run_later_where_it_came_before_the_first_line(began: int, seconds: int) -> None:
+    told = Resource({"prefect.resource.id": "prefect.flow-run.1", "prefect.run-count": str(began)})
+    restarts = [one for one in read_automations() if one["actions"][0]["type"] == "run-deployment"]
+    matching = [one for one in restarts if ResourceSpecification(one["trigger"]["match"]).matches(told)]
+    assert [one["actions"][0]["schedule_after"] for one in matching] == [seconds]
 
 
 def test_no_run_that_has_ended_is_called_crashed() -> None:
