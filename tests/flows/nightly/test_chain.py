@@ -329,4 +329,4 @@ def test_a_night_that_is_killed_is_made_up_for_by_the_next(tmp_path: Path, heard
     lost, made = nights.listed()
     assert (lost["state"], made["state"]) == ("interrupted", "promoted")
     assert len(made["files"]["library"]) == 40
-    assert [one["json"]["event"] for one in told] == ["promoted"]
+    assert [one["json"]["event"] for one in told] == ["interrupted", "promoted"]

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,14 @@ class Service:
     def up(self) -> str:
         return bessemer("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
 
-    def ask(self, path: str, body: Any) -> Any:
+    def ask(self, path: str, body: Any, method: str = "POST") -> Any:
         headers = {"Content-Type": "application/json"}
         url = f"http://127.0.0.1:{self.port}/api{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
         for _ in range(10):
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
-                    return json.load(answer)
+                    return json.loads(answer.read() or "null")
             except urllib.error.HTTPError as error:
                 # A busy machine's SQLite: Prefect's own clients ask again, too.
                 if error.code != 503:
@@ -128,10 +129,13 @@ class Service:
         parameters = {**deployment["parameters"], "changes": changes}
         self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
 
+    def runs(self) -> list[dict[str, Any]]:
+        """All, in the order in which they were made."""
+        return self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})
+
     def states(self) -> list[str]:
         """Of all runs, in the order in which they were made."""
-        found = self.ask("/flow_runs/filter", {"sort": "EXPECTED_START_TIME_ASC"})
-        return [run["state"]["type"] for run in found]
+        return [run["state"]["type"] for run in self.runs()]
 
     def worker(self) -> int:
         return json.loads((self.root / "service" / "worker.json").read_text())["pid"]
@@ -214,6 +218,23 @@ def test_a_run_that_a_lost_machine_left_behind_goes_on_when_the_service_comes_up
     assert {one["name"]: one["id"] for one in service.ask("/automations/filter", {})} == known
     wait_until(lambda: service.states() == ["CRASHED", "COMPLETED"])
     assert "resume" in events(service.root)
+
+
+@pytest.mark.prove
+def test_a_run_that_never_began_is_tried_again_minutes_later(service: Service) -> None:
+    """Its worker does not have the folder that the deployment names."""
+    (deployment,) = service.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
+    nowhere = {"prefect.deployments.steps.set_working_directory": {"directory": "/nowhere"}}
+    service.ask(f"/deployments/{deployment['id']}", {"pull_steps": [nowhere]}, "PATCH")
+    service.start()
+    wait_until(lambda: len(service.runs()) == 2)
+    first, second = service.runs()
+    assert (first["state"]["type"], first["run_count"]) == ("CRASHED", 0)
+    ended = datetime.fromisoformat(first["state"]["timestamp"])
+    due = datetime.fromisoformat(second["expected_start_time"])
+    assert 290 < (due - ended).total_seconds() < 360
+    time.sleep(20)
+    assert service.states() == ["CRASHED", "SCHEDULED"]
 
 
 def events(root: Path) -> list[str]:
