@@ -115,6 +115,10 @@ class ServiceFiles:
                 "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
                 # What happened before the server was started again holds nothing back for long.
                 "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.service.ordering",
+                # What the server answers while its database is away: unless asked again, runs that end then are Failed.
+                "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
+                # Pauses of 2, 4, ... 128 s, four minutes on the whole, for a database whose machine is started anew.
+                "PREFECT_CLIENT_MAX_RETRIES": "7",
                 # The automation that ends silent runs waits for three of them.
                 "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
                 "DO_NOT_TRACK": "1",

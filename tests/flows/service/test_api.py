@@ -1,13 +1,17 @@
 """A server that is busy is asked again; one that refuses is not."""
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
 from flows.service import api
+from flows.service.files import ServiceFiles
 from model.errors import Infra
 
 
@@ -21,10 +25,12 @@ def serve() -> Iterator[Callable[[list[int]], tuple[str, list[bytes]]]]:
 
         class Answers(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                asked.append(self.rfile.read(int(self.headers["Content-Length"])))
+                asked.append(self.rfile.read(int(self.headers.get("Content-Length", 0))))
                 self.send_response(codes[len(asked) - 1])
                 self.end_headers()
                 self.wfile.write(b'{"asked": "enough"}')
+
+            do_GET = do_POST
 
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing is told."""
@@ -58,3 +64,13 @@ def test_a_refusal_is_told_at_once(serve) -> None:
     with pytest.raises(Infra, match="409"):
         api.post(url, {})
     assert len(asked) == 1
+
+
+def test_runs_ask_a_server_whose_database_is_away_again(serve, tmp_path: Path) -> None:
+    """Prefect's own client as worker and runs have it; such a server answers 500."""
+    url, asked = serve([500, 200])
+    ask = "from prefect.client.orchestration import get_client; get_client(sync_client=True).hello()"
+    quick = {"PREFECT_API_URL": url, "PREFECT_CLIENT_RETRY_JITTER_FACTOR": "0"}
+    environment = {**ServiceFiles(tmp_path).environment(), **quick}
+    subprocess.run([sys.executable, "-c", ask], env=environment, check=True, timeout=60)
+    assert len(asked) == 2
