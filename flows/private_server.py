@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from flows.service.files import ServiceFiles, standing_server
+from flows.service.files import PATIENT_CLIENT, ServiceFiles, standing_server
 from flows.service.password import use_password
 from model.errors import Infra
 from model.parent_death import die_with_parent
@@ -41,7 +41,8 @@ def prefect_server(root: Path | None = None) -> Iterator[str]:
     of_root = standing_server(root) if root is not None else None
     standing = of_root or _profile_url()
     if standing:
-        os.environ["PREFECT_API_URL"] = standing
+        patience = {key: value for key, value in PATIENT_CLIENT.items() if key not in os.environ}
+        os.environ.update(PREFECT_API_URL=standing, **patience)
         if root is not None and of_root:
             use_password(ServiceFiles(root).password_file())
         try:
@@ -49,7 +50,8 @@ def prefect_server(root: Path | None = None) -> Iterator[str]:
                 yield standing
         finally:
             _send_what_is_queued()
-            del os.environ["PREFECT_API_URL"]
+            for key in ("PREFECT_API_URL", *patience):
+                del os.environ[key]
         return
     port = _free_port()
     environment = {**os.environ, **EPHEMERAL}

@@ -29,6 +29,13 @@ SMALL_DATABASE = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": json.dumps({"prefect.flow-run.heartbeat": 86400}),
 }
 """What keeps the server's database from growing for ever (docs/operations.md); a user's own settings overrule it."""
+PATIENT_CLIENT = {
+    # What the server answers while its database is away: unless asked again, runs that end then are Failed.
+    "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
+    # Pauses of 2, 4, ... 128 s, four minutes on the whole, for a database whose machine is started anew.
+    "PREFECT_CLIENT_MAX_RETRIES": "7",
+}
+"""How worker and runs ask a standing server."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +107,7 @@ class ServiceFiles:
         mine = {name: value for name, value in os.environ.items() if name not in NOT_PASSED_ON}
         return (
             SMALL_DATABASE
+            | PATIENT_CLIENT
             | mine
             | {
                 "PREFECT_HOME": str(self.folder / "prefect"),
@@ -115,10 +123,6 @@ class ServiceFiles:
                 "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "60",
                 # What happened before the server was started again holds nothing back for long.
                 "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.service.ordering",
-                # What the server answers while its database is away: unless asked again, runs that end then are Failed.
-                "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
-                # Pauses of 2, 4, ... 128 s, four minutes on the whole, for a database whose machine is started anew.
-                "PREFECT_CLIENT_MAX_RETRIES": "7",
                 # The automation that ends silent runs waits for three of them.
                 "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
                 "DO_NOT_TRACK": "1",
