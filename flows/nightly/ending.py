@@ -99,7 +99,8 @@ def no_beginning_told(recipe: str, root: str | Path, settings: Sequence[str]) ->
 
 def _notify_as_far_as_read(recipe: str, settings: Sequence[str]) -> NotifyConfig:
     """Who is told where a recipe may be what is wrong: as it says, else as the environment says, else nobody."""
-    for read in (partial(_values, recipe, settings), partial(_values, recipe, ()), dict[str, Any]):
+    of_recipe = [partial(_values, recipe, given) for given in dict.fromkeys((tuple(settings), ()))]
+    for read in (*of_recipe, dict[str, Any]):
         try:
             return read_notify(read(), recipe)
         except (BessemerError, OSError, ValueError) as error:
