@@ -12,6 +12,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -50,6 +51,13 @@ def on_cluster(
     if not indices:
         return
     check_dask()
+    with _loss_told(address):
+        yield from _handed_out(work, indices, address, workspace, workerless_seconds)
+
+
+def _handed_out(
+    work: Work[Result], indices: Sequence[int], address: str, workspace: Workspace, workerless_seconds: float
+) -> Iterator[tuple[int, Result]]:
     import dask.config
     import distributed
 
@@ -151,6 +159,17 @@ def _threads(client: "Client") -> int:
     """Of all workers together."""
     by_worker: Any = client.nthreads()
     return sum(by_worker.values())
+
+
+@contextmanager
+def _loss_told(address: str) -> Iterator[None]:
+    """A question that the scheduler dies over may fail before the client's status tells of its death."""
+    from distributed.comm.core import CommClosedError
+
+    try:
+        yield
+    except CommClosedError as error:
+        raise _lost(address) from error
 
 
 def _lost(address: str) -> Infra:
