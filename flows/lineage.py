@@ -40,7 +40,8 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     if len(found) != 1:
         known = ", ".join(run["run_id"] for run in runs[-5:])
         problem = "no run" if not found else f"{len(found)} runs"
-        raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; the latest are {known}")
+        latest = f"the latest are {known}" if len(runs) > 1 else f"the only one is {known}"
+        raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; {latest}")
     return found[0]
 
 

@@ -1,4 +1,5 @@
-"""How many examples a benchmark's items were really shown, where fewer fit into the context than were asked for."""
+"""What the notes of SCORES say of how items were asked: those that were drawn of all, and the examples that they were
+shown where fewer fit into the context than were asked for."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -7,6 +8,18 @@ from typing import Any
 from flows.wording import shots_word
 
 _ROOM = re.compile(r"([\d.]+) examples on average: (\d+) of (\d+) items leave room for less than (\d+)")
+_DRAWN = re.compile(r"(\d+) of (\d+) items drawn")
+
+
+def drawn_told(scores: Iterable[Mapping[str, Any]]) -> str:
+    """One sentence without its full stop, from the notes of SCORES; empty where every benchmark was asked whole."""
+    found: dict[str, str] = {}
+    for row in scores:
+        match = _DRAWN.search(row["note"] or "")
+        if match:
+            drawn, available = map(int, match.groups())
+            found[row["task"]] = f"{row['task']} {drawn:,} of {available:,} items"
+    return f"{', '.join(found.values())}, as many as its max_items lets be drawn" if found else ""
 
 
 def shots_told(scores: Iterable[Mapping[str, Any]]) -> str:

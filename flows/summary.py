@@ -18,7 +18,7 @@ from flows.gate import gate_told
 from flows.measures import whole_told
 from flows.page.charts import chance_of
 from flows.page.writing import PAGE
-from flows.shots import shots_told
+from flows.shots import drawn_told, shots_told
 from flows.wording import compact, duration, language_word, loss_unit, shots_word
 
 STAGE_WORDS = {
@@ -49,6 +49,7 @@ def print_summary(run: dict[str, Any], root: Path, console: Console) -> None:
         _leaks,
         _vocabulary,
         _nothing_measured,
+        _asked,
         _shots,
         _base_model,
         _gate,
@@ -166,6 +167,11 @@ def _nothing_measured(findings: dict[str, Any]) -> str:
 def _shots(findings: dict[str, Any]) -> str:
     told = shots_told(findings["scores"])
     return f"[bold]few shots[/]     {escape(told)}" if told else ""
+
+
+def _asked(findings: dict[str, Any]) -> str:
+    told = drawn_told(findings["scores"])
+    return f"[bold]asked[/]         {escape(told)}" if told else ""
 
 
 def _passed_over(findings: dict[str, Any]) -> str:

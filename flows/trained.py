@@ -1,6 +1,7 @@
 """A trained model with its vocabulary, found by run, by artifact, or by the folder that fine-tuning or export wrote."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,8 @@ def open_trained(root: Path, model: str) -> Trained:
     from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 
     folder = Path(model)
+    if os.sep in model and not folder.exists():
+        raise InputError(f"there is no folder {model}. Name one that holds a model, or a run; `bessemer ls` lists runs")
     if is_published(folder):
         network, tokenizer = open_published_model(folder)
         tasks = tasks_in(folder)

@@ -65,7 +65,7 @@ class Artifact:
         except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
             raise IntegrityError(
                 f"{path} is not a finished artifact: its {MANIFEST} is missing or unreadable ({error})."
-                f" Remove the folder and run again; the stage will be rebuilt."
+                f" Put it out of the way with `bessemer verify --set-aside`, and run again."
             ) from error
 
     @functools.cached_property
@@ -199,5 +199,6 @@ def _check(path: Path, digest: str, artifact: Path) -> None:
     if found != digest:
         raise IntegrityError(
             f"{path.name} of {artifact} should have the digest {digest} and has {found}: the disk or somebody changed"
-            f" it after it was published. Nothing was computed from it. Remove {artifact} and run again."
+            f" it after it was published. Nothing was computed from it. Put it out of the way with `bessemer verify"
+            f" --set-aside`, and run again."
         )

@@ -46,7 +46,8 @@ class FileRecord:
         if not isinstance(self.name, str) or self.name in ("", ".", "..") or {*self.name} & {"/", "\\", "\0"}:
             raise IntegrityError(
                 f"a manifest lists the file {self.name!r}, and files of an artifact have plain names, without folders."
-                f" Somebody changed the manifest, and nothing was read. Remove the artifact and run again."
+                f" Somebody changed the manifest, and nothing was read. Put the artifact out of the way with `bessemer"
+                f" verify --set-aside`, and run again."
             )
 
 

@@ -85,7 +85,7 @@ def why(
 
 def step(
     run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
-    number: Annotated[int, typer.Argument(metavar="N", help="Step number.")],
+    number: Annotated[int, typer.Argument(metavar="N", help="Step number; the first is 0.")],
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:

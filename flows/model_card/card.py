@@ -31,7 +31,8 @@ def model_card(record: dict[str, Any], root: Path, licence: str | None = None, c
         sections.licence(facts, licence),
         sections.provenance(facts),
     )
-    return head(facts, licence) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
+    library = "transformers" if class_name else None
+    return head(facts, licence, library) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
 
 
 def run_to_tell(root: Path, model: str, folder: Path) -> dict[str, Any] | None:

@@ -18,13 +18,13 @@ HUB_LICENCE = re.compile(
 METRICS: dict[str, str] = {"acc": "accuracy", "exact": "exact_match", "exact_match": "exact_match", "em": "exact_match"}
 
 
-def head(facts: CardFacts, licence: str | None) -> str:
-    """The YAML between two lines of dashes, with a line's end."""
+def head(facts: CardFacts, licence: str | None, library: str | None) -> str:
+    """The YAML between two lines of dashes, with a line's end; `library` loads the files that the card lies beside."""
     architecture = facts.model["architecture"] or "gpt"
     told: dict[str, Any] = {
         **_licence(licence),
         "language": facts.languages,
-        "library_name": "transformers",
+        "library_name": library,
         "pipeline_tag": PIPELINES.get(architecture, "text-generation"),
         "tags": ["bessemer", architecture],
         "datasets": list(facts.sources),

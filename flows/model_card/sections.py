@@ -10,6 +10,7 @@ from flows.dashboard.markdown import table
 from flows.gate import gate_told
 from flows.model_card.facts import CardFacts
 from flows.page.score_tables import score_tables
+from flows.shots import drawn_told
 from flows.wording import clock, compact, duration, loss_unit, rows_told, shots_word
 
 MOST_RULES = 12
@@ -193,6 +194,8 @@ def scores(facts: CardFacts) -> str:
             " text, those that were found in it.",
             table(("benchmark", "metric", "all items", "clean", "leaked"), rows, texts=("metric",)),
         ]
+        if drawn := drawn_told(facts.findings["scores"]):
+            parts.append(f"Asked: {_text(drawn)}.")
     return "\n\n".join(["## Scores", *parts]) if parts else ""
 
 
@@ -242,11 +245,7 @@ def _replaced(facts: CardFacts) -> bool:
 
 def provenance(facts: CardFacts) -> str:
     """Enough to make it again and to check every byte."""
-    rows = [
-        (line["stage"], f"`{line['identity']}`", f"`{line['content']}`")
-        for line in facts.findings["road"]
-        if "identity" in line
-    ]
+    rows = [(line["stage"], line["identity"], line["content"]) for line in facts.findings["road"] if "identity" in line]
     parts = ["## Provenance", table(("stage", "identity", "content"), rows, texts=("identity", "content"))]
     versions = facts.record.get("versions", {})
     git = facts.record.get("git") or {}

@@ -41,5 +41,5 @@ def find_accelerator(name: str) -> Accelerator:
         return ACCELERATORS[wanted]
     known = [*ACCELERATORS, THIS]
     close = difflib.get_close_matches(wanted, known, n=1)
-    hint = f"; did you mean `{close[0]}`?" if close else ""
+    hint = f"; did you mean `{close[0]}`?" if close else "."
     raise RecipeError(f"--hardware {name}: unknown{hint} Known are {', '.join(known)} (this machine's processor)")

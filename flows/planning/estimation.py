@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.planning.duplicates import SeenCopies, removal_of_whole
-from flows.planning.intervals import Interval, ratio_total, wilson
+from flows.planning.intervals import Interval, drawn_share, ratio_total, wilson
 from flows.planning.pilot import Pilot
 from flows.planning.pilot_shares import PilotShare
 from tasks.artifact import Artifact, read_table
@@ -67,7 +67,8 @@ def _estimate(
 ) -> SourceEstimate:
     share: PilotShare = pilot.shares[name]
     read = pilot.artifacts["sample"].report.sources[name]
-    whole_documents = (read.documents_in - read.rejected) * share.recipe_rate
+    available = read.documents_in - read.rejected
+    whole_documents = available * share.recipe_rate
     whole_bytes = read.bytes_in * share.recipe_rate
     taken = min(1.0, len(ids) / whole_documents) if whole_documents else 1.0
     before = _column(ids, after["sample"])
@@ -75,13 +76,15 @@ def _estimate(
     seen = copies.removed / copies.documents if copies.documents else 0.0
     staying = 1 - seen
     growth = Interval(*((1 - share) / staying if staying else 0.0 for share in (removal.high, removal.value, seen)))
-    documents: dict[str, Interval] = {"sample": Interval(*3 * (whole_documents,))}
-    sizes: dict[str, Interval] = {"sample": Interval(*3 * (whole_bytes,))}
+    drawn = drawn_share(np.ones(len(ids)), available, share.recipe_rate)
+    drawn_bytes = drawn_share(before, available, share.recipe_rate)
+    documents: dict[str, Interval] = {"sample": drawn.scaled(whole_documents)}
+    sizes: dict[str, Interval] = {"sample": drawn_bytes.scaled(whole_bytes)}
     for stage in DOCUMENT_STAGES[1:]:
         left = _column(ids, after[stage])
         kept = wilson(int(np.count_nonzero(left)), len(ids), taken)
-        documents[stage] = kept.scaled(whole_documents)
-        sizes[stage] = ratio_total(before, left, whole_bytes, taken)
+        documents[stage] = kept.times_independent(documents["sample"])
+        sizes[stage] = ratio_total(before, left, whole_bytes, taken).times_independent(drawn_bytes)
         if stage in AFTER_DEDUP:
             documents[stage], sizes[stage] = documents[stage].times(growth), sizes[stage].times(growth)
     held_out = heldout_share(documents["dedup"].value, sizes["dedup"].value, config)
@@ -90,7 +93,8 @@ def _estimate(
     kept_for_training = Interval(1 - HELDOUT_CEILING if few else 1 - held_out, 1 - held_out, 1 if few else 1 - held_out)
     for table in (documents, sizes):
         table["decontaminate"] = table["decontaminate"].times(kept_for_training)
-    packed = ratio_total(before, _column(ids, tokens), whole_bytes, taken).times(growth).times(kept_for_training)
+    counted = ratio_total(before, _column(ids, tokens), whole_bytes, taken).times_independent(drawn_bytes)
+    packed = counted.times(growth).times(kept_for_training)
     return SourceEstimate(documents, sizes, packed, seen, removal, held_out)
 
 

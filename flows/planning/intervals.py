@@ -27,6 +27,13 @@ class Interval:
         """The product of two quantities that are not negative; the widest interval, as if they erred together."""
         return Interval(self.low * other.low, self.value * other.value, self.high * other.high)
 
+    def times_independent(self, other: "Interval") -> "Interval":
+        """The product of two quantities that err apart: half-widths add in quadrature, below and above apart."""
+        value = self.value * other.value
+        below = math.hypot((self.value - self.low) * other.value, (other.value - other.low) * self.value)
+        above = math.hypot((self.high - self.value) * other.value, (other.high - other.value) * self.value)
+        return Interval(max(0.0, value - below), value, value + above)
+
     def to_json(self) -> dict[str, float]:
         """Plain values."""
         return {"low": self.low, "value": self.value, "high": self.high}
@@ -53,6 +60,19 @@ def wilson(successes: int, sampled: int, share_taken: float) -> Interval:
     centre = (share + Z**2 / (2 * size)) / (1 + Z**2 / size)
     half = Z / (1 + Z**2 / size) * math.sqrt(share * (1 - share) / size + Z**2 / (4 * size**2))
     return Interval(max(0.0, min(centre - half, share)), share, min(1.0, max(centre + half, share)))
+
+
+def drawn_share(sizes: npt.NDArray[np.float64], count: float, rate: float) -> Interval:
+    """How much of what is expected is drawn where each of `count` documents is drawn by itself at `rate`, around 1.
+
+    `sizes` are those of a sample of them, in any unit; ones count documents. A sum of independent draws has the
+    variance rate (1 - rate) sum of squared sizes; its normal approximation is taken.
+    """
+    if rate >= 1 or count <= 0 or not sizes.size or not sizes.sum():
+        return Interval(1.0, 1.0, 1.0)
+    uneven = float((sizes**2).mean()) / float(sizes.mean()) ** 2
+    half = Z * math.sqrt((1 - rate) / rate * uneven / count)
+    return Interval(max(0.0, 1 - half), 1.0, 1 + half)
 
 
 def ratio_total(

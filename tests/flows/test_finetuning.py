@@ -114,6 +114,7 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
         (("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"), 3, "holds something else"),
         (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
         (("predict", home / "out"), 3, "give a file of records"),
+        (("predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
         (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text; the model reads"),
         (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
         (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer predict"),

@@ -1,6 +1,6 @@
 """The terminal says where fewer examples were shown than were asked for, in the words that evaluate left."""
 
-from flows.shots import shots_told
+from flows.shots import drawn_told, shots_told
 from tasks.evaluate.asking import Answered
 from tasks.evaluate.benchmarks import Asked
 from tasks.evaluate.items import Item
@@ -26,3 +26,12 @@ def test_shots_that_do_not_fit_are_told_once_for_each_number() -> None:
 
 def test_where_all_fit_nothing_is_told() -> None:
     assert shots_told([row(0, [0, 0]), row(1, [1, 1]), {"task": "cloze", "shots": 3, "note": None}]) == ""
+
+
+def test_items_that_were_drawn_are_told_once_for_each_benchmark() -> None:
+    asked = Asked("cloze", 0, [], {}, asked=160, evaluated=160, available=1320)
+    rows = [{"task": "cloze", "note": "; ".join(["per chars", *asked.notes])}] * 2
+    assert drawn_told([*rows, {"task": "pairs", "note": "per chars"}, {"task": "none", "note": None}]) == (
+        "cloze 160 of 1,320 items, as many as its max_items lets be drawn"
+    )
+    assert drawn_told([row(0, [0, 0])]) == ""

@@ -63,6 +63,19 @@ def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
         assert sentence in told.replace("\N{NO-BREAK SPACE}", " ")
 
 
+def test_the_library_is_named_where_one_loads_the_files(made_run: Any) -> None:
+    (made_run.folder / "recipe.json").write_text(json.dumps(RECIPE))
+    assert "library_name" not in model_card(made_run.record, made_run.root)
+    beside = model_card(made_run.record, made_run.root, class_name="GPT2LMHeadModel")
+    assert hub.ModelCard(beside).data.library_name == "transformers"
+
+
+def test_identities_are_shown_as_they_are_copied(told: str) -> None:
+    provenance = told.partition("## Provenance")[2]
+    assert "| train |" in provenance
+    assert "\\" not in provenance
+
+
 def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Path) -> None:
     hostile = "<script>alert(1)</script>"
     benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}

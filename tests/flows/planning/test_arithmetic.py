@@ -119,6 +119,8 @@ def test_attention_that_eats_everything_is_told():
 def test_unknown_hardware_names_what_is_known():
     with pytest.raises(RecipeError, match="did you mean `h100`"):
         find_accelerator("h10")
+    with pytest.raises(RecipeError, match=r"--hardware foo: unknown\. Known are v100, "):
+        find_accelerator("foo")
 
 
 def test_a_billion_parameters_take_16_bytes_each_and_zero_3_divides_them_by_the_devices():

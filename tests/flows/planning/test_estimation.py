@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flows.planning.duplicates import SeenCopies, group_sizes, removal_of_whole
-from flows.planning.intervals import Interval, ratio_total, total, wilson
+from flows.planning.intervals import Interval, drawn_share, ratio_total, total, wilson
 
 
 def pilot_of(groups: list[int], share: float, seed: int = 0) -> SeenCopies:
@@ -81,6 +81,36 @@ def test_wilson_knows_the_textbook_case_and_the_whole():
 def test_wilson_holds_its_share(successes: int, more: int, taken: float):
     found = wilson(successes, successes + more, taken)
     assert 0 <= found.low <= found.value <= found.high <= 1
+
+
+def test_documents_that_are_drawn_at_a_rate_are_known_to_a_binomial_deviation():
+    """Of 400 at a half 200 are drawn, with a deviation of 10; where a third of them holds all the text, the text's is
+    wider by the root of 3."""
+    found = drawn_share(np.ones(3), 400, 0.5).scaled(200)
+    assert (found.low, found.value, found.high) == (pytest.approx(180.4, abs=0.01), 200, pytest.approx(219.6, abs=0.01))
+    uneven = drawn_share(np.array([3.0, 0.0, 0.0]), 400, 0.5)
+    assert uneven.high - 1 == pytest.approx(np.sqrt(3) * (found.high / 200 - 1))
+    assert drawn_share(np.ones(3), 400, 1.0) == drawn_share(np.ones(0), 0, 0.5) == Interval(1.0, 1.0, 1.0)
+
+
+def test_drawing_and_estimating_together_cover_the_truth_19_times_in_20():
+    """Half of 4,000 documents is drawn, and 1,800 of those are looked at; three in ten lose all they have."""
+    rng = np.random.default_rng(5)
+    before = rng.lognormal(8, 1, 4_000)
+    after = before * (rng.random(4_000) < 0.7)
+    covered = 0
+    for _ in range(400):
+        drawn = rng.random(4_000) < 0.5
+        seen = rng.choice(np.flatnonzero(drawn), 1_800, replace=False)
+        estimate = ratio_total(before[seen], after[seen], before.sum() * 0.5, 0.9)
+        found = estimate.times_independent(drawn_share(before[seen], 4_000, 0.5))
+        covered += found.low <= after[drawn].sum() <= found.high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+def test_errors_of_independent_factors_add_in_quadrature():
+    found = Interval(7.0, 10.0, 13.0).times_independent(Interval(0.6, 1.0, 1.4))
+    assert (found.low, found.value, found.high) == (5.0, 10.0, 15.0)
 
 
 def test_ratio_total_covers_the_truth_19_times_in_20():
