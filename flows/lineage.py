@@ -28,7 +28,7 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     runs = list_runs(root)
     run_id = None if run_id == LATEST else run_id
     if run_id is None:
-        runs = [run for run in runs if any(entry["stage"] == needs and "path" in entry for entry in run["stages"])]
+        runs = [run for run in runs if _got_past(run, needs)]
     if not runs:
         raise InputError(
             f"{root} holds no run that got past the stage `{needs}` yet; start one with"
@@ -43,6 +43,16 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
         latest = f"the latest are {known}" if len(runs) > 1 else f"the only one is {known}"
         raise InputError(f"{problem} under {root} with an id that begins `{run_id}`; {latest}")
     return found[0]
+
+
+def trained_earlier(root: Path, record: dict[str, Any]) -> str | None:
+    """The id of the latest run that trained, where the run of `record` came after it and did not get so far."""
+    trained = [run["run_id"] for run in list_runs(root) if _got_past(run, "train")]
+    return trained[-1] if trained and not _got_past(record, "train") else None
+
+
+def _got_past(record: dict[str, Any], stage: str) -> bool:
+    return any(entry["stage"] == stage and "path" in entry for entry in record["stages"])
 
 
 def run_artifacts(run: dict[str, Any]) -> dict[str, Artifact]:

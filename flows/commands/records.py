@@ -42,7 +42,14 @@ def why(
 ) -> None:
     """Tell a document's life: from file and record to the steps that trained on it, or to the rule that removed it."""
     with told_errors():
-        from flows.lineage import documents_by_file, find_documents, open_run, rejects_of, run_artifacts
+        from flows.lineage import (
+            documents_by_file,
+            find_documents,
+            open_run,
+            rejects_of,
+            run_artifacts,
+            trained_earlier,
+        )
         from flows.lives import life_of
         from flows.unsampled import listed_files, why_unsampled
         from model.errors import InputError
@@ -71,6 +78,9 @@ def why(
             print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
             return
         tell_run(record)
+        if run_id is None and (trained := trained_earlier(root, record)):
+            hint = f"this run did not train; the latest that did: bessemer why {document} --run {trained}"
+            console().print(hint, style="dim", markup=False)
         for sentence in others:
             console().print(sentence, markup=False)
         from flows.telling import tell_life, tell_reject

@@ -140,6 +140,8 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
         "dedup reproduced",
     ]
     assert outcomes(run(recipe, root, "--until", "clean")) == ["sample reused", "clean reused"]
+    told = " ".join(bessemer("why", "note-05.txt", "--root", root).stdout.split())
+    assert "this run did not train; the latest that did: bessemer why note-05.txt --run 20" in told
     missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
     assert missing.returncode == 3
     assert "sample: this run may only build" in missing.stderr
