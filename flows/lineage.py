@@ -45,10 +45,11 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     return found[0]
 
 
-def trained_earlier(root: Path, record: dict[str, Any]) -> str | None:
-    """The id of the latest run that trained, where the run of `record` came after it and did not get so far."""
-    trained = [run["run_id"] for run in list_runs(root) if _got_past(run, "train")]
-    return trained[-1] if trained and not _got_past(record, "train") else None
+def run_that_trained(root: Path, record: dict[str, Any]) -> str | None:
+    """The id of the latest run that trained, where the run of `record` did not get so far."""
+    if _got_past(record, "train"):
+        return None
+    return next((run["run_id"] for run in reversed(list_runs(root)) if _got_past(run, "train")), None)
 
 
 def _got_past(record: dict[str, Any], stage: str) -> bool:

@@ -48,7 +48,7 @@ def why(
             open_run,
             rejects_of,
             run_artifacts,
-            trained_earlier,
+            run_that_trained,
         )
         from flows.lives import life_of
         from flows.unsampled import listed_files, why_unsampled
@@ -78,7 +78,7 @@ def why(
             print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
             return
         tell_run(record)
-        if run_id is None and (trained := trained_earlier(root, record)):
+        if run_id is None and (trained := run_that_trained(root, record)):
             hint = f"this run did not train; the latest that did: bessemer why {document} --run {trained}"
             console().print(hint, style="dim", markup=False)
         for sentence in others:
