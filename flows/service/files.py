@@ -64,6 +64,11 @@ class ServiceFiles:
     def deploy_log(self) -> Path:
         return self.folder / "deploy.log"
 
+    @property
+    def own_password(self) -> Path:
+        """What the server asks for where no other file was named."""
+        return self.folder / "password"
+
     def remember_address(
         self, host: str, port: int, database: str | None = None, password_file: Path | None = None
     ) -> None:

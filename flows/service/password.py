@@ -4,13 +4,33 @@ It is read when it is needed, handed on in environments, and never printed, logg
 """
 
 import os
+import secrets
 import stat
+import tempfile
 from pathlib import Path
 
+from model.durable import link_or_copy, sync_file
 from model.errors import InputError
 
 OF_CLIENTS = "PREFECT_API_AUTH_STRING"
 OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
+
+
+def write_password(path: Path) -> Path:
+    """Make a password and write it to `path`, mode 600, unless the file is there; returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The file is complete before it has its name, for others who ask for it at the same time.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(f"bessemer:{secrets.token_urlsafe(24)}\n")
+        sync_file(temporary)
+        link_or_copy(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(temporary)
+    return path
 
 
 def read_password(path: Path) -> str:
@@ -23,8 +43,9 @@ def read_password(path: Path) -> str:
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise InputError(f"up --password-file {path}: others may read it; `chmod 600 {path}`")
     user, colon, word = text.partition(":")
-    if not (user and colon and word) or "\n" in text:
-        raise InputError(f"up --password-file {path}: it must hold one line, USER:PASSWORD")
+    # Prefect compares only ASCII; it answers a server's error to everyone where its own password is anything else.
+    if not (user and colon and word and text.isascii()) or "\n" in text:
+        raise InputError(f"up --password-file {path}: it must hold one line, USER:PASSWORD, of ASCII characters")
     return text
 
 

@@ -14,10 +14,10 @@ from flows.service.api import crash_lost_runs, is_worker_online
 from flows.service.automations import write_automations
 from flows.service.database import CONNECTION_URL, check_same, database_settings, inherited, without_password
 from flows.service.files import POOL, ServiceFiles, deployments_file
-from flows.service.password import asked_by_server, use_password
+from flows.service.password import asked_by_server, use_password, write_password
 from model.errors import Infra, InputError
 
-SERVER_APP = "prefect.server.api.server:create_app"
+SERVER_APP = "flows.service.app:create_app"
 WORKER_SECONDS = 180.0
 SETUP_SECONDS = 600.0
 
@@ -35,7 +35,7 @@ class Asked:
     database: str | None = None
     """`sqlite`, or the address of a PostgreSQL database; None for the one that the root's server used last."""
     password_file: Path | None = None
-    """Holds what the server asks of its clients; it asks for nothing without one."""
+    """Holds what the server asks of its clients; as last time without one, at first a file that is made."""
 
 
 def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
@@ -68,9 +68,12 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         database = check_same(asked.database, files.database())
         os.environ.pop(CONNECTION_URL, None)
         os.environ.update(database_settings(database))
-        use_password(asked.password_file)
+        password_file = asked.password_file or files.password_file() or files.own_password
+        if password_file == files.own_password:
+            write_password(password_file)
+        use_password(password_file)
         _check_free(asked.host, asked.port)
-        files.remember_address(asked.host, asked.port, without_password(database), asked.password_file)
+        files.remember_address(asked.host, asked.port, without_password(database), password_file)
         tell(f"starting a Prefect server on port {asked.port}")
         spawn_server(files)
     else:
