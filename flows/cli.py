@@ -29,6 +29,7 @@ from flows.commands import (
     upgrading,
     vocabularies,
 )
+from flows.escaping import escape_output
 
 app = typer.Typer(
     name="bessemer",
@@ -104,6 +105,7 @@ def options(
 
 def main() -> None:
     """Entry point of the command."""
+    escape_output()
     app()
 
 

@@ -20,6 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from flows.escaping import escape_output, escaped
 from tasks.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
 from tasks.build import Watcher
 
@@ -28,12 +29,21 @@ QUIET_SECONDS = 30.0
 OUTCOME_STYLES = {BUILT: "green", REUSED: "cyan", ACCEPTED: "yellow", REPRODUCED: "magenta"}
 
 
+class _Bars(Progress):
+    """Bars that obey no sequence in what is printed while they are drawn: until they stop the streams are theirs."""
+
+    def start(self) -> None:
+        super().start()
+        if not self.disable:
+            escape_output()
+
+
 class ProgressBars(Watcher):
     """Live bars on a terminal, plain lines elsewhere. Use as a context manager around a run."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._progress = Progress(
+        self._progress = _Bars(
             SpinnerColumn(finished_text="[green]ok"),
             TextColumn("{task.description:<15}"),
             BarColumn(bar_width=28),
@@ -70,7 +80,7 @@ class ProgressBars(Watcher):
         self._progress.update(self._bars[stage], completed=done, total=total, unit=unit)
 
     def note(self, stage: str, sentence: str) -> None:
-        self._print(stage, Text(sentence, style="dim"))
+        self._print(stage, Text(escaped(sentence), style="dim"))
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
         if stage in self._bars:
@@ -91,6 +101,6 @@ class ProgressBars(Watcher):
 def bytes_bar(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
     """A bar over bytes with rate and time left; yields its `progress(done, total)`. Silent without a terminal."""
     columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with _Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(title)
         yield lambda done, total: bar.update(task, completed=done, total=total)

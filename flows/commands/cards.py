@@ -1,5 +1,6 @@
 """The model card of a run."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +38,7 @@ def card(
         told = model_card(record, root, licence)
         if output is None:
             tell_run(record)
-            typer.echo(told, nl=False)
+            sys.stdout.write(told)  # not by `typer.echo`, which drops sequences
         else:
             write_atomically(output, told.encode())
             typer.echo(f"{output}: the card of run {record['run_id']}")

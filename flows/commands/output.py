@@ -26,7 +26,8 @@ def told_errors() -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except BessemerError as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        # Not by `typer.echo`, which drops sequences of documents silently where no terminal is.
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
         typer.echo("interrupted; finished parts and checkpoints are kept, run again to go on", err=True)
@@ -52,11 +53,11 @@ def _lost_the_server(error: Exception) -> bool:
 
 
 def console(stderr: bool = False) -> Any:
-    """A rich console: as wide as the terminal, or wide enough for a table where there is none."""
-    from rich.console import Console
+    """A console of `rich`: as wide as the terminal, or wide enough for a table where there is none."""
+    from flows.escaping import EscapingConsole
 
-    terminal = (sys.stderr if stderr else sys.stdout).isatty()
-    return Console(stderr=stderr, highlight=False, width=None if terminal else PIPE_WIDTH)
+    stream = sys.stderr if stderr else sys.stdout
+    return EscapingConsole(stream, width=None if stream.isatty() else PIPE_WIDTH)
 
 
 @contextmanager
@@ -75,7 +76,8 @@ def shown_progress(as_json: bool) -> Iterator[Any]:
 
 def tell_run(record: dict[str, Any]) -> None:
     """Which run the answer is from, on stderr: without an id it is the latest that can answer."""
-    typer.secho(f"run {record['run_id']}, recipe {record['recipe_name']}", dim=True, err=True)
+    sentence = f"run {record['run_id']}, recipe {record['recipe_name']}"
+    console(stderr=True).print(sentence, style="dim", markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

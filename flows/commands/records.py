@@ -21,6 +21,7 @@ def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         if as_json:
             print_json(runs)
             return
+        from rich.markup import escape
         from rich.table import Table
 
         from flows.telling import model_told, stages_told
@@ -30,8 +31,8 @@ def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
             table.add_column(column)
         for record in runs:
             model, told = model_told(record["model"]), stages_told(record)
-            table.add_row(record["run_id"], record["recipe_name"], model, record["state"], told)
-        console().print(table if runs else f"no runs under {root} yet; start one with `bessemer run RECIPE`")
+            table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], told)
+        console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
 
 
 def why(

@@ -114,7 +114,7 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
 
     run_id = new_run_id()
     with shown_progress(as_json) as bars:
-        bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {shown(root)}")
+        bars.console.print(f"run {run_id}: recipe {chosen.name}, artifacts under {shown(root)}", markup=False)
         for remark in chosen.remarks:
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
@@ -138,5 +138,6 @@ def quieten_prefect(verbose: bool) -> None:
     """Defaults for Prefect that a user's own settings overrule; must run before Prefect is imported."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ["PREFECT_LOGGING_COLORS"] = "false"  # Its colours are sequences, which `flows.escaping` shows as text.
     if not verbose:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

@@ -5,9 +5,12 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
+from flows.escaping import escaped
+
 LONGEST_NUMBER = 16
-_ACTIVE = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
-"""An underscore within a word is none of Markdown's (CommonMark 6.2, rules 2 and 6)."""
+_ACTIVE = re.compile(r"[\\`*\[\]|~@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)
+"""An underscore within a word is none of Markdown's (CommonMark 6.2, rules 2 and 6); bare addresses become links in
+GitHub's dialect (section 6.9), which Prefect's UI reads."""
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
@@ -19,7 +22,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Seque
 
 def plain(words: object) -> str:
     """Text from data or a recipe as Markdown that shows it as it is: no HTML, link, emphasis or row comes of it."""
-    told = " ".join(str(words).split())
+    told = escaped(" ".join(str(words).split()))
     return html.escape(_ACTIVE.sub(r"\\\g<0>", told), quote=False)
 
 
@@ -30,7 +33,7 @@ def picture(svg: str, words: str) -> str:
 
 def code(words: object) -> str:
     """Text that is to be copied as it stands: paths, commands."""
-    told = " ".join(str(words).split())
+    told = escaped(" ".join(str(words).split()))
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", told)), default=0))
     return f"`{told}`" if fence == "`" else f"{fence} {told} {fence}"
 

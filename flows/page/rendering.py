@@ -13,6 +13,7 @@ import jinja2
 
 from flows.base_model import base_model_told
 from flows.cost import energy_told
+from flows.escaping import escaped
 from flows.gate import gate_told
 from flows.wording import clock, compact, duration, language_word, rows_told, shots_word, size
 from model.durable import write_atomically
@@ -62,7 +63,12 @@ def environment() -> jinja2.Environment:
     """Autoescape is on: documents, paths and evidence hold HTML that must be shown, never run."""
     loader = jinja2.FunctionLoader(lambda name: (HERE / name).read_text(encoding="utf-8"))
     environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=lambda value: escaped(value) if type(value) is str else value,  # markup of templates is no plain str
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters.update(
         duration=duration,

@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from flows.escaping import escaped
 from flows.peek.difference import ADDED, EVEN_PIECE, ODD_PIECE, REMOVED, SAME, SHARED, UNKNOWN_PIECE
 
 STYLES = {
@@ -63,7 +64,7 @@ def _tell_segments(whole: list[tuple[str, str]], console: Console, full: bool) -
     line = Text()
     for kind, text in segments:
         opening, closing = ("", "") if console.is_terminal else PLAIN_MARKS[kind]
-        line.append(f"{opening}{text}{closing}", style=STYLES[kind] or None)
+        line.append(f"{opening}{escaped(text)}{closing}", style=STYLES[kind] or None)
     console.print(line)
     if hidden:
         console.print(Text(f"({hidden:,} characters not shown; --full shows all)", style="dim"))

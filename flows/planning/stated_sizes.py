@@ -93,7 +93,7 @@ def _training(recipe: Recipe, asked: Asked, tokens: int) -> dict[str, Any]:
 def tell_stated_sizes(told: Mapping[str, Any], console: Console) -> None:
     """The plan on a page of 80 columns."""
     table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    table.add_column(told["recipe"], no_wrap=True)
+    table.add_column(escape(told["recipe"]), no_wrap=True)
     for column in ("tokens", "weight", "read", "epochs"):
         table.add_column(column, justify="right", no_wrap=True)
     for line in told["sources"]:

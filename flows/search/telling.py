@@ -47,8 +47,8 @@ def trials_table(study: Study, best: int | None) -> Table:
         error = "" if line["stderr"] is None else f" ± {line['stderr']:.4f}"
         table.add_row(
             str(line["trial"]),
-            line["by"],
-            *(told_value(line["settings"][key]) if key in line["settings"] else "" for key in keys),
+            escape(line["by"]),
+            *(escape(told_value(line["settings"][key])) if key in line["settings"] else "" for key in keys),
             f"{line['share']:.0%}",
             "" if line["loss"] is None else f"{line['loss']:.4f}",
             "" if line["value"] is None else f"{line['value']:.4f}{error}",

@@ -1,6 +1,7 @@
 """Tables keep their columns whatever stands in a cell."""
 
 import base64
+import re
 
 import pytest
 from markdown_it import MarkdownIt
@@ -15,6 +16,7 @@ HOSTILE = [
     "`code` ``two`` \\` and **bold** _soft_ ~~gone~~",
     "[a](javascript:alert(1)) <http://elsewhere> &lt;b&gt; &amp;",
     "gopher_words_min: 3 < 50",
+    "https://elsewhere/a_b?c=d www.elsewhere.example WWW.elsewhere.example mailto@elsewhere.example",
 ]
 TEXT_ONLY = {"paragraph", "inline", "text", "table", "thead", "tbody", "tr", "th", "td", "softbreak", "text_special"}
 
@@ -56,6 +58,24 @@ def test_text_to_be_copied_is_one_piece_of_code(words: str):
     kinds, texts = read(code(words))
     assert kinds == {"paragraph", "inline", "code_inline"}
     assert texts == [" ".join(words.split())]
+
+
+@pytest.mark.parametrize(
+    "words", ["https://a.example", "ftp://a.example", "www.a.example", "HTTPS://a", "me@a.example"]
+)
+def test_bare_addresses_of_data_become_no_links(words: str):
+    """GitHub's dialect, section 6.9: a link begins with a scheme or `www.`, or is letters around an `@`."""
+    shown = plain(f"see {words}")
+    assert re.search(r"\w://|www\.|\w@", shown, re.IGNORECASE) is None
+    kinds, texts = read(shown)
+    assert kinds <= TEXT_ONLY
+    assert texts == [f"see {words}"]
+
+
+def test_text_from_data_cannot_reverse_a_line_or_hide_in_it():
+    for show in (plain, code):
+        assert "\u202e" not in show("a\u202eb\x1b[8mc")
+        assert "b" in show("a\u202eb")
 
 
 def test_the_parser_sees_what_is_not_escaped():

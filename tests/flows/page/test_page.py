@@ -155,6 +155,14 @@ def test_html_in_the_names_of_sources_benchmarks_and_rules_is_shown_and_never_ru
     assert "could not be made" not in reader.text
 
 
+def test_names_cannot_reverse_a_line_of_the_page(make: Callable[..., Any], tmp_path: Path):
+    benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 1}
+    made = make(tmp_path, facts={"decontaminate": {"benchmarks": {"a\u202egnp.exe\x1b[8m": benchmark}}})
+    reader = read(write_page(made.folder, made.root))
+    assert r"a\u202egnp.exe\u001b[8m" in reader.text
+    assert "\u202e" not in reader.text
+
+
 def test_the_library_that_draws_is_packed_and_whole(page: Path):
     packed = re.search(r'<script id="plotly" type="text/plain">(.*?)</script>', page.read_text(), re.DOTALL)
     assert packed is not None
