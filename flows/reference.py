@@ -38,7 +38,10 @@ A key that is marked *runtime* cannot change a stage's result: it counts in no i
 nothing. All others do. Lengths, shares and limits stand with their units; what is outside of its bounds is refused
 before anything runs.
 """
-PRIORITY = "| `priority` | integer | `0` | Among copies of a text the one whose source has the higher number stays. |"
+PRIORITY = (
+    "| `priority` | integer | after all that have one | Among copies of a text the one whose source has the smaller number"
+    " stays; of equal numbers the longer text. |"
+)
 VARIABLES = """
 ### `[variables]`
 

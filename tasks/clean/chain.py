@@ -56,8 +56,13 @@ class Chain:
         without = set(config.without) | (PICTURES if config.emoji == "keep" else frozenset())
         chosen = PRESETS[preset]
         asked = {*chosen.edits, *config.add, *((SPELLING,) if config.spelling else ())}
-        edits = config.edits or tuple(name for name in EDITS if name in asked)
-        rules = config.rules or tuple(name for name in LIMITS if name in chosen.rules or name in config.add)
+        edits, rules = config.edits, config.rules
+        if edits is None:
+            edits = tuple(name for name in EDITS if name in asked)
+        elif edits:
+            edits = (HTML_TO_TEXT, *edits)
+        if rules is None:
+            rules = tuple(name for name in LIMITS if name in chosen.rules or name in config.add)
         if config.extensions is not None:
             edits = tuple(dict.fromkeys((*edits, *config.extensions.edits)))
             rules = tuple(dict.fromkeys((*rules, *config.extensions.rules)))
@@ -68,7 +73,7 @@ class Chain:
                 *(_rule(name, config.limits, supplied) for name in rules if name not in without),
                 *(word_list_rule(words, supplied.word_lists[words.name]) for words in config.word_lists),
             ),
-            HTML_TO_TEXT in edits or config.edits is not None,
+            HTML_TO_TEXT in edits,
             frozenset(config.languages),
             config.emoji,
             Slots(),

@@ -100,10 +100,12 @@ class CleanConfig(StrictConfig):
     """Source name -> preset, for sources that need another one; documents of the format code take `code` by default."""
 
     edits: tuple[str, ...] | None = None
-    """Edits in the order in which they run, instead of those of the presets; `html_to_text` is always first."""
+    """Edits in the order in which they run, instead of those of the presets (`[]` for none); null for the presets'.
+    Of a list that names any, `html_to_text` is always the first."""
 
     rules: tuple[str, ...] | None = None
-    """Rules in the order in which they are looked at, instead of those of the presets."""
+    """Rules in the order in which they are looked at, instead of those of the presets (`[]` for none); null for the
+    presets'."""
 
     limits: dict[str, float] = Field(default_factory=dict)
     """Name of a rule or edit -> limit in its own unit, instead of the limit of its paper."""

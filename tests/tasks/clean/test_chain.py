@@ -56,6 +56,22 @@ def parent(root, *parts: pa.Table):
     return build_artifact(RunContext(root, "r"), Stage("sample", ("tasks.schema",), ()), StrictConfig(), {}, run)
 
 
+def test_an_empty_list_of_edits_means_none():
+    about = About("html", "en")
+    page = f"<html><body><article><p>{PROSE}</p></article></body></html>"
+    assert Chain.of(CleanConfig(edits=(), rules=()), "gopher").clean(page, about).text == page
+    named = Chain.of(CleanConfig(edits=("nfc",), rules=()), "gopher").clean(page, about)
+    assert named.text == PROSE
+    kept = CleanConfig(edits=("nfc",), rules=(), without=("html_to_text",))
+    assert Chain.of(kept, "gopher").clean(page, about).text == page
+
+
+def test_an_empty_list_of_rules_means_none():
+    about = About("text", "en")
+    assert Chain.of(CleanConfig(), "gopher").clean("two words", about).dropped.rule == "gopher_words_min"
+    assert Chain.of(CleanConfig(rules=()), "gopher").clean("two words", about).dropped is None
+
+
 def test_kept_edited_and_dropped_documents_meet_their_rows():
     untouched, edited, short = (
         ("s", "text", PROSE),

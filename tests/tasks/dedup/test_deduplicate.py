@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flows.reference import reference
 from model.errors import GuardError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
@@ -61,6 +62,21 @@ def test_equal_texts_leave_one_and_the_ledger_names_it(context: RunContext, make
     assert row["bytes_in"] == len(prose(1))
     assert row["bytes_out"] == 0
     assert result.report.source("web").dropped == {"exact_duplicate": 1}
+
+
+@pytest.mark.parametrize(
+    ("asked", "stays"),
+    [({"web": 1, "books": 2}, "web"), ({"web": 2, "books": 1}, "books"), ({"web": 1}, "web"), ({"books": 1}, "books")],
+)
+def test_the_source_of_the_smaller_priority_stays_as_the_reference_says(
+    context: RunContext, make_documents: MakeDocuments, asked: dict[str, int], stays: str
+) -> None:
+    (told,) = [line for line in reference().splitlines() if line.startswith("| `priority` |")]
+    assert "the smaller number stays" in told
+    assert "after all that have one" in told
+    documents = make_documents([[("books", prose(1)), ("web", prose(1))]])
+    result = build_dedup(context, documents, QUIET.model_copy(update={"priorities": asked}))
+    assert result.table("documents").column("source").to_pylist() == [stays]
 
 
 def test_of_two_near_copies_the_better_source_stays_then_the_longer(
