@@ -39,8 +39,8 @@ nothing. All others do. Lengths, shares and limits stand with their units; what 
 before anything runs.
 """
 PRIORITY = (
-    "| `priority` | integer | after all that have one | Among copies of a text the one whose source has the smaller number"
-    " stays; of equal numbers the longer text. |"
+    "| `priority` | integer | after all that have one | Among copies of a text the one whose source has the smaller"
+    " number stays; of equal numbers the longer text. |"
 )
 VARIABLES = """
 ### `[variables]`
