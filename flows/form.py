@@ -1,115 +1,154 @@
 """The parameters of a run as a form: the help, bounds and choices of the configuration models, every field optional.
 
 `Changes` is what `--set` is on the command line: values that overrule the recipe's for one run. Its models are made
-from the configuration models, so a new field of a stage appears in the form by itself. The schema of a field states
-its one type and no null: Prefect's form draws an `anyOf` with null as a choice between schemas, and an absent value
-already means "as the recipe says".
+from the configuration models, so a new field of a stage appears in the form by itself.
+
+Prefect has two UIs, and a form that nobody touched must change nothing in both. Its classic one submits `false` for a
+boolean that nobody touched, so that booleans and all other choices are texts, of which the first leaves the recipe's
+value. Both draw an `anyOf` as buttons that choose one of its schemas, and submit the null of the first: this is how the
+settings of a stage are folded away. A single setting states its one type and no null.
 """
 
+import inspect
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from types import UnionType
-from typing import Annotated, Any, Optional, Union, get_args, get_origin
+from typing import Annotated, Any, Optional, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, WithJsonSchema, create_model
-from pydantic import model_serializer as serializer
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    create_model,
+    model_serializer,
+    model_validator,
+)
 
 from flows.recipe import Recipe
 from flows.road import STAGES
 from flows.wrong_keys import tagged_models
 
+AS_IN_THE_RECIPE = "as in the recipe"
+"""The choice that changes nothing."""
+MOST_USED = (
+    "clean.preset",
+    "dedup.threshold",
+    "vocab.vocab_size",
+    "train.model.context",
+    "train.model.layers",
+    "train.model.heads",
+    "train.model.width",
+    "train.batch_rows",
+    "train.schedule.peak_lr",
+)
+"""Settings that the form shows before the stages, whose others it folds."""
 SAID_ONCE = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_length")
 """What a recipe says once for several stages: a form for one stage would tear it apart."""
 
 
-def _without_null_defaults(schema: dict[str, Any]) -> None:
+def _as_shown(schema: dict[str, Any]) -> None:
+    """Take the nulls of Python from a section's schema, but for the one that stands for a folded section."""
     for field in schema.get("properties", {}).values():
         if field.get("default", "") is None:
             del field["default"]
+        if "anyOf" in field:
+            (section,) = (choice for choice in field["anyOf"] if "$ref" in choice)
+            field["anyOf"] = [{"type": "null", "title": AS_IN_THE_RECIPE}, section]
 
 
 class Section(BaseModel):
     """Some values of a recipe, each of them optional."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_without_null_defaults)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_as_shown)
 
-    @serializer(mode="wrap")
+    @model_serializer(mode="wrap")
     def _given(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in plain(self).items() if value not in (None, {})}
 
 
-def section_of(config: type[BaseModel], title: str) -> type[Section]:
-    """The model of a form's section for a configuration model: its fields with their help, none of them required."""
-    schema = config.model_json_schema()["properties"]
-    fields: dict[str, Any] = {}
-    for name, field in config.model_fields.items():
-        if name in SAID_ONCE:
-            continue
-        several = tagged_models(field.annotation)
-        table = _table(field.annotation)
-        if several:
-            nested = _merged([section_of(model, f"{title}.{name}") for model in several.values()], f"{title}.{name}")
-            fields[name] = (nested, Field(default=nested(), title=name))
-        elif table is not None:
-            nested = section_of(table, f"{title}.{name}")
-            fields[name] = (nested, Field(default=nested(), title=name))
-        elif "$ref" not in json.dumps(schema[name]):  # Lists of tables (sources, benchmarks) stay with the recipe.
-            annotation = Annotated[Optional[field.annotation], *field.metadata, WithJsonSchema(_plain(schema[name]))]  # noqa: UP045  # the annotation is a value here
-            fields[name] = (annotation, Field(default=None, title=name))
-    return create_model(title, __base__=Section, __doc__=config.__doc__, **fields)
+@dataclass(frozen=True)
+class _Setting:
+    """A field of a configuration model: its type, its bounds, and how its schema shows it."""
+
+    annotation: Any
+    bounds: tuple[Any, ...]
+    schema: dict[str, Any]
+
+    def or_else(self, other: "_Setting") -> "_Setting":
+        """The same setting of two models of which a run chooses one: the first one's help, the choices of both, and
+        bounds only where both have them."""
+        choices = [choice for one in (self.schema, other.schema) for choice in one.get("enum", [one.get("const")])]
+        merged = {key: value for key, value in self.schema.items() if key not in ("enum", "const")}
+        if None not in choices:
+            merged["enum"] = list(dict.fromkeys(choices))
+        bounds = self.bounds if self.bounds == other.bounds else ()
+        return _Setting(self.annotation | other.annotation, bounds, merged)
+
+    def shown(self, title: str) -> tuple[Any, Any]:
+        """The form's field for it. What offers choices offers to leave them too."""
+        optional: Any = Optional[self.annotation]  # noqa: UP045  # the annotation is a value here
+        values = {"on": True, "off": False} if self.schema["type"] == "boolean" else {}
+        values = {str(choice): choice for choice in self.schema.get("enum", ())} or values
+        if not values:
+            return Annotated[optional, *self.bounds, WithJsonSchema(self.schema)], Field(default=None, title=title)
+        schema = {**self.schema, "type": "string", "enum": [AS_IN_THE_RECIPE, *values]}
+        chosen = BeforeValidator(partial(_chosen, {AS_IN_THE_RECIPE: None, **values}))
+        field = Field(default=AS_IN_THE_RECIPE, validate_default=True, title=title)
+        return Annotated[optional, *self.bounds, chosen, WithJsonSchema(schema)], field
 
 
-def _merged(sections: list[type[Section]], title: str) -> type[Section]:
-    """One section with the fields of several, of which a run chooses one by a field that all have; where they say
-    different things of a field, the first one's help stands and all of their choices."""
+def _chosen(values: dict[str, Any], given: Any) -> Any:
+    return values.get(given, given) if isinstance(given, str) else given
+
+
+def section_of(title: str, *configs: type[BaseModel]) -> type[Section]:
+    """The model of a form's section for a configuration model, or for several of which a run chooses one: their fields
+    with their help, none of them required."""
     fields: dict[str, Any] = {}
-    for section in sections:
-        for name, field in section.model_fields.items():
-            (schema,) = (mark.json_schema or {} for mark in field.metadata if isinstance(mark, WithJsonSchema))
-            stands = fields.get(name)
-            if stands is None:
-                fields[name] = (field.annotation, schema, field.metadata)
+    settings: dict[str, _Setting] = {}
+    for config in configs:
+        schema = config.model_json_schema()["properties"]
+        for name, field in config.model_fields.items():
+            tables = list(tagged_models(field.annotation).values()) or _table(field.annotation)
+            if name in SAID_ONCE:
                 continue
-            choices = [choice for one in (stands[1], schema) for choice in one.get("enum", [one.get("const")])]
-            merged = {key: value for key, value in stands[1].items() if key not in ("enum", "const")}
-            if None not in choices:
-                merged["enum"] = list(dict.fromkeys(choices))
-            fields[name] = (stands[0] | field.annotation, merged, stands[2] if field.metadata == stands[2] else [])
-    made: dict[str, Any] = {
-        name: (Annotated[annotation, *_but_schema(metadata), WithJsonSchema(schema)], Field(default=None, title=name))
-        for name, (annotation, schema, metadata) in fields.items()
-    }
-    return create_model(title, __base__=Section, __doc__=sections[0].__doc__, **made)
+            if tables:
+                fields[name] = _folded(f"{title}.{name}", *tables)
+            elif "$ref" not in json.dumps(schema[name]):  # Lists of tables (sources, benchmarks) stay with the recipe.
+                found = _Setting(field.annotation, tuple(field.metadata), _plain(schema[name]))
+                settings[name] = settings[name].or_else(found) if name in settings else found
+                fields[name] = settings[name].shown(name)
+    return create_model(title, __base__=Section, **fields)
 
 
-def _but_schema(metadata: list[Any]) -> list[Any]:
-    return [mark for mark in metadata if not isinstance(mark, WithJsonSchema)]
+def _folded(title: str, *configs: type[BaseModel]) -> tuple[Any, Any]:
+    """The form's field for a section, with the help of its configuration model."""
+    name, told = title.rpartition(".")[2], inspect.getdoc(configs[0])
+    return section_of(title, *configs) | None, Field(default=None, title=name, description=told)
 
 
-def _table(annotation: Any) -> type[BaseModel] | None:
+def _table(annotation: Any) -> list[type[BaseModel]]:
     """The model that a field holds, or may hold."""
     held = [choice for choice in (get_args(annotation) or (annotation,)) if choice is not type(None)]
     is_table = len(held) == 1 and isinstance(held[0], type) and issubclass(held[0], BaseModel)
-    return held[0] if is_table and get_origin(annotation) in (None, Union, UnionType) else None
+    return held if is_table and get_origin(annotation) in (None, Union, UnionType) else []
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
     """A field's schema without null among its types, its default told in words."""
     plain = {key: value for key, value in schema.items() if key not in ("default", "anyOf", "title")}
-    for choice in schema.get("anyOf", ()):
-        plain.update(choice if choice != {"type": "null"} else {})
-    if schema.get("default") not in (None, "", [], {}):
-        plain["description"] = (
-            f"{plain['description']} ({json.dumps(schema['default'])} unless the recipe says otherwise)"
-        )
+    kinds = [choice for choice in schema.get("anyOf", ()) if choice != {"type": "null"}]
+    plain.update(kinds[0] if len(kinds) == 1 else {"type": "string"} if kinds else {})
+    default = schema.get("default")
+    if default not in (None, "", [], {}):
+        default = ("off", "on")[default] if isinstance(default, bool) else json.dumps(default)
+        plain["description"] = f"{plain['description']} ({default} unless the recipe says otherwise)"
     return plain
-
-
-_SECTIONS: dict[str, Any] = {
-    stage: (section, Field(default=section(), title=stage))
-    for stage in STAGES
-    for section in (section_of(Recipe.model_fields[stage].annotation, stage),)  # type: ignore[arg-type]
-}
 
 
 class Shared(Section):
@@ -126,11 +165,37 @@ class Shared(Section):
     ] = Field(default=None, title="seed")
 
 
-_Stages = create_model("_Stages", __base__=Shared, **_SECTIONS)
+_STAGES: dict[str, Any] = {
+    stage: _folded(stage, Recipe.model_fields[stage].annotation)  # type: ignore[arg-type]
+    for stage in STAGES
+}
 
 
-class Changes(_Stages):
-    """Values that overrule the recipe's; what stays empty is as it says."""
+def _setting(path: str) -> tuple[Any, Any]:
+    """The field of a section that a path names, to be shown beside the sections."""
+    stage, *tables, name = path.split(".")
+    section: Any = get_args(_STAGES[stage][0])[0]
+    for table in tables:
+        section = get_args(section.model_fields[table].annotation)[0]
+    field = section.model_fields[name]
+    shown = Field(default=field.default, validate_default=True, title=path)
+    return Annotated[field.annotation, *field.metadata], shown
+
+
+_SHOWN: dict[str, Any] = {path: _setting(path) for path in MOST_USED} | _STAGES
+_Shown = create_model("_Shown", __base__=Shared, **_SHOWN)
+
+
+class Changes(_Shown):
+    """Values that overrule the recipe's: the most used settings by their paths, and all of a stage under its name."""
+
+    @model_validator(mode="after")
+    def _says_nothing_twice(self) -> Self:
+        given = list(_leaves(self.model_dump(mode="json")))
+        for path, value in given:
+            if (other := dict(given)[path]) != value:
+                raise ValueError(f"{path} is {value!r} and {other!r} under its stage; leave one of them empty")
+        return self
 
 
 RecipeOrName = Annotated[Recipe | str, WithJsonSchema({"type": "string"})]
@@ -152,12 +217,12 @@ def chosen_stretch(from_stage: str | None, until: str | None, only: str | None) 
 
 def settings(changes: BaseModel) -> list[str]:
     """The changes as `key.path=value` words, as `--set` and `flows.recipe.load_recipe` take them."""
-    return [f"{'.'.join(path)}={json.dumps(value)}" for path, value in _leaves(changes.model_dump(mode="json"))]
+    return [f"{path}={json.dumps(value)}" for path, value in _leaves(changes.model_dump(mode="json"))]
 
 
-def _leaves(values: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _leaves(values: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _leaves(value, (*above, name))
+            yield from _leaves(value, f"{above}{name}.")
         else:
-            yield (*above, name), value
+            yield f"{above}{name}", value

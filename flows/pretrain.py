@@ -51,14 +51,14 @@ TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab
 @flow(name="pretrain", persist_result=False, validate_parameters=True)
 def pretrain(
     recipe: RecipeOrName,
-    root: Path = Path("bessemer-data"),
     from_stage: FromStage = WHOLE_ROAD,
     until: UntilStage = ROADS_END,
     only: OnlyStage = EVERY_STAGE,
     force: bool = False,
     limit: Share = 1.0,
-    run_id: str = "",
     changes: Changes = Changes(),  # noqa: B008  # frozen
+    run_id: str = "",
+    root: Path = Path("bessemer-data"),
 ) -> dict[str, Any]:
     """Raw text in, a trained and evaluated language model out, with the record of every document.
 
@@ -66,14 +66,15 @@ def pretrain(
 
     Args:
         recipe: A recipe file, or the name of one that ships: quickstart, multilingual.
-        root: Folder of all artifacts and runs, or the address of an object store.
         from_stage: Go from this stage on; earlier ones must exist.
         until: End with this stage.
         only: Build this stage alone; earlier ones must exist.
         force: Rebuild the selected stages and compare with what stands.
         limit: Share of every source to keep (0 to 1); 0.01 is a quick pass over everything.
+        changes: Values that overrule the recipe's: the most used settings, and the others of each stage under its name.
+            What stays empty, or `as in the recipe`, is as the recipe says.
         run_id: Name of the run's folder; made from the time where empty.
-        changes: Values that overrule the recipe's; what stays empty is as the recipe says.
+        root: Folder of all artifacts and runs, or the address of an object store.
     """
     log = get_run_logger()
     asked = chosen_stretch(from_stage, until, only)

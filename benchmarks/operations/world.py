@@ -243,7 +243,7 @@ class World:
 
     def run(self, night: Night) -> str:
         """Have the deployment run, as the UI's form does; returns the run's id."""
-        (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
+        (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["00-pretrain"]}}})
         parameters = {**deployment["parameters"], "recipe": str(self.recipe), "root": str(night.root)}
         parameters["until"] = list(night.identities)[-1]
         made = self.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})

@@ -119,7 +119,7 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
 
-        return pretrain(chosen, root, run_id=run_id, **asked)
+        return pretrain(chosen, root=root, run_id=run_id, **asked)
 
 
 def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:

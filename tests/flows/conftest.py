@@ -1,5 +1,6 @@
-"""A root in which the first three stages of the small recipe stand, for tests that look at what stands."""
+"""A root in which the first three stages of the small recipe stand, and what Prefect's forms submit."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -51,3 +52,43 @@ def root(three_stages_built: Path, tmp_path: Path) -> Path:
     """A root of one's own with sample, clean and dedup of the small recipe."""
     shutil.copytree(three_stages_built, tmp_path / "root")
     return tmp_path / "root"
+
+
+ABSENT: Any = object()
+
+
+def submitted_untouched(schema: dict[str, Any], given: dict[str, Any], ui: str) -> dict[str, Any]:
+    """What the form of a deployment submits where nobody touched it, in the `classic` UI or in `V2`.
+
+    `tests/flows/browser/test_untouched_forms.py` compares this with what real browsers submit.
+    """
+
+    def filled(field: dict[str, Any], value: Any) -> Any:
+        if "$ref" in field:
+            field = {**schema["definitions"][field["$ref"].rpartition("/")[2]], **field}
+        value = field.get("default", ABSENT) if value is ABSENT else value
+        if "anyOf" in field:
+            kind = "object" if isinstance(value, dict) else "null"
+            choices = [
+                {**schema["definitions"].get(one.get("$ref", "").rpartition("/")[2], {}), **one}
+                for one in field["anyOf"]
+            ]
+            return filled(choices[0] if value is ABSENT else next(one for one in choices if one["type"] == kind), value)
+        if field["type"] == "null":
+            return None
+        if field["type"] == "boolean" and ui == "classic":
+            return False if value is ABSENT else value
+        if field["type"] == "object" and "properties" not in field:
+            return {"__prefect_kind": "json", **({} if value is ABSENT else {"value": json.dumps(value, indent=2)})}
+        if field["type"] == "object":
+            held = {} if value is ABSENT else value
+            inner = {name: filled(one, held.get(name, ABSENT)) for name, one in field["properties"].items()}
+            return {name: one for name, one in inner.items() if one is not ABSENT} or value
+        return value
+
+    return filled({**schema, "type": "object"}, given)
+
+
+@pytest.fixture(scope="session")
+def untouched_form() -> Callable[[dict[str, Any], dict[str, Any], str], dict[str, Any]]:
+    return submitted_untouched

@@ -1,20 +1,55 @@
-"""The form of a run: every field of the stages with its help, none required, and what it gives is `--set` words."""
+"""The form of a run: every field of the stages with its help, none required, and what it gives is `--set` words. What
+nobody touched changes nothing, in either UI of Prefect."""
 
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from prefect.exceptions import ParameterTypeError
 from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.hydration import HydrationContext, hydrate
 from prefect.utilities.schema_tools.validation import validate
+from pydantic import BaseModel
 
-from flows.form import EVERY_STAGE, Changes, chosen_stretch, settings
+from flows.form import AS_IN_THE_RECIPE, EVERY_STAGE, MOST_USED, Changes, chosen_stretch, settings
 from flows.pretrain import pretrain
-from flows.recipe import load_recipe
+from flows.recipe import Recipe, load_recipe
 from flows.road import STAGES, stretch
+from flows.wrong_keys import model_within, tagged_models
 from tasks.dedup.config import DedupConfig
 
 SCHEMA = parameter_schema(pretrain).model_dump()
+FILE = Path(__file__).parents[2] / "deployments" / "prefect.yaml"
+DEPLOYMENTS = {deployment["name"]: deployment for deployment in yaml.safe_load(FILE.read_text())["deployments"]}
+
+
+def booleans(config: Any, above: str = "") -> Iterator[str]:
+    """The paths of all settings that are on or off."""
+    for name, field in config.model_fields.items():
+        if field.annotation is bool:
+            yield f"{above}{name}"
+        for model in tagged_models(field.annotation).values() or [model_within(field.annotation)]:
+            if isinstance(model, type) and issubclass(model, BaseModel) and name not in ("sources", "benchmarks"):
+                yield from booleans(model, f"{above}{name}.")
+
+
+BOOLEANS = sorted(set(booleans(Recipe)))
+
+
+def chosen(choice: str) -> dict[str, Any]:
+    """The changes of a form in which every boolean says the same."""
+    changes: dict[str, Any] = {}
+    for path in BOOLEANS:
+        *tables, name = path.split(".")
+        place = changes
+        for table in tables:
+            place = place.setdefault(table, {})
+        place[name] = choice
+    return changes
 
 
 def everything() -> list[tuple[str, dict[str, Any]]]:
@@ -30,10 +65,82 @@ def test_every_field_of_a_stage_is_in_the_form_with_its_help_and_bounds():
     assert threshold["description"].endswith("is removed. (0.8 unless the recipe says otherwise)")
 
 
-def test_no_field_offers_null_and_none_is_required():
-    assert [name for name, field in everything() if "anyOf" in field or field.get("default", "") is None] == []
+def test_sections_are_folded_no_other_field_offers_null_and_none_is_required():
+    for name, field in everything():
+        if "anyOf" in field:
+            null, section = field["anyOf"]
+            assert null == {"type": "null", "title": AS_IN_THE_RECIPE}, name
+            assert set(section) == {"$ref"}, name
+            assert "default" not in field
+        assert ("$ref" in field, field.get("default", "")) in ((False, ""), (False, AS_IN_THE_RECIPE)), name
     assert [name for name, model in SCHEMA["definitions"].items() if model.get("required")] == []
     assert SCHEMA["required"] == ["recipe"]
+
+
+def test_the_most_used_settings_come_first_and_are_those_of_the_stages():
+    assert list(SCHEMA["definitions"]["Changes"]["properties"]) == ["budget_tokens", "seed", *MOST_USED, *STAGES]
+    for path in MOST_USED:
+        *tables, name = path.split(".")
+        there = SCHEMA["definitions"][tables[-1]]["properties"][name]
+        assert SCHEMA["definitions"]["Changes"]["properties"][path] == {**there, "title": path}
+
+
+def test_no_setting_is_a_boolean_of_two_values_and_choices_may_be_left():
+    assert [name for name, field in everything() if field.get("type") == "boolean"] == []
+    choices = {name: field for name, field in everything() if "enum" in field}
+    assert {(field["enum"][0], field["default"], field["type"]) for field in choices.values()} == {
+        (AS_IN_THE_RECIPE, AS_IN_THE_RECIPE, "string")
+    }
+    assert choices["train.zero_stage"]["enum"] == [AS_IN_THE_RECIPE, "1", "2", "3"]
+    assert settings(Changes.model_validate({"train": {"zero_stage": "2"}})) == ["train.zero_stage=2"]
+    assert [name for name, field in everything() if "const" in field] == []
+
+
+@pytest.mark.parametrize(("choice", "arrives"), [(AS_IN_THE_RECIPE, ""), ("on", "=true"), ("off", "=false")])
+def test_each_choice_of_a_boolean_arrives(choice: str, arrives: str) -> None:
+    given = {"recipe": "quickstart", "changes": chosen(choice)}
+    validate(given, SCHEMA, raise_on_error=True)
+    changes = pretrain.validate_parameters(given)["changes"]
+    assert sorted(settings(changes)) == [f"{path}{arrives}" for path in BOOLEANS if arrives]
+
+
+def test_there_are_nineteen_booleans() -> None:
+    assert len(BOOLEANS) == 19
+    assert "train.guard.enabled" in BOOLEANS
+
+
+@pytest.mark.parametrize("ui", ["classic", "V2"])
+@pytest.mark.parametrize("deployment", DEPLOYMENTS.values(), ids=lambda deployment: deployment["name"])
+def test_an_untouched_form_changes_nothing(
+    deployment: dict[str, Any], ui: str, untouched_form: Callable[..., dict[str, Any]]
+) -> None:
+    flow = pkgutil.resolve_name(deployment["entrypoint"])
+    schema = SCHEMA if flow is pretrain else parameter_schema(flow).model_dump()
+    given = {**deployment["parameters"], "recipe": "quickstart", "root": "/root"}
+    submitted: Any = hydrate(untouched_form(schema, given, ui), HydrationContext())
+    validate(submitted, schema, raise_on_error=True)
+
+    defaults = {name: one.default for name, one in inspect.signature(flow.fn).parameters.items()}
+    quick = {**defaults, **flow.validate_parameters(given)}
+    arrived = {**defaults, **flow.validate_parameters(submitted)}
+    assert settings(arrived.pop("changes", Changes())) == settings(quick.pop("changes", Changes())) == []
+    assert list(arrived.pop("settings", ())) == list(quick.pop("settings", ())) == []  # of a night
+    assert arrived == quick
+
+
+def test_rows_of_a_micro_batch_are_a_number_or_auto() -> None:
+    for given, arrives in (("8", "8"), ("auto", '"auto"')):
+        parameters = {"recipe": "quickstart", "changes": {"train": {"micro_batch_rows": given}}}
+        validate(parameters, SCHEMA, raise_on_error=True)
+        changes = pretrain.validate_parameters(parameters)["changes"]
+        assert settings(changes) == [f"train.micro_batch_rows={arrives}"]
+
+
+def test_a_setting_has_one_value_wherever_the_form_shows_it() -> None:
+    assert settings(Changes.model_validate({"train.model.layers": 3})) == ["train.model.layers=3"]
+    twice = {"dedup.threshold": 0.9, "dedup": {"threshold": 0.7}}
+    with pytest.raises(ValueError, match=r"dedup.threshold is 0\.9 and 0\.7 under its stage; leave one of them empty"):
+        Changes.model_validate(twice)
 
 
 def test_every_parameter_and_field_is_explained():

@@ -179,14 +179,14 @@ def test_an_unchanged_run_with_a_warm_server_is_quick_and_leaves_one_artifact(se
 
 
 def test_a_schedule_is_kept(service: Service, page: Any, pictures: Path) -> None:
-    deployment = service.deployment("rerun-evaluate")
+    deployment = service.deployment("08-rerun-evaluate")
     due = datetime.now(UTC) + timedelta(seconds=25)
     schedule = {"interval": 3600, "anchor_date": due.isoformat(), "timezone": "UTC"}
     service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])
     page.goto(f"{service.ui}/v2/deployments/deployment/{deployment['id']}?tab=Upcoming")
     page.get_by_text("Every").first.wait_for()
     page.screenshot(path=pictures / "schedule.png")
-    run = service.wait_until_ended("rerun-evaluate")
+    run = service.wait_until_ended("08-rerun-evaluate")
     late = (datetime.fromisoformat(run["start_time"]) - due).total_seconds()
     print(f"scheduled for {due:%H:%M:%S}, begun {late:.1f} s later: {run['state']['message']}")
     assert run["auto_scheduled"]
@@ -195,12 +195,12 @@ def test_a_schedule_is_kept(service: Service, page: Any, pictures: Path) -> None
 
 
 def test_a_stage_is_rerun_from_the_form(service: Service, page: Any, pictures: Path) -> None:
-    open_form(page, service, "rerun-dedup")
+    open_form(page, service, "03-rerun-dedup")
     page.get_by_label("threshold (Optional)").fill("0.999")
     page.screenshot(path=pictures / "form.png")
     page.get_by_role("button", name="Submit").click()
     assert clicks(page) == MOST_CLICKS
-    run = service.wait_until_ended("rerun-dedup")
+    run = service.wait_until_ended("03-rerun-dedup")
     assert run["state"]["message"] == "2 reused, 6 built", run["state"]
     assert run["name"].startswith("foundry 2")
     states = service.stages(run)
@@ -235,8 +235,8 @@ def test_a_stage_is_rerun_from_the_form(service: Service, page: Any, pictures: P
 
 
 def test_a_wrong_value_is_refused_by_the_form_where_it_stands(service: Service, page: Any, pictures: Path) -> None:
-    before = len(service.runs("rerun-dedup"))
-    open_form(page, service, "rerun-dedup")
+    before = len(service.runs("03-rerun-dedup"))
+    open_form(page, service, "03-rerun-dedup")
     for label, wrong, told in (("threshold", "1.5", "less than or equal to 1"), ("bands", "2.5", "2 and 3")):
         field = page.get_by_label(f"{label} (Optional)")
         field.fill(wrong)
@@ -246,11 +246,11 @@ def test_a_wrong_value_is_refused_by_the_form_where_it_stands(service: Service, 
         assert field.evaluate("field => field === document.activeElement"), "the form goes to what is wrong"
         field.fill("")
     assert "/run?" in page.url
-    assert len(service.runs("rerun-dedup")) == before
+    assert len(service.runs("03-rerun-dedup")) == before
 
 
 def test_a_wrong_value_is_refused_by_the_server_with_its_place(service: Service) -> None:
-    deployment = service.deployment("rerun-dedup")
+    deployment = service.deployment("03-rerun-dedup")
     parameters = {**deployment["parameters"], "changes": {"dedup": {"threshold": "high"}}}
     with pytest.raises(urllib.error.HTTPError) as refused:
         service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
@@ -268,16 +268,16 @@ def test_a_wrong_value_is_refused_by_the_server_with_its_place(service: Service)
 def test_what_only_the_recipe_knows_fails_at_once_with_the_name_of_its_error(
     service: Service, wrong: dict[str, Any], told: str
 ) -> None:
-    deployment = service.deployment("rerun-sample")
+    deployment = service.deployment("01-rerun-sample")
     parameters = {**deployment["parameters"], **wrong}
     run = service.ask(f"/deployments/{deployment['id']}/create_flow_run", {"parameters": parameters})
-    state = service.wait_until_ended("rerun-sample", run["id"])["state"]
+    state = service.wait_until_ended("01-rerun-sample", run["id"])["state"]
     assert (state["type"], state["name"]) == ("FAILED", "RecipeError")
     assert told in state["message"]
 
 
 def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(service: Service, recipe: Path) -> None:
-    deployment = service.deployment("pretrain")
+    deployment = service.deployment("00-pretrain")
     bigger = {"checkpoint_steps": 5, "model": {"width": 192, "layers": 6}}
     changes = {"budget_tokens": "600K", "chunk": {"max_epochs": 16.0}, "train": bigger}
     parameters = {**deployment["parameters"], "changes": changes}

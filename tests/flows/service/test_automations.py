@@ -123,7 +123,7 @@ class Service:
 
     def start(self) -> None:
         """A run of the road with a training long enough to be met."""
-        (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
+        (deployment,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": ["00-pretrain"]}}})
         train = {"checkpoint_steps": 5, "model": {"width": 96, "layers": 4}}
         changes = {"budget_tokens": "200K", "chunk": {"max_epochs": 16.0}, "train": train}
         parameters = {**deployment["parameters"], "changes": changes}
@@ -223,7 +223,7 @@ def test_a_run_that_a_lost_machine_left_behind_goes_on_when_the_service_comes_up
 @pytest.mark.prove
 def test_a_run_that_never_began_is_tried_again_minutes_later(service: Service) -> None:
     """Its worker does not have the folder that the deployment names."""
-    (deployment,) = service.ask("/deployments/filter", {"deployments": {"name": {"any_": ["pretrain"]}}})
+    (deployment,) = service.ask("/deployments/filter", {"deployments": {"name": {"any_": ["00-pretrain"]}}})
     nowhere = {"prefect.deployments.steps.set_working_directory": {"directory": "/nowhere"}}
     service.ask(f"/deployments/{deployment['id']}", {"pull_steps": [nowhere]}, "PATCH")
     service.start()
