@@ -45,6 +45,15 @@ def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence
     return "\n".join(lines)
 
 
+def wrong_values(error: ValidationError, origin: object, *table: str) -> str:
+    """A line for each wrong value of a file, or of a table within it: its path and what is wrong."""
+    lines = [f"{origin}:"]
+    for problem in error.errors():
+        place = ".".join([*table, *map(str, problem["loc"])])
+        lines.append(f"  {f'{place}: ' if place else ''}{problem['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
+
+
 def tagged_models(annotation: Any) -> dict[str, Any]:
     """Tag -> model of a field that holds one of several; empty for any other field."""
     found: dict[str, Any] = {}

@@ -7,7 +7,8 @@
     |-- IntegrityError  5   bytes are not what their digest says; nothing was computed from them
     |-- Bug            70   a fault of this program
     |-- Infra          75   the machine failed: disk, memory, network, a killed process (the only class retried)
-    `-- Numerics       76   training produced numbers that are no numbers; the guard decides what follows
+    |-- Numerics       76   training produced numbers that are no numbers; the guard decides what follows
+    `-- AccessError    77   a store or server refuses this machine's credentials: expired, unknown, or not allowed
 
 Every message says what was asked, what was found, who is to blame and what to do.
 """
@@ -61,3 +62,9 @@ class Numerics(BessemerError):
     """Training produced non-finite numbers too often to go on."""
 
     exit_code = 76
+
+
+class AccessError(BessemerError):
+    """A store or server refuses access; the next run goes on once this machine has credentials that it takes."""
+
+    exit_code = 77

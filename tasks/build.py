@@ -11,6 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tasks.other_versions import IDENTITY
 from tasks.publication import FORCED, compare, make_manifest
 from tasks.report import StageReport
 from tasks.store.backing import Backing
+from tasks.store.patience import heard_waits
 from tasks.store.unfinished import Kept
 from tasks.workspace import Workspace, sweep, take_over
 
@@ -133,7 +135,10 @@ def build_artifact(
     began = time.monotonic()
     identity = stage_identity(stage, config, parents, external or {})
     forced = stage.name in context.forced
-    artifact = None if forced else _standing(context, identity)
+    # Nobody waits for a store to learn what a run would do.
+    waits = nullcontext() if context.dry else heard_waits(functools.partial(context.note, stage.name))
+    with waits:
+        artifact = None if forced else _standing(context, identity)
     if artifact is None:
         miss = explain_miss(context.root, identity)
         if context.dry:
@@ -145,7 +150,8 @@ def build_artifact(
                 f" Run without --only, or --from {stage.name}."
             )
         try:
-            artifact = _build(context, stage, identity, parents, run, "forced" if forced else miss.cause, forced)
+            with heard_waits(functools.partial(context.note, stage.name)):
+                artifact = _build(context, stage, identity, parents, run, "forced" if forced else miss.cause, forced)
         except OSError as error:
             raise _infrastructure_error(stage, context.root, error) from error
         except MemoryError as error:
@@ -291,4 +297,7 @@ def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerE
         )
     if isinstance(error, FileNotFoundError):
         return InputError(f"{stage.name}: {where} disappeared while the stage ran; put it back and run again.")
-    return Infra(f"{stage.name}: the operating system reported `{error}` at {where}; the stage will be retried.")
+    return Infra(
+        f"{stage.name}: the operating system reported `{error}` at {where}. Finished parts are kept: look at the disk,"
+        f" and run again to go on."
+    )

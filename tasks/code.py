@@ -31,12 +31,13 @@ DECIDERS = frozenset(
         "tasks.extensions",
         "tasks.identity",
         "tasks.store.attached",
+        "tasks.store.patience",
         "tasks.store.published",
     }
 )
 """Modules that decide whether a stage runs, and nothing of what it gives: functions of the user, which
-`tasks.extensions` loads, count by their own fingerprints as inputs do, and what `tasks.store` brings is checked by its
-digest."""
+`tasks.extensions` loads, count by their own fingerprints as inputs do, what `tasks.store` brings is checked by its
+digest, and how long a server is waited for (`tasks.store.patience`) changes nothing of what it sends."""
 LOG_NAMES = frozenset({"log", "logger"})
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PURE_FUNCTIONS = frozenset(

@@ -7,6 +7,8 @@ before the first byte), `cut` (the connection ends within the body), `short` (a 
 says so in its headers, so that only a digest tells), `flipped` (one bit of an object differs), `slow` (the answer waits
 up to two seconds), `stall` (the answer waits for `--stall` seconds, past a client's deadline). Each line of the log is
 one fault. `short` and `flipped` befall only reads of whole objects, since a listing holds no digest to tell by.
+
+Requests signed with the access key `expired`, `unknown`, `forged` or `denied` are refused as S3 refuses them.
 """
 
 import argparse
@@ -14,10 +16,18 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 from pathlib import Path
 
 KINDS = ("error", "lost", "cut", "short", "flipped", "slow", "stall")
+REFUSED_KEYS = {
+    "expired": (b"400 Bad Request", b"ExpiredToken"),
+    "unknown": (b"403 Forbidden", b"InvalidAccessKeyId"),
+    "forged": (b"403 Forbidden", b"SignatureDoesNotMatch"),
+    "denied": (b"403 Forbidden", b"AccessDenied"),
+}
 SLOW_SECONDS = 2.0
+_SIGNED_BY = re.compile(rb"credential=([^/]+)/", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"
 _MOST_HEAD = 1 << 16
 
@@ -40,6 +50,11 @@ class FaultyProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head, body = await _message(reader, writer)
         line = head.partition(b"\r\n")[0].decode("latin-1")
+        signed = _SIGNED_BY.search(head)
+        if signed is not None and (refusal := REFUSED_KEYS.get(signed[1].decode())):
+            writer.write(_refused(*refusal, with_body=not line.startswith("HEAD ")))
+            await writer.drain()
+            return
         fault = self._draw(line)
         if fault == "error":
             status = self._chance.choice((b"500 Internal Server Error", b"503 Slow Down"))
@@ -97,6 +112,13 @@ class FaultyProxy:
         if dropped:
             lines.append(b"Content-Length: " + str(len(body)).encode())
         return b"\r\n".join(lines) + _HEAD_END + body
+
+
+def _refused(status: bytes, code: bytes, with_body: bool) -> bytes:
+    """An answer of S3 without the request's success; that to a HEAD has no body, and so no code."""
+    body = b"<Error><Code>" + code + b"</Code><Message>no</Message></Error>" if with_body else b""
+    head = b"HTTP/1.1 " + status + b"\r\nContent-Type: application/xml\r\nContent-Length: %d\r\n" % len(body)
+    return head + b"Connection: close" + _HEAD_END + body
 
 
 async def _message(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[bytes, bytes]:

@@ -23,6 +23,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from flows.trial_runs import as_setting
+from flows.wrong_keys import wrong_values
 from model.errors import RecipeError
 from tasks.config import StrictConfig
 
@@ -107,8 +108,4 @@ def read_changes(path: Path, seeds: int | None) -> AblationConfig:
     try:
         return AblationConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        raise RecipeError("\n".join([f"{path}:", *lines])) from error
+        raise RecipeError(wrong_values(error, path)) from error

@@ -52,7 +52,8 @@ def run(
 
     What is already built under the same identity is reused. The last screen shows the funnel, the mixture, the scores
     and the path of the run page. Exit codes: 2 wrong recipe, 3 bad input, 4 a guard stopped it, 5 damaged data,
-    75 the machine failed (run again), 76 training diverged, 70 a fault of the program.
+    75 the machine failed (run again), 76 training diverged, 77 a store or server refuses this machine's credentials,
+    70 a fault of the program.
     """
     with told_errors():
         from flows.road import stretch

@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
+from flows.wrong_keys import wrong_values
 from model.errors import RecipeError
 from tasks.config import StrictConfig
 
@@ -73,8 +74,4 @@ def read_mix(path: Path, proxies: int | None) -> MixConfig:
     try:
         return MixConfig.model_validate({**table, **({} if proxies is None else {"proxies": proxies})})
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join([TABLE, *map(str, problem['loc'])])}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        raise RecipeError("\n".join([f"{path}:", *lines])) from error
+        raise RecipeError(wrong_values(error, path, TABLE)) from error

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
+from flows.wrong_keys import wrong_values
 from model.errors import RecipeError
 from model.strict import Strict
 
@@ -129,11 +130,7 @@ def _read(kind: type[Table], table: Any, name: str, origin: str, secret: Mapping
     try:
         return kind.model_validate(table)
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join([name, *map(str, problem['loc'])])}: {problem['msg'].removeprefix('Value error, ')}"
-            for problem in error.errors()
-        ]
-        told = "\n".join([f"{origin}:", *lines])
+        told = wrong_values(error, origin, name)
         for where, value in (secret or {}).items():
             told = told.replace(value, f"what {where} holds")
         raise RecipeError(told) from error

@@ -6,7 +6,7 @@ tokens_per_parameter = 20        # what each model reads; or `tokens`, the same 
 [base]                           # settings of all runs
 "train.model.mup_base_width" = 64
 
-[[sizes]]                        # three or more; the largest is held back
+[[sizes]]                        # four or more; the largest is held back
 width = 64
 layers = 2
 heads = 4
@@ -19,6 +19,7 @@ from typing import Any
 from pydantic import Field, ValidationError, model_validator
 
 from flows.trial_runs import as_setting
+from flows.wrong_keys import wrong_values
 from model.errors import RecipeError
 from tasks.config import StrictConfig
 
@@ -59,16 +60,17 @@ class LadderConfig(StrictConfig):
     base: dict[str, Setting] = Field(default_factory=dict)
     """Settings that overrule the recipe's in every run."""
     sizes: tuple[Size, ...] = Field(min_length=4)
-    """The networks; three or more are fitted, and the one with the most weights is held back."""
+    """The networks, four or more: the one with the most weights is held back, and the law is fitted to the others."""
 
     @model_validator(mode="after")
     def _enough_to_fit(self) -> "LadderConfig":
         if len({size.name for size in self.sizes}) < len(self.sizes):
             raise ValueError("two sizes are the same")
         if (len(self.sizes) - 1) * self.seeds < 4:
+            each = f"{self.seeds} {'seed' if self.seeds == 1 else 'seeds'}"
             raise ValueError(
-                f"{len(self.sizes) - 1} sizes of {self.seeds} seeds are too few runs to tell three unknowns and their"
-                f" scatter; take two seeds, or more sizes"
+                f"{len(self.sizes)} sizes of {each}, the largest held back, leave {(len(self.sizes) - 1) * self.seeds}"
+                f" runs to fit, too few to tell three unknowns and their scatter; take two seeds, or more sizes"
             )
         return self
 
@@ -101,5 +103,4 @@ def read_ladder(path: Path, seeds: int | None) -> LadderConfig:
     try:
         return LadderConfig.model_validate({**values, **({} if seeds is None else {"seeds": seeds})})
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise RecipeError(f"{path}: {told}") from error
+        raise RecipeError(wrong_values(error, path)) from error

@@ -1,27 +1,31 @@
 """Files behind a URI (s3, gs, http, https, hf, whatever else fsspec knows), as the readers want them.
 
-Listing happens before work begins, so that a wrong address or key is an error in a second; a connection that breaks
-while a file is read is the infrastructure's fault and the stage is tried again.
+Listing happens before work begins, so that a wrong address or key is an error in a second. A server that is busy or
+down is waited for (`tasks/store/patience.py`), and a file whose connection broke is read on from where it broke.
 """
 
+import contextlib
 import glob
 import io
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from model.errors import Infra, InputError, RecipeError
-from tasks.credentials import without_credentials
+from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 """What a scheme needs to be installed; hf comes with huggingface_hub."""
 _STREAMED = frozenset({"http", "https"})
 _MARKS = ("ETag", "etag", "md5Hash", "sha256", "blob_id", "LastModified", "last_modified", "updated", "mtime")
 _SPOOL_BYTES = 64 * 1024**2
+_BLOCK = 1 << 20
+_PARTIAL = 206
+"""HTTP status of an answer that begins where it was asked to."""
 
 
 @dataclass(frozen=True)
@@ -38,39 +42,117 @@ class RemoteFile:
 
     @contextmanager
     def open(self, mode: str = "rb") -> Iterator[BinaryIO]:
-        """The file's bytes from the first on; an access that fails raises Infra, a file that is gone OSError."""
-        filesystem, path = _filesystem(self.uri)
-        streamed = {"block_size": 0} if self.uri.partition(":")[0] in _STREAMED else {}
-        with _told_faults(self.uri):
-            stream = filesystem.open(path, mode, **streamed)
-        try:
-            yield cast(BinaryIO, io.BufferedReader(_Told(stream, self.uri), 1 << 20))
-        finally:
-            stream.close()
+        """The file's bytes from the first on; an access that fails raises Infra or AccessError, a file that is gone
+        OSError."""
+        del mode
+        with contextlib.closing(_Stream(self.uri)) as stream:
+            stream.begin()
+            yield cast(BinaryIO, io.BufferedReader(stream, _BLOCK))
 
     @contextmanager
     def open_seekable(self) -> Iterator[BinaryIO]:
         """The whole file fetched to this machine, for formats whose directory stands at the end."""
         with self.open() as stream, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as copy:
-            shutil.copyfileobj(stream, copy, 1 << 20)
+            shutil.copyfileobj(stream, copy, _BLOCK)
             copy.seek(0)
             yield cast(BinaryIO, copy)
 
 
-class _Told(io.RawIOBase):
-    """A stream whose faults are Bessemer's."""
+class _Stream(io.RawIOBase):
+    """A remote file from its first byte on, over connections that break."""
 
-    def __init__(self, stream: Any, uri: str) -> None:
-        self._stream, self._uri = stream, uri
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._server = _Server(uri)
+        self._stream: Any = None
+        self._version: tuple[str | None, ...] | None = None
+        self._position = 0
+
+    def begin(self) -> None:
+        """Connect, which shows whether the file is there."""
+        self._asked(self._connect)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with _told_faults(self._uri):
-            block = self._stream.read(len(buffer))
+        block = self._asked(lambda: self._read(len(buffer)))
         buffer[: len(block)] = block
         return len(block)
+
+    def close(self) -> None:
+        self._drop()
+        super().close()
+
+    def _asked(self, request: Callable[[], Any]) -> Any:
+        return self._server.ask(f"reading {self._uri}", request)
+
+    def _read(self, size: int) -> bytes:
+        self._connect()
+        try:
+            block = self._stream.read(size)
+        except BaseException:
+            self._drop()
+            raise
+        self._position += len(block)
+        return block
+
+    def _connect(self) -> None:
+        if self._stream is not None:
+            return
+        filesystem, path = self._server.place
+        streamed = self._uri.partition(":")[0] in _STREAMED
+        # A size that is known spares two requests: none is needed where bytes are read in their order.
+        options: dict[str, Any] = {"block_size": 0, "size": 1} if streamed else {}
+        if streamed and self._position:
+            options["headers"] = {"Range": f"bytes={self._position}-", "Accept-Encoding": "identity"}
+        self._stream = filesystem.open(path, "rb", **options)
+        try:
+            self._go_to_position(streamed)
+        except BaseException:
+            self._drop()
+            raise
+
+    def _go_to_position(self, streamed: bool) -> None:
+        answer = getattr(self._stream, "r", None)
+        told = getattr(answer, "headers", None) or getattr(self._stream, "details", None) or {}
+        version = tuple(str(told[mark]) if told.get(mark) else None for mark in (*_MARKS, "Last-Modified"))
+        if self._version not in (None, version):
+            raise Infra(f"sample: {self._uri} was changed while it was read. Run again, and it is read as it is then.")
+        self._version = version
+        if not streamed:
+            self._stream.seek(self._position)
+        elif getattr(answer, "status", 200) != _PARTIAL:
+            left = self._position
+            while left and (skipped := self._stream.read(min(left, _BLOCK))):
+                left -= len(skipped)
+
+    def _drop(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(Exception):  # of a connection that broke already
+                stream.close()
+
+
+class _Server:
+    """The filesystem of `fsspec` behind a URI, asked with patience."""
+
+    def __init__(self, uri: str, source: str = "") -> None:
+        self._uri, self._source = uri, source
+        self.place = _filesystem(uri, source)
+
+    def ask(self, what: str, request: Callable[[], Any]) -> Any:
+        """What the request gives, as `patience.ask` does."""
+        scheme, _, rest = self._uri.partition("://")
+        of = f"sample: {scheme}://{rest.partition('/')[0]}"
+        return ask(what, request, of=of, renew=self._renew, reason=self._reason)
+
+    def _renew(self) -> None:
+        self.place = _filesystem(self._uri, self._source, skip_instance_cache=True)
+
+    def _reason(self, error: Exception) -> Exception:
+        filesystem, path = self.place
+        return reason_on_s3(filesystem, path.partition("/")[0], error)
 
 
 @dataclass(frozen=True)
@@ -89,21 +171,16 @@ def is_remote(pattern: str) -> bool:
 
 
 def list_remote(source: str, pattern: str) -> RemoteListing:
-    """What stands under a URI. Raises InputError where nothing does or access is refused, RecipeError for a scheme that
-    nobody knows, Infra where the server cannot be reached."""
-    filesystem, path = _filesystem(pattern, source)
-    path = path.rstrip("/")
-    with _told_faults(pattern, source):
-        filesystem.invalidate_cache()  # A store may have changed since this process looked last.
-        if _has_magic(path):
-            root, kind = _fixed_part(path), "pattern"
-            found = filesystem.glob(path, detail=True)
-        elif _is_folder(filesystem, path, pattern):
-            root, kind = path, "folder"
-            found = filesystem.find(path, detail=True)
-        else:
-            root, kind = path.rpartition("/")[0], "file"
-            found = {path: filesystem.info(path)}
+    """What stands under a URI. Raises InputError where nothing does, AccessError where access is refused, RecipeError
+    for a scheme that nobody knows, Infra where the server cannot be reached."""
+    server = _Server(pattern, source)
+    try:
+        found, kind, root = server.ask(f"listing source `{source}`, {pattern}", lambda: _look(*server.place, pattern))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"sample: source `{source}` asks for {pattern}, and there is no such thing. Correct the address in the"
+            f" recipe."
+        ) from error
     files = [
         (_relative(name, root), RemoteFile(_uri_of(pattern, name), _mark(info)), _size(info))
         for name, info in sorted(found.items())
@@ -118,12 +195,31 @@ def list_remote(source: str, pattern: str) -> RemoteListing:
     return RemoteListing(visible, kind, f"{pattern.partition('://')[0]}://{root}")
 
 
-def _filesystem(uri: str, source: str = "") -> tuple[Any, str]:
+def _look(filesystem: Any, path: str, pattern: str) -> tuple[dict[str, Any], str, str]:
+    """What stands under a path, by name, with the kind of the pattern and its fixed part."""
+    filesystem.invalidate_cache()  # A store may have changed since this process looked last.
+    path = path.rstrip("/")
+    # `fsspec` takes a page that it cannot reach for an empty one, unless it is asked not to.
+    strictly = {"on_error": "raise"} if pattern.partition(":")[0] in _STREAMED else {}
+    if _has_magic(path):
+        return filesystem.glob(path, detail=True, **strictly), "pattern", _fixed_part(path)
+    if _is_folder(filesystem, path, pattern):
+        return filesystem.find(path, detail=True, **strictly), "folder", path
+    return {path: filesystem.info(path)}, "file", path.rpartition("/")[0]
+
+
+def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
     import fsspec.core
 
     scheme = uri.partition("://")[0]
     try:
-        return fsspec.core.url_to_fs(uri)
+        if scheme in _STREAMED:
+            import aiohttp
+
+            # Its own limit is five minutes for a whole file, however large.
+            patience = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=ANSWER_SECONDS)
+            options["client_kwargs"] = {"timeout": patience}
+        return fsspec.core.url_to_fs(uri, **options)
     except ImportError as error:
         package = PACKAGES.get(scheme, "huggingface_hub" if scheme == "hf" else str(error.name))
         raise RecipeError(
@@ -134,35 +230,6 @@ def _filesystem(uri: str, source: str = "") -> tuple[Any, str]:
         raise RecipeError(
             f"sample: source `{source}` asks for {uri}, and nobody knows the scheme `{scheme}` ({error}); known are"
             f" s3, gs, http, https, hf, file and those of installed fsspec packages."
-        ) from error
-
-
-@contextmanager
-def _told_faults(uri: str, source: str = "") -> Iterator[None]:
-    who = f"source `{source}` asks for {uri}" if source else f"{uri} is being read"
-    try:
-        yield
-    except FileNotFoundError as error:
-        if not source:
-            raise
-        raise InputError(f"sample: {who}, and there is no such thing. Correct the address in the recipe.") from error
-    except PermissionError as error:
-        raise InputError(
-            f"sample: {who}, and access is refused ({error}). Give this machine credentials for the store (environment"
-            f" or its configuration files), or correct the address."
-        ) from error
-    except (InputError, Infra):
-        raise
-    except Exception as error:  # Every store has errors of its own that share no class.
-        if type(error).__name__ in ("NoCredentialsError", "ProfileNotFound", "LocalTokenNotFoundError"):
-            raise InputError(
-                f"sample: {who}, and this machine has no credentials for it ({error}). Set them in the environment or"
-                f" in the store's configuration files."
-            ) from error
-        # Stores hand out signed addresses, and their errors name them.
-        told = without_credentials(f"{type(error).__name__}: {error}")
-        raise Infra(
-            f"sample: {who}, and the server did not give it ({told}). The stage will be tried again."
         ) from error
 
 

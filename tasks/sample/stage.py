@@ -1,5 +1,7 @@
 """What the build needs to know about sample; knows neither Prefect nor heavy libraries."""
 
+import functools
+from contextlib import nullcontext
 from pathlib import Path
 
 from tasks.artifact import Artifact
@@ -9,6 +11,7 @@ from tasks.report import StageReport
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
 from tasks.sample.remote import RemoteFile
+from tasks.store.patience import heard_waits
 from tasks.workspace import Workspace
 
 SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard", "orjson", "numpy"))
@@ -20,14 +23,16 @@ def build_sample(context: RunContext, config: SampleConfig) -> Artifact:
 
     Raises InputError before any work for a missing path, a pattern without a match, or an empty source.
     """
-    listings = find_files(config)
+    # Nobody waits for a server to learn what a run would do.
+    with nullcontext() if context.dry else heard_waits(functools.partial(context.note, SAMPLE.name)):
+        listings = find_files(config)
+        external = source_digests(listings, context.root / "inputs.json")
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.sample.sampling import sample_documents
 
         return sample_documents(listings, config, workspace)
 
-    external = source_digests(listings, context.root / "inputs.json")
     return build_artifact(context, SAMPLE, config, {}, run, external=external)
 
 

@@ -1,5 +1,6 @@
 """Objects under an address by their keys, through fsspec: read, list, put, create if absent, delete."""
 
+import contextvars
 import functools
 import os
 import secrets
@@ -14,7 +15,7 @@ import blake3
 from model.durable import DIGEST_BYTES
 from model.errors import InputError, IntegrityError, RecipeError
 from tasks.digests import digest_bytes, digest_file
-from tasks.store.patience import ANSWER_SECONDS, ask, seconds_for
+from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3, seconds_for
 from tasks.store.sealed import BrokenSeal, seal, unseal
 
 BLOCK_BYTES = 8 * 1024**2
@@ -51,10 +52,17 @@ class ObjectStore:
 
     @functools.cached_property
     def _place(self) -> tuple[Any, str]:
+        return self._opened()
+
+    def _renew(self) -> None:
+        """Go on with the credentials that this machine has now."""
+        self.__dict__["_place"] = self._opened(skip_instance_cache=True)
+
+    def _opened(self, **more: Any) -> tuple[Any, str]:
         import fsspec.core
 
         scheme = self.address.partition("://")[0]
-        options: dict[str, Any] = {"use_listings_cache": False}
+        options: dict[str, Any] = {"use_listings_cache": False, **more}
         if scheme in ("s3", "s3a"):
             options["config_kwargs"] = _S3_CONFIG
         try:
@@ -185,7 +193,7 @@ class ObjectStore:
         if len(requests) <= 1:
             return [request() for request in requests]
         with ThreadPoolExecutor(min(AT_ONCE, len(requests)), thread_name_prefix="store") as pool:
-            futures = [pool.submit(request) for request in requests]
+            futures = [pool.submit(contextvars.copy_context().run, request) for request in requests]
             try:
                 return [future.result() for future in futures]
             except BaseException:
@@ -223,18 +231,18 @@ class ObjectStore:
     def _request(
         self, doing: str, key: str, method: str, *words: Any, seconds: float | None = None, **more: Any
     ) -> Any:
-        filesystem, _ = self._place
         deadline = seconds_for(0) if seconds is None else seconds
 
         def once() -> Any:
             from fsspec.asyn import AsyncFileSystem, sync
 
+            filesystem, _ = self._place
             if isinstance(filesystem, AsyncFileSystem):
                 return sync(filesystem.loop, getattr(filesystem, f"_{method}"), *words, timeout=deadline, **more)
             return getattr(filesystem, method)(*words, **more)
 
         try:
-            return ask(f"{doing} {self.address}/{key}", once)
+            return ask(f"{doing} {self.address}/{key}", once, renew=self._renew, reason=self._reason)
         except FileNotFoundError as error:
             if doing in ("creating", "writing") and "bucket" in str(error):
                 raise InputError(
@@ -242,6 +250,10 @@ class ObjectStore:
                     f" correct the address."
                 ) from error
             raise
+
+    def _reason(self, error: Exception) -> Exception:
+        filesystem, path = self._place
+        return reason_on_s3(filesystem, path.partition("/")[0], error)
 
 
 def _mark(entry: dict[str, Any]) -> str | None:

@@ -74,10 +74,10 @@ def test_every_size_reads_by_its_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"sizes": SIZES[:3]}, "at least 4 items"),
-        ({"sizes": [*SIZES, SIZES[0]]}, "two sizes are the same"),
-        ({"sizes": SIZES, "seeds": 1}, "3 sizes of 1 seeds are too few"),
-        ({"sizes": [{**SIZES[0], "depth": 3}, *SIZES[1:]]}, "depth"),
+        ({"sizes": SIZES[:3]}, r"ladder\.toml:\n  sizes: .* at least 4 items"),
+        ({"sizes": [*SIZES, SIZES[0]]}, r"ladder\.toml:\n  two sizes are the same$"),
+        ({"sizes": SIZES, "seeds": 1}, r"ladder\.toml:\n  4 sizes of 1 seed, the largest held back, leave 3 runs"),
+        ({"sizes": [{**SIZES[0], "depth": 3}, *SIZES[1:]]}, r"ladder\.toml:\n  sizes\.0\.depth: "),
     ],
 )
 def test_a_wrong_ladder_says_what_is_wrong(tmp_path: Path, values: dict, told: str) -> None:

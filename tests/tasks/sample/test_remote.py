@@ -10,22 +10,26 @@ import threading
 from pathlib import Path
 
 import boto3
+import botocore.exceptions
 import fsspec
+import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import s3fs
 import zstandard
 from fsspec.implementations.local import LocalFileSystem
+from huggingface_hub.errors import HfHubHTTPError
 
-from model.errors import Infra, InputError, RecipeError
-from tasks.build import RunContext
+from model.errors import AccessError, Infra, InputError, RecipeError
+from tasks.build import RunContext, Watcher
 from tasks.digests import InputDigests
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.sample.readers import read_records
 from tasks.sample.remote import RemoteFile, list_remote
 from tasks.sample.stage import build_sample
+from tasks.store import patience
 
 
 def config(*paths, **fields):
@@ -119,7 +123,8 @@ def test_a_store_that_does_not_answer_is_infrastructure(s3, monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(Infra, match="the server did not give it"):
+    monkeypatch.setattr(patience, "TRIES", 2)
+    with pytest.raises(Infra, match="s3://corpus failed 2 times"):
         find_files(config("s3://corpus/text/a.jsonl.zst"))
     s3fs.S3FileSystem.clear_instance_cache()
 
@@ -131,7 +136,7 @@ def test_without_credentials_the_error_says_so(s3, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(InputError, match="no credentials"):
+    with pytest.raises(AccessError, match=r"s3://corpus refuses access: listing source `s`.*credentials"):
         find_files(config("s3://corpus/text/a.jsonl.zst"))
     s3fs.S3FileSystem.clear_instance_cache()
 
@@ -181,8 +186,9 @@ def test_a_page_that_is_not_there_is_an_input_error(web):
         find_files(config(f"{web}/gone.txt"))
 
 
-def test_an_answer_that_breaks_off_is_infrastructure_and_no_document(web):
-    with pytest.raises(Infra, match="is being read, and the server did not give it"):
+def test_an_answer_that_breaks_off_is_infrastructure_and_no_document(web, monkeypatch):
+    monkeypatch.setattr(patience, "TRIES", 3)
+    with pytest.raises(Infra, match=f"{web} failed 3 times in . s: reading {web}/torn.txt"):
         texts(f"{web}/torn.txt")
 
 
@@ -231,3 +237,214 @@ def test_a_marked_stream_is_hashed_once(tmp_path):
 
 def test_names_of_remote_files_tell_their_format():
     assert RemoteFile("https://a.example/data/x.jsonl.gz?download=1", None).name == "x.jsonl.gz"
+
+
+class FakeClock:
+    """Stands for the module `time` where pauses are made: they pass at once."""
+
+    def __init__(self):
+        self.now, self.pauses = 1_000_000.0, []
+
+    def monotonic(self):
+        return self.now
+
+    time = monotonic
+
+    def sleep(self, seconds):
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    fake = FakeClock()
+    monkeypatch.setattr(patience, "time", fake)
+    return fake
+
+
+WORDS = "".join(f"{number} words of a page that is read whole.\n" for number in range(200_000)).encode()
+
+
+@pytest.fixture
+def busy(clock):
+    """A web server with one page, `/page.txt`, that answers `status` until `until`, and before then cuts the page off
+    once it was asked for."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        status, headers_told, until, cut_after, requests = 503, {}, 0.0, None, 0
+        etag, ranges = '"one"', True
+
+        def do_HEAD(self):
+            self.answer(with_body=False)
+
+        def do_GET(self):
+            self.answer(with_body=True)
+
+        def answer(self, with_body):
+            Handler.requests += 1
+            if clock.now < Handler.until:
+                self.send_response(Handler.status)
+                for name, value in Handler.headers_told.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            begin = int(self.headers.get("Range", "bytes=0-")[6:-1]) if Handler.ranges else 0
+            self.send_response(206 if begin else 200)
+            self.send_header("ETag", Handler.etag)
+            self.send_header("Content-Length", str(len(WORDS) - begin))
+            self.end_headers()
+            if with_body and Handler.cut_after is not None:
+                end, Handler.cut_after = Handler.cut_after, None
+                Handler.until = clock.now + 600
+                self.wfile.write(WORDS[begin:end])
+                self.close_connection = True
+            elif with_body:
+                self.wfile.write(WORDS[begin:])
+
+        def log_message(self, *args):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    Handler.address = f"http://127.0.0.1:{server.server_port}"
+    yield Handler
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+class Heard(Watcher):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, stage, sentence):
+        self.notes.append(f"{stage}: {sentence}")
+
+
+def whole_page(root, address):
+    heard = Heard()
+    built = build_sample(RunContext(root, "run", watcher=heard), config(f"{address}/page.txt"))
+    assert "".join(built.table("documents").column("text").to_pylist()).encode() == WORDS
+    return [note for note in heard.notes if "waiting" in note]
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "longest"),
+    [
+        (503, {}, patience.LONGEST_PAUSE),
+        (503, {"Retry-After": "120"}, 120),
+        (429, {"Retry-After": "Thu, 15 Jan 1970 13:56:40 GMT"}, 300),  # the fake clock's hour, and 200 s
+        (503, {"Retry-After": "86400"}, 300),
+        (502, {"Retry-After": "soon"}, patience.LONGEST_PAUSE),
+        (500, {"Retry-After": "-5"}, patience.LONGEST_PAUSE),
+    ],
+)
+def test_a_server_that_is_busy_for_ten_minutes_costs_waiting(busy, clock, tmp_path, status, headers, longest):
+    began = clock.now
+    busy.status, busy.headers_told, busy.until = status, headers, began + 600
+    waits = whole_page(tmp_path, busy.address)
+    assert 600 <= clock.now - began <= patience.PATIENCE_SECONDS
+    assert max(clock.pauses) <= longest
+    assert waits[0].startswith(f"sample: waiting: listing source `s`, {busy.address}/page.txt (")
+    assert str(status) in waits[0]
+    assert len(waits) <= 12, "a sentence a minute"
+    if longest > patience.LONGEST_PAUSE:
+        assert len(clock.pauses) <= 600 / 120 + 3, "asked no sooner than it said"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_page_that_is_cut_off_by_ten_minutes_of_trouble_is_read_on(busy, clock, tmp_path, ranges):
+    busy.ranges = ranges
+    waits = []
+    for cut in (len(WORDS) // 2, len(WORDS) // 3):
+        busy.cut_after = cut
+        waits = whole_page(tmp_path / str(cut), busy.address)
+    assert waits[0].startswith(f"sample: waiting: reading {busy.address}/page.txt (")
+    assert clock.now - 1_000_000 >= 1200
+
+
+def test_a_page_that_changes_while_it_is_read_is_never_half_of_each(busy, clock, monkeypatch):
+    (listing,) = find_files(config(f"{busy.address}/page.txt"))
+    with listing.files[0].open() as stream:
+        busy.cut_after = None
+        stream.read(1000)
+        stream.raw._drop()
+        busy.etag = '"two"'
+        with pytest.raises(Infra, match="was changed while it was read"):
+            stream.read()
+
+
+def test_after_its_patience_the_message_promises_no_other_try(busy, clock, tmp_path):
+    busy.until = float("inf")
+    began = clock.now
+    with pytest.raises(Infra) as refused:
+        whole_page(tmp_path, busy.address)
+    assert patience.PATIENCE_SECONDS <= clock.now - began < patience.PATIENCE_SECONDS + 2 * patience.LONGEST_PAUSE
+    assert "run again to go on" in str(refused.value)
+    assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again"))
+
+
+def test_a_question_does_not_wait_for_a_busy_server(busy, clock):
+    busy.until = float("inf")
+    with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
+        find_files(config(f"{busy.address}/page.txt"))
+    assert len(clock.pauses) == patience.TRIES - 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_page_for_others_is_refused_at_once(busy, clock, tmp_path, status):
+    busy.status, busy.until = status, float("inf")
+    with pytest.raises(AccessError, match=f"refuses access: listing source `s`.*{status}"):
+        whole_page(tmp_path, busy.address)
+    assert clock.pauses == []
+
+
+def slow_down():
+    """As s3fs tells it: its own error, and that of botocore behind it."""
+    headers = {"HTTPStatusCode": 503, "HTTPHeaders": {"retry-after": "60"}}
+    told = botocore.exceptions.ClientError({"Error": {"Code": "SlowDown"}, "ResponseMetadata": headers}, "GetObject")
+    return s3fs.errors.translate_boto_error(told)
+
+
+def too_many_requests():
+    """As the hub's client tells it."""
+    request = httpx.Request("GET", "https://huggingface.co/x")
+    answer = httpx.Response(429, headers={"Retry-After": "60"}, request=request)
+    return HfHubHTTPError("429 Client Error: Too Many Requests", response=answer)
+
+
+@pytest.mark.parametrize("trouble", [slow_down, too_many_requests, lambda: ConnectionResetError(104, "reset by peer")])
+def test_s3_and_the_hub_are_waited_for_as_well(corpus, clock, monkeypatch, tmp_path, trouble):
+    ends = clock.now + 600
+
+    class Troubled(LocalHub):
+        def info(self, path, **more):
+            self.check()
+            return super().info(path, **more)
+
+        def _open(self, path, *words, **more):
+            self.check()
+            return super()._open(path, *words, **more)
+
+        def check(self):
+            if clock.now < ends:
+                raise trouble()
+
+    monkeypatch.setattr(LocalHub, "root", str(corpus.parent))
+    fsspec.register_implementation("hf", Troubled, clobber=True)
+    try:
+        heard = Heard()
+        context = RunContext(tmp_path, "run", watcher=heard)
+        built = build_sample(context, config(f"hf://{corpus.name}/deep/d.md"))
+    finally:
+        sys.modules["fsspec.registry"]._registry.pop("hf")
+    assert built.table("documents").column("text").to_pylist() == ["# words"]
+    assert [note for note in heard.notes if "waiting" in note]
+    assert clock.now >= ends
+
+
+def test_no_word_of_a_name_that_nobody_knows_is_waited_for(clock, tmp_path):
+    with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
+        whole_page(tmp_path, "http://no-such-host.invalid")

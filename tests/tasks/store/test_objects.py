@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from model.errors import Infra, InputError, IntegrityError
+from model.errors import AccessError, Infra, InputError, IntegrityError
 from tasks.digests import digest_bytes, digest_file
 from tasks.store import objects, patience
 from tasks.store.objects import ObjectStore
@@ -75,7 +75,7 @@ def test_no_bucket_no_credentials_and_no_server_are_told_apart(
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     s3fs.S3FileSystem.clear_instance_cache()
-    with pytest.raises(InputError, match="refuses access"):
+    with pytest.raises(AccessError, match="refuses access"):
         ObjectStore("s3://bessemer/x").read("a")
     s3fs.S3FileSystem.clear_instance_cache()
 
