@@ -1,5 +1,6 @@
 """A service of its own, deployed runs of a small recipe, and the processes behind them."""
 
+import base64
 import json
 import os
 import shutil
@@ -267,7 +268,9 @@ class World:
     def ask(self, path: str, body: Any) -> Any:
         """What the server answers; URLError, OSError or ValueError where it does not."""
         url = f"http://127.0.0.1:{self.port}/api{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+        token = base64.b64encode((self.root / "service" / "password").read_bytes().strip()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=20) as answer:
             return json.load(answer)
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import ssl
 import time
 import urllib.error
 import urllib.request
@@ -12,11 +13,27 @@ from flows.service.password import OF_CLIENTS
 from model.errors import Infra
 
 UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
+OWN_AUTHORITY = "PREFECT_API_SSL_CERT_FILE"
+"""Prefect's clients believe the authority in this file, instead of those that everybody believes."""
 BUSY = 503
 """What Prefect answers where its database was held by another of its own tasks too long. Nothing was done then: a
 server on SQLite that has just come up after a kill was seen to refuse so for seconds, on a loaded machine."""
 BUSY_SECONDS = 60.0
 BUSY_PAUSE = 1.0
+
+
+def is_healthy(api: str) -> bool:
+    """Whether the server answers. Infra where its certificate is not believed, which no waiting changes."""
+    try:
+        with urllib.request.urlopen(f"{api}/health", timeout=2, context=_trust(api)):
+            return True
+    except (urllib.error.URLError, OSError) as error:
+        if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
+            raise Infra(
+                f"the certificate of {api} is not believed ({error}). Where an authority of your own has signed it,"
+                f" name that one's certificate: {OWN_AUTHORITY}=FILE in the environment of `up` and of every client"
+            ) from error
+        return False
 
 
 def is_worker_online(api: str, pool: str, name: str) -> bool:
@@ -79,6 +96,11 @@ def delete(url: str) -> None:
     _ask("DELETE", url)
 
 
+def _trust(url: str) -> ssl.SSLContext | None:
+    own = os.environ.get(OWN_AUTHORITY)
+    return ssl.create_default_context(cafile=own) if url.startswith("https://") else None
+
+
 def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     headers = {"Content-Type": "application/json"}
     if OF_CLIENTS in os.environ:
@@ -87,7 +109,7 @@ def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=_trust(url)) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             told = error.read().decode(errors="replace")

@@ -6,14 +6,12 @@ from typing import Any
 import yaml
 
 from flows.service.api import delete, post, put
-
-PACKAGED = Path(__file__).parent / "automations.yaml"
-IN_THE_CHECKOUT = Path(__file__).parents[2] / "deployments" / "automations.yaml"
+from flows.service.files import shipped
 
 
 def automations_file() -> Path:
     """`deployments/automations.yaml`, which travels in the wheel beside this module."""
-    return PACKAGED if PACKAGED.is_file() else IN_THE_CHECKOUT
+    return shipped("automations.yaml")
 
 
 def read_automations() -> list[dict[str, Any]]:

@@ -4,9 +4,9 @@ Its address may hold a password, so that it stays in the environment of the proc
 down and told has none.
 """
 
+import asyncio
 import os
-import socket
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from model.errors import Infra, InputError
 
@@ -14,26 +14,53 @@ SQLITE = "sqlite"
 SCHEMES = ("postgresql", "postgres", "postgresql+asyncpg")
 POSTGRESQL_PORT = 5432
 CONNECTION_URL = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
-SECONDS_TO_ANSWER = 5.0
+SECONDS_TO_ANSWER = 5
 
 
 def database_settings(address: str) -> dict[str, str]:
     """What Prefect's server is told in its environment: nothing for `sqlite`, whose file lies under the root.
 
-    Raises InputError for what is no address of a PostgreSQL database, Infra where nobody answers there.
+    Raises InputError for what is no address of a PostgreSQL database, or one that the database refuses, Infra where
+    nobody answers there.
     """
     if address == SQLITE:
         return {}
     parts = _parts(address)
-    host, port = parts.hostname or "127.0.0.1", parts.port or POSTGRESQL_PORT
-    try:
-        socket.create_connection((host, port), SECONDS_TO_ANSWER).close()
-    except OSError as error:
-        raise Infra(
-            f"up --database {without_password(address)}: nobody answers at {host}:{port} ({error}). Start PostgreSQL"
-            f" first; `deployments/local/postgresql.sh start FOLDER` makes one for this machine."
-        ) from error
+    _log_in(parts)
     return {CONNECTION_URL: parts._replace(scheme="postgresql+asyncpg").geturl()}
+
+
+def _log_in(parts: SplitResult) -> None:
+    """Connect as the server will, which writes a refusal into its log alone."""
+    import asyncpg
+
+    shown = f"up --database {without_password(parts.geturl())}"
+
+    async def once() -> None:
+        # Of the address's options, SQLAlchemy hands this one to the driver.
+        ssl = dict(parse_qsl(parts.query)).get("ssl")
+        plain = parts._replace(scheme="postgresql", query="").geturl()
+        connection = await asyncpg.connect(plain, timeout=SECONDS_TO_ANSWER, ssl=ssl)
+        await connection.close(timeout=SECONDS_TO_ANSWER)
+
+    # What PostgreSQL says of a refusal names the user, the database, the machine, never the password.
+    try:
+        asyncio.run(once())
+    except asyncpg.InvalidAuthorizationSpecificationError as error:
+        raise InputError(
+            f"{shown}: PostgreSQL refuses the user or the password ({error}). Correct the address: characters such as"
+            " @ : / % in a password are written as %40 %3A %2F %25"
+        ) from error
+    except asyncpg.InvalidCatalogNameError as error:
+        raise InputError(f"{shown}: {error}; create it first (`createdb NAME`), or correct the address") from error
+    except OSError as error:
+        at = f"{parts.hostname or '127.0.0.1'}:{parts.port or POSTGRESQL_PORT}"
+        raise Infra(
+            f"{shown}: no PostgreSQL answers at {at} ({type(error).__name__}: {error}). Start PostgreSQL first;"
+            " `deployments/local/postgresql.sh start FOLDER` makes one for this machine."
+        ) from error
+    except (asyncpg.PostgresError, asyncpg.InternalClientError, asyncpg.InterfaceError, ValueError) as error:
+        raise Infra(f"{shown}: PostgreSQL does not let the server in ({type(error).__name__}: {error})") from error
 
 
 def without_password(address: str) -> str:

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,6 @@ from model.durable import write_atomically
 from model.errors import InputError
 
 POOL = "bessemer"
-PACKAGED = Path(__file__).parent / "prefect.yaml"
-IN_THE_CHECKOUT = Path(__file__).parents[2] / "deployments" / "prefect.yaml"
-
-
 NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, OF_SERVER)
 """Of another server, or for this server's own eyes."""
 SMALL_DATABASE = {
@@ -70,13 +66,39 @@ class ServiceFiles:
         return self.folder / "password"
 
     def remember_address(
-        self, host: str, port: int, database: str | None = None, password_file: Path | None = None
+        self,
+        host: str,
+        port: int,
+        database: str | None = None,
+        password_file: Path | None = None,
+        tls: tuple[Path, Path] | None = None,
+        addresses: Sequence[str] = (),
     ) -> None:
-        """Keep where the server listens, in which database it writes (told without its password), and which file holds
-        what it asks of its clients."""
-        known = {"host": host, "port": port, "database": database}
+        """Keep where the server listens, in which database it writes (without its password), which file holds what it
+        asks of its clients, its certificate and key, and the addresses under which others reach it."""
+        known: dict[str, Any] = {"host": host, "port": port, "database": database}
         known["password_file"] = str(password_file) if password_file is not None else None
-        write_atomically(self.folder / "address.json", json.dumps(known).encode())
+        known["tls"] = [str(path) for path in tls] if tls is not None else None
+        known["addresses"] = [address.rstrip("/") for address in addresses]
+        self._remember(known)
+
+    def remember_workplace(self, folder: Path) -> None:
+        """Keep the folder in which the deployments were written, and therefore run."""
+        self._remember({"workplace": str(folder)})
+
+    def workplace(self) -> Path:
+        """The folder in which the worker runs."""
+        found = self._remembered().get("workplace")
+        return Path(found) if found else Path.cwd()
+
+    def tls(self) -> tuple[Path, Path] | None:
+        """Certificate and key of the server that was started last; None where it speaks plain HTTP."""
+        found = self._remembered().get("tls")
+        return (Path(found[0]), Path(found[1])) if found else None
+
+    def addresses(self) -> list[str]:
+        """The addresses beside its own under which the server is reached."""
+        return self._remembered().get("addresses") or []
 
     def address(self) -> tuple[str, int] | None:
         """Host and port of the server that was started last."""
@@ -92,6 +114,9 @@ class ServiceFiles:
         found = self._remembered().get("password_file")
         return Path(found) if found else None
 
+    def _remember(self, known: dict[str, Any]) -> None:
+        write_atomically(self.folder / "address.json", json.dumps(self._remembered() | known).encode())
+
     def _remembered(self) -> dict[str, Any]:
         try:
             return json.loads((self.folder / "address.json").read_text())
@@ -99,9 +124,19 @@ class ServiceFiles:
             return {}
 
     def ui_url(self) -> str:
-        """The address of the UI from this machine; a server that listens everywhere is reached here too."""
+        """The address of the UI from this machine; a server that listens everywhere is reached here too.
+
+        With TLS it is the first of the addresses that were named: the certificate holds for no other.
+        """
+        if self.tls() is not None:
+            return self.addresses()[0]
         host, port = self.address() or ("127.0.0.1", 0)
-        return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{port}"
+        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def public_url(self) -> str:
+        """The address of the UI for everybody: the first that was named, such as that of a proxy."""
+        return self.addresses()[0] if self.addresses() else self.ui_url()
 
     @property
     def api_url(self) -> str:
@@ -164,8 +199,14 @@ class ServiceFiles:
 
 
 def deployments_file() -> Path:
-    """`deployments/prefect.yaml`, which travels in the wheel beside this module."""
-    return PACKAGED if PACKAGED.is_file() else IN_THE_CHECKOUT
+    """What runs where."""
+    return shipped("prefect.yaml")
+
+
+def shipped(name: str) -> Path:
+    """A file of `deployments/`, which is in the wheel beside this module."""
+    packaged = Path(__file__).parent / name
+    return packaged if packaged.is_file() else Path(__file__).parents[2] / "deployments" / name
 
 
 def standing_server(root: Path) -> str | None:

@@ -1,7 +1,10 @@
 """`bessemer up`: server, work pool, deployments, worker, keeper, in this order, each ready before the next begins."""
 
+import ipaddress
 import os
+import shlex
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -9,15 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.private_server import wait_until_healthy
-from flows.service.api import crash_lost_runs, is_worker_online
+from flows.service.api import crash_lost_runs, is_healthy, is_worker_online
+from flows.service.app import ADDRESSES, known_addresses
 from flows.service.automations import write_automations
 from flows.service.database import CONNECTION_URL, check_same, database_settings, inherited, without_password
-from flows.service.files import POOL, ServiceFiles, deployments_file
+from flows.service.files import POOL, ServiceFiles, deployments_file, shipped
 from flows.service.password import asked_by_server, use_password, write_password
 from model.errors import Infra, InputError
 
 SERVER_APP = "flows.service.app:create_app"
+SERVER_SECONDS = 300.0
 WORKER_SECONDS = 180.0
 SETUP_SECONDS = 600.0
 
@@ -36,6 +40,12 @@ class Asked:
     """`sqlite`, or the address of a PostgreSQL database; None for the one that the root's server used last."""
     password_file: Path | None = None
     """Holds what the server asks of its clients; as last time without one, at first a file that is made."""
+    tls: tuple[Path, Path] | None = None
+    """Certificate and key, PEM files."""
+    behind_proxy: bool = False
+    """A proxy that speaks TLS is between the server and everyone else."""
+    addresses: tuple[str, ...] = ()
+    """The addresses under which others reach the server."""
 
 
 def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
@@ -68,18 +78,24 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         database = check_same(asked.database, files.database())
         os.environ.pop(CONNECTION_URL, None)
         os.environ.update(database_settings(database))
+        check_open(asked)
+        _check_free(asked.host, asked.port)
         password_file = asked.password_file or files.password_file() or files.own_password
-        if password_file == files.own_password:
+        is_new = password_file == files.own_password and not password_file.exists()
+        if is_new:
             write_password(password_file)
         use_password(password_file)
-        _check_free(asked.host, asked.port)
-        files.remember_address(asked.host, asked.port, without_password(database), password_file)
+        files.remember_address(
+            asked.host, asked.port, without_password(database), password_file, asked.tls, asked.addresses
+        )
+        if is_new:
+            tell(_how_to_use(files, password_file))
         tell(f"starting a Prefect server on port {asked.port}")
         spawn_server(files)
     else:
         use_password(files.password_file())
     # One that runs may have been started by the keeper a moment ago.
-    wait_until_healthy(files.api_url, lambda: files.server.pid() is not None, f"see {files.server.log}")
+    _wait_for_server(files)
     write_automations(files.api_url)
     if files.worker.pid() is None:
         _deploy(files, asked.recipe, tell)
@@ -100,14 +116,20 @@ def spawn_server(files: ServiceFiles) -> None:
     environment = files.environment() | secrets_of_server(files) | {"PREFECT__SERVER_FINAL": "1"}
     words = [sys.executable, "-m", "uvicorn", "--factory", SERVER_APP, "--log-level", "warning"]
     words += ["--host", host, "--port", str(port), "--timeout-keep-alive", "5"]
+    addresses, tls = files.addresses(), files.tls()
+    environment[ADDRESSES] = ",".join(addresses)
+    if tls is not None:
+        words += ["--ssl-certfile", str(tls[0]), "--ssl-keyfile", str(tls[1])]
+    if not addresses:
+        words.append("--no-proxy-headers")
     files.server.start(words, environment, Path.cwd())
 
 
 def spawn_worker(files: ServiceFiles) -> str:
     """Start a worker, and return the name by which the server will know it."""
     name = f"{POOL}-{int(time.time())}"
-    words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--name", name]
-    files.worker.start(words, files.environment(), Path.cwd())
+    words = [sys.executable, "-m", "flows.service.worker", name]
+    files.worker.start(words, files.environment(), files.workplace())
     return name
 
 
@@ -121,8 +143,10 @@ def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
     tell("writing the deployments")
     environment = {**files.environment(), "BESSEMER_RECIPE": _absolute(recipe), "PWD": str(folder)}
     files.deploy_log.unlink(missing_ok=True)
+    files.remember_workplace(folder)
+    template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
-        ("work-pool", "create", POOL, "--type", "process", "--overwrite"),
+        ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),
         ("deploy", "--prefect-file", str(deployments_file()), "--all"),
     ):
         _prefect(files, words, environment, folder)
@@ -131,6 +155,57 @@ def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
 def _absolute(recipe: str) -> str:
     """A recipe's file by its full path, so that the worker finds it; a name that ships as it is."""
     return str(Path(recipe).resolve()) if Path(recipe).is_file() else recipe
+
+
+def check_open(asked: Asked) -> None:
+    """InputError where the server would be reached over the network without TLS, or by an address it cannot have."""
+    known_addresses(",".join(asked.addresses))
+    try:
+        is_local = asked.host == "localhost" or ipaddress.ip_address(asked.host).is_loopback
+    except ValueError:
+        is_local = False
+    if asked.tls is not None:
+        if not any(address.startswith("https://") for address in asked.addresses[:1]):
+            raise InputError(
+                "up --tls-certificate: name the address that the certificate is for with --address https://HOST:PORT"
+            )
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*asked.tls, password=lambda: "")
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"up --tls-certificate {asked.tls[0]} --tls-key {asked.tls[1]}: no certificate with its key, PEM and"
+                f" without a passphrase ({error})"
+            ) from error
+    elif not is_local and not asked.behind_proxy:
+        raise InputError(
+            f"up --host {asked.host}: the password, and with it the right to run code as you, would go over the network"
+            " as it is. Give the server a certificate (--tls-certificate FILE --tls-key FILE --address"
+            " https://HOST:PORT), or leave --host at 127.0.0.1 and put a proxy that speaks TLS before it. Where only"
+            " that proxy reaches the address, a container's say, --behind-proxy says so."
+        )
+
+
+def _how_to_use(files: ServiceFiles, password_file: Path) -> str:
+    lines = (
+        f"a password for the server is made: {password_file} (mode 600); whoever has it can run code as you",
+        "  in the UI       give the whole line of that file, USER:PASSWORD, once for each browser",
+        f"  `prefect ...`   export PREFECT_API_URL={files.api_url}",
+        f'                  export PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(password_file))})"',
+        "  `bessemer ...`  under this root finds it by itself",
+    )
+    return "\n".join(lines)
+
+
+def _wait_for_server(files: ServiceFiles) -> None:
+    deadline = time.monotonic() + SERVER_SECONDS
+    while files.server.pid() is not None and time.monotonic() < deadline:
+        if is_healthy(files.api_url):
+            return
+        time.sleep(0.1)
+    state = f"did not answer within {SERVER_SECONDS:.0f} s" if files.server.pid() is not None else "ended at start"
+    raise Infra(
+        f"the Prefect server at {files.api_url} {state}; its log {files.server.log} ends:\n{files.server.last_lines()}"
+    )
 
 
 def _check_free(host: str, port: int) -> None:

@@ -13,7 +13,8 @@ def told_service(files: ServiceFiles) -> str:
     return "\n".join(
         [
             "",
-            f"UI            {files.ui_url()}/deployments",
+            f"UI            {files.public_url()}/deployments",
+            f"password      {files.password_file()} (whoever has it can run code as you)",
             f"logs          {files.server.log}, {files.worker.log}",
             "deployments   (Run > Custom run opens their form)",
             *lines,

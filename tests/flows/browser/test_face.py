@@ -3,6 +3,7 @@
 Screenshots go to the folder that BESSEMER_SCREENSHOTS names, else to pytest's temporary folder.
 """
 
+import base64
 import json
 import os
 import shutil
@@ -60,7 +61,8 @@ class Service:
         self.ui = f"http://127.0.0.1:{port}"
 
     def ask(self, path: str, body: Any) -> Any:
-        headers = {"Content-Type": "application/json"}
+        token = base64.b64encode((self.root / "service" / "password").read_bytes().strip()).decode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
         request = urllib.request.Request(f"{self.ui}/api{path}", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)

@@ -1,0 +1,186 @@
+"""The worker of the service: `python -m flows.service.worker [NAME]` runs the deployments of `deployments/prefect.yaml`
+as `bessemer up` writes them from the same folder, and refuses every other run of its pool.
+
+Prefect's own worker runs what the server says: a command, an entrypoint, steps before it. Whoever may write to the
+server decides then what this machine's owner runs. Here the server names a deployment and its parameters; what is run
+is taken from the file that ships, so that a change between the check and the start has no effect either.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import anyio.abc
+import yaml
+from prefect import Flow
+from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.objects import FlowRun, WorkPool
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.runner._flow_run_executor import FlowRunExecutionResult, FlowRunExecutorContext
+from prefect.runner._starter_engine import EngineCommandStarter
+from prefect.states import Failed
+from prefect.utilities.engine import propose_state
+from prefect.utilities.processutils import setup_signal_handlers_worker
+from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
+
+from flows.service.files import POOL, deployments_file
+from model.durable import digest_bytes
+from model.errors import GuardError
+
+if TYPE_CHECKING:
+    from prefect.runner._process_manager import ProcessHandle
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What a deployment says about the code that it runs."""
+
+    name: str
+    entrypoint: str | None
+    pull_steps: list[dict[str, Any]]
+    job_variables: dict[str, Any]
+
+    def digest(self) -> str:
+        return digest_bytes(json.dumps(asdict(self), sort_keys=True).encode())
+
+
+def written_by_up(folder: Path) -> Mapping[str, Deployed]:
+    """The deployments as `bessemer up` writes them when it is called in `folder`, by name."""
+    told = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
+    pull = json.loads(json.dumps(told["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
+    return {one["name"]: Deployed(one["name"], one["entrypoint"], pull, {}) for one in told["deployments"]}
+
+
+def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables: Mapping[str, Any]) -> str | None:
+    """Why a run of the deployment `theirs`, which brings `job_variables`, is not started; None where it is."""
+    if theirs is None:
+        return "it belongs to no deployment"
+    if theirs.name not in ours:
+        return f"`bessemer up` wrote no deployment {theirs.name!r}"
+    if job_variables:
+        return f"it brings job variables of its own: {', '.join(sorted(job_variables))}"
+    written = ours[theirs.name]
+    if theirs.digest() != written.digest():
+        parts = ("entrypoint", "pull_steps", "job_variables")
+        changed = [part for part in parts if getattr(theirs, part) != getattr(written, part)]
+        return (
+            f"the deployment {theirs.name!r} is not as `bessemer up` wrote it: {', '.join(changed)} changed (digest"
+            f" {theirs.digest()}, written {written.digest()}). `bessemer down` and `bessemer up` write it again"
+        )
+    return None
+
+
+class OwnConfiguration(ProcessJobConfiguration):
+    """How a run is started: nothing of it comes from the server, not from its pool's template nor from variables."""
+
+    @classmethod
+    async def resolve_for_flow_run(
+        cls,
+        flow_run: FlowRun,
+        *,
+        client: PrefectClient,
+        work_pool: WorkPool,
+        worker_name: str,
+        worker_id: UUID | None = None,
+        deployment: DeploymentResponse | None = None,
+    ) -> "OwnConfiguration":
+        flow = await client.read_flow(flow_run.flow_id)
+        configuration = cls()
+        configuration.prepare_for_flow_run(flow_run, deployment, flow, work_pool, worker_name, worker_id=worker_id)
+        return configuration
+
+
+class OwnWorker(ProcessWorker):
+    """Runs the deployments that `bessemer up` wrote; others end as `GuardError`, which says why."""
+
+    job_configuration = OwnConfiguration
+
+    @classmethod
+    def __dispatch_key__(cls) -> str:
+        """Another than that of Prefect's worker of the same type."""
+        return "bessemer"
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._folder = Path.cwd()
+        self._ours = written_by_up(self._folder)
+
+    async def run(
+        self,
+        flow_run: FlowRun,
+        configuration: ProcessJobConfiguration,
+        task_status: anyio.abc.TaskStatus[int] | None = None,
+    ) -> ProcessWorkerResult:
+        status = task_status or anyio.TASK_STATUS_IGNORED
+        theirs = None
+        if flow_run.deployment_id is not None:
+            found = await self.client.read_deployment(flow_run.deployment_id)
+            theirs = Deployed(found.name, found.entrypoint, found.pull_steps or [], found.job_variables or {})
+        why = refusal(self._ours, theirs, flow_run.job_variables or {})
+        if why is not None or theirs is None:
+            message = f"refused: {why}"
+            self._logger.error("flow run '%s' %s", flow_run.id, message)
+            self.get_flow_run_logger(flow_run).error(message)
+            # Not Crashed, which would be tried again.
+            await propose_state(self.client, Failed(name=GuardError.__name__, message=message), flow_run_id=flow_run.id)
+            status.started(0)
+            return ProcessWorkerResult(status_code=0, identifier="refused")
+        done = await self._execute(flow_run, configuration, self._ours[theirs.name].entrypoint, status)
+        if done is None or done.status_code is None:
+            raise RuntimeError("the process of the run did not start")
+        return ProcessWorkerResult(status_code=done.status_code, identifier=str(done.handle.pid))
+
+    async def _execute(
+        self,
+        flow_run: FlowRun,
+        configuration: ProcessJobConfiguration,
+        entrypoint: str | None,
+        status: anyio.abc.TaskStatus[int],
+    ) -> FlowRunExecutionResult | None:
+        """As Prefect's worker does, but with an entrypoint of our own, and without hooks, which it would load by the
+        server's word in this very process."""
+        done: FlowRunExecutionResult | None = None
+        async with FlowRunExecutorContext() as context:
+            starter = EngineCommandStarter(
+                entrypoint=entrypoint,
+                cwd=self._folder,
+                env=configuration.env,
+                control_channel=context.control_channel,
+                isolate_process_group=True,
+                env_overrides_settings=True,
+            )
+            executor = context.create_executor(flow_run, starter, _without_hooks, propose_submitting=False)
+
+            async def execute(*, task_status: "anyio.abc.TaskStatus[ProcessHandle]") -> None:
+                nonlocal done
+                done = await executor.submit(task_status=task_status)
+
+            async with anyio.create_task_group() as group:
+                handle = await group.start(execute)
+                status.started(handle.pid)
+        return done
+
+
+async def _without_hooks(flow_run: FlowRun) -> Flow[..., Any]:
+    del flow_run
+    return Flow(lambda: None, name="without-hooks")
+
+
+async def main(name: str | None) -> None:
+    """Run until a signal ends it: the first lets runs under way end, the second ends them."""
+    # Within the loop, which has its own handler by now: these are put before it.
+    setup_signal_handlers_worker(os.getpid(), "the worker", print)
+    worker = OwnWorker(work_pool_name=POOL, name=name, create_pool_if_not_found=False)
+    with suppress(asyncio.CancelledError):
+        await worker.start(printer=print)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -1,0 +1,69 @@
+"""What the worker compares: a deployment is run as `bessemer up` wrote it, or not at all."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import yaml
+from prefect.client.schemas.objects import WorkPool
+from prefect.workers.process import ProcessWorker
+
+from flows.service.files import deployments_file, shipped
+from flows.service.worker import Deployed, OwnWorker, refusal, written_by_up
+
+FOLDER = Path('/a folder with "quotes"')
+OURS = written_by_up(FOLDER)
+
+
+def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
+    named = yaml.safe_load(deployments_file().read_text())["deployments"]
+    assert list(OURS) == [one["name"] for one in named]
+    assert OURS["nightly"].entrypoint == "flows.nightly.flow.nightly"
+    step = {"prefect.deployments.steps.set_working_directory": {"directory": str(FOLDER)}}
+    assert all(one.pull_steps == [step] and one.job_variables == {} for one in OURS.values())
+    assert all(refusal(OURS, one, {}) is None for one in OURS.values())
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"entrypoint": "evil.py:main"}, "entrypoint changed"),
+        ({"entrypoint": None}, "entrypoint changed"),
+        ({"pull_steps": []}, "pull_steps changed"),
+        ({"pull_steps": written_by_up(Path("/elsewhere"))["pretrain"].pull_steps}, "pull_steps changed"),
+        ({"job_variables": {"env": {}}}, "job_variables changed"),
+        ({"name": "evil"}, "wrote no deployment 'evil'"),
+        ({"name": "nightly"}, "entrypoint changed"),
+    ],
+)
+def test_a_changed_deployment_is_refused(changed: dict, told: str) -> None:
+    theirs = replace(OURS["pretrain"], **changed)
+    assert theirs.digest() != OURS["pretrain"].digest()
+    assert told in str(refusal(OURS, theirs, {}))
+
+
+def test_a_run_with_job_variables_or_without_a_deployment_is_refused() -> None:
+    assert refusal(OURS, OURS["pretrain"], {"command": "touch evil"}) == "it brings job variables of its own: command"
+    assert refusal(OURS, None, {}) == "it belongs to no deployment"
+
+
+def test_a_digest_depends_on_content_alone() -> None:
+    one = Deployed("a", "b", [{"x": 1, "y": 2}], {"env": {"p": 1, "q": 2}})
+    assert one.digest() == Deployed("a", "b", [{"y": 2, "x": 1}], {"env": {"q": 2, "p": 1}}).digest()
+    assert one.digest() != Deployed("a", "b", [{"x": 1}, {"y": 2}], {"env": {"p": 1, "q": 2}}).digest()
+
+
+def test_the_pool_has_no_variables_and_prefects_own_worker_is_left_as_it_is() -> None:
+    template = json.loads(shipped("work_pool.json").read_text())
+    assert (
+        WorkPool(
+            name="bessemer", type="process", base_job_template=template, default_queue_id=uuid4()
+        ).base_job_template
+        == template
+    )
+    assert template["variables"]["properties"] == {}
+    assert "{{" not in json.dumps(template)
+    assert OwnWorker.type == ProcessWorker.type
+    assert ProcessWorker.get_worker_class_from_type("process") is ProcessWorker
