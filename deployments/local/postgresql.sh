@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # A PostgreSQL cluster of its own in a folder, on a free port of the loopback interface, for the Prefect server.
 #
-#   postgresql.sh start FOLDER     makes the cluster where there is none; the last line is its address
+#   postgresql.sh start FOLDER     makes the cluster where there is none; the last line is its address, with its password
 #   postgresql.sh stop FOLDER      ends it; what it holds stays
 #
-# Anyone on this machine may connect (trust, loopback only). A cluster that was killed is recovered by the next start.
+# The password is in FOLDER/password too, which only the owner may read: whoever may write to the database of a Prefect
+# server can run code as its owner. A cluster that was killed is recovered by the next start.
 set -euo pipefail
 
 usage() {
@@ -35,7 +36,7 @@ runs() {
 }
 
 ask() {
-    "$psql" --host 127.0.0.1 --port "$(cat "$folder/port")" --username bessemer --dbname postgres --no-psqlrc \
+    PGPASSWORD=$(cat "$folder/password") "$psql" --host 127.0.0.1 --port "$(cat "$folder/port")" --username bessemer --dbname postgres --no-psqlrc \
         --quiet --tuples-only --no-align --command "$1"
 }
 
@@ -51,9 +52,14 @@ prepare() {
         id postgres >/dev/null 2>&1 || { echo "postgresql.sh: there is no user postgres to run as; on Debian: apt install postgresql" >&2; exit 3; }
         chown postgres: "$folder"
     fi
+    if [ ! -f "$folder/password" ]; then
+        (umask 077 && od -An -N 24 -t x1 /dev/urandom | tr -d ' \n' >"$folder/password")
+        [ "$(id -u)" -ne 0 ] || chown postgres: "$folder/password"
+    fi
     [ -f "$folder/ready" ] && return
     as_owner rm -rf "$folder/data"
-    as_owner "$initdb" --pgdata "$folder/data" --username bessemer --auth trust --encoding UTF8 --locale C >/dev/null ||
+    as_owner "$initdb" --pgdata "$folder/data" --username bessemer --auth scram-sha-256 --pwfile "$folder/password" \
+        --encoding UTF8 --locale C >/dev/null ||
         { echo "postgresql.sh: no cluster can be made in $folder; the user postgres must be able to reach it" >&2; exit 3; }
     free_port >"$folder/port"
     touch "$folder/ready"
@@ -72,8 +78,14 @@ start() {
         tail -n 5 "$folder/log" >&2
         exit 75
     }
+    # Clusters of earlier versions let in everyone on the machine.
+    if grep -q 'trust$' "$folder/data/pg_hba.conf"; then
+        ask "ALTER ROLE bessemer PASSWORD '$(cat "$folder/password")'"
+        as_owner sed -i 's/trust$/scram-sha-256/' "$folder/data/pg_hba.conf"
+        as_owner "$pg_ctl" --pgdata "$folder/data" reload >/dev/null
+    fi
     ask "SELECT 1 FROM pg_database WHERE datname = 'bessemer'" | grep -q 1 || ask "CREATE DATABASE bessemer"
-    echo "postgresql+asyncpg://bessemer@127.0.0.1:$(cat "$folder/port")/bessemer"
+    echo "postgresql+asyncpg://bessemer:$(cat "$folder/password")@127.0.0.1:$(cat "$folder/port")/bessemer"
 }
 
 stop() {

@@ -16,7 +16,7 @@ from model.durable import write_atomically
 from model.errors import InputError
 
 POOL = "bessemer"
-NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, OF_SERVER)
+NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, "BESSEMER_DATABASE", OF_SERVER)
 """Of another server, or for this server's own eyes."""
 SMALL_DATABASE = {
     # Prefect itself keeps flow runs for ever.

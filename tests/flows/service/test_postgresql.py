@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,44 @@ def test_the_script_can_be_run_again_and_recovers_what_was_killed(folder: Path) 
     for _ in range(2):
         subprocess.run([SCRIPT, "stop", folder], check=True)
     assert not (folder / "data" / "postmaster.pid").exists()
+
+
+def test_a_wrong_password_and_a_missing_database_are_explained_on_the_terminal(folder: Path, tmp_path: Path) -> None:
+    address = start(folder)
+    password = (folder / "password").read_text()
+    assert f"//bessemer:{password}@127.0.0.1:" in address
+    assert stat.S_IMODE((folder / "password").stat().st_mode) == 0o600
+    for wrong, told in (
+        (address.replace(password, "wr0ng"), 'password authentication failed for user "bessemer"'),
+        (address.replace(f"bessemer:{password}@", "stranger@"), 'password authentication failed for user "stranger"'),
+        (f"{address}-other", 'database "bessemer-other" does not exist'),
+    ):
+        environment = {**os.environ, "BESSEMER_DATABASE": wrong}
+        done = subprocess.run(
+            words("up", "--root", tmp_path / "root"), capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 3
+        assert told in done.stderr
+        assert "wr0ng" not in done.stderr + done.stdout
+        assert password not in done.stderr + done.stdout
+
+
+def test_a_cluster_that_let_everyone_in_asks_for_a_password_from_now_on(folder: Path) -> None:
+    address = start(folder)
+    rules = folder / "data" / "pg_hba.conf"
+    rules.write_text(rules.read_text().replace("scram-sha-256", "trust"))
+    (folder / "password").unlink()
+    subprocess.run([SCRIPT, "stop", folder], check=True)
+    again = start(folder)
+    assert again != address
+    assert "trust" not in "".join(line for line in rules.read_text().splitlines() if not line.startswith("#"))
+    open_to_all = [
+        "psql",
+        "--no-password",
+        again.replace("+asyncpg", "").replace(":" + (folder / "password").read_text(), ""),
+    ]
+    refused = subprocess.run([*open_to_all, "--command", "SELECT 1"], capture_output=True, text=True, check=False)
+    assert "no password supplied" in refused.stderr
 
 
 @pytest.mark.prove

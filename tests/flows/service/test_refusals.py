@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from flows.road import STAGES
+from flows.service.worker import written_by_up
 
 SECONDS = 600.0
 NOBODY = 65534
@@ -182,22 +183,25 @@ def test_the_password_lets_nobody_change_what_code_is_run(service: Service, tmp_
     script.write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\ndef main(): ...\n")
     step = {"prefect.deployments.steps.run_shell_script": {"script": touch}}
     patches: dict[str, tuple[str, dict[str, Any]]] = {
-        "job variables": ("rerun-sample", {"job_variables": {"command": touch, "env": {"PYTHONPATH": str(tmp_path)}}}),
-        "entrypoint": ("rerun-dedup", {"entrypoint": f"{script}:main"}),
-        "pull step": ("rerun-vocab", {"pull_steps": [*service.deployment("rerun-vocab")["pull_steps"], step]}),
+        "job variables": (
+            "01-rerun-sample",
+            {"job_variables": {"command": touch, "env": {"PYTHONPATH": str(tmp_path)}}},
+        ),
+        "entrypoint": ("03-rerun-dedup", {"entrypoint": f"{script}:main"}),
+        "pull step": ("05-rerun-vocab", {"pull_steps": [*service.deployment("05-rerun-vocab")["pull_steps"], step]}),
     }
     runs: dict[str, str] = {}
     for what, (name, patch) in patches.items():
         service.ask(f"/deployments/{service.deployment(name)['id']}", patch, "PATCH")
         runs[what] = service.start(name)
-    runs["job variables of one run"] = service.start("rerun-clean", job_variables={"command": touch})
+    runs["job variables of one run"] = service.start("02-rerun-clean", job_variables={"command": touch})
     flow = service.ask("/flows/", {"name": "evil"})["id"]
     new = {"name": "evil", "flow_id": flow, "work_pool_name": "bessemer", "entrypoint": f"{script}:main"}
     service.ask("/deployments/", {**new, "pull_steps": [step]})
     runs["new deployment in the pool"] = service.start("evil")
     template = {"job_configuration": {"command": touch}, "variables": {"type": "object", "properties": {}}}
     service.ask("/work_pools/bessemer", {"base_job_template": template}, "PATCH")
-    ignored = service.start("rerun-evaluate")
+    ignored = service.start("08-rerun-evaluate")
     ends = {what: service.end(run) for what, run in runs.items()}
     print("\nwith the right password")
     for what, state in ends.items():
@@ -213,7 +217,7 @@ def test_the_password_lets_nobody_change_what_code_is_run(service: Service, tmp_
 
 
 def test_a_schedule_and_a_parameter_of_the_ui_are_kept(service: Service) -> None:
-    deployment = service.deployment("rerun-chunk")
+    deployment = service.deployment("06-rerun-chunk")
     assert deployment["parameters"]["from_stage"] == "chunk"
     changed = {**deployment["parameters"], "from_stage": "train"}
     service.ask(f"/deployments/{deployment['id']}", {"parameters": changed}, "PATCH")
@@ -221,7 +225,7 @@ def test_a_schedule_and_a_parameter_of_the_ui_are_kept(service: Service) -> None
     schedule = {"interval": 3600, "anchor_date": due.isoformat(), "timezone": "UTC"}
     service.ask(f"/deployments/{deployment['id']}/schedules", [{"schedule": schedule, "active": True}])
     deadline = time.monotonic() + SECONDS
-    while not (runs := service.ask("/flow_runs/filter", {"deployments": {"name": {"any_": ["rerun-chunk"]}}})):
+    while not (runs := service.ask("/flow_runs/filter", {"deployments": {"name": {"any_": ["06-rerun-chunk"]}}})):
         assert time.monotonic() < deadline
         time.sleep(1)
     first = min(runs, key=lambda run: run["expected_start_time"])
@@ -235,9 +239,10 @@ def test_every_deployment_runs_after_up_has_written_them_again(service: Service)
     """The tests above have changed some of them."""
     bessemer("down", "--now", "--root", service.root)
     service.up()
-    names = [f"rerun-{stage}" for stage in STAGES] + ["pretrain", "evaluate-again"]
+    names = [one for one in written_by_up(Path()) if "nightly" not in one]
     runs = {name: service.start(name) for name in names}
     ends = {name: service.end(run) for name, run in runs.items()}
     for name, state in ends.items():
         print(f"{name:20} {state['name']}: {state['message']}")
+    assert {name for name in names if "rerun" in name} == {f"0{at}-rerun-{stage}" for at, stage in enumerate(STAGES, 1)}
     assert {state["name"] for state in ends.values()} == {"Completed"}, ends

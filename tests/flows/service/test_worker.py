@@ -20,7 +20,7 @@ OURS = written_by_up(FOLDER)
 def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
     named = yaml.safe_load(deployments_file().read_text())["deployments"]
     assert list(OURS) == [one["name"] for one in named]
-    assert OURS["nightly"].entrypoint == "flows.nightly.flow.nightly"
+    assert OURS["10-nightly"].entrypoint == "flows.nightly.flow.nightly"
     step = {"prefect.deployments.steps.set_working_directory": {"directory": str(FOLDER)}}
     assert all(one.pull_steps == [step] and one.job_variables == {} for one in OURS.values())
     assert all(refusal(OURS, one, {}) is None for one in OURS.values())
@@ -32,20 +32,22 @@ def test_each_deployment_of_the_file_is_known_with_its_folder() -> None:
         ({"entrypoint": "evil.py:main"}, "entrypoint changed"),
         ({"entrypoint": None}, "entrypoint changed"),
         ({"pull_steps": []}, "pull_steps changed"),
-        ({"pull_steps": written_by_up(Path("/elsewhere"))["pretrain"].pull_steps}, "pull_steps changed"),
+        ({"pull_steps": written_by_up(Path("/elsewhere"))["00-pretrain"].pull_steps}, "pull_steps changed"),
         ({"job_variables": {"env": {}}}, "job_variables changed"),
         ({"name": "evil"}, "wrote no deployment 'evil'"),
-        ({"name": "nightly"}, "entrypoint changed"),
+        ({"name": "10-nightly"}, "entrypoint changed"),
     ],
 )
 def test_a_changed_deployment_is_refused(changed: dict, told: str) -> None:
-    theirs = replace(OURS["pretrain"], **changed)
-    assert theirs.digest() != OURS["pretrain"].digest()
+    theirs = replace(OURS["00-pretrain"], **changed)
+    assert theirs.digest() != OURS["00-pretrain"].digest()
     assert told in str(refusal(OURS, theirs, {}))
 
 
 def test_a_run_with_job_variables_or_without_a_deployment_is_refused() -> None:
-    assert refusal(OURS, OURS["pretrain"], {"command": "touch evil"}) == "it brings job variables of its own: command"
+    assert (
+        refusal(OURS, OURS["00-pretrain"], {"command": "touch evil"}) == "it brings job variables of its own: command"
+    )
     assert refusal(OURS, None, {}) == "it belongs to no deployment"
 
 

@@ -1,0 +1,117 @@
+"""Where `bessemer up` lets its server listen: beyond the loopback interface only with TLS, or behind a proxy."""
+
+import datetime
+import ipaddress
+import socket
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from flows.cli import main
+from flows.service.api import OWN_AUTHORITY, is_healthy, post
+from flows.service.files import ServiceFiles
+from flows.service.password import use_password, write_password
+from flows.service.starting import Asked, check_open, spawn_server
+from model.errors import Infra, InputError
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that it signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bessemer")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, own = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    own.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return certificate, own
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_a_loopback_address_needs_nothing(host: str) -> None:
+    check_open(Asked(host, 4200, "quickstart"))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "machine.example.org", "127.0.0.1.example.org"])
+def test_another_address_needs_tls_or_a_proxy(host: str, tls: tuple[Path, Path]) -> None:
+    with pytest.raises(InputError, match=r"go over the network as it is.*--tls-certificate.*--behind-proxy"):
+        check_open(Asked(host, 4200, "quickstart"))
+    with pytest.raises(InputError, match="as it is"):
+        check_open(Asked(host, 4200, "quickstart", addresses=("https://bessemer.example.org",)))
+    check_open(Asked(host, 4200, "quickstart", behind_proxy=True))
+    check_open(Asked(host, 4200, "quickstart", tls=tls, addresses=("https://bessemer.example.org",)))
+
+
+def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp_path: Path) -> None:
+    for addresses in ((), ("http://bessemer.example.org",)):
+        with pytest.raises(InputError, match="name the address that the certificate is for"):
+            check_open(Asked("0.0.0.0", 4200, "quickstart", tls=tls, addresses=addresses))
+    for wrong in ((tls[1], tls[0]), (tls[0], tls[0]), (tmp_path / "nowhere", tls[1])):
+        with pytest.raises(InputError, match="no certificate with its key"):
+            check_open(Asked("0.0.0.0", 4200, "quickstart", tls=wrong, addresses=("https://bessemer.example.org",)))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--host", "0.0.0.0"], "go over the network as it is"),
+        (["--tls-key", "key.pem"], "belong together"),
+        (["--address", "bessemer.example.org"], "is no address of a server"),
+    ],
+)
+def test_up_refuses_before_it_starts_anything(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bessemer", "up", "--root", str(tmp_path / "root"), *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == InputError.exit_code
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.log"))
+    assert not list(tmp_path.rglob("password"))
+
+
+@pytest.mark.prove
+def test_a_server_with_a_certificate_is_reached_by_the_address_of_it(
+    tls: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PREFECT_API_AUTH_STRING", OWN_AUTHORITY):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    files = ServiceFiles(tmp_path / "root")
+    password = write_password(files.own_password)
+    files.remember_address("127.0.0.1", port, "sqlite", password, tls, [f"https://127.0.0.1:{port}/"])
+    use_password(password)
+    spawn_server(files)
+    try:
+        assert files.api_url == f"https://127.0.0.1:{port}/api"
+        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+            assert files.server.pid() is not None, files.server.last_lines()
+            time.sleep(0.2)
+        with pytest.raises(Infra, match=f"is not believed.*{OWN_AUTHORITY}=FILE"):
+            is_healthy(files.api_url)
+        monkeypatch.setenv(OWN_AUTHORITY, str(tls[0]))
+        assert is_healthy(files.api_url)
+        assert post(f"{files.api_url}/flow_runs/count", {}) == 0
+        with pytest.raises(OSError, match=r"reset|closed|Empty|Remote"):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=10)
+    finally:
+        files.server.stop(seconds=20)
