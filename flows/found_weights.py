@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from model.durable import file_bytes
 from model.errors import InputError, RecipeError
 
 
@@ -17,7 +18,7 @@ def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str)
         return sources
     path = folder / str(file)
     try:
-        weights = json.loads(path.read_text(encoding="utf-8"))["weights"]
+        weights = json.loads(file_bytes(path))["weights"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"

@@ -21,6 +21,7 @@ def remarks(reports: Mapping[str, StageReport], settings: Mapping[str, Any]) -> 
     """
     return [
         *_empty_sources(reports),
+        *_rejected_files(reports),
         *_shifted_mixture(reports, settings),
         *_unknown_words(reports),
         *_padded_rows(reports),
@@ -41,6 +42,17 @@ def _empty_sources(reports: Mapping[str, StageReport]) -> list[str]:
         read = reports["sample"].sources.get(source, SourceCounts()).documents_in
         fates = [fate for stage in stages for fate in _fates(stage, reports[stage].sources.get(source), read)]
         told.append(f"source `{source}` gave nothing to train on: {', '.join(fates) or 'its files hold no document'}")
+    return told
+
+
+def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
+    facts = reports["sample"].facts if "sample" in reports else {}
+    told: list[str] = []
+    for source, files in facts.get("rejected_files", {}).items():
+        named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MOST_RULES])
+        told.append(f"source `{source}` has rejects, which `bessemer why FILE` shows: {named}")
+    for source, counts in facts.get("files", {}).items():
+        told += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
     return told
 
 

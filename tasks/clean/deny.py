@@ -13,6 +13,7 @@ from pathlib import Path
 
 import blake3
 
+from model.durable import file_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
 
@@ -76,7 +77,7 @@ def read_deny_list(config: DenyConfig) -> DenyList:
 
 def _entries_of(path: Path) -> Iterable[tuple[str, str]]:
     try:
-        lines = path.read_text("utf-8").splitlines()
+        lines = file_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"clean.deny.path: {path} cannot be read ({error}); nothing was cleaned without it") from error
     for number, line in enumerate(lines, start=1):

@@ -8,10 +8,10 @@ import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import blake3
 
+from model.durable import file_bytes
 from model.errors import InputError
 from tasks.clean.about import About
 from tasks.clean.config import SpellingConfig
@@ -52,7 +52,7 @@ def read_spelling_list(config: SpellingConfig) -> SpellingList:
     listed twice with different corrections.
     """
     try:
-        lines = Path(config.path).read_text("utf-8").splitlines()
+        lines = file_bytes(config.path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"clean.spelling: {config.path} cannot be read ({error})") from error
     corrections: dict[str, str] = {}

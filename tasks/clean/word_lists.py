@@ -8,10 +8,10 @@ import functools
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import blake3
 
+from model.durable import file_bytes
 from model.errors import InputError
 from tasks.clean.config import WordListConfig
 from tasks.clean.emoji_words import alternatives
@@ -37,7 +37,7 @@ class WordList:
 def read_word_list(config: WordListConfig) -> WordList:
     """The entries of a list's file, one a line; raises InputError where it cannot be read or holds none."""
     try:
-        lines = Path(config.path).read_text("utf-8").splitlines()
+        lines = file_bytes(config.path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"clean.word_lists `{config.name}`: {config.path} cannot be read ({error})") from error
     entries = frozenset(line.strip().casefold() for line in lines if line.strip())

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from model.durable import why_no_file
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
@@ -38,18 +39,18 @@ def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]
     external: dict[str, str] = {}
     for benchmark in config.benchmarks:
         path = Path(benchmark.path)
-        if not path.is_file():
+        if problem := why_no_file(path):
             raise InputError(
-                f"benchmark `{benchmark.name}`: {path} {'is a folder' if path.is_dir() else 'does not exist'}."
-                f" Set its `path` in the recipe to a .jsonl or .jsonl.gz file."
+                f"benchmark `{benchmark.name}`: {path} {problem}. Set its `path` in the recipe to a .jsonl or .jsonl.gz"
+                f" file."
             )
         external[f"benchmark/{benchmark.name}"] = digests.digest(path)
         if benchmark.answers_path is not None:
             answers = Path(benchmark.answers_path)
-            if not answers.is_file():
+            if problem := why_no_file(answers):
                 raise InputError(
-                    f"benchmark `{benchmark.name}`: there is no file {answers}. Set its `answers_path` to the file that"
-                    f" holds the right answers, or leave it out."
+                    f"benchmark `{benchmark.name}`: {answers} {problem}. Set its `answers_path` to the file that holds"
+                    f" the right answers, or leave it out."
                 )
             external[f"benchmark/{benchmark.name}/answers"] = digests.digest(answers)
     digests.save()

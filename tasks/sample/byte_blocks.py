@@ -7,11 +7,13 @@ Checksums stand at the end, so what a member gave before its damage showed is de
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import zstandard
+
+from tasks.sample.config import Source
 
 BLOCK_BYTES = 1 << 20
 _GZIP_INPUT_BYTES = 1 << 16
@@ -21,6 +23,9 @@ _ZSTD_HIGH_RATIO = 64
 _GZIP_MAGIC = b"\x1f\x8b\x08"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _TRIAL_BYTES = 4096
+NEVER_TOO_FAR_BYTES = 1 << 30
+"""A file that unpacks to no more is read whatever its ratio: it takes seconds."""
+UNPACKS_TOO_FAR = "unpacks to more than"
 
 
 class DamagedStream(Exception):
@@ -32,6 +37,28 @@ class Gap:
     """Bytes are missing here; what follows begins anywhere in a record."""
 
     reason: str
+
+
+def unpacks_too_far(unpacked: int, stored: int, source: Source) -> str:
+    """What is wrong with a file, or a column of a row group, of which so many stored bytes gave so many; empty for
+    nothing."""
+    if unpacked > source.max_unpacked_bytes:
+        return f"{UNPACKS_TOO_FAR} max_unpacked_bytes ({source.max_unpacked_bytes:,}) allows"
+    if unpacked > max(NEVER_TOO_FAR_BYTES, source.max_unpacked_ratio * stored):
+        return f"{UNPACKS_TOO_FAR} {source.max_unpacked_ratio:g} times its {stored:,} bytes (max_unpacked_ratio)"
+    return ""
+
+
+def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callable[[], int]) -> Iterator[bytes | Gap]:
+    """`blocks` up to where they are more than the source allows, and there a Gap that nothing follows; `stored` gives
+    the bytes that they came from."""
+    unpacked = 0
+    for block in blocks:
+        unpacked += 0 if isinstance(block, Gap) else len(block)
+        if reason := unpacks_too_far(unpacked, stored(), source):
+            yield Gap(reason)
+            return
+        yield block
 
 
 def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:

@@ -1,21 +1,27 @@
 """Parquet and Arrow IPC: a column holds the text, a row is a record.
 
 A damaged stretch costs the rows in it, which are rejected one by one where the file says how many they are: a row
-group of parquet. An Arrow file without its footer is read as the stream that it contains.
+group of parquet. An Arrow file without its footer is read as the stream that it contains. Memory goes by the pages of
+a parquet file, as many rows being read at once as fit, and not by its row groups; of an Arrow file, by its batches.
 """
 
 from collections.abc import Callable, Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from tasks.sample.byte_blocks import unpacks_too_far
 from tasks.sample.config import Source
 from tasks.sample.json_lines import url_of
+from tasks.sample.parquet_pages import DamagedHeader, pages
 from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
 
 _ROWS_PER_BATCH = 512
+_BATCH_BYTES = 64 * 1024**2
+LARGEST_PAGE = 256 * 1024**2
+"""Bytes after unpacking; writers aim at 1 MiB."""
 _READ_BYTES = 1 << 20
 _ARROW_MAGIC = b"ARROW1\0\0"
 Found = Iterator[Record | BadRecord]
@@ -39,25 +45,63 @@ def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_
         for group in range(parquet.num_row_groups):
             rows = parquet.metadata.row_group(group).num_rows
             if first + rows > begin:
-                yield from _row_group(parquet, group, first, rows, source, begin, told)
+                yield from _row_group(parquet, stream, group, first, source, begin, told)
             first += rows
             told.reach(first)
 
 
 def _row_group(
-    parquet: pq.ParquetFile, group: int, first: int, rows: int, source: Source, begin: int, told: "_Shares"
+    parquet: pq.ParquetFile, stream: BinaryIO, group: int, first: int, source: Source, begin: int, told: "_Shares"
 ) -> Found:
-    row = first
+    row, end = first, first + parquet.metadata.row_group(group).num_rows
     try:
         columns = _columns(parquet.schema_arrow, source)
-        for batch in parquet.iter_batches(_ROWS_PER_BATCH, row_groups=[group], columns=columns, use_threads=False):
+        rows = _rows_at_once(parquet, stream, group, columns, source)
+        for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
             told.reach(row + batch.num_rows)
             yield from _rows_of_batch(batch, row, source, begin)
             row += batch.num_rows
-    except (pa.ArrowException, OSError) as error:
+        return
+    except TooLarge as error:
+        reason = f"row group {group} {error}"
+    except (pa.ArrowException, DamagedHeader, OSError) as error:
         reason = f"damaged row group {group}: {_first_line(error)}"
-        for number in range(max(row, begin), first + rows):
-            yield BadRecord(number, 0, reason)
+    for number in range(max(row, begin), end):
+        yield BadRecord(number, 0, reason)
+
+
+class TooLarge(Exception):
+    """A row group that cannot be read in bounded memory, or unpacks to more than the source allows."""
+
+
+def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns: list[str], source: Source) -> int:
+    """How many rows of a row group surely fit into memory together; raises TooLarge where a page alone does not."""
+    found = parquet.metadata.row_group(group)
+    chunks = [found.column(number) for number in range(found.num_columns)]
+    longest = 1.0
+    for chunk in chunks:
+        if chunk.path_in_schema not in columns:
+            continue
+        unpacked = chunk.total_uncompressed_size
+        if reason := unpacks_too_far(unpacked, chunk.total_compressed_size, source):
+            raise TooLarge(reason)
+        offsets = [chunk.data_page_offset]
+        if chunk.dictionary_page_offset:
+            offsets.append(chunk.dictionary_page_offset)
+        elif unpacked <= _BATCH_BYTES:
+            continue
+        begin = min(offsets)
+        for page in pages(stream, begin, begin + chunk.total_compressed_size):
+            if page.unpacked > LARGEST_PAGE:
+                raise TooLarge(
+                    f"has a page of {page.unpacked:,} bytes, and one is read whole: pages may hold {LARGEST_PAGE:,}."
+                    f" Write the file again with smaller row groups"
+                )
+            # Each row may repeat the longest value of a dictionary.
+            longest = max(longest, page.unpacked if page.is_dictionary else page.unpacked / max(1, page.values))
+            if unpacked <= _BATCH_BYTES and not page.is_dictionary:
+                break
+    return max(1, min(_ROWS_PER_BATCH, int(_BATCH_BYTES / longest)))
 
 
 def arrow_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
@@ -87,15 +131,14 @@ def _arrow_file(
     row = 0
     for number in range(reader.num_record_batches):
         told.reach(number + 1)
+        rows = 1  # How many rows a damaged batch held stood in the batch itself.
         try:
             batch = reader.get_batch(number)
+            rows = batch.num_rows
+            yield from _rows_of_batch(batch, row, source, begin)
         except (pa.ArrowException, OSError) as error:
-            # How many rows it held stood in the batch itself.
             yield BadRecord(row, 0, f"damaged record batch {number}: {_first_line(error)}")
-            row += 1
-            continue
-        yield from _rows_of_batch(batch, row, source, begin)
-        row += batch.num_rows
+        row += rows
 
 
 def _arrow_stream(stream: BinaryIO, source: Source, begin: int, on_bytes: OnBytes, torn: str | None) -> Found:
@@ -144,6 +187,9 @@ def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
     missing = [name for name in needed if name not in schema.names]
     if missing:
         return BadRecord(0, 0, f"no column `{missing[0]}`", excerpt_of(f"columns: {', '.join(schema.names[:20])}"))
+    for name in _columns(schema, source):
+        if schema.names.count(name) > 1:
+            return BadRecord(0, 0, f"{schema.names.count(name)} columns are named `{name}`")
     kind = schema.field(source.text_field).type
     if not _holds_text(kind):
         return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text")
@@ -168,12 +214,12 @@ def _holds_text(kind: pa.DataType) -> bool:
 
 def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int) -> Found:
     # As bytes, since neither format checks that its strings are UTF-8.
-    texts = _plain(batch.column(source.text_field)).cast(pa.large_binary())
-    keys = None if source.id_field is None else _plain(batch.column(source.id_field))
-    urls = None if source.url_field not in batch.schema.names else _plain(batch.column(source.url_field))
+    texts = _Values(batch.column(source.text_field), pa.large_binary())
+    keys = None if source.id_field is None else _Values(batch.column(source.id_field))
+    urls = None if source.url_field not in batch.schema.names else _Values(batch.column(source.url_field))
     for offset in range(max(0, begin - first), batch.num_rows):
         number = first + offset
-        raw = texts[offset].as_py()
+        raw = texts.at(offset)
         if raw is None:
             yield BadRecord(number, 0, f"column `{source.text_field}` is null")
             continue
@@ -186,26 +232,36 @@ def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int
             continue
         key = None
         if keys is not None:
-            key = _key(keys, offset)
+            key = _key(keys.at(offset))
             if key is None:
                 yield BadRecord(number, 0, f"no id in column `{source.id_field}`", excerpt_of(raw))
                 continue
-        yield Record(number, 0, found.text, key, url=None if urls is None else url_of(_value(urls, offset)))
+        yield Record(number, 0, found.text, key, url=None if urls is None else url_of(urls.at(offset)))
 
 
-def _key(keys: pa.Array, offset: int) -> str | None:
-    key = _value(keys, offset)
+def _key(key: object) -> str | None:
     if isinstance(key, bytes):
         key = key.hex()
     return None if key is None or key == "" else str(key)
 
 
-def _value(column: pa.Array, offset: int) -> object:
-    try:
-        return column[offset].as_py()
-    except UnicodeDecodeError:
-        return None
+class _Values:
+    """A column's values one by one: a dictionary's are not repeated for every row, and no offset leads outside."""
 
+    def __init__(self, column: pa.Array, kind: pa.DataType | None = None) -> None:
+        self._places = column.indices if isinstance(column, pa.DictionaryArray) else None
+        values = column if self._places is None else column.dictionary
+        self._values = values if kind is None else values.cast(kind)
+        self._values.validate(full=kind is not None)
 
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
+    def at(self, row: int) -> Any:
+        """The value of a row; None for none, and for a string that is not UTF-8."""
+        place = row if self._places is None else self._places[row].as_py()
+        if place is None:
+            return None
+        if not 0 <= place < len(self._values):
+            raise pa.ArrowInvalid(f"place {place} of a dictionary of {len(self._values)}")
+        try:
+            return self._values[place].as_py()
+        except UnicodeDecodeError:
+            return None

@@ -92,6 +92,14 @@ class Source(StrictConfig):
     """Largest file (formats of one document per file), record (jsonl, csv, warc) or value (parquet, arrow) read as
     one document, in bytes after decompression; a larger one is rejected."""
 
+    max_unpacked_bytes: int = Field(default=1024**4, gt=0)
+    """Bytes that a compressed file (or a column of a parquet row group) may unpack to; what comes later is not read,
+    and rejected as one record (of a row group, each row)."""
+
+    max_unpacked_ratio: float = Field(default=200.0, ge=1, allow_inf_nan=False)
+    """Bytes that a stored byte of it may unpack to, from the first GiB on; text is seldom above 20, and a file made to
+    fill memory or disk is above 1000."""
+
     @field_validator("paths", "exclude", mode="before")
     @classmethod
     def _one_path_is_a_list_of_one(cls, value: Any) -> Any:

@@ -35,6 +35,10 @@ def csv_records(
     if missing:
         yield BadRecord(0, 0, f"no column `{missing[0]}`", excerpt_of(f"columns: {', '.join(names[:20])}"))
         return
+    twice = [name for name in (*wanted, *filter(None, [source.url_field])) if names.count(name) > 1]
+    if twice:
+        yield BadRecord(0, 0, f"{names.count(twice[0])} columns are named `{twice[0]}`", excerpt_of(header.raw))
+        return
     for row in rows:
         if row.number >= begin:
             yield row if isinstance(row, BadRecord) else _record(row, names, source)

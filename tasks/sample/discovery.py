@@ -10,13 +10,16 @@ import functools
 import glob
 import os
 import re
+import stat
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
+from model.durable import no_file, open_file, why_no_file
 from model.errors import InputError, RecipeError
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.remote import RemoteFile, is_remote, list_remote
@@ -53,6 +56,8 @@ class InputFile:
     format: str
     compression: str | None
     size: int
+    no_file: str = ""
+    """`a FIFO`, `a socket` or `a character device`, of size 0, which is never opened; empty for what may hold data."""
 
     @property
     def name(self) -> str:
@@ -61,11 +66,11 @@ class InputFile:
 
     def open(self) -> AbstractContextManager[BinaryIO]:
         """The stored bytes from the first on."""
-        return self.path.open("rb")
+        return self.path.open("rb") if isinstance(self.path, RemoteFile) else open_file(self.path)
 
     def open_seekable(self) -> AbstractContextManager[BinaryIO]:
         """The stored bytes, to be read from anywhere."""
-        return self.path.open_seekable() if isinstance(self.path, RemoteFile) else self.path.open("rb")
+        return self.path.open_seekable() if isinstance(self.path, RemoteFile) else open_file(self.path)
 
 
 @dataclass
@@ -91,8 +96,8 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
     found = [_files_of(source) for source in config.sources]
     for listing in found:
         if all(file.size == 0 for file in listing.files):
-            if listing.files:
-                listing.passed_over["of 0 bytes"] = len(listing.files)
+            for file in listing.files:
+                listing.passed_over[f"that is {file.no_file}" if file.no_file else "of 0 bytes"] += 1
             reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.passed_over.items()))
             raise InputError(
                 f"sample: source `{listing.source.name}` is empty: {', '.join(listing.source.paths)} holds no file to"
@@ -106,7 +111,7 @@ def _files_of(source: Source) -> SourceFiles:
     roots: list[str] = []
     seen: set[str | RemoteFile] = set()
     for pattern in source.paths:
-        root, files, kind = _remote(source, pattern) if is_remote(pattern) else _local(source, pattern)
+        root, files, kind = _remote(source, pattern) if is_remote(pattern) else _local(listing, pattern)
         if root not in roots:
             roots.append(root)
         mark = "" if roots.index(root) == 0 else f"@{roots.index(root) + 1}/"
@@ -129,38 +134,43 @@ def _remote(source: Source, pattern: str) -> tuple[str, _Files, str]:
     return found.root, list(found.files), found.kind
 
 
-def _local(source: Source, pattern: str) -> tuple[str, _Files, str]:
+def _local(listing: SourceFiles, pattern: str) -> tuple[str, _Files, str]:
     if pattern.startswith("file://"):
         pattern = unquote(urlsplit(pattern).path)
-    root, paths, kind = _expand(source, pattern)
+    root, paths, kind = _expand(listing, pattern)
     prefix = os.path.join(root, "")
     return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
 
 
-def _size(path: str) -> int:
+def _size(path: str) -> tuple[int, str]:
+    """The size in bytes, and what it is where it is no file; -1 for what the reader will say that it cannot read."""
     try:
-        return -1 if os.path.isdir(path) else os.stat(path).st_size
+        status = os.stat(path)
     except OSError:
-        return -1  # Kept in the list: the reader will write down why it cannot be read.
+        return -1, ""
+    if kind := no_file(status):
+        return 0, kind
+    return -1 if stat.S_ISDIR(status.st_mode) else status.st_size, ""
 
 
-def _expand(source: Source, pattern: str) -> tuple[str, list[str], str]:
+def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
     """The fixed root of a pattern, its files, and what it is: `file`, `folder` or `pattern`."""
+    source = listing.source
     path = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(path):
-        return path, _walk(path), "folder"
+        return path, _walk(path, listing.passed_over), "folder"
     if os.path.isfile(path):
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
         raise InputError(
-            f"sample: source `{source.name}` asks for {pattern}, and {path} does not exist."
+            f"sample: source `{source.name}` asks for {pattern}, and {path} {why_no_file(path) or 'is no file'}."
             f" Correct the path in the recipe (or a variable in it: --set variables.NAME=...), or mount what holds it."
         )
     root = os.fspath(_fixed_part(Path(path)))
     # A folder that is named like a file of data stays in the list: the reader will reject it by name.
     files = [
         match
-        for match in glob.glob(path, recursive=True)
+        for match in _matches(path)
         if not os.path.isdir(match) or guess_format(os.path.basename(match))[0] is not None
     ]
     if not files:
@@ -181,12 +191,45 @@ def _fixed_part(path: Path) -> Path:
     return fixed
 
 
-def _walk(folder: str) -> list[str]:
+def _walk(folder: str, passed_over: Counter[str]) -> list[str]:
     files: list[str] = []
-    for base, folders, names in os.walk(folder):
+
+    def closed(error: OSError) -> None:
+        passed_over[f"folders that cannot be read ({error.strerror})"] += 1
+
+    for base, folders, names in os.walk(folder, onerror=closed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if links := sum(os.path.islink(os.path.join(base, name)) for name in folders):
+            passed_over["links to folders, which are not followed"] += links
         files.extend(os.path.join(base, name) for name in names if not name.startswith("."))
     return files
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    """What `glob` finds with `**` for any depth, without its endless way through links that lead in a circle."""
+    if pattern.endswith("/**"):
+        pattern += "/*"
+    before, deep, after = pattern.partition("/**/")
+    if not deep:
+        yield from glob.iglob(pattern)
+        return
+    for top in glob.iglob(before) if glob.has_magic(before) else (before,):
+        for folder in _folders(top, (os.path.realpath(top),)):
+            yield from _matches(f"{glob.escape(folder)}/{after}")
+
+
+def _folders(folder: str, above: tuple[str, ...]) -> Iterator[str]:
+    """`folder` and all below it that are not hidden; `above` are the real paths on the way to it, itself included."""
+    yield folder
+    try:
+        with os.scandir(folder) as entries:
+            inner = [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except OSError:
+        return  # As `glob` does.
+    for entry in inner:
+        real = os.path.realpath(entry.path) if entry.is_symlink() else os.path.join(above[-1], entry.name)
+        if real not in above:
+            yield from _folders(entry.path, (*above, real))
 
 
 def _label(relative: str) -> str:
@@ -228,8 +271,10 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
             f"sample: source `{source.name}` reads threads, and {relative} is {format}; threads are read from jsonl."
             f' Add format = "jsonl" to the source, or remove its `thread`.'
         )
-    where, bytes_stored = (path, size) if isinstance(path, RemoteFile) else (Path(path), _size(path))
-    listing.files.append(InputFile(source.name, where, relative, format, compression, bytes_stored))
+    if isinstance(path, RemoteFile):
+        listing.files.append(InputFile(source.name, path, relative, format, compression, size))
+    else:
+        listing.files.append(InputFile(source.name, Path(path), relative, format, compression, *_size(path)))
 
 
 def guess_format(name: str) -> tuple[str | None, str | None]:

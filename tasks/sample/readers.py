@@ -7,7 +7,7 @@ told to begin at a later record, which is how an interrupted build goes on.
 import errno
 from collections.abc import Callable, Iterator
 
-from tasks.sample.byte_blocks import Gap, blocks_and_gaps
+from tasks.sample.byte_blocks import Gap, blocks_and_gaps, within_limits
 from tasks.sample.charsets import decode_page
 from tasks.sample.columns import arrow_records, parquet_records
 from tasks.sample.config import Source
@@ -20,6 +20,7 @@ from tasks.sample.threads import thread_records
 from tasks.sample.warc import warc_records
 
 EMPTY_FILE = "empty file"
+NO_FILE = "not a file but "
 _MACHINE_FAULTS = frozenset({errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT})
 
 OnBytes = Callable[[int], None]
@@ -47,14 +48,24 @@ def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes)
 
 def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> Found:
     if file.size == 0:
-        yield BadRecord(0, 0, EMPTY_FILE)
+        yield BadRecord(0, 0, f"{NO_FILE}{file.no_file}" if file.no_file else EMPTY_FILE)
     elif file.format in ("parquet", "arrow"):
         reader = parquet_records if file.format == "parquet" else arrow_records
         with file.open_seekable() as stream:
             yield from reader(stream, file.size, source, begin, on_bytes)
     else:
+        stored = 0
+
+        def hear(count: int) -> None:
+            nonlocal stored
+            stored += count
+            on_bytes(count)
+
         with file.open() as stream:
-            yield from _streamed(file, blocks_and_gaps(stream, file.compression, on_bytes), source, begin)
+            blocks = blocks_and_gaps(stream, file.compression, hear)
+            if file.compression is not None:
+                blocks = within_limits(blocks, source, lambda: stored)
+            yield from _streamed(file, blocks, source, begin)
 
 
 def _streamed(file: InputFile, blocks: Iterator[bytes | Gap], source: Source, begin: int) -> Found:

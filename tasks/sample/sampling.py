@@ -23,7 +23,7 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.document_id import document_id
 from tasks.sample.mixture import SourcePlan, mixture_remarks, plan_as_json, plan_mixture
-from tasks.sample.readers import EMPTY_FILE, read_records
+from tasks.sample.readers import EMPTY_FILE, NO_FILE, read_records
 from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
 from tasks.sample.seen_ids import SeenIds
 from tasks.schema import DOC_ID_BYTES, DOCUMENTS, REJECTS
@@ -32,6 +32,9 @@ from tasks.workspace import Workspace, table_file_name
 
 CURSOR = "cursor"
 PASSED_OVER = "records_passed_over"
+REJECTED = "rejected_files"
+MOST_NAMED = 5
+"""Files with rejects that the report names for each source, those with the most first."""
 REJECTS_PER_PART = 65536
 _RECORDS_PER_REPORT = 1024
 
@@ -39,9 +42,10 @@ _RECORDS_PER_REPORT = 1024
 def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspace: Workspace) -> StageReport:
     """Read every file of `listings`, write DOCUMENTS, REJECTS and an empty LEDGER part by part.
 
-    Facts: `mixture_plan` and `files` by source, `mixture_remarks` in words, `records_passed_over` by source and kind.
-    Raises GuardError when more than `max_reject_share` of all records, or all records of a source, could not be read;
-    empty files lose nothing and do not count there.
+    Facts: `mixture_plan` and `files` by source, `mixture_remarks` in words, `records_passed_over` by source and kind,
+    `rejected_files` by source: path, rejects and the first reason of some. Raises GuardError when more than
+    `max_reject_share` of all records, or all records of a source, could not be read; empty files, and what is no file
+    (a FIFO), lose nothing and do not count there.
     """
     plans = plan_mixture(config, listings)
     reports = _finished_parts(workspace)
@@ -55,11 +59,12 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
     report = StageReport.merged(reports)
     for listing in listings:
         report.source(listing.source.name)
-    _check_rejects(report, config, workspace, len(reports))
+    rejected = _check_rejects(report, config, workspace, len(reports))
     report.facts = {
         "mixture_plan": plan_as_json(plans),
         "mixture_remarks": mixture_remarks(config, plans),
         PASSED_OVER: report.facts.get(PASSED_OVER, {}),
+        REJECTED: rejected,
         "files": {
             listing.source.name: {"read": len(listing.files), **dict(sorted(listing.passed_over.items()))}
             for listing in listings
@@ -286,20 +291,29 @@ def _column(path: Path, column: str) -> list[Any]:
         return pa.ipc.open_file(source, options=options).read_all().column(column).to_pylist()
 
 
-def _check_rejects(report: StageReport, config: SampleConfig, workspace: Workspace, parts: int) -> None:
+def _check_rejects(
+    report: StageReport, config: SampleConfig, workspace: Workspace, parts: int
+) -> dict[str, list[dict[str, Any]]]:
+    """The files with the most rejects, by source; raises GuardError where too much was lost."""
     by_file: Counter[tuple[str, str]] = Counter()
     reasons: dict[tuple[str, str], str] = {}
     empty: Counter[str] = Counter()
+    told: dict[str, list[dict[str, Any]]] = {}
     if report.total().rejected:
         for number in range(parts):
             path = workspace.file(table_file_name("rejects", unit_name(number)))
             columns = zip(_column(path, "source"), _column(path, "path"), _column(path, "reason"), strict=True)
             for source, relative, reason in columns:
-                if reason == EMPTY_FILE:
+                if reason == EMPTY_FILE or reason.startswith(NO_FILE):
                     empty[source] += 1
                 else:
                     by_file[source, relative] += 1
+                if reason != EMPTY_FILE:
                     reasons.setdefault((source, relative), reason)
+        for key in sorted(reasons, key=lambda key: (-by_file[key], key)):
+            named = told.setdefault(key[0], [])
+            if len(named) < MOST_NAMED:
+                named.append({"path": key[1], "records": max(1, by_file[key]), "reason": reasons[key]})
     lost = by_file.total()
     total = report.total().documents_in - empty.total()
     share = lost / max(1, total)
@@ -309,7 +323,7 @@ def _check_rejects(report: StageReport, config: SampleConfig, workspace: Workspa
         if counts.rejected > empty[name] and counts.rejected == counts.documents_in
     ]
     if share <= config.max_reject_share and not unreadable:
-        return
+        return told
     suspects = {key: count for key, count in by_file.items() if not unreadable or key[0] in unreadable}
     worst = max(sorted(suspects), key=lambda key: suspects[key])
     what = (

@@ -130,7 +130,7 @@ def _record(tape: _Tape, source: Source, number: int, begin: int) -> Found | Non
     headers = _headers(head)
     tape.drop(len(head))
     kind, length = headers.get("warc-type", "").lower(), headers.get("content-length", "")
-    if not length.isdigit():
+    if not re.fullmatch("[0-9]{1,18}", length):
         return BadRecord(number, begin, f"no Content-Length but {length!r}", excerpt_of(head))
     size = int(length)
     if kind not in _WITH_TEXT or size > source.max_file_bytes:
@@ -232,6 +232,8 @@ def _joined_chunks(content: bytes) -> bytes:
         try:
             size = int(content[begin:end].partition(b";")[0], 16)
         except ValueError:
+            size = -1
+        if size < 0:
             if not pieces:
                 return content  # Stored without its chunks.
             raise ValueError("damaged chunks of a page") from None

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from model.durable import why_no_file
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
@@ -46,9 +47,9 @@ def base_digest(root: Path, base: Path | None) -> dict[str, str]:
 
 
 def check_base_stands(path: Path) -> None:
-    """Raise InputError where there is no file."""
-    if not path.is_file():
+    """Raise InputError where there is no file that can be read."""
+    if problem := why_no_file(path):
         raise InputError(
-            f"vocab.base: {path} {'is a folder' if path.is_dir() else 'does not exist'}. Set it to the base model's"
-            f" vocabulary: SentencePiece's `.model` file, a `tokenizer.json`, or BERT's `vocab.txt`."
+            f"vocab.base: {path} {problem}. Set it to the base model's vocabulary: SentencePiece's `.model` file, a"
+            f" `tokenizer.json`, or BERT's `vocab.txt`."
         )
