@@ -39,14 +39,13 @@ class Gap:
     reason: str
 
 
-def unpacks_too_far(unpacked: int, stored: int, source: Source) -> str:
-    """What is wrong with a file, or a column of a row group, of which so many stored bytes gave so many; empty for
-    nothing."""
-    if unpacked > source.max_unpacked_bytes:
-        return f"{UNPACKS_TOO_FAR} max_unpacked_bytes ({source.max_unpacked_bytes:,}) allows"
-    if unpacked > max(NEVER_TOO_FAR_BYTES, source.max_unpacked_ratio * stored):
-        return f"{UNPACKS_TOO_FAR} {source.max_unpacked_ratio:g} times its {stored:,} bytes (max_unpacked_ratio)"
-    return ""
+def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
+    """How many bytes so many stored bytes of a file, or of a column of a row group, may unpack to, and by which of the
+    source's settings."""
+    by_ratio = max(NEVER_TOO_FAR_BYTES, source.max_unpacked_ratio * stored)
+    if source.max_unpacked_bytes <= by_ratio:
+        return source.max_unpacked_bytes, f"max_unpacked_bytes ({source.max_unpacked_bytes:,}) allows"
+    return by_ratio, f"{source.max_unpacked_ratio:g} times its {stored:,} bytes (max_unpacked_ratio)"
 
 
 def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callable[[], int]) -> Iterator[bytes | Gap]:
@@ -54,10 +53,13 @@ def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callabl
     the bytes that they came from."""
     unpacked = 0
     for block in blocks:
-        unpacked += 0 if isinstance(block, Gap) else len(block)
-        if reason := unpacks_too_far(unpacked, stored(), source):
-            yield Gap(reason)
+        most, why = most_unpacked(stored(), source)
+        size = 0 if isinstance(block, Gap) else len(block)
+        if not isinstance(block, Gap) and unpacked + size > most:
+            yield block[: max(0, int(most) - unpacked)]
+            yield Gap(f"{UNPACKS_TOO_FAR} {why}")
             return
+        unpacked += size
         yield block
 
 

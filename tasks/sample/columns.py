@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from tasks.sample.byte_blocks import unpacks_too_far
+from tasks.sample.byte_blocks import UNPACKS_TOO_FAR, most_unpacked
 from tasks.sample.config import Source
 from tasks.sample.json_lines import url_of
 from tasks.sample.parquet_pages import DamagedHeader, pages
@@ -83,8 +83,9 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
         if chunk.path_in_schema not in columns:
             continue
         unpacked = chunk.total_uncompressed_size
-        if reason := unpacks_too_far(unpacked, chunk.total_compressed_size, source):
-            raise TooLarge(reason)
+        most, why = most_unpacked(chunk.total_compressed_size, source)
+        if unpacked > most:
+            raise TooLarge(f"{UNPACKS_TOO_FAR} {why}")
         offsets = [chunk.data_page_offset]
         if chunk.dictionary_page_offset:
             offsets.append(chunk.dictionary_page_offset)
