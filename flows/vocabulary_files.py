@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from model.errors import InputError
+from model.published.files import MOST_JSON_BYTES, MOST_VOCABULARY_BYTES, read_bounded
 from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, is_json, json_model_type
 from tasks.vocab.base import read_base
 from tasks.vocab.fast import FAST_FILE
@@ -36,8 +37,8 @@ def vocabulary_described(path: Path) -> Path | None:
     if path.name != DESCRIPTION_FILE:
         return None
     try:
-        described = json.loads(path.read_bytes())
-    except ValueError:
+        described = json.loads(read_bounded(path, MOST_JSON_BYTES))
+    except (ValueError, RecursionError):
         return None
     kind = described.get("kind") if isinstance(described, dict) else None
     model = path.with_name(MODEL_FILES[kind]) if kind in MODEL_FILES else None
@@ -49,7 +50,7 @@ def _is_vocabulary(path: Path) -> bool:
         return False
     if path.name == OF_BERT:
         return not (path.parent / DESCRIPTION_FILE).exists() and is_json(read_base(path))
-    return path.suffix != ".json" or json_model_type(path.read_bytes()) is not None
+    return path.suffix != ".json" or json_model_type(read_bounded(path, MOST_VOCABULARY_BYTES)) is not None
 
 
 def read_vocabulary(path: Path) -> tuple[bytes, str]:

@@ -5,12 +5,12 @@ model's context advance by half of it, so that every token is predicted once, fr
 """
 
 import importlib.util
-import json
 import math
 from pathlib import Path
 from typing import Any
 
 from model.errors import InputError
+from model.published.files import read_json, weight_files
 from model.weights import DESCRIPTION, WEIGHTS
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import prepared_base, read_base
@@ -51,7 +51,8 @@ def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dic
     if (folder / DESCRIPTION).is_file():
         nats = _nats_of_ours(folder, tokenizer, ids)
     else:
-        config = json.loads((folder / CONFIG).read_text())
+        weight_files(folder)  # `transformers` follows an index wherever it leads.
+        config = read_json(folder / CONFIG)
         kinds = [name for name in config.get("architectures") or () if name.endswith(CAUSAL)]
         if not kinds:
             return _unscored(f"{config.get('model_type')} does not predict each next token")

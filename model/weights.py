@@ -12,6 +12,7 @@ from model.architecture import NetworkConfig, read_network_config
 from model.durable import digest_file, sync_file, write_atomically
 from model.errors import InputError, IntegrityError
 from model.networks import Network, make_network
+from model.published.files import check_header, read_json
 from model.run_folder import DESCRIPTION as DESCRIPTION
 from model.transformer import GPT
 
@@ -38,7 +39,7 @@ def describe_model(folder: Path) -> dict[str, Any]:
             f"{folder} holds no model: expected {DESCRIPTION} and {WEIGHTS}. Weights in pickles (.bin, .pt) are not"
             f" read, since reading one runs code that it contains; convert them to safetensors."
         )
-    return json.loads(path.read_text())
+    return read_json(path)
 
 
 def description_digest(folder: Path) -> str:
@@ -69,6 +70,7 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
             f"{folder / WEIGHTS} has the digest {digest}, but {DESCRIPTION} says {description.get('weights_digest')}."
             f" The bytes changed after training; nothing was computed from them. Train again or restore a copy."
         )
+    check_header(folder / WEIGHTS)
     return network_of(read_network_config(description["config"]), load_file(folder / WEIGHTS))
 
 

@@ -268,7 +268,7 @@ def json_model(model: bytes) -> dict[str, Any]:
     """The model that a `tokenizer.json` holds, as parsed; empty for another file."""
     try:
         parsed = json.loads(model)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         return {}
     held = parsed.get("model") if isinstance(parsed, dict) else None
     return held if isinstance(held, dict) else {}

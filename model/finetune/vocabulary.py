@@ -8,6 +8,7 @@ import numpy as np
 
 from model.durable import digest_bytes
 from model.errors import InputError
+from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
 
 _NAMES = {
     "cls": ("[CLS]", "<cls>"),
@@ -48,7 +49,7 @@ class JsonVocabulary:
 
         if not path.is_file():
             raise InputError(f"there is no vocabulary {path}; name a tokenizer.json")
-        content = path.read_bytes()
+        content = read_bounded(path, MOST_VOCABULARY_BYTES)
         try:
             self._engine = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:

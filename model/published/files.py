@@ -1,10 +1,13 @@
 """The files of a published network: `config.json` and safetensors, in one file or in several with an index.
 
-Pickles are not read, since reading one runs code that it contains. Without PyTorch, since recipes are checked by it.
+Pickles are not read, since reading one runs code that it contains. Names that an index gives stay in its folder, and
+lengths that a file states about itself are bounded before anything is read by them. Without PyTorch, since recipes are
+checked by it.
 """
 
 import json
-from collections.abc import Callable
+import stat
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,12 @@ from model.errors import InputError
 
 SETTINGS = "config.json"
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+MOST_JSON_BYTES = 64 * 1024**2
+"""Of settings and of an index; that of 100,000 tensors has 10 MB."""
+MOST_HEADER_BYTES = 32 * 1024**2
+"""Of the JSON at the beginning of a file of safetensors, whose own library takes 100 MB and then parses them."""
+MOST_VOCABULARY_BYTES = 128 * 1024**2
+"""Of a vocabulary's file; a tokenizer.json of 256,000 pieces and their merges has 35 MB."""
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -26,16 +35,16 @@ def is_published(folder: Path) -> bool:
 def weight_files(folder: Path) -> list[Path]:
     """The files that hold the weights, sorted; InputError where there are none but pickles, or an index names more."""
     if (folder / ONE_FILE).is_file():
-        return [folder / ONE_FILE]
+        return _with_bounded_headers([folder / ONE_FILE])
     if (folder / INDEX).is_file():
-        names = sorted(set(read_json(folder / INDEX).get("weight_map", {}).values()))
+        names = _plain_names(folder / INDEX)
         absent = [name for name in names if not (folder / name).is_file()]
         if absent or not names:
             raise InputError(
                 f"{folder / INDEX} names {len(names)} files of weights, and {_some(absent)} are not there. Copy the"
                 f" whole folder again."
             )
-        return [folder / name for name in names]
+        return _with_bounded_headers(folder / name for name in names)
     pickle = next((path.name for pattern in PICKLES for path in sorted(folder.glob(pattern))), None)
     if pickle is not None:
         raise InputError(
@@ -57,14 +66,61 @@ def published_digest(folder: Path, digest: Callable[[Path], str] = digest_file) 
 def read_json(path: Path) -> dict[str, Any]:
     """The settings in a file; InputError where there are none."""
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        values = json.loads(read_bounded(path, MOST_JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
             f"{path} is no JSON that can be read ({error}). Take an untouched copy of the model."
         ) from error
     if not isinstance(values, dict):
         raise InputError(f"{path} is JSON without settings in it. Take an untouched copy of the model.")
     return values
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """The bytes of a file; InputError where it is none (a pipe would wait for ever), or has more than `most`."""
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path} is no file that can be read. Name the file itself.")
+    if status.st_size > most:
+        raise InputError(
+            f"{path} has {status.st_size:,} bytes, and no file of its kind has more than {most:,}. Take an untouched"
+            f" copy of the model."
+        )
+    return path.read_bytes()
+
+
+def check_header(path: Path) -> None:
+    """Raise InputError where a file of safetensors states a header that is larger than the file or than any needs."""
+    with path.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+    if length > min(MOST_HEADER_BYTES, max(0, path.stat().st_size - 8)):
+        raise InputError(
+            f"{path} is no safetensors file, or is cut off: it states a header of {length:,} bytes, has"
+            f" {path.stat().st_size:,} in all, and a header has {MOST_HEADER_BYTES:,} at most. Take it from where it"
+            f" came from again."
+        )
+
+
+def _with_bounded_headers(paths: Iterable[Path]) -> list[Path]:
+    checked = list(paths)
+    for path in checked:
+        check_header(path)
+    return checked
+
+
+def _plain_names(index: Path) -> list[str]:
+    """The files that an index names; InputError for a name that leads out of its folder."""
+    weight_map = read_json(index).get("weight_map", {})
+    names = weight_map.values() if isinstance(weight_map, dict) else [None]
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name:
+            raise InputError(
+                f"{index} names {name!r} as a file of weights, and these lie beside it, under plain names. Nothing was"
+                f" read from there. Take an untouched copy of the model."
+            )
+    return sorted(set(names))
 
 
 def _some(names: list[str]) -> str:

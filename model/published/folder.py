@@ -47,8 +47,15 @@ def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5C
     """What a folder's `config.json` describes; InputError for what has no network here."""
     path = folder / SETTINGS
     settings = Settings(read_json(path), str(path))
-    family = family_of(settings)
-    return family, family.read(settings)
+    try:
+        family = family_of(settings)
+        return family, family.read(settings)
+    except (AttributeError, ArithmeticError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} has a value of another kind than its class takes ({error}). Take an untouched copy of the model."
+        ) from error
 
 
 def open_published(folder: Path) -> PublishedNetwork:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from model.architecture import read_network_config
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
-from model.published.files import SETTINGS, is_published, published_digest, weight_files
+from model.published.files import SETTINGS, is_published, published_digest, read_json, weight_files
 from model.same_shape import MAY_DIFFER, check_same_shape
 from tasks.artifact import Artifact
 from tasks.digests import InputDigests
@@ -129,8 +129,6 @@ def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -
 
 def _description(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / DESCRIPTION).read_text())
-    except ValueError as error:
-        raise InputError(
-            f"train.base_model: {folder / DESCRIPTION} is no JSON ({error}). Take an untouched copy of the model."
-        ) from error
+        return read_json(folder / DESCRIPTION)
+    except InputError as error:
+        raise InputError(f"train.base_model: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
-from model.published.files import published_digest
+from model.published.files import MOST_VOCABULARY_BYTES, published_digest, read_bounded
 from model.same_shape import check_same_shape
 from tasks.digests import digest_bytes
 from tasks.tokenizer import is_json
@@ -96,7 +96,7 @@ def _named(folder: Path) -> str:
 def _digest(path: Path) -> str:
     """As the vocabulary that is grown from a file names it: BERT's vocab.txt by the `tokenizer.json` that says the
     same."""
-    content = path.read_bytes()
+    content = read_bounded(path, MOST_VOCABULARY_BYTES)
     if path.name == "vocab.txt" and not is_json(content):
         from tasks.word_piece import of_lines
 

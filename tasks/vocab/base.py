@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
+from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
 from tasks.tokenizer import is_json, json_model, json_model_type
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.specials import add_controls
@@ -56,7 +57,7 @@ def write_model(parsed: Any) -> bytes:
 
 def read_base(path: Path) -> bytes:
     """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same."""
-    given = path.read_bytes()
+    given = read_bounded(path, MOST_VOCABULARY_BYTES)
     packed = next((name for beginning, name in PACKED.items() if given.startswith(beginning)), None)
     if packed is not None:
         raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")

@@ -1,0 +1,140 @@
+"""A folder of somebody else's weights leads nowhere else, and no length that it states is believed."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from model.errors import InputError
+from model.published.files import (
+    INDEX,
+    MOST_HEADER_BYTES,
+    MOST_JSON_BYTES,
+    MOST_VOCABULARY_BYTES,
+    ONE_FILE,
+    SETTINGS,
+    published_digest,
+    read_bounded,
+    read_json,
+    weight_files,
+)
+from model.published.folder import published_config
+from model.weights import WEIGHTS, load_model
+from tasks.vocab.base import read_base
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model in two files with an index, and a file of weights outside of it."""
+    inside = tmp_path / "model"
+    inside.mkdir()
+    (inside / SETTINGS).write_text("{}")
+    for path in (inside / "a.safetensors", inside / "b.safetensors", tmp_path / "outside.safetensors"):
+        save_file({"w": torch.zeros(2)}, path)
+    return inside
+
+
+def index(folder: Path, weight_map: object) -> None:
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_files_that_an_index_names_are_found_beside_it(folder: Path) -> None:
+    index(folder, {"x": "b.safetensors", "y": "a.safetensors", "z": "b.safetensors"})
+    assert weight_files(folder) == [folder / "a.safetensors", folder / "b.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.safetensors",
+        "x/../../outside.safetensors",
+        "{outside}",
+        "..",
+        ".",
+        "",
+        "sub/a.safetensors",
+        "a\\b",
+        "a\0",
+        7,
+        None,
+        ["a.safetensors"],
+    ],
+)
+def test_no_name_of_an_index_leads_out_of_its_folder(folder: Path, name: object) -> None:
+    if name == "{outside}":
+        name = str(folder.parent / "outside.safetensors")
+    index(folder, {"x": "a.safetensors", "y": name})
+    with pytest.raises(InputError, match=r"under plain names|are not there"):
+        weight_files(folder)
+    with pytest.raises(InputError, match=r"under plain names|are not there"):
+        published_digest(folder)
+
+
+@pytest.mark.parametrize("weight_map", [["a.safetensors"], "a.safetensors", 3, None])
+def test_an_index_of_another_shape_is_refused(folder: Path, weight_map: object) -> None:
+    index(folder, weight_map)
+    with pytest.raises(InputError):
+        weight_files(folder)
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, MOST_HEADER_BYTES + 1, 1000])
+def test_a_header_longer_than_its_file_or_than_any_needs_is_refused_unread(folder: Path, length: int) -> None:
+    size = 0 if length > 2**40 else length + 7  # one byte too few
+    with (folder / ONE_FILE).open("wb") as stream:
+        stream.write(struct.pack("<Q", length))
+        stream.truncate(size + 8 if length == MOST_HEADER_BYTES + 1 else 8 + min(size, 900))
+    with pytest.raises(InputError, match=f"states a header of {length:,} bytes"):
+        weight_files(folder)
+
+
+def test_weights_of_ours_have_a_bounded_header_too(tmp_path: Path) -> None:
+    from model.durable import digest_file
+
+    (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", 2**50) + b"{}")
+    described = {"config": {"architecture": "gpt"}, "weights_digest": digest_file(tmp_path / WEIGHTS)}
+    (tmp_path / "model.json").write_text(json.dumps(described))
+    with pytest.raises(InputError, match="states a header"):
+        load_model(tmp_path)
+
+
+def test_settings_are_bounded_in_bytes_and_depth(folder: Path) -> None:
+    with (folder / SETTINGS).open("wb") as stream:
+        stream.truncate(MOST_JSON_BYTES + 1)
+    with pytest.raises(InputError, match=r"67,108,865 bytes"):
+        read_json(folder / SETTINGS)
+    (folder / SETTINGS).write_text("[" * 500_000)
+    with pytest.raises(InputError, match="no JSON that can be read"):
+        read_json(folder / SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "gpt2", "n_layer": 10**9},
+        {"model_type": "llama", "rope_parameters": [1]},
+        {"model_type": "llama", "hidden_size": "x", "num_attention_heads": 2},
+        {"model_type": "llama", "rope_parameters": {"rope_theta": "x"}},
+        {"model_type": "t5", "d_ff": {}, "num_layers": 10**9},
+        {"model_type": ["gpt2"]},
+    ],
+)
+def test_settings_of_another_kind_are_refused_before_a_network_is_laid_out(folder: Path, values: dict) -> None:
+    (folder / SETTINGS).write_text(json.dumps(values))
+    with pytest.raises(InputError, match="config"):
+        published_config(folder)
+
+
+def test_pipes_devices_and_huge_files_are_no_vocabularies(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.model")
+    (tmp_path / "zero.model").symlink_to("/dev/zero")
+    with (tmp_path / "huge.model").open("wb") as stream:
+        stream.truncate(MOST_VOCABULARY_BYTES + 1)
+    for name, told in (("pipe", "no file"), ("zero", "no file"), ("huge", "134,217,729 bytes")):
+        with pytest.raises(InputError, match=told):
+            read_base(tmp_path / f"{name}.model")
+    (tmp_path / "fine").write_bytes(b"x")
+    assert read_bounded(tmp_path / "fine", 1) == b"x"
