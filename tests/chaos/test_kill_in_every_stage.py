@@ -36,21 +36,19 @@ def command(recipe: Path, root: Path) -> list[str]:
     return [sys.executable, "-m", "flows.cli", "run", str(recipe), "--root", str(root), "--json"]
 
 
-def start(recipe: Path, root: Path, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        command(recipe, root),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+def start(recipe: Path, root: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A run that writes beside its root. A pipe would not end before the last process that a run leaves behind."""
+    with root.with_suffix(".json").open("wb") as out, root.with_suffix(".err").open("wb") as err:
+        return subprocess.Popen(command(recipe, root), stdout=out, stderr=err, env={**os.environ, **environment})
+
+
+def record_of(process: subprocess.Popen[bytes], root: Path) -> dict[str, Any]:
+    assert process.wait(SECONDS) == 0, root.with_suffix(".err").read_text()
+    return json.loads(root.with_suffix(".json").read_text())
 
 
 def finished_run(recipe: Path, root: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    process = start(recipe, root, environment or {})
-    out, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, err
-    return json.loads(out)
+    return record_of(start(recipe, root, environment or {}), root)
 
 
 def contents(run: dict[str, Any]) -> dict[str, str]:
@@ -115,8 +113,7 @@ def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undistu
             middle = renames[build] // 2 + 1
             log = tmp_path / f"{stage}.log"
             process = start(recipe, root, {**counting(root, log, f"{build}:{middle}"), MARK: mark})
-            _, err = process.communicate(timeout=SECONDS)
-            assert process.returncode == -signal.SIGKILL, f"{stage} was not killed at rename {middle}: {err}"
+            assert process.wait(SECONDS) == -signal.SIGKILL, f"{stage}: {root.with_suffix('.err').read_text()}"
             assert list(root.glob(f"work/{build}.*")), f"{stage} left no work to go on from"
             assert not (root / "artifacts" / stage).exists(), f"{stage} was published before its middle"
             assert left_over(mark) == [], f"processes outlived the run that was killed in {stage}"
@@ -133,12 +130,12 @@ def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undistu
 
 def test_the_search_for_processes_sees_the_server_of_a_run(foundry: Path, tmp_path: Path, mark: str) -> None:
     """A search that cannot find what lives would never find what is left over."""
-    process = start(foundry / "foundry.toml", tmp_path, {MARK: mark})
+    process = start(foundry / "foundry.toml", tmp_path / "root", {MARK: mark})
     deadline = time.monotonic() + SECONDS
     while len(found := processes_of(mark)) < 2 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.kill()
-    process.communicate()
+    process.wait()
     assert any("server" in words for words in found.values()), found
 
 
@@ -162,7 +159,7 @@ def kill_inside(stage: str, recipe: Path, root: Path, delay: float, mark: str) -
         time.sleep(0.002)
     time.sleep(delay)
     process.kill()
-    process.communicate()
+    process.wait()
     return not list(root.glob(f"artifacts/{stage}/*/manifest.json"))
 
 
@@ -186,7 +183,8 @@ def test_killed_at_any_instant_of_every_stage_ends_with_the_digests_of_an_undist
 
 @pytest.mark.prove
 def test_two_runs_at_once_build_each_stage_once(foundry: Path, tmp_path: Path) -> None:
-    both = [start(foundry / "foundry.toml", tmp_path, {}) for _ in range(2)]
+    words = command(foundry / "foundry.toml", tmp_path)
+    both = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     records = [json.loads(process.communicate(timeout=2 * SECONDS)[0]) for process in both]
     assert contents(records[0]) == contents(records[1])
     for stage in STAGES:

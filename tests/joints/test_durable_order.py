@@ -1,0 +1,229 @@
+"""What a builder leaves behind at each of its writes: of a kill, of a loss of power, of two orders of writing back.
+
+One build runs in a child process that listens to every file it opens, renames, links and removes, and to every fsync.
+Before each of them, a hundred-odd instants, it copies the root three times: as a process that is killed there leaves
+it; as a loss of power does on a file system that wrote the names back and not the bytes; and on one that kept nothing
+but what fsync had promised. In each copy, whatever stands is whole, whatever is recorded as finished is not done again,
+and the next build gives the bytes of an undisturbed one.
+"""
+
+import json
+import os
+import shutil
+import stat
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from model.errors import IntegrityError
+from tasks.artifact import Artifact
+from tasks.build import RunContext, Stage, build_artifact
+from tasks.config import StrictConfig
+from tasks.ledger import CUT, LedgerRows
+from tasks.machines import Machines, Spread
+from tasks.parts import PartResult, map_parts
+from tasks.report import StageReport
+from tasks.workspace import Workspace, table_file_name
+
+POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+TRIM = Stage("trim", roots=("tasks.ledger",), libraries=("pyarrow",))
+PARTS = 3
+HERE = Spread(Machines(), workers=1, in_threads=False)
+KILLED, UNWRITTEN, PROMISED = "a kill", "a loss of power that kept names", "a loss of power that kept what was synced"
+KEPT_OPEN: dict[tuple[int, int], int] = {}
+"""Handles by device and inode, so that no inode's number is given to another file while its bytes are remembered."""
+
+
+class TrimConfig(StrictConfig):
+    limit: int = 6
+
+
+def pour(workspace: Workspace) -> StageReport:
+    for number in range(PARTS):
+        name = f"{number:05d}"
+        with workspace.unit(name) as unit:
+            unit.write_table("documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name))
+    return StageReport()
+
+
+def trim(documents: pa.Table, index: int, config: TrimConfig, done: list[int]) -> PartResult:
+    """Each text cut to the limit, and a row of the ledger that says so."""
+    done.append(index)
+    ledger = LedgerRows("trim")
+    texts: list[str] = []
+    result = PartResult()
+    counts = result.report.source("ore")
+    for text in documents.column("text").to_pylist():
+        ledger.add(doc_id=bytes([index]) * 16, action=CUT, rule="limit", bytes_in=len(text), bytes_out=config.limit)
+        texts.append(text[: config.limit])
+        counts.documents_in += 1
+        counts.documents_out += 1
+    result.tables = {"documents": pa.table({"text": texts}), "ledger": ledger.table()}
+    return result
+
+
+def build(root: Path, done: list[int], limit: int = 6) -> Artifact:
+    """Three parts with their ledgers, made of an artifact of three parts."""
+    context = RunContext(root, "run", lease_seconds=0.06)
+    ingots = build_artifact(context, POUR, StrictConfig(), {}, pour)
+    config = TrimConfig(limit=limit)
+
+    def run(workspace: Workspace) -> StageReport:
+        return map_parts(workspace, ingots, lambda *part: trim(*part, config, done), HERE)
+
+    return build_artifact(context, TRIM, config, {"documents": ingots}, run)
+
+
+class Disk:
+    """Listens to what happens below `root`, and copies what would be left of it before each event into `copies`.
+
+    What an fsync promises is remembered by inode: a file's bytes, a folder's names.
+    """
+
+    def __init__(self, root: Path, copies: Path) -> None:
+        self.instants = 0
+        self.events: list[str] = []
+        self._root, self._copies = root, copies
+        self._bytes: dict[tuple[int, int], bytes] = {}
+        self._names: dict[tuple[int, int], dict[str, os.stat_result]] = {}
+        self._listening = False
+        self._sync = os.fsync
+
+    def listen(self) -> None:
+        """From now on, to the end of the process; what is below the root now counts as promised."""
+        for path in [self._root, *self._root.rglob("*")]:
+            handle = os.open(path, os.O_RDONLY)
+            self._promise(handle)
+            os.close(handle)
+        os.fsync = os.fdatasync = self._fsync
+        sys.addaudithook(self._hear)
+        self._listening = True
+
+    def stop(self) -> None:
+        self._copy("the end")
+        self._listening = False
+
+    def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if not self._listening:
+            return
+        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+            return
+        if event in ("open", "os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir", "os.truncate"):
+            words = [str(word) for word in arguments if isinstance(word, str | Path)]
+            if event in ("os.remove", "os.rmdir") and arguments[1] >= 0:  # `shutil.rmtree` names files by their folder.
+                words = [f"{os.readlink(f'/proc/self/fd/{arguments[1]}')}/{words[0]}"]
+            self._copy(" ".join([event, *words]))
+
+    def _fsync(self, handle: int) -> None:
+        self._copy(f"fsync {os.readlink(f'/proc/self/fd/{handle}')}")
+        self._sync(handle)
+        self._promise(handle)
+
+    def _promise(self, handle: int) -> None:
+        key = _key(os.fstat(handle))
+        KEPT_OPEN.setdefault(key, os.dup(handle))
+        path = Path(f"/proc/self/fd/{handle}")
+        if path.is_dir():
+            self._names[key] = {entry.name: entry.stat(follow_symlinks=False) for entry in os.scandir(path)}
+        else:
+            self._bytes[key] = path.read_bytes()
+
+    def _copy(self, event: str) -> None:
+        if str(self._root) not in event and event != "the end":
+            return
+        self._listening, listening = False, self._listening
+        self.events.append(event.replace(f"{self._root}/", ""))
+        place = self._copies / f"{self.instants:03d}"
+        shutil.copytree(self._root, place / KILLED)
+        shutil.copytree(self._root, place / UNWRITTEN, copy_function=self._copy_promised_bytes)
+        self._restore(_key(self._root.stat()), place / PROMISED)
+        self.instants += 1
+        self._listening = listening
+
+    def _copy_promised_bytes(self, source: str, target: str) -> None:
+        Path(target).write_bytes(self._bytes.get(_key(os.stat(source)), b""))
+
+    def _restore(self, folder: tuple[int, int], target: Path) -> None:
+        """The promised names below a folder, with the promised bytes; a name of what nobody synced holds nothing."""
+        target.mkdir(parents=True)
+        for name, status in self._names.get(folder, {}).items():
+            if stat.S_ISDIR(status.st_mode):
+                self._restore(_key(status), target / name)
+            else:
+                (target / name).write_bytes(self._bytes.get(_key(status), b""))
+
+
+def _key(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copies of one build, and `events.json`: what was about to happen at each."""
+    root, copies = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("copies")
+    build_artifact(RunContext(root, "run"), POUR, StrictConfig(), {}, pour)
+    child = os.fork()
+    if child == 0:
+        disk = Disk(root, copies)
+        try:
+            disk.listen()
+            build(root, [])
+            disk.stop()
+            (copies / "events.json").write_text(json.dumps(disk.events))
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.waitpid(child, 0)
+    return copies
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return build(tmp_path_factory.mktemp("undisturbed"), []).content
+
+
+def test_the_listener_hears_every_kind_of_write(copies: Path) -> None:
+    """A listener that misses the writes would find no fault with their order."""
+    events = json.loads((copies / "events.json").read_text())
+    for kind in ("open", "fsync", "os.rename", "os.link", "os.mkdir", "os.remove", "os.rmdir"):
+        assert any(event.startswith(f"{kind} ") for event in events), kind
+    assert len(events) >= 60
+    commits = [event for event in events if event.startswith("os.rename") and " artifacts/trim/" in event]
+    assert len(commits) == 1, commits
+
+
+@pytest.mark.parametrize("view", [KILLED, UNWRITTEN, PROMISED])
+def test_at_every_write_what_stands_is_whole_and_what_is_recorded_is_not_done_again(
+    copies: Path, undisturbed: str, view: str
+) -> None:
+    events = json.loads((copies / "events.json").read_text())
+    for number, event in enumerate(events):
+        root, at = copies / f"{number:03d}" / view, f"{view} at {number} of {len(events)}, before: {event}"
+        for path in root.glob("artifacts/*/*"):
+            assert is_whole(path), f"{at}: {path.name} of {path.parent.name} stands and is not whole"
+        published = list(root.glob("artifacts/trim/*"))
+        assert published or number < len(events) - 1, f"{at}: the build had returned, and nothing stands"
+        recorded = len(list(root.glob("work/*/units/*.json")))
+        done: list[int] = []
+        artifact = build(root, done)
+        assert artifact.content == undisturbed, at
+        assert is_whole(artifact.path), at
+        wanted = 0 if published else PARTS - recorded
+        assert len(done) == wanted, f"{at}: {recorded} units were recorded, and {done} were done again"
+        build(root, [], limit=5)  # The next build of anything removes what was left.
+        # After a loss of power nobody can say whether the holder of a lease lives on another machine: its folder stays.
+        assert view != KILLED or not list(root.glob("work/*")), f"{at}: something is left in work/"
+
+
+def is_whole(path: Path) -> bool:
+    """Whether an artifact holds exactly the files that its manifest lists, with their bytes."""
+    try:
+        artifact = Artifact.open(path)
+    except IntegrityError:
+        return False
+    listed = {"manifest.json", *(record.name for record in artifact.records)}
+    return {entry.name for entry in path.iterdir()} == listed and artifact.verify() == []
