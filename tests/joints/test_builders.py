@@ -30,18 +30,20 @@ from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.workspace import Workspace, table_file_name
 
-pytestmark = pytest.mark.joints
-
 POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
 TRACED = {
     module.__file__
     for module in (model.durable, tasks.artifact, tasks.build, tasks.lease, tasks.publication, tasks.workspace)
 }
 BUILT_IT, REUSED_IT, BROKE = 0, 1, 99
-RACES = 1000
-KILLS = 1000
-PAUSES = 300
 DEADLINE = 60.0
+
+
+def quick_and_whole(quick: int, whole: int) -> pytest.MarkDecorator:
+    """Parametrise `number`: how many cases the ordinary tests try, and how many the proof."""
+    return pytest.mark.parametrize(
+        "number", [pytest.param(quick, id="quick"), pytest.param(whole, id="whole", marks=pytest.mark.joints)]
+    )
 
 
 class PourConfig(StrictConfig):
@@ -152,10 +154,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build(tmp_path_factory.mktemp("undisturbed"), []).content
 
 
-def test_two_builders_race(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+@quick_and_whole(100, 1000)
+def test_two_builders_race(tmp_path: Path, joint: Any, undisturbed: str, number: int) -> None:
     with joint("races of two builders: one build each") as tally:
         both_built = 0
-        for race in range(RACES):
+        for race in range(number):
             root = tmp_path / f"{race}"
             ready, start = os.pipe()
 
@@ -177,7 +180,8 @@ def test_two_builders_race(tmp_path: Path, joint: Any, undisturbed: str) -> None
         tally.note = f"both built in {both_built}"
 
 
-def test_killed_at_any_instant(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+@quick_and_whole(100, 1000)
+def test_killed_at_any_instant(tmp_path: Path, joint: Any, undisturbed: str, number: int) -> None:
     """kill -9 from the lease to the last rename; what had been finished is not done again."""
     prepared = tmp_path / "prepared"
     before_commit = Instant()
@@ -189,10 +193,10 @@ def test_killed_at_any_instant(tmp_path: Path, joint: Any, undisturbed: str) -> 
     sys.settrace(None)
     with joint("kill points from lease to commit: never a partial artifact") as tally:
         published = 0
-        for number in range(KILLS):
+        for kill in range(number):
             root = tmp_path / "killed"
             shutil.copytree(prepared, root)
-            point = 1 + number * before_commit.seen // KILLS
+            point = 1 + kill * before_commit.seen // number
             child = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGKILL))))
             code = exit_code(child)
             seen = [Artifact.open(path) for path in root.glob("artifacts/*/*")]
@@ -221,14 +225,17 @@ def _stop_before_commit(root: Path) -> int:
     return BROKE
 
 
-def test_killed_again_and_again_goes_on_from_finished_units(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+@quick_and_whole(8, 60)
+def test_killed_again_and_again_goes_on_from_finished_units(
+    tmp_path: Path, joint: Any, undisturbed: str, number: int
+) -> None:
     """Kills at random instants of the whole build, until one gets through: each costs one unit at most."""
     whole = Instant()
     assert traced_build(tmp_path / "counting", whole) == BUILT_IT
     instants = random.Random(11)
     with joint("kills during the work: finished parts are kept") as tally:
         kills = again = 0
-        for case in range(60):
+        for case in range(number):
             root, units_before = tmp_path / f"{case}", 0
             for _ in range(12):
                 point = instants.randrange(whole.seen // 6, whole.seen // 2)
@@ -251,15 +258,16 @@ def test_killed_again_and_again_goes_on_from_finished_units(tmp_path: Path, join
         tally.note = f"{kills} kills"
 
 
-def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, undisturbed: str) -> None:
+@quick_and_whole(60, 300)
+def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, undisturbed: str, number: int) -> None:
     """SIGSTOP at any instant, another takes over and publishes, SIGCONT: nothing of the artifact is touched."""
     whole = Instant()
     assert traced_build(tmp_path / "counting", whole) == BUILT_IT
     with joint("paused builders that wake up late: harm nothing") as tally:
         taken_over = 0
-        for number in range(PAUSES):
-            root = tmp_path / f"{number}"
-            point = 1 + number * whole.seen // PAUSES
+        for pause in range(number):
+            root = tmp_path / f"{pause}"
+            point = 1 + pause * whole.seen // number
             late = fork(lambda root=root, point=point: traced_build(root, Instant(point, strike(signal.SIGSTOP))))
             _, status = os.waitpid(late, os.WUNTRACED)
             assert os.WIFSTOPPED(status)
