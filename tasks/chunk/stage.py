@@ -9,7 +9,7 @@ from tasks.workspace import Workspace
 CHUNK = Stage(
     "chunk",
     roots=("tasks.chunk.stage",),
-    libraries=("llvmlite", "numba", "numpy", "pyarrow", "sentencepiece", "tokenizers"),
+    libraries=("llvmlite", "numba", "numpy", "pyarrow", "sentencepiece", "tokenizers", "unicode"),
 )
 
 

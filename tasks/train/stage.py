@@ -17,7 +17,7 @@ from tasks.workspace import Workspace
 TRAIN = Stage(
     "train",
     roots=("tasks.train.stage", "model.train"),
-    libraries=("numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
+    libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
     kept=kept_files,
 )
 LOG_FILE = "train.log"
