@@ -18,6 +18,13 @@ import pytest
 import zstandard
 from pyarrow import feather
 
+from flows.builders import BUILDERS
+from flows.recipe import load_recipe
+from flows.road import walk
+from tasks.artifact import Artifact
+from tasks.build import RunContext, WouldBuild
+from tasks.identity import Identity
+
 PROJECT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"
 RECIPE = Path(__file__).parent / "alloy.toml"
@@ -199,6 +206,34 @@ def _run_program(
 def run_program() -> Callable[..., str]:
     """`run_program(name, *arguments, project=..., environment=...)` gives what a program of `programs/` prints."""
     return _run_program
+
+
+def _identities(
+    recipe: Path, root: Path, parents: Mapping[str, Mapping[str, str]] | None = None, settings: Sequence[str] = ()
+) -> dict[str, Identity]:
+    """Stage -> the identity under which its builder would build, from parents that exist only by name.
+
+    `parents` gives other fields (content, identity) to the artifact of a stage.
+    """
+    found: dict[str, Identity] = {}
+    context = RunContext(root, "run", dry=True)
+
+    def step(stage: str, *inputs: Any) -> Artifact:
+        try:
+            BUILDERS[stage](context, *inputs)
+        except WouldBuild as would:
+            found[stage] = would.identity
+        named = {"content": f"content of {stage}", "identity": f"identity of {stage}"}
+        return Artifact(path=root / stage, stage=stage, **{**named, **(parents or {}).get(stage, {})})
+
+    walk(load_recipe(recipe, root, settings), step)
+    return found
+
+
+@pytest.fixture(scope="session")
+def identities() -> Callable[..., dict[str, Identity]]:
+    """`identities(recipe, root, parents=..., settings=...)` gives each stage's identity as its builder makes it."""
+    return _identities
 
 
 @dataclass(frozen=True)
