@@ -7,7 +7,7 @@ ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
 
-.PHONY: help setup demo test lint audit reference format prove prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
+.PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -45,6 +45,9 @@ format: $(READY) ## rewrite the code in the house style
 
 prove: $(READY) ## slow proofs: kill -9 in every stage, reuse, real data
 	$(BIN)/python -m pytest -m prove $(PYTEST_FLAGS)
+
+quick-joints: $(READY) ## the joints in about a minute, as `make test` runs them: builders first
+	$(BIN)/python -m pytest tests/joints $(PYTEST_FLAGS)
 
 prove-joints: $(READY) ## the joints: identity, leases, commit, resume, each counted in a table
 	$(BIN)/python -m pytest tests/joints -m joints $(PYTEST_FLAGS)

@@ -1,0 +1,206 @@
+"""Each sabotage of a joint fails the ordinary tests: applied for real, to a copy of the project, and one at a time.
+
+A sabotage replaces one piece of text, and the tests named beside it run on the copy. The same tests pass on a copy that
+nobody touched, so that they fail because of the sabotage. Where code moves, `old` moves with it.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.prove
+
+PROJECT = Path(__file__).parents[2]
+COPIED = ("flows", "tasks", "model", "tests", "deployments")
+FIELDS = "tests/joints/reuse/test_fields.py"
+IDENTITY = "tests/joints/reuse/test_builders_identity.py"
+LIBRARIES = "tests/joints/reuse/test_libraries_that_ran.py"
+WRITES = "tests/joints/test_durable_order.py"
+BUILDERS = "tests/joints/test_builders.py"
+RACES, LATE = f"{BUILDERS}::test_two_builders_race", f"{BUILDERS}::test_a_builder_that_wakes_up_late"
+BUILD, LEASE = "tests/tasks/test_build.py", "tests/tasks/test_lease.py"
+KILLS = "tests/chaos/test_kill_in_every_stage.py"
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    """The file or the test that must fail."""
+
+
+RECORD = """            record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
+            replace_durably(self._records / f"{name}.json", json.dumps(record, sort_keys=True).encode())
+"""
+FILES = """            for file in unit.files:
+                os.replace(temporary / file.name, self._files / file.name)
+            sync_directory(self._files)
+"""
+LINKS = """    workspace.publish_files(staging, {file["name"]: file["digest"] for file in manifest["files"]})
+"""
+MANIFEST = """    write_atomically(staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+"""
+PART = """    with workspace.unit(unit_name(index)) as unit:
+        for table, rows in result.tables.items():
+            unit.write_table(table, rows, table_file_name(table, unit_name(index)))
+        unit.report = result.report
+"""
+APART = """    for table, rows in result.tables.items():
+        with workspace.unit(unit_name(index) + ("" if table == "documents" else table)) as unit:
+            unit.write_table(table, rows, table_file_name(table, unit_name(index)))
+            unit.report = result.report
+"""
+SABOTAGES = [
+    Sabotage(
+        "a parameter is left out of the identity",
+        "tasks/build.py",
+        "params=config.identity_params(),",
+        'params={name: value for name, value in config.identity_params().items() if name != "max_epochs"},',
+        FIELDS,
+    ),
+    Sabotage("a library is left out of a stage's list", "tasks/dedup/stage.py", '"numba", ', "", LIBRARIES),
+    Sabotage(
+        "no rename at commit",
+        "tasks/publication.py",
+        "        os.rename(staging, target)\n",
+        '        __import__("shutil").copytree(staging, target)\n',
+        WRITES,
+    ),
+    Sabotage("the manifest before the parts", "tasks/publication.py", LINKS + MANIFEST, MANIFEST + LINKS, WRITES),
+    Sabotage("a unit's record before its files", "tasks/workspace.py", FILES + RECORD, RECORD + FILES, WRITES),
+    Sabotage("parts that are not durable", "tasks/workspace.py", "        sync_file(path)\n", "", WRITES),
+    Sabotage(
+        "a record that is not durable",
+        "model/durable.py",
+        "            os.fsync(stream.fileno())\n        os.r",
+        "        os.r",
+        WRITES,
+    ),
+    Sabotage(
+        "names of parts that are not durable",
+        "tasks/workspace.py",
+        "            sync_directory(self._files)\n",
+        "",
+        WRITES,
+    ),
+    Sabotage(
+        "a commit that is not durable",
+        "tasks/publication.py",
+        "same bytes.\n    sync_directory(target.parent)\n",
+        "same bytes.\n",
+        WRITES,
+    ),
+    Sabotage("a part's ledger in a unit of its own", "tasks/parts.py", PART, APART, WRITES),
+    Sabotage(
+        "files that no record names are published",
+        "tasks/workspace.py",
+        "            link_or_copy(self._files / record.name, target / record.name)\n",
+        "            pass\n"
+        "        for path in self._files.iterdir():\n"
+        "            link_or_copy(path, target / path.name)\n",
+        WRITES,
+    ),
+    Sabotage("a lease for two", "tasks/lease.py", " | os.O_EXCL", "", RACES),
+    Sabotage(
+        "no second look under the lease",
+        "tasks/build.py",
+        "            standing = _standing(context, identity)\n",
+        "            standing = None\n",
+        RACES,
+    ),
+    Sabotage(
+        "a lease that is not renewed",
+        "tasks/lease.py",
+        "            os.pwrite(self._handle, _beat(beat), 0)\n",
+        "",
+        LEASE,
+    ),
+    Sabotage(
+        "a late builder finds its folder where it was",
+        "tasks/workspace.py",
+        "            os.rename(old, folder)\n",
+        "            return old, True\n",
+        LATE,
+    ),
+    Sabotage(
+        "a late builder's error ends it",
+        "tasks/build.py",
+        "                if not lease.is_lost():\n                    raise\n",
+        "                raise\n",
+        LATE,
+    ),
+    Sabotage(
+        "a damaged unit counts as finished",
+        "tasks/workspace.py",
+        """ or digest_file(path) != file["digest"]""",
+        "",
+        BUILD,
+    ),
+    Sabotage(
+        "what is read is not checked", "tasks/artifact.py", "    if found != digest:\n", "    if not found:\n", BUILD
+    ),
+    Sabotage(
+        "lists and functions of the recipe do not count",
+        "tasks/clean/stage.py",
+        ", run, external=external)",
+        ", run)",
+        IDENTITY,
+    ),
+    Sabotage(
+        "a parent counts by its identity",
+        "tasks/build.py",
+        "name: parent.content for name, parent in parents.items()",
+        "name: parent.identity for name, parent in parents.items()",
+        IDENTITY,
+    ),
+    Sabotage(
+        "the server of a run outlives it",
+        "flows/private_server.py",
+        "    die_with_parent(signal.SIGKILL, parent)\n",
+        "",
+        KILLS,
+    ),
+]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for folder in COPIED:
+        shutil.copytree(PROJECT / folder, tmp_path / "copy" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / "pyproject.toml", tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def tested(copy: Path, *tests: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    return subprocess.run(words, cwd=copy, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_nobody_s_copy_passes(copy: Path) -> None:
+    done = tested(copy, *sorted({sabotage.tests for sabotage in SABOTAGES}))
+    assert done.returncode == 0, done.stdout[-4000:]
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.name)
+def test_a_sabotage_fails_the_ordinary_tests(copy: Path, sabotage: Sabotage) -> None:
+    path = copy / sabotage.file
+    source = path.read_text(encoding="utf-8")
+    assert source.count(sabotage.old) == 1, (
+        f"{sabotage.file} holds the text to replace {source.count(sabotage.old)} times"
+    )
+    path.write_text(source.replace(sabotage.old, sabotage.new), encoding="utf-8")
+    done = tested(copy, sabotage.tests)
+    assert done.returncode == 1, done.stdout[-4000:]
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert failed, done.stdout[-4000:]
+    line = source[: source.index(sabotage.old)].count("\n") + 1
+    print(f"{sabotage.name} | {sabotage.file}:{line} | {failed[0]}")
