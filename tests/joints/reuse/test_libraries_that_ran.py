@@ -18,6 +18,7 @@ from tasks.identity import UNICODE, Identity
 PROJECT = Path(__file__).parents[3]
 OURS = ("flows", "tasks", "model")
 CANNOT_DECIDE = {
+    "aiohttp": "carries files here, whose bytes count themselves",
     "blake3": "a digest function is what its standard says, whatever computes it",
     "cffi": "numba asks whether a value is one of its, and none is",
     "colorama": "colours what numba says",
