@@ -5,8 +5,8 @@ from the configuration models, so a new field of a stage appears in the form by 
 
 Prefect has two UIs, and a form that nobody touched must change nothing in both. Its classic one submits `false` for a
 boolean that nobody touched, so that booleans and all other choices are texts, of which the first leaves the recipe's
-value. Both draw an `anyOf` as buttons that choose one of its schemas, and submit the null of the first: this is how the
-settings of a stage are folded away. A single setting states its one type and no null.
+value. Both draw an `anyOf` as buttons that choose one of its schemas, the first at first: this is how the settings of a
+stage are folded away. A single setting states its one type and no null.
 """
 
 import inspect
@@ -35,6 +35,8 @@ from flows.wrong_keys import tagged_models
 
 AS_IN_THE_RECIPE = "as in the recipe"
 """The choice that changes nothing."""
+FOLDED = {"type": "object", "title": AS_IN_THE_RECIPE, "properties": {}, "additionalProperties": False}
+"""A section that is not open. The form submits nothing for it; for a null it would submit the null."""
 MOST_USED = (
     "clean.preset",
     "dedup.threshold",
@@ -52,13 +54,13 @@ SAID_ONCE = ("seed", "limit", "budget_tokens", "weights", "priorities", "row_len
 
 
 def _as_shown(schema: dict[str, Any]) -> None:
-    """Take the nulls of Python from a section's schema, but for the one that stands for a folded section."""
+    """Take the nulls of Python from a section's schema, and let its sections be folded."""
     for field in schema.get("properties", {}).values():
         if field.get("default", "") is None:
             del field["default"]
         if "anyOf" in field:
             (section,) = (choice for choice in field["anyOf"] if "$ref" in choice)
-            field["anyOf"] = [{"type": "null", "title": AS_IN_THE_RECIPE}, section]
+            field["anyOf"] = [FOLDED, section]
 
 
 class Section(BaseModel):

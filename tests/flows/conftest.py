@@ -68,14 +68,8 @@ def submitted_untouched(schema: dict[str, Any], given: dict[str, Any], ui: str) 
             field = {**schema["definitions"][field["$ref"].rpartition("/")[2]], **field}
         value = field.get("default", ABSENT) if value is ABSENT else value
         if "anyOf" in field:
-            kind = "object" if isinstance(value, dict) else "null"
-            choices = [
-                {**schema["definitions"].get(one.get("$ref", "").rpartition("/")[2], {}), **one}
-                for one in field["anyOf"]
-            ]
-            return filled(choices[0] if value is ABSENT else next(one for one in choices if one["type"] == kind), value)
-        if field["type"] == "null":
-            return None
+            # The first folds the second, and is shown until something is said within it.
+            return ABSENT if value is ABSENT else filled(field["anyOf"][1], value)
         if field["type"] == "boolean" and ui == "classic":
             return False if value is ABSENT else value
         if field["type"] == "object" and "properties" not in field:
