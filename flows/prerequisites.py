@@ -5,6 +5,7 @@ description of a trained model.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.recipe import Recipe
@@ -17,8 +18,9 @@ SPREAD = frozenset({"clean", "dedup", "decontaminate", "chunk"})
 """Stages whose parts may be worked on by other machines."""
 
 
-def check_prerequisites(recipe: Recipe, stages: Sequence[str]) -> None:
-    """Raise RecipeError or InputError where one of `stages` would refuse to begin, whatever the text."""
+def check_prerequisites(recipe: Recipe, stages: Sequence[str], root: Path | None = None) -> None:
+    """Raise RecipeError or InputError where one of `stages` would refuse to begin, or could not fit this machine,
+    whatever the text."""
     check_starting_points(recipe, stages)
     configs = {stage: getattr(recipe, stage) for stage in stages}
     if any(stage in SPREAD and config.spread.on_many_machines for stage, config in configs.items()):
@@ -29,6 +31,10 @@ def check_prerequisites(recipe: Recipe, stages: Sequence[str]) -> None:
         from model.devices import training_device
 
         training_device(recipe.train.trainer_config(), rank=0)
+    if "train" in stages:
+        from flows.planning.memory import check_memory
+
+        check_memory(recipe, root)
 
 
 def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:

@@ -58,7 +58,7 @@ class Run:
         run_id: str | None = None,
     ) -> None:
         buildable = stretch(from_stage, until, only)
-        check_prerequisites(recipe, buildable)
+        check_prerequisites(recipe, buildable, root)
         self.run_id = run_id or new_run_id()
         check_run_id(self.run_id)
         check_writable(root)

@@ -20,6 +20,7 @@ from model.durable import digest_bytes, write_atomically
 from model.engines.totals import minimised
 from model.errors import RecipeError
 from model.link import Link
+from model.memory import sizes_of
 from model.networks import Network, make_network
 from model.objectives import objective_of
 from model.precision import computing_in
@@ -31,8 +32,6 @@ DECIDED_FOR = "decided_for"
 """Its entry with the digest of all settings: another network, type or optimizer takes other memory."""
 SHARE_OF_MACHINE = 0.8
 """Of the machine's memory, where no limit is named: others want some."""
-MOMENTS_OF_4_BYTES = {"adamw": 2, "lamb": 2, "sgd": 1, "muon": 2}
-"""What the optimizer will keep of each parameter; it does not exist yet while sizes are tried."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +136,9 @@ def bytes_of_step(run: TrainerRun, elements: int) -> int:
     checkpoints are written from: copies of weights and moments, once over all ranks. By then the passes' results are
     gone, but not all of their memory is given back.
     """
-    moments = MOMENTS_OF_4_BYTES[run.train.optimizer.kind]
-    vectors = moments + (run.train.data_parallel > 1) + (1 + moments) / run.train.ranks
-    return round(4 * elements * vectors)
+    sizes = sizes_of(run.model, run.train).of(elements)
+    exchanged = sizes.weights if run.train.data_parallel > 1 else 0
+    return round(sizes.moments + exchanged + (sizes.weights + sizes.moments) / run.train.ranks)
 
 
 def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:

@@ -96,7 +96,7 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     from flows.road import stretch
 
     # Before the run has a name: one that is refused leaves nothing that could be looked up by it.
-    check_prerequisites(chosen, stretch(asked.get("from_stage"), asked.get("until"), asked.get("only")))
+    check_prerequisites(chosen, stretch(asked.get("from_stage"), asked.get("until"), asked.get("only")), root)
     check_writable(root)
     quieten_prefect(verbose)
     from flows.interrupts import heard_interrupts

@@ -15,8 +15,7 @@ import psutil
 
 from flows.nightly.nights import Files, Night
 from flows.nightly.settings import NightlyConfig
-from flows.planning.costing import CHECKPOINT_BYTES, WEIGHT_BYTES, network_of
-from flows.planning.memory import state_bytes
+from flows.planning.memory import network_of, recipe_memory
 from flows.recipe import Recipe
 from flows.wording import duration, size
 from model.errors import BessemerError, Infra, InputError, RecipeError
@@ -77,15 +76,15 @@ def expected_needs(
     recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night] = (), *, measure: bool
 ) -> Needs:
     """The needs of a recipe; hours go by what nights before took, else, with `measure`, by a second of training."""
-    from model.networks import parameter_count
+    from model.memory import sizes_of
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
     network = network_of(recipe)
-    parameters = parameter_count(network)
     kept = recipe.train.keep_checkpoints + 1
-    disk = DATA_BYTES * text + parameters * (WEIGHT_BYTES + kept * CHECKPOINT_BYTES)
+    sizes = sizes_of(network, recipe.train.trainer_config())
+    disk = DATA_BYTES * text + sizes.weights + kept * (sizes.weights + sizes.moments)
     ranks = recipe.train.ranks if recipe.train.device == "cpu" else 0
-    memory = STAGE_MEMORY + ranks * state_bytes(parameters, 1, "float32", 0)
+    memory = STAGE_MEMORY + (ranks * recipe_memory(recipe).at_least if ranks else 0)
     tokens = min(recipe.chunk.budget_tokens, recipe.chunk.max_epochs * text / recipe.sample.bytes_per_token)
     return Needs(text, disk, memory, *_seconds(recipe, before, nights, text, tokens, measure=measure))
 
@@ -122,7 +121,8 @@ def _seconds(
         return None, None
     from flows.planning.this_machine import measured_step
 
-    step = measured_step(network_of(recipe), recipe.train.rows_at_once, recipe.train.threads)
+    train = recipe.train
+    step = measured_step(network_of(recipe), train.rows_at_once, train.threads, train.dtype)
     return tokens / step.tokens_per_second, None
 
 

@@ -6,7 +6,9 @@ from typing import Any
 
 from flows.planning.accelerators import THIS, Accelerator, find_accelerator
 from flows.planning.arithmetic import GIVEN, UNKNOWNS, Shape, Training, check_solvable, flops_of_token, solve
-from flows.planning.memory import BYTES_PER_PARAMETER, state_by_stage
+from flows.planning.memory import memory_told
+from model.architecture import NetworkConfig
+from model.config import TrainConfig
 from model.errors import RecipeError
 
 
@@ -52,8 +54,17 @@ def calculate(asked: Asked) -> dict[str, Any]:
     return training_told(replace(given, peak_flops=device.peak_flops), device, asked.price)
 
 
-def training_told(given: Training, device: Accelerator, price: float | None) -> dict[str, Any]:
-    """The solved training: FLOPs, days, MFU, memory by ZeRO stage, cost where an hour of a device has a `price`."""
+def training_told(
+    given: Training,
+    device: Accelerator,
+    price: float | None,
+    network: NetworkConfig | None = None,
+    train: TrainConfig = TrainConfig(),  # noqa: B008  # frozen
+) -> dict[str, Any]:
+    """The solved training: FLOPs, days, MFU, memory by layout, cost where an hour of a device has a `price`.
+
+    `network` and `train` are the recipe's, where there is one.
+    """
     solved, origins = solve(given)
     assert solved.parameters is not None
     assert solved.devices is not None
@@ -71,16 +82,17 @@ def training_told(given: Training, device: Accelerator, price: float | None) -> 
         "cost": None if price is None else price * solved.device_hours,
         "arithmetic": device.arithmetic,
         "memory_bytes": device.memory_bytes,
-        "memory": state_by_stage(solved.parameters, solved.devices, device.arithmetic),
+        "memory": memory_told(network, train, solved.parameters, solved.devices),
     }
 
 
-def work_alone_told(given: Training, hardware: str, dtype: str, price: float | None) -> dict[str, Any]:
+def work_alone_told(
+    given: Training, hardware: str, price: float | None, network: NetworkConfig, train: TrainConfig
+) -> dict[str, Any]:
     """The same of devices of which nothing is known: FLOPs and memory; what hangs on their speed is None."""
     assert given.parameters is not None
     assert given.devices is not None
-    arithmetic = dtype if dtype in BYTES_PER_PARAMETER else "float32"
-    unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes")
+    unknown = ("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "arithmetic")
     return {
         **_work_told(given),
         "hardware": hardware,
@@ -88,8 +100,7 @@ def work_alone_told(given: Training, hardware: str, dtype: str, price: float | N
         **dict.fromkeys(unknown),
         "origins": {},
         "price": price,
-        "arithmetic": arithmetic,
-        "memory": state_by_stage(given.parameters, given.devices, arithmetic),
+        "memory": memory_told(network, train, given.parameters, given.devices),
     }
 
 

@@ -11,17 +11,17 @@ from flows.planning.arithmetic import Shape, Training, balanced_parameters, solv
 from flows.planning.calculator import Asked, training_told, work_alone_told
 from flows.planning.estimation import SourceEstimate, estimate_sources
 from flows.planning.intervals import total
+from flows.planning.memory import network_of
 from flows.planning.pilot import STAGES, Pilot, run_pilot
 from flows.planning.scaling import GOOD_EPOCHS, effective_tokens, parameters_fed_by
 from flows.recipe import Recipe
 from model.architecture import NetworkConfig
 from model.errors import RecipeError
+from model.memory import sizes_of
+from model.micro_batch import memory_of_machine
 from tasks.build import Watcher
 from tasks.chunk.mixture import plan_mixture
 
-CHECKPOINT_BYTES = 12
-"""Bytes of a parameter in a checkpoint: a float32 weight and AdamW's two moments."""
-WEIGHT_BYTES = 4
 CALCULATOR_ONLY = ("tokens", "parameters", "layers", "width", "context")
 
 
@@ -50,7 +50,7 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
         "sources": mixture["sources"],
         "training": training,
         "feeding": feeding,
-        "disk_of_training": _training_disk(recipe, training["parameters"]),
+        "disk_of_training": _training_disk(recipe, network),
     }
     warnings = [*recipe.remarks, *_pilot_warnings(pilot, recipe, sources), *mixture["warnings"]]
     if is_unmeasured(recipe, asked):
@@ -59,16 +59,6 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
             f" it, as in --hardware a100 --devices 8 --mfu 40%"
         )
     return {**told, "warnings": warnings}
-
-
-def network_of(recipe: Recipe) -> NetworkConfig:
-    """The network that the recipe trains, with the vocabulary that it asks for."""
-    network = recipe.train.model
-    if "vocab_size" in network.model_fields_set:
-        return network
-    from tasks.vocab.kinds import pieces_asked
-
-    return network.model_copy(update={"vocab_size": pieces_asked(recipe.vocab)})
 
 
 def _pilot_told(pilot: Pilot, asked: float) -> dict[str, Any]:
@@ -187,26 +177,35 @@ def training_and_feeding(
     if is_unmeasured(recipe, asked):
         devices, tokens = asked.devices or recipe.train.ranks, mixture["read_tokens"]
         work = Training(math.nan, tokens, parameter_count(network), devices, shape=shape)
-        told = work_alone_told(work, recipe.train.device, recipe.train.dtype, asked.price)
+        told = work_alone_told(work, recipe.train.device, asked.price, network, recipe.train.trainer_config())
         return told, _fed_by_data(recipe, mixture, asked.days)
-    device, mfu = asked.device(), asked.mfu
-    measured: str | None = None
-    if asked.hardware.lower() == THIS and mfu is None:
-        device, mfu, measured = _measured_here(recipe, network)
+    measured = asked.hardware.lower() == THIS and asked.mfu is None
+    device = _measured_here(recipe, network) if measured else asked.device()
     devices = asked.devices or 1
-    given = Training(device.peak_flops, mixture["read_tokens"], parameter_count(network), devices, None, mfu, shape)
-    told = training_told(given, device, asked.price)
-    if measured is not None:
-        told["origins"]["mfu"] = measured
-    return told, _feeding(recipe, mixture, replace(given, mfu=told["mfu"]), asked.days)
+    given = Training(
+        device.peak_flops,
+        mixture["read_tokens"],
+        parameter_count(network),
+        devices,
+        mfu=1.0 if measured else asked.mfu,
+        shape=shape,
+    )
+    told = training_told(given, device, asked.price, network, recipe.train.trainer_config())
+    feeding = _feeding(recipe, mixture, replace(given, mfu=told["mfu"]), asked.days)
+    if measured:
+        # The rate is that of steps themselves; no figure says what share of the processor's best that is.
+        told |= {"mfu": None, "peak_flops": None}
+    return told, feeding
 
 
-def _measured_here(recipe: Recipe, network: NetworkConfig) -> tuple[Accelerator, float, str]:
-    from flows.planning.this_machine import measured_processor, measured_step
+def _measured_here(recipe: Recipe, network: NetworkConfig) -> Accelerator:
+    """This machine, with the FLOP/s that steps of the recipe's training sustain as its own."""
+    from flows.planning.this_machine import measured_step
 
-    device = measured_processor(recipe.train.threads)
-    step = measured_step(network, recipe.train.rows_at_once, recipe.train.threads)
-    return device, step.flops / device.peak_flops, f"measured: {step.tokens_per_second:,.0f} tokens/s"
+    train = recipe.train
+    step = measured_step(network, train.rows_at_once, train.threads, train.dtype)
+    source = f"measured: {step.tokens_per_second:,.0f} tokens/s, {train.threads} threads"
+    return Accelerator(THIS, step.flops, float(memory_of_machine()), source, train.dtype)
 
 
 def is_unmeasured(recipe: Recipe, asked: Asked) -> bool:
@@ -241,9 +240,9 @@ def _fed_by_data(recipe: Recipe, mixture: Mapping[str, Any], days: float | None)
     }
 
 
-def _training_disk(recipe: Recipe, parameters: float) -> dict[str, float]:
-    kept = recipe.train.keep_checkpoints
-    return {"model_bytes": WEIGHT_BYTES * parameters, "checkpoint_bytes": (kept + 1) * CHECKPOINT_BYTES * parameters}
+def _training_disk(recipe: Recipe, network: NetworkConfig) -> dict[str, float]:
+    sizes, kept = sizes_of(network, recipe.train.trainer_config()), recipe.train.keep_checkpoints
+    return {"model_bytes": sizes.weights, "checkpoint_bytes": (kept + 1) * (sizes.weights + sizes.moments)}
 
 
 def _pilot_warnings(pilot: Pilot, recipe: Recipe, sources: Mapping[str, SourceEstimate]) -> list[str]:

@@ -13,7 +13,7 @@ from rich.table import Table
 from flows.planning.accelerators import THIS
 from flows.planning.arithmetic import Shape, Training
 from flows.planning.calculator import Asked, training_told
-from flows.planning.costing import network_of
+from flows.planning.memory import network_of
 from flows.planning.telling import PAGE_WIDTH, tell_training
 from flows.recipe import Recipe
 from flows.wording import compact
@@ -87,7 +87,7 @@ def _training(recipe: Recipe, asked: Asked, tokens: int) -> dict[str, Any]:
     given = Training(
         device.peak_flops, tokens, parameter_count(network), asked.devices or 1, asked.days, asked.mfu, shape
     )
-    return training_told(given, device, asked.price)
+    return training_told(given, device, asked.price, network, recipe.train.trainer_config())
 
 
 def tell_stated_sizes(told: Mapping[str, Any], console: Console) -> None:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from flows.planning.arithmetic import SECONDS_PER_DAY
+from flows.planning.memory import PARTS
 from flows.planning.scaling import GOOD_EPOCHS
 from flows.wording import compact, duration, size
 
@@ -25,15 +26,15 @@ def tell_training(told: dict[str, Any], console: Console) -> None:
         ("tokens", compact(told["tokens"]), f"{told['tokens'] / told['parameters']:.3g} a parameter"),
         ("FLOPs", f"{told['flops']:.3g}", f"{told['flops_per_token']:.3g} a token, {told['attention']}"),
     ]
-    if told["peak_flops"] is None:
-        rows.append(("hardware", f"{told['devices']:g} x {told['hardware']}", told["hardware_source"]))
-    else:
-        rows += [
-            ("hardware", f"{told['devices']:g} x {told['hardware']}", f"peak {_teraflops(told['peak_flops'])} each"),
-            ("time", _time(told["days"]), told["origins"]["days"]),
-            ("sustained", _teraflops(told["sustained_flops"]), "by each device"),
-            ("MFU", f"{told['mfu']:.1%}", told["origins"]["mfu"]),
-        ]
+    peak = told["hardware_source"]
+    if told["peak_flops"] is not None:
+        peak = f"peak {_teraflops(told['peak_flops'])} each, {told['arithmetic']}"
+    rows.append(("hardware", f"{told['devices']:g} x {told['hardware']}", peak))
+    if told["days"] is not None:
+        rows.append(("time", _time(told["days"]), told["origins"]["days"]))
+        rows.append(("sustained", _teraflops(told["sustained_flops"]), "by each device"))
+    if told["mfu"] is not None:
+        rows.append(("MFU", f"{told['mfu']:.1%}", told["origins"]["mfu"]))
     if told["cost"] is not None:
         rows.append(("cost", f"{told['cost']:,.0f}", f"{told['device_hours']:,.0f} device hours at {told['price']:g}"))
     _two_notes("training", rows, console)
@@ -47,15 +48,26 @@ def _teraflops(flops: float) -> str:
 def _tell_memory(told: dict[str, Any], console: Console) -> None:
     limit = told["memory_bytes"]
     fits = math.inf if limit is None else limit
-    table = Table(box=None, header_style="bold", pad_edge=False, width=PAGE_WIDTH)
-    table.add_column("memory of a device", min_width=18)
-    for stage in told["memory"]:
-        table.add_column(f"ZeRO-{stage}", justify="right")
-    cells = [size(needed) if needed <= fits else f"[red]{size(needed)}[/]" for needed in told["memory"].values()]
-    table.add_row(told["arithmetic"] if limit is None else f"{told['arithmetic']}, of {size(limit)}", *cells)
+    table = _table(("memory of a device", *told["memory"]))
+    layouts = list(told["memory"].values())
+    for part in PARTS:
+        if any(layout[part] is None or layout[part] for layout in layouts):
+            table.add_row(part, *("unknown" if layout[part] is None else size(layout[part]) for layout in layouts))
+    cells = [f"{'> ' if layout['total'] is None else ''}{size(layout['at_least'])}" for layout in layouts]
+    red = [layout["at_least"] > fits for layout in layouts]
+    table.add_row(
+        "[bold]together" + ("" if limit is None else f", of {size(limit)}"),
+        *(f"[bold red]{cell}[/]" if above else f"[bold]{cell}[/]" for cell, above in zip(cells, red, strict=True)),
+    )
     console.print(table)
-    red = "" if limit is None else "; red does not fit"
-    console.print(f"[dim]weights, gradients and AdamW; activations come on top{red}[/]\n")
+    why = {layout["unknown"] for layout in layouts if layout["total"] is None}
+    notes = [
+        "together: the most at once, as not all parts are there at the same time; weights and gradients are float32"
+    ]
+    notes += ["ZeRO has a second copy of its part of the weights (in optimizer) and begins with the whole network"]
+    notes += [f"activations are unknown: {reason}" for reason in sorted(why)]
+    notes += ["red does not fit"] if any(red) else []
+    console.print(f"[dim]{'; '.join(notes)}[/]\n", width=PAGE_WIDTH)
 
 
 def _time(days: float) -> str:

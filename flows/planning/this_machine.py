@@ -4,12 +4,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import psutil
 import torch
 
 from flows.planning.accelerators import THIS, Accelerator
 from model.architecture import NetworkConfig
+from model.config import Dtype
+from model.micro_batch import memory_of_machine
 from model.networks import flops_per_token, make_network
+from model.precision import computing_in
 from model.random_batch import random_batch
 
 MATRIX = 2048
@@ -30,8 +32,9 @@ def measured_processor(threads: int | None = None) -> Accelerator:
         used = torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
-    memory = float(psutil.virtual_memory().total)
-    return Accelerator(THIS, rate, memory, f"measured: products of {MATRIX} x {MATRIX}, {used} threads", "float32")
+    return Accelerator(
+        THIS, rate, float(memory_of_machine()), f"measured: products of {MATRIX} x {MATRIX}, {used} threads", "float32"
+    )
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class MeasuredStep:
     """Model FLOP/s that the steps sustained."""
 
 
-def measured_step(config: NetworkConfig, rows: int, threads: int) -> MeasuredStep:
+def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype = "float32") -> MeasuredStep:
     """Forward and backward passes of that network for about a second; the optimizer is left out."""
     rows = max(1, min(rows, MOST_TOKENS // config.context))
     before = torch.get_num_threads()
@@ -53,7 +56,9 @@ def measured_step(config: NetworkConfig, rows: int, threads: int) -> MeasuredSte
         batch = random_batch(config, rows)
 
         def step() -> None:
-            sum(batch.objective.sums(network, batch.rows).nats).backward()  # pyright: ignore[reportAttributeAccessIssue]
+            with computing_in(dtype, network.embedding.weight.device):
+                nats = batch.objective.sums(network, batch.rows).nats
+            sum(nats).backward()  # pyright: ignore[reportAttributeAccessIssue]
             network.zero_grad(set_to_none=True)
 
         rate = _best_rate(step, batch.tokens * flops_per_token(config))

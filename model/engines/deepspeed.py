@@ -26,6 +26,7 @@ from model.devices import moved
 from model.engine import Admits, StepResult, all_admitted
 from model.engines.totals import Totals
 from model.engines.zero_gate import ZeroGate
+from model.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
 from model.networks import Network
 from model.objectives import Objective, Sums, objective_of
 from model.optimizers import make_optimizer, remembered, set_rate
@@ -36,9 +37,6 @@ from model.ranks import Ranks
 from model.resharding import part_of_vector, whole_vector
 from model.schedule import Pace
 from model.vocabulary import WholeVocabulary
-
-BUCKET_ELEMENTS = 5_000_000
-"""Gradients and weights travel in pieces of at most this many elements. DeepSpeed's own 500M mean 2 GB a process."""
 
 
 class _Objective(nn.Module):
@@ -213,6 +211,8 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
             "reduce_bucket_size": BUCKET_ELEMENTS,
             "allgather_bucket_size": BUCKET_ELEMENTS,
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
+            "stage3_max_live_parameters": GATHERED_ELEMENTS,
+            "stage3_max_reuse_distance": GATHERED_ELEMENTS,
             # Norms and biases stay whole on every rank: to fetch them costs more messages than they save memory.
             "stage3_param_persistence_threshold": vectors,
             # Streams hide exchanges behind the backward pass on devices; a processor has none.

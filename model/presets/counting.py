@@ -4,12 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from model.architecture import BERTConfig, GPTConfig, T5Config, read_network_config
+from model.config import TrainConfig
+from model.memory import sizes_of, spread
 from model.networks import flops_per_token, parameter_count
 from model.presets.published import PRESETS
-
-TRAINING_BYTES = 16
-"""Bytes a parameter takes in float32 with AdamW: itself, its gradient and two moments (Rajbhandari et al. 2020,
-section 3.1, counts as many for half precision with a float32 copy). Activations come besides."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +18,7 @@ class PresetCost:
     architecture: str
     parameters: int
     training_bytes: int
+    """Weights, gradients and AdamW's moments; activations come besides."""
     flops_a_token: float
 
 
@@ -34,4 +33,6 @@ def preset_costs() -> Iterator[PresetCost]:
     for name in PRESETS:
         config = preset_config(name)
         parameters = parameter_count(config)
-        yield PresetCost(name, config.architecture, parameters, TRAINING_BYTES * parameters, flops_per_token(config))
+        memory = spread(sizes := sizes_of(config, TrainConfig()), sizes, TrainConfig())
+        training = round(memory.state + memory.gradients)
+        yield PresetCost(name, config.architecture, parameters, training, flops_per_token(config))

@@ -20,7 +20,6 @@ from flows.planning.arithmetic import (
 )
 from flows.planning.calculator import Asked, calculate
 from flows.planning.counts import count
-from flows.planning.memory import state_by_stage
 from flows.planning.scaling import effective_tokens, parameters_fed_by
 from model.errors import RecipeError
 
@@ -121,11 +120,6 @@ def test_unknown_hardware_names_what_is_known():
         find_accelerator("h10")
     with pytest.raises(RecipeError, match=r"--hardware foo: unknown\. Known are v100, "):
         find_accelerator("foo")
-
-
-def test_a_billion_parameters_take_16_bytes_each_and_zero_3_divides_them_by_the_devices():
-    assert state_by_stage(1e9, 8, "bfloat16") == {0: 16e9, 1: 5.5e9, 2: 3.75e9, 3: 2e9}
-    assert state_by_stage(1e9, 1, "float32") == dict.fromkeys(range(4), 16000000000.0)
 
 
 def test_four_epochs_are_worth_nearly_four_and_forty_are_not():

@@ -96,11 +96,12 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
     found = plan_recipe(recipe.model_copy(update={"train": train}), root, 0.01, Asked(days=1.0), Watcher())
     training = found["training"]
     assert {name for name, value in training.items() if value is None} == {
-        *("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "price")
+        *("peak_flops", "days", "device_hours", "mfu", "sustained_flops", "cost", "memory_bytes", "price", "arithmetic")
     }
     assert training["flops"] == told["training"]["flops"]
-    # 2 bytes of weight and 2 of gradient on each, and a fourth of the optimizer's 12.
-    assert training["memory"][1] == 7 * training["parameters"]
+    # 4 bytes of weight and 4 of gradient on each, and a fourth of moments and of ZeRO's copy, 12.
+    zero = training["memory"]["ZeRO-1"]
+    assert zero["weights"] + zero["gradients"] + zero["optimizer"] == 11 * training["parameters"]
     assert found["feeding"]["parameters_by_data"] == told["feeding"]["parameters_by_data"]
     assert any("no figure of such a device exists here" in warning for warning in found["warnings"])
     console = Console(file=io.StringIO(), width=80)

@@ -1,0 +1,135 @@
+"""What plans say that training takes, and runs that are refused because it cannot be there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import model.micro_batch
+from flows.cli import app
+from flows.planning.calculator import Asked, calculate
+from flows.planning.memory import check_memory, layouts, memory_told, network_of, recipe_memory
+from flows.prerequisites import check_prerequisites
+from flows.recipe import Recipe, find_recipe, load_recipe
+from flows.road import STAGES, stretch
+from flows.run import Run
+from model.config import TrainConfig
+from model.errors import RecipeError
+from model.memory import rank_memory
+
+
+@pytest.fixture
+def recipe(foundry: Path, tmp_path: Path) -> Recipe:
+    return load_recipe(foundry / "foundry.toml", tmp_path / "root")
+
+
+@pytest.fixture
+def machine_of(monkeypatch: pytest.MonkeyPatch):
+    def made(size: float) -> None:
+        monkeypatch.setattr(model.micro_batch, "memory_of_machine", lambda: int(size))
+
+    return made
+
+
+def changed(recipe: Recipe, **settings: object) -> Recipe:
+    return recipe.model_copy(update={"train": recipe.train.model_copy(update=settings)})
+
+
+def test_13b_parameters_under_zero_1_take_122_gb_of_each_of_8_devices():
+    """4 + 4 + 12 / 8 bytes each: weights and gradients in float32, and an eighth of moments and DeepSpeed's copy."""
+    memory = calculate(Asked(hardware="h100", devices=8, parameters=12.85e9, tokens=300e9))["memory"]
+    assert memory["ZeRO-1"]["at_least"] == pytest.approx(9.5 * 12.85e9, rel=1e-3)
+    assert memory["ZeRO-2"]["at_least"] == pytest.approx((4 + 20 / 8) * 12.85e9, rel=1e-3)
+    assert memory["native"]["at_least"] == pytest.approx(20 * 12.85e9, rel=1e-3)  # and the vector of gradients
+    # Each rank begins with the whole network.
+    assert memory["ZeRO-3"]["at_least"] == pytest.approx(4 * 12.85e9, rel=1e-3)
+    assert all(layout["total"] is None for layout in memory.values()), "without a network activations are unknown"
+
+
+def test_a_recipe_s_plan_has_its_activations(recipe: Recipe):
+    train = recipe.train.trainer_config()
+    told = memory_told(network_of(recipe), train, 1.0, 1)
+    assert list(told) == ["native", "ZeRO-1", "ZeRO-2", "ZeRO-3"]
+    assert told["native"]["total"] == rank_memory(network_of(recipe), train).total
+    assert told["native"]["activations"] > 0
+
+
+def test_layouts_that_the_trainer_has_not_are_not_told(recipe: Recipe):
+    lamb = recipe.train.trainer_config().model_copy(
+        update={"optimizer": recipe.train.optimizer.model_copy(update={"kind": "lamb"})}
+    )
+    assert list(layouts(lamb, 8)) == ["native"]
+    cut = TrainConfig(ranks=4, tensor_parallel=2, pipeline_parallel=2)
+    (name,) = layouts(cut, 8)
+    told = memory_told(network_of(recipe), cut, 1.0, 8)[name]
+    assert name == "tensor 2 x pipeline 2"
+    assert (told["activations"], told["total"]) == (None, None)
+    assert "not modelled" in told["unknown"]
+
+
+def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: Recipe, tmp_path: Path, machine_of):
+    memory = recipe_memory(recipe)
+    assert memory.total is not None
+    machine_of(memory.total)
+    check_prerequisites(recipe, STAGES)
+    machine_of(memory.total - 1)
+    with pytest.raises(RecipeError, match=r"at least .* this machine has .* weights .* \+ gradients .* \+ optimizer "):
+        Run(recipe, tmp_path / "root")
+    assert not (tmp_path / "root").exists()
+    check_prerequisites(recipe, stretch(until="chunk"))
+    # Ranks of one machine share it; those of two have two.
+    four = changed(recipe, ranks=4, batch_rows=16, micro_batch_rows=4)
+    machine_of(4 * (recipe_memory(four).total or 0) - 1)
+    with pytest.raises(RecipeError, match="4 ranks take"):
+        check_memory(four)
+    hosts = four.train.hosts.model_copy(update={"count": 2, "address": "127.0.0.1:1"})
+    check_memory(changed(four, hosts=hosts))
+
+
+def test_gpt3_is_refused_by_the_command(tmp_path: Path):
+    told = CliRunner().invoke(app, ["run", "gpt3", "--root", str(tmp_path / "root")])
+    assert told.exit_code == RecipeError.exit_code
+    assert "weights 698.3 GB + gradients 698.3 GB + optimizer 1.4 TB" in told.output
+    assert not (tmp_path / "root").exists()
+
+
+def test_what_is_unknown_refuses_by_what_is_known(recipe: Recipe, machine_of):
+    compiled = changed(recipe, compile=True)
+    memory = recipe_memory(compiled)
+    assert memory.total is None
+    machine_of(memory.at_least)
+    check_memory(compiled)
+    machine_of(memory.at_least - 1)
+    with pytest.raises(RecipeError, match="activations come on top"):
+        check_memory(compiled)
+
+
+def test_rows_at_once_that_the_machine_chooses_are_counted_as_one(recipe: Recipe):
+    one = recipe_memory(changed(recipe, micro_batch_rows=1)).total
+    assert recipe_memory(changed(recipe, micro_batch_rows="auto")).total == one
+
+
+def test_a_device_is_asked_for_its_memory(recipe: Recipe, monkeypatch: pytest.MonkeyPatch):
+    cuda = changed(recipe, device="cuda")
+    room = {"total_memory": int(recipe_memory(cuda).at_least) - 1}
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: type("Device", (), room))
+    with pytest.raises(RecipeError, match="the device has"):
+        check_memory(cuda)
+
+
+def test_a_model_that_stands_needs_no_memory(recipe: Recipe, tmp_path: Path, build, machine_of):
+    root = tmp_path / "root"
+    machine_of(1)
+    with pytest.raises(RecipeError, match="at least"):
+        check_memory(recipe, root)
+    build("train", recipe, root)
+    check_memory(recipe, root)
+    with pytest.raises(RecipeError, match="at least"):
+        check_memory(changed(recipe, seed=2), root)
+
+
+def test_shipped_recipes_that_a_laptop_trains_are_not_refused(tmp_path: Path, machine_of):
+    machine_of(8e9)
+    for name in ("quickstart", "multilingual"):
+        check_memory(load_recipe(find_recipe(name), tmp_path))

@@ -1,0 +1,216 @@
+"""What a rank is said to hold, beside what engines of the trainer hold while they step."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config import TrainConfig, TrainerRun
+from model.engines import make_engine
+from model.memory import Allocations, activation_bytes, rank_memory
+from model.networks import make_network
+from model.optimizers import remembered
+from model.parallel.cuts import cut_weights
+from model.parallel.stages import drop_other_weights
+from model.random_batch import random_batch
+from model.ranks import ALONE, Ranks
+from model.schedule import Pace
+
+SHAPE = {"vocab_size": 2048, "context": 64, "layers": 2, "heads": 4, "width": 64}
+GPT = GPTConfig.model_validate(SHAPE)
+UNTIED = GPT.model_copy(update={"tied_head": False, "layers": 4})
+BERT = BERTConfig.model_validate(SHAPE)
+T5 = T5Config.model_validate(SHAPE)
+
+
+def run_of(model: NetworkConfig, train: TrainConfig) -> TrainerRun:
+    # No row of the batch has the id of padding.
+    pad = model.vocab_size
+    return TrainerRun(
+        sequences=(), order=Path(), out=Path(), pad=pad, eos=0, tokenizer_digest="t", model=model, train=train
+    )
+
+
+def measured(model: NetworkConfig, train: TrainConfig) -> tuple[int, int]:
+    """Bytes between steps and at the fullest, of a real native engine over its second step."""
+    with Allocations() as allocations:
+        engine = make_engine(run_of(model, train), make_network(model).initialise(1), ALONE)
+        rows = random_batch(model, train.batch_rows).rows
+        given = allocations.now
+        engine.step(rows, Pace(1e-3))
+        gc.collect()
+        allocations.peak = state = allocations.now
+        engine.step(rows, Pace(1e-3))
+    del given
+    return state, allocations.peak
+
+
+def train_of(**settings: object) -> TrainConfig:
+    return TrainConfig.model_validate({"batch_rows": 16, "micro_batch_rows": 16, "threads": 1, **settings})
+
+
+@pytest.mark.parametrize("model", [GPT, UNTIED, BERT, T5], ids=["gpt", "untied", "bert", "t5"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"micro_batch_rows": 4},
+        {"dtype": "bfloat16", "micro_batch_rows": 4},
+        {"recompute": True, "micro_batch_rows": 8},
+        {"batch_rows": 1, "micro_batch_rows": 1},
+    ],
+    ids=["whole batch", "four at once", "bfloat16", "recomputed", "one row"],
+)
+def test_a_step_takes_what_is_foreseen(model: NetworkConfig, settings: dict[str, object]) -> None:
+    train = train_of(**settings)
+    memory = rank_memory(model, train)
+    state, peak = measured(model, train)
+    assert state == pytest.approx(memory.state, rel=0.01)
+    assert memory.total is not None
+    # Nothing that could fit is refused. What is left out is small beside networks that are worth a question.
+    assert 0.9 * peak < memory.total < 1.01 * peak
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb", "sgd", "muon"])
+def test_each_optimizer_remembers_what_is_foreseen(kind: str) -> None:
+    train = train_of(optimizer={"kind": kind}, batch_rows=1, micro_batch_rows=1)
+    engine = make_engine(run_of(UNTIED, train), make_network(UNTIED).initialise(1), ALONE)
+    engine.step(random_batch(UNTIED, 1).rows, Pace(1e-3))
+    network, optimizer = engine.network, engine.optimizer  # type: ignore[attr-defined]
+    kept = [value for parameter in network.parameters() for value in remembered(optimizer, parameter).values()]
+    assert sum(value.nbytes for value in kept if value.dim()) == rank_memory(UNTIED, train).optimizer
+
+
+def test_float32_weights_and_gradients_whatever_the_type_of_products() -> None:
+    """4 + 4 + 8 bytes a parameter, and not the 2 + 2 + 12 of a network that is held in half precision."""
+    elements = sum(parameter.numel() for parameter in make_network(GPT).parameters())
+    for dtype in ("float32", "bfloat16"):
+        memory = rank_memory(GPT, train_of(dtype=dtype))
+        assert (memory.weights, memory.gradients, memory.optimizer) == (4 * elements, 4 * elements, 8 * elements)
+
+
+def test_layers_beyond_those_that_are_followed_add_alike() -> None:
+    from model import memory
+
+    deep = GPT.model_copy(update={"layers": 7, "norm_position": "post"})
+    followed = memory._traced(deep, train_of())
+    assert activation_bytes(deep, train_of()) == followed
+
+
+def test_what_is_not_modelled_is_unknown_and_has_no_total() -> None:
+    for settings in ({"compile": True}, {"ranks": 2, "tensor_parallel": 2}, {"ranks": 2, "pipeline_parallel": 2}):
+        memory = rank_memory(GPT, train_of(**settings))
+        assert memory.total is memory.activations is None
+        assert memory.unknown
+        assert 0 < memory.at_least < (rank_memory(GPT, train_of()).total or 0)
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(2, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("model", [UNTIED, BERT, T5], ids=["untied", "bert", "t5"])
+def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipeline: int) -> None:
+    held: list[int] = []
+    for stage in range(pipeline):
+        for rank in range(tensor):
+            network = make_network(model)
+            drop_other_weights(network, model, stage, pipeline)
+            cut_weights(network, model, Ranks(rank, tensor))
+            held.append(sum(parameter.nbytes for parameter in network.parameters()))
+    train = train_of(ranks=tensor * pipeline, tensor_parallel=tensor, pipeline_parallel=pipeline)
+    memory = rank_memory(model, train)
+    assert memory.weights == memory.gradients == max(held)
+    assert memory.start == sum(parameter.nbytes for parameter in make_network(model).parameters())
+
+
+LIVE = """
+import gc, os, sys, warnings
+from pathlib import Path
+warnings.filterwarnings("ignore")
+import torch
+from model.config import TrainerRun
+from model.engines import deepspeed as zero, make_engine
+from model.networks import make_network
+from model.random_batch import random_batch
+from model.ranks import joined
+from model.schedule import Pace
+
+zero.BUCKET_ELEMENTS = int(sys.argv[3])
+torch.set_num_threads(1)
+
+def live():
+    gc.collect()
+    # A gradient has a Python object, which is what gc sees, once it was asked for.
+    for tensor in [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]:
+        tensor.is_leaf and tensor.grad
+    tensors = [one for one in gc.get_objects() if isinstance(one, torch.Tensor) and one.dtype == torch.float32]
+    return {one.untyped_storage().data_ptr(): one.untyped_storage() for one in tensors}
+
+def more_than(before):
+    return sum(storage.nbytes() for place, storage in live().items() if place not in before)
+
+with joined(int(sys.argv[1]), 2, Path(sys.argv[2])) as ranks:
+    for line in sys.stdin.read().splitlines():
+        run = TrainerRun.model_validate_json(line)
+        # Kept, so that nothing new lies in the place of what an engine before has left.
+        before = live()
+        network = make_network(run.model).initialise(1)
+        engine = make_engine(run, network, ranks)
+        seen = []
+        network.embedding.register_forward_pre_hook(lambda *_: seen.append(more_than(before)))
+        rows = random_batch(run.model, run.train.batch_rows).rows
+        engine.step(rows, Pace(1e-3))
+        state = more_than(before)
+        seen.clear()
+        engine.step(rows, Pace(1e-3))
+        if ranks.is_first:
+            # Between steps, and before a step's second micro-batch.
+            print("live", state, seen[1], flush=True)
+        del engine, network
+os._exit(0)
+"""
+
+
+def test_engines_of_two_ranks_hold_what_is_foreseen(tmp_path: Path) -> None:
+    """Weights, ZeRO's copies, moments, and gradients of micro-batches before, of native and each ZeRO stage."""
+    bucket = 1000
+    model = GPT.model_copy(update={"width": 128})
+    layouts = [{}, *({"engine": "deepspeed", "zero_stage": stage} for stage in (1, 2, 3))]
+    trains = [train_of(batch_rows=4, micro_batch_rows=1, ranks=2, **layout) for layout in layouts]
+    lines = "\n".join(run_of(model, train).model_dump_json() for train in trains)
+    words = [sys.executable, "-c", LIVE]
+    ranks = [
+        subprocess.Popen(
+            [*words, str(rank), str(tmp_path / "meet"), str(bucket)],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for process in ranks:
+        assert process.stdin is not None
+        process.stdin.write(lines)
+        process.stdin.close()
+        process.stdin = None
+    (out, err), _ = (process.communicate(timeout=240) for process in ranks)
+    found = [list(map(int, line.split()[1:])) for line in out.splitlines() if line.startswith("live")]
+    assert len(found) == len(trains), err[-2000:]
+    for train, (state, amid) in zip(trains, found, strict=True):
+        memory = rank_memory(model, train)
+        who = f"{train.engine} {train.zero_stage}"
+        # ZeRO-3 keeps room for its part of the gradients between steps.
+        kept = memory.gradients if who == "deepspeed 3" else 0
+        assert state == pytest.approx(memory.state + kept, rel=0.02), who
+        foreseen = memory.state + memory.gradients
+        # A table across the border of two parts of ZeRO-2 has its gradient whole on both ranks; ZeRO-3 has brought
+        # weights together.
+        more = {"deepspeed 2": model.vocab_size * model.width * 4, "deepspeed 3": memory.buffers}.get(who, 0)
+        assert 0.98 * foreseen < amid < 1.02 * foreseen + more, who
+    weights = rank_memory(model, trains[0]).weights
+    # Bytes a parameter of two ranks: 4 + 4 + 8; ZeRO-1 4 + 4 + (4 + 8) / 2; ZeRO-2 and 3 divide gradients and weights.
+    per_weight = [(memory.state + memory.gradients) / weights for memory in (rank_memory(model, t) for t in trains)]
+    assert per_weight == [4.0, 3.5, 3.0, 2.5]
