@@ -130,7 +130,12 @@ class Loop:
             made, steps, speed = step + 1, self.curriculum.steps, round(fresh / wall)
             told = {"loss": done.loss, "lr": pace.lr, "tokens": self._tokens, "tokens_s": speed}
             self._link.step(made == steps, step=made, steps=steps, **told)
-        return self._guard.step_done(step, done, overflow=overflow, scale=used_scale)
+        diverged = self._guard.step_done(step, done, overflow=overflow, scale=used_scale)
+        if diverged is None and (helped := self._guard.recovered(step)):
+            facts = {"onset": helped.onset, "to_step": helped.to_step, "cause": helped.cause}
+            self._journal.event(step, "recovered", **facts)
+            self._link.tell("event", event="recovered", step=step, **facts)
+        return diverged
 
     def _validate(self, made: int) -> None:
         """Look at held-out rows after every `validation_steps` steps, and after the last."""

@@ -59,26 +59,6 @@ class GuardConfig(Strict):
     """Steps left out among the last `unclean_window` that count as divergence."""
     unclean_window: int = Field(default=64, ge=1)
     """Steps over which `most_unclean` are counted."""
-    loss_rise: float = Field(default=0.05, gt=0)
-    """Divergence: the moving mean of nine losses is above the window's median by this share for `loss_rise_steps`."""
-    loss_rise_steps: int = Field(default=10, ge=1)
-    """Steps in a row for `loss_rise`."""
-    loss_jump: float = Field(default=0.5, gt=0)
-    """Divergence: the moving mean is above the median by so many nats for `loss_jump_steps`."""
-    loss_jump_steps: int = Field(default=5, ge=1)
-    """Steps in a row for `loss_jump`."""
-    mean_deviations: float = Field(default=4.0, gt=0)
-    """For `loss_rise` and `loss_jump` the moving mean is also above the median by more than so many of its own standard
-    deviations: that of the window's losses (1.4826 times the median one) divided by three. With batches of 128 tokens
-    losses vary by a fifth, and their mean of nine is a twentieth above the median at one step in six."""
-    heat_factor: float = Field(default=10.0, gt=1)
-    """Divergence: a thermometer reads more than so many times its window's median, and more than `least_heat`, for
-    `heat_steps`."""
-    least_heat: float = Field(default=50.0, ge=0)
-    """What no thermometer is hot below: scores of attention begin near .02 and grow by orders of magnitude in a healthy
-    run, and bfloat16 and softmax do not mind before they are beyond this."""
-    heat_steps: int = Field(default=20, ge=1)
-    """Steps in a row for `heat_factor`."""
     most_halvings: int = Field(default=4, ge=1)
     """`float16`: halvings of the loss scale within 50 steps that count as divergence."""
     healthy_steps: int = Field(default=64, ge=1)

@@ -28,7 +28,8 @@ def decide(
 
     `run` is as it began, `standing` the steps of the checkpoints on disk, `positions(step)` what a step of the `steps`
     reads. The data of the whole episode are skipped, a little before and behind it too: what led to it may have been
-    read before it showed.
+    read before it showed. Trouble that goes on behind the data that were skipped for it is longer than it was when it
+    was seen: as many steps as it has lasted by then are skipped behind it, if the run's rows allow it.
     """
     guard = run.train.guard
     of_guard = _since_a_person(decisions)
@@ -39,14 +40,14 @@ def decide(
     if len(of_guard) >= guard.most_rollbacks:
         raise NothingLeft(f"the guard has gone back {guard.most_rollbacks} times, which is guard.most_rollbacks")
     before_it = decisions[: len(decisions) - len(same)]
-    first = max(0, divergence.onset - guard.skip_before)
-    last = min(steps - 1, divergence.step + guard.skip_after)
-    skipped = (positions(first)[0], positions(last)[1])
-    rows = positions(steps - 1)[1]
-    if (
-        _covered([*(decision.skipped for decision in decisions if decision.skipped), skipped])
-        > guard.most_skipped * rows
-    ):
+    begin, rows = positions(max(0, divergence.onset - guard.skip_before))[0], positions(steps - 1)[1]
+    before = [decision.skipped for decision in decisions if decision.skipped]
+    lasted = divergence.step + 1 - min([divergence.onset, *(decision.onset for decision in same)]) if same else 0
+    for behind in sorted({guard.skip_after, max(guard.skip_after, lasted)}, reverse=True):
+        skipped = (begin, positions(min(steps - 1, divergence.step + behind))[1])
+        if _covered([*before, skipped]) <= guard.most_skipped * rows:
+            break
+    else:
         raise NothingLeft(
             f"to go back once more would leave out more than {guard.most_skipped:.0%} of the run's {rows:,} rows, which"
             f" is guard.most_skipped"

@@ -49,7 +49,7 @@ def go_back(
     journal.event(divergence.step, "rollback", "Numerics", skipped, **facts)
     if ranks.is_first:
         write_decision(run.out, decision, journal)
-    link.tell("event", event="rollback", step=divergence.step, **facts)
+    link.tell("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
     ranks.barrier()
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from model.config import TrainerRun
 from model.engine import StepResult
+from model.guard.change_points import RISEN
 from model.guard.deciding import NothingLeft, decide
 from model.guard.decision import Decision, skips
 from model.guard.detection import Detector, Divergence, Level
@@ -59,9 +60,27 @@ class Guard:
         """
         # `admits` has judged finite numbers: the step was applied or not by its word.
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
-        found = self._detector.take(step, level, done.loss, done.grad_norm, done.thermometers, halved=overflow)
-        self._health.step_done(step + 1, clean=done.applied and scale >= 1)
+        limit = RISEN if self._replayed(step) is None else RISEN / 2
+        found = self._detector.take(
+            step, level, done.loss, done.grad_norm, done.thermometers, halved=overflow, limit=limit
+        )
+        clean = done.applied and scale >= 1
+        self._health.step_done(step + 1, clean=clean, suspected=self._detector.suspects)
         return found
+
+    def recovered(self, step: int) -> Decision | None:
+        """The guard's way back that `step`, which completed no divergence, shows to have helped: everything that rises
+        did not rise again, by half the usual limit, over as many steps behind the trouble as make a checkpoint healthy.
+        """
+        decision = self._replayed(step)
+        return decision if decision and step == decision.step + self._config.healthy_steps else None
+
+    def _replayed(self, step: int) -> Decision | None:
+        """The guard's last way back, while it is watched whether its cause is gone."""
+        last = self._decisions[-1] if self._decisions else None
+        if last is None or last.by == "hand" or step > last.step + self._config.healthy_steps:
+            return None
+        return last
 
     def decide(
         self,

@@ -32,11 +32,14 @@ class Health:
         if newest is None or steps - newest >= self._steps_after // 2:
             self._candidates.append(steps)
 
-    def step_done(self, steps: int, *, clean: bool) -> None:
+    def step_done(self, steps: int, *, clean: bool, suspected: bool = False) -> None:
         """Another step was made, so many in all. One that was left out, or was computed at a loss scale below 1, is a
-        reason to doubt all candidates before it."""
+        reason to doubt all candidates before it. While something is `suspected` no candidate becomes healthy, and so
+        none of the healthy ones, which are older than the suspicion, is given up for it."""
         if not clean:
             self._candidates = []
+        if suspected:
+            return
         grown = [at for at in self._candidates if steps - at >= self._steps_after]
         self._candidates = [at for at in self._candidates if at not in grown]
         self.healthy = [*self.healthy, *grown][-KEPT:]

@@ -12,6 +12,7 @@ from tasks.report import StageReport
 from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
 from tasks.train.going_on import kept_files
+from tasks.train.telling import FOR_THE_TERMINAL, MessageTeller
 from tasks.workspace import Workspace
 
 TRAIN = Stage(
@@ -50,8 +51,14 @@ def build_train(
     def run(workspace: Workspace) -> StageReport:
         from tasks.train.training import train_model
 
+        def listen(message: dict[str, Any]) -> None:
+            if message.get("event") in FOR_THE_TERMINAL:
+                for sentence in MessageTeller().sentences(message):
+                    context.watcher.note("train", sentence)
+            on_log(message)
+
         log_path = context.root / "runs" / context.run_id / LOG_FILE
-        return train_model(sequences, vocab, config, workspace, on_log=on_log, log_path=log_path)
+        return train_model(sequences, vocab, config, workspace, on_log=listen, log_path=log_path)
 
     external = base_model_digest(context.root, config.base_model)
     parents = {"sequences": sequences, "vocab": vocab}

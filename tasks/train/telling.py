@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 STEPS_TOLD = 20
+FOR_THE_TERMINAL = ("rollback", "recovered")
+"""Events that the terminal of a run shows, besides the log."""
 
 
 class MessageTeller:
@@ -31,6 +33,13 @@ class MessageTeller:
             yield _beginning(message)
         elif message.get("event") == "restart":
             yield _restart(message)
+        elif message.get("event") == "rollback":
+            yield _rollback(message)
+        elif message.get("event") == "recovered":
+            yield (
+                f"recovered by step {message['step']}: what began at step {message['onset']} ({message['cause']}) has"
+                f" not come back"
+            )
         elif kind in ("event", "done"):
             rest = ", ".join(f"{key} {value}" for key, value in message.items() if key not in ("kind", "event"))
             yield f"{message.get('event', kind)}: {rest}"
@@ -40,6 +49,17 @@ def _restart(message: dict[str, Any]) -> str:
     return (
         f"restart {message['number']} after step {message['step']}: {message['words'].rstrip('.')}; training goes on"
         f" from step {message['checkpoint']}, {message['seconds_lost']:.0f} seconds are lost"
+    )
+
+
+def _rollback(message: dict[str, Any]) -> str:
+    changes = ", ".join(f"{path} to {value}" for path, value in message["settings"].items()) or "nothing else"
+    place = f"the checkpoint after step {message['to_step']}" if message["to_step"] else "its start"
+    begin, end = message["skipped"]
+    return (
+        f"rollback at step {message['step']}: {message['cause']}; it began at step {message['onset']}, training goes"
+        f" back to {place}, leaves out positions {begin:,} to {end:,} of ORDER"
+        f" ({end - begin:,} rows) and changes {changes}"
     )
 
 

@@ -125,8 +125,8 @@ def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, f
 def test_trouble_that_comes_back_takes_the_next_rung_and_ends_with_a_report(make_run, fail) -> None:
     """Steps 40 to 42 fail whenever they are computed; each time they are skipped, and those behind them fail."""
     ladder = [{}, {"lr_factor": 0.5}]
-    run = make_run(positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.9, "ladder": ladder})
-    fail(range(40, STEPS), attempts=9)
+    run = make_run(positions=3 * STEPS, guard={**GUARD, "most_skipped": 0.9, "ladder": ladder})
+    fail(range(40, 2 * STEPS), attempts=9)
     with pytest.raises(Numerics, match="each of the 2 rungs") as ended:
         train(run)
     assert "train.schedule.peak_lr = 0.005" in str(ended.value)

@@ -25,6 +25,19 @@ def test_a_step_that_is_left_out_makes_all_candidates_doubtful() -> None:
     assert health.healthy == [50, 150, 200]
 
 
+def test_while_something_is_suspected_nothing_becomes_healthy_and_nothing_is_given_up() -> None:
+    health = Health(64)
+    run(health, 0, 300)
+    before = health.healthy
+    for step in range(300, 1000):
+        health.step_done(step + 1, clean=True, suspected=True)
+        if (step + 1) % 50 == 0:
+            health.saved(step + 1)
+    assert health.healthy == before == [100, 150, 200]
+    health.step_done(1001, clean=True)
+    assert health.healthy == [800, 850, 900]
+
+
 def test_the_last_three_healthy_ones_are_kept() -> None:
     health = Health(64)
     run(health, 0, 500)

@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from model.journal import Journal
 from model.pause import Paused
 from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.build import RunContext, Watcher
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.identity import library_versions
@@ -123,6 +124,53 @@ def test_a_restart_is_told_in_a_sentence_with_what_it_cost():
         "restart 2 after step 57: Infra: rank 1 of 2 was killed by SIGKILL; training goes on from step 50, 12 seconds"
         " are lost"
     )
+
+
+ROLLBACK = {
+    "kind": "event",
+    "event": "rollback",
+    "step": 205,
+    "cause": "the loss has risen from 2.6 to 3.17 since step 201",
+    "onset": 201,
+    "to_step": 125,
+    "skipped": [3184, 3328],
+    "firing": 1,
+    "settings": {},
+}
+
+
+def test_a_rollback_is_told_with_its_cause_its_onset_and_what_is_left_out():
+    (told,) = MessageTeller().sentences(ROLLBACK)
+    assert told == (
+        "rollback at step 205: the loss has risen from 2.6 to 3.17 since step 201; it began at step 201, training goes"
+        " back to the checkpoint after step 125, leaves out positions 3,184 to 3,328 of ORDER (144 rows) and changes"
+        " nothing else"
+    )
+    (told,) = MessageTeller().sentences({**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.0009}})
+    assert "goes back to its start, " in told
+    assert told.endswith(" and changes train.schedule.peak_lr to 0.0009")
+
+
+def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeypatch):
+    shown: list[tuple[str, str]] = []
+    recovered = {"kind": "event", "event": "recovered", "step": 269, "onset": 201, "to_step": 125, "cause": "it rose"}
+
+    class Onlooker(Watcher):
+        def note(self, stage: str, sentence: str) -> None:
+            shown.append((stage, sentence))
+
+    def trainer(*arguments: object, on_log: Callable[[dict[str, Any]], None], **settings: object) -> None:
+        for message in ({"kind": "event", "event": "spike", "step": 203}, ROLLBACK, recovered):
+            on_log(message)
+        raise Paused(300, 600, 2.5)
+
+    monkeypatch.setattr("tasks.train.training.run_trainer", trainer)
+    with pytest.raises(Paused):
+        build_train(replace(context, watcher=Onlooker()), *parents, CONFIG, lambda message: None)
+    (_, first), (_, second) = [(stage, sentence) for stage, sentence in shown if stage == "train"][-2:]
+    assert first.startswith("rollback at step 205: the loss has risen ")
+    assert second == "recovered by step 269: what began at step 201 (it rose) has not come back"
+    assert not any("spike" in sentence for _, sentence in shown)
 
 
 def test_steps_that_fewer_ranks_computed_make_the_model_inexact():

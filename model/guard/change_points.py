@@ -1,0 +1,142 @@
+"""Lasting rises of the loss, the gradient norm and what thermometers read, and the step at which each began.
+
+One-sided cumulative sums (Page 1954, https://doi.org/10.1093/biomet/41.1-2.100) of logarithms, each held against a
+baseline of its own. A sum grows while its signal is more than one deviation above the baseline, and falls otherwise;
+the step behind its last zero is the most likely one at which the mean rose. The baseline stays as it was while the sum
+is above zero, so that no rise becomes its own baseline before it is seen.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+NORMAL_DEVIATION = 1.4826
+"""Standard deviations of a normal distribution in its median deviation."""
+LEAST_DEVIATIONS = (0.05, 0.6, 0.8)
+"""Of the logarithms of loss, norm and readings; a deviation counts as no less. Sums grow above 5% of the loss, 1.8
+times the norm and 2.2 times a reading; docs/guard.md has what clean trainings reach."""
+LEAST_READING, LEAST_SCORE = 8.0, 50.0
+"""Lower readings count as these. In clean trainings scores of attention grow from .02 to 30, threefold within 30 steps,
+and what else is below 8 may double as fast; softmax and bfloat16 mind neither before it is beyond these."""
+LARGEST = float(np.finfo(np.float32).max)
+"""Infinite readings count as this."""
+MOST = 4.0
+"""Deviations that a step counts for, at most: no single step is a lasting rise."""
+RISEN = 12.0
+"""Sum of a rise: four steps far above the baseline, or twelve that are two deviations above it."""
+CREDIBLE = RISEN / 4
+"""Sum of what may be the beginning of a rise: at least two steps, unless the sum stood above zero before."""
+
+
+@dataclass(frozen=True)
+class Rise:
+    """What has risen, and since which step."""
+
+    onset: int
+    name: str
+    before: float
+    """The baseline."""
+    now: float
+    """At the step at which it was seen."""
+
+
+class ChangePoints:
+    """Of the loss, the gradient norm and thermometers, over a window of steps. A function of what it was given."""
+
+    def __init__(
+        self, window: int, least_steps: int, names: Sequence[str], state: dict[str, Any] | None = None
+    ) -> None:
+        self._least_steps, self._names = least_steps, names
+        self._rows: deque[np.ndarray] = deque(maxlen=window)
+        """By step, the logarithms of loss, norm and each reading."""
+        self._sums = self._levels = self._slopes = self._deviations = np.zeros(0)
+        self._onsets = np.zeros(0, dtype=np.int64)
+        self._last = np.zeros(0)
+        if state is not None:
+            self._rows.extend(np.array(row) for row in state["rows"])
+            self._sums, self._levels, self._slopes, self._deviations, self._last = (
+                np.array(state[name], dtype=np.float64) for name in ("sums", "levels", "slopes", "deviations", "last")
+            )
+            self._onsets = np.array(state["onsets"], dtype=np.int64)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON."""
+        return {
+            "rows": [row.tolist() for row in self._rows],
+            "sums": self._sums.tolist(),
+            "levels": self._levels.tolist(),
+            "slopes": self._slopes.tolist(),
+            "deviations": self._deviations.tolist(),
+            "onsets": self._onsets.tolist(),
+            "last": self._last.tolist(),
+        }
+
+    def take(self, step: int, loss: float, grad_norm: float, heat: Sequence[float]) -> None:
+        """Take in the finite loss (nats) and gradient norm of a step, and the magnitudes of its thermometers."""
+        self._last = row = self._logarithms(loss, grad_norm, heat)
+        if len(self._rows) >= self._least_steps:
+            if not len(self._sums):
+                self._sums = self._levels = self._slopes = self._deviations = np.zeros(len(row))
+                self._onsets = np.zeros(len(row), dtype=np.int64)
+            levels, slopes, deviations = self._baseline()
+            begins = self._sums == 0
+            self._levels = np.where(begins, levels, self._levels + self._slopes)
+            self._slopes = np.where(begins, slopes, self._slopes)
+            self._deviations = np.where(begins, deviations, self._deviations)
+            self._onsets = np.where(begins, step, self._onsets)
+            far = np.clip((row - self._levels) / self._deviations, -MOST, MOST)
+            self._sums = np.maximum(0.0, self._sums + far - 1.0)
+        self._rows.append(row)
+
+    def risen(self, limit: float = RISEN) -> Rise | None:
+        """What has risen most, if any sum reaches the limit."""
+        if not len(self._sums) or self._sums.max() < limit:
+            return None
+        most = int(self._sums.argmax())
+        before, now = math.exp(self._levels[most]), math.exp(self._last[most])
+        return Rise(int(self._onsets[most]), self._name(most), before, now)
+
+    def onsets(self) -> list[int]:
+        """Where each rise begins that has happened or may be happening."""
+        return self._onsets[self._sums >= CREDIBLE].tolist()
+
+    def _baseline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Levels, their growth in a step, and deviations.
+
+        Levels are medians of the newer half of the window, which lag less behind a falling loss than those of the
+        whole. Readings that grew since the older half may go on growing as fast. Deviations are median ones of both
+        halves from their own medians, so that a trend does not widen them.
+        """
+        rows = np.stack(self._rows)
+        half = len(rows) // 2
+        older, newer = np.median(rows[:half], axis=0), np.median(rows[half:], axis=0)
+        slopes = np.maximum(0.0, newer - older) / half
+        slopes[:2] = 0.0
+        rows[:half] -= older
+        rows[half:] -= newer
+        deviations = NORMAL_DEVIATION * np.median(np.abs(rows), axis=0)
+        loss, norm, reading = LEAST_DEVIATIONS
+        least = [loss, norm, *[reading] * (len(newer) - 2)]
+        return newer + slopes * half / 2, slopes, np.maximum(deviations, least)
+
+    def _logarithms(self, loss: float, grad_norm: float, heat: Sequence[float]) -> np.ndarray:
+        readings = np.nan_to_num(np.array(heat, dtype=np.float64), nan=LARGEST, posinf=LARGEST)
+        least = [LEAST_SCORE if name.endswith("attention logits") else LEAST_READING for name in self._names]
+        readings = np.maximum(readings, least or LEAST_READING)
+        return np.array([logarithm(loss), logarithm(grad_norm), *map(math.log, readings.tolist())])
+
+    def _name(self, signal: int) -> str:
+        if signal < 2:
+            return ("the loss", "the gradient norm")[signal]
+        named = self._names[signal - 2] if self._names else f"thermometer {signal - 2}"
+        return f"the largest value of {named}"
+
+
+def logarithm(value: float) -> float:
+    """Of zero and below, a number far below all others, and no error."""
+    return math.log(value) if value > 0 else -745.0
