@@ -5,7 +5,7 @@ can act on it (docs/operations.md).
 
 | kind | when |
 |---|---|
-| spike, skipped_step, rollback, recovered, diverged, restart, slow_rank, ... | the trainer says so (`tasks/train/task.py`) |
+| spike, skipped_step, rollback, recovered, diverged, restart, ... | the trainer says so (`tasks/train/task.py`) |
 | leak | benchmark items remain in the training text, or more than a tenth of a benchmark's items were found there |
 | source_wiped | a rule or dedup would have removed more of a source than its limit allows |
 | stopped | another limit that protects the user ended the run |
