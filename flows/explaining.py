@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.builders import BUILDERS
-from flows.prerequisites import check_starting_points
+from flows.prerequisites import check_benchmarks, check_sources, check_starting_points
 from flows.recipe import Recipe
 from flows.road import STAGES, walk
 from flows.verification import artifacts_under
@@ -17,6 +17,7 @@ from tasks.artifact import REUSED, Artifact
 from tasks.build import RunContext, WouldBuild
 from tasks.causes import NONE_OF_THESE_SOURCES
 from tasks.identity import differences
+from tasks.sample.discovery import find_files
 
 BUILD, DEPENDS = "build", "depends"
 
@@ -53,9 +54,12 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
     """Stages whose output hangs on what a rebuilt one gives; what stands for it is a guess."""
 
     def step(stage: str, *inputs: Any) -> Artifact:
+        # Listed once, since a source may have very many files.
+        listings = find_files(recipe.sample) if stage == "sample" else []
         try:
-            artifact = BUILDERS[stage](context, *inputs)
+            artifact = BUILDERS[stage](context, *inputs, *([listings] if listings else []))
         except WouldBuild as would:
+            check_sources(recipe, listings)
             guessed = {one.content: one.stage for one in inputs if isinstance(one, Artifact) and one.stage in undecided}
             forecasts.append(_build(stage, would, rebuilt, guessed))
             undecided.add(stage)
@@ -80,6 +84,8 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
         for stage in STAGES[len(forecasts) :]:
             standing = not foreign and artifacts_under(root, stage)
             forecasts.append(Forecast(stage, DEPENDS if standing else BUILD, unknown))
+    if any(forecast.stage == "decontaminate" and forecast.verdict in (BUILD, DEPENDS) for forecast in forecasts):
+        check_benchmarks(recipe)
     return forecasts
 
 

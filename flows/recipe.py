@@ -20,10 +20,12 @@ to the stages here. Precedence: defaults < recipe < `--set`. Placeholders in pat
 """
 
 import difflib
+import functools
 import re
 import sysconfig
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -34,8 +36,9 @@ from flows.benchmark_tasks import place_benchmarks
 from flows.found_weights import with_found_weights
 from flows.network_settings import hybrids, network_settings
 from flows.road import STAGES
-from flows.wrong_keys import explain, model_within
+from flows.wrong_keys import explain, line_of, model_within
 from model.architecture import OBJECTIVE_OF, GPTConfig
+from model.durable import why_no_file
 from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
@@ -63,6 +66,15 @@ _MULTIPLES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMBT]?)", re.IGNORECASE)
 
 
+@dataclass(frozen=True)
+class Written:
+    """The file of a recipe as it was read, and the settings that overrule it; no part of what a recipe asks for."""
+
+    path: Path = field(compare=False)
+    text: str = field(compare=False)
+    settings: tuple[str, ...] = field(compare=False)
+
+
 class Recipe(StrictConfig):
     """A whole run: what is read, what each stage does to it, what is trained. One field a stage."""
 
@@ -81,6 +93,7 @@ class Recipe(StrictConfig):
     train: TrainStageConfig
     evaluate: EvaluateConfig
     _remarks: tuple[str, ...] = PrivateAttr(default=())
+    _written: Written | None = PrivateAttr(default=None)
 
     @model_validator(mode="before")
     @classmethod
@@ -95,6 +108,27 @@ class Recipe(StrictConfig):
         """What whoever wrote the recipe may not have meant: sentences without a stop."""
         return self._remarks
 
+    def place(self, tables: Sequence[str], name: str, key: str) -> str:
+        """Where the recipe says `key` of the entry `name` of a list, which is called by one of `tables`:
+        `recipe.toml, line 12`. The line of the entry where the key has its default; the recipe's name where no file is
+        known."""
+        if self._written is None:
+            return f"recipe `{self.name}`"
+        for setting in self._written.settings:
+            if setting.partition("=")[0].strip() in {f"{table}.{name}.{key}" for table in tables}:
+                return f"--set {setting}"
+        raw = tomllib.loads(self._written.text)
+        for table in tables:
+            *above, last = table.split(".")
+            entries = functools.reduce(lambda place, part: place.get(part, {}), above, raw).get(last, [])
+            for number, entry in enumerate(entries):
+                if isinstance(entry, dict) and entry.get("name", entry.get("task")) == name:
+                    there = (*table.split("."), number)
+                    text = self._written.text
+                    line = line_of(text, (*there, *key.split("."))) or line_of(text, there)
+                    return f"{self._written.path}, line {line}"
+        return str(self._written.path)
+
 
 class _SaidOfMachines(StrictConfig):
     machines: Machines
@@ -105,6 +139,8 @@ def find_recipe(name: str) -> Path:
     for candidate in (Path(name), RECIPES / f"{name}.toml"):
         if candidate.is_file():
             return candidate
+    if Path(name).exists():
+        raise RecipeError(f"recipe `{name}` {why_no_file(name)}; name a TOML file")
     shipped = sorted(path.stem for path in RECIPES.glob("*.toml"))
     close = difflib.get_close_matches(name, shipped, n=1)
     hint = f" Did you mean `{close[0]}`?" if close else ""
@@ -121,7 +157,8 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     to keep, 1.0 for all. Raises RecipeError with the path of every wrong key.
     """
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not valid TOML: {error}") from error
     except UnicodeDecodeError as error:
@@ -129,7 +166,9 @@ def load_recipe(path: Path, root: Path, settings: Sequence[str] = (), limit: flo
     for setting in settings:
         apply_setting(raw, setting)
     origin = f"{path} with --set {without_credentials(' '.join(settings))}" if settings else str(path)
-    return recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
+    recipe = recipe_from(raw, origin=origin, folder=path.resolve().parent, root=root, limit=limit)
+    recipe._written = Written(path, text, tuple(settings))
+    return recipe
 
 
 def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path, limit: float = 1.0) -> Recipe:

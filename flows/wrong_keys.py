@@ -2,6 +2,7 @@
 
 import difflib
 import re
+import tomllib
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any, Union, get_args, get_origin
@@ -52,6 +53,27 @@ def wrong_values(error: ValidationError, origin: object, *table: str) -> str:
         place = ".".join([*table, *map(str, problem["loc"])])
         lines.append(f"  {f'{place}: ' if place else ''}{problem['msg'].removeprefix('Value error, ')}")
     return "\n".join(lines)
+
+
+def line_of(text: str, location: Location) -> int | None:
+    """The line, from 1, of a TOML document on which the value at a location begins to be written; None where it is
+    not. A table begins at its header."""
+    lines = text.splitlines(keepends=True)
+    begin = 1
+    for end in range(1, len(lines) + 1):
+        try:
+            value: Any = tomllib.loads("".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue  # Within a value of several lines.
+        for part in location:
+            if isinstance(part, int):
+                value = value[part] if isinstance(value, list) and part < len(value) else None
+            else:
+                value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            return begin
+        begin = end + 1
+    return None
 
 
 def tagged_models(annotation: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Benchmarks in one form: every record of every file becomes one row of ITEMS, or the stage does not begin."""
 
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -10,9 +11,11 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from tasks.decontaminate.adapters import ADAPTERS, fields_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
-from tasks.decontaminate.records import Record, read_records, value_of
+from tasks.decontaminate.records import Record, Unbounded, read_records, value_of
 from tasks.schema import ITEMS
 
+MOST_LOOKED_RECORDS = 64
+MOST_LOOKED_BYTES = 16 * 1024**2
 _KEY = re.compile(r"\{([^{}]+)\}")
 
 
@@ -48,19 +51,53 @@ def read_items(benchmarks: tuple[Benchmark, ...]) -> list[Item]:
     return [item for benchmark in benchmarks for item in _read_benchmark(benchmark)]
 
 
+def check_first_items(benchmark: Benchmark) -> None:
+    """Raise what `read_items` would, by the first 64 records and 16 MiB of a benchmark: RecipeError where its field map
+    fits none of them, InputError where the file itself is wrong; nothing where so little cannot tell."""
+    fields = _fields_of(benchmark)
+    try:
+        records = list(itertools.islice(read_records(benchmark, fields, MOST_LOOKED_BYTES), MOST_LOOKED_RECORDS))
+    except Unbounded:
+        return
+    failures: list[InputError] = []
+    for number, record in records:
+        try:
+            _to_item(benchmark, fields, number, record)
+        except InputError as error:
+            failures.append(error)
+    if failures and len(failures) == len(records):
+        raise RecipeError(f"none of the first {len(records)} items fits: {failures[0]}") from failures[0]
+    if failures:
+        raise failures[0]
+    asked = benchmark.fields.model_fields_set if benchmark.fields is not None else set[str]()
+    for name in sorted(asked & {"context", "choices", "continuation", "lang", "match_text"}):
+        value = getattr(fields, name)
+        keys = (value,) if isinstance(value, str) else value
+        if records and any(keys) and all(value_of(record, key) is None for _, record in records for key in keys):
+            raise RecipeError(
+                f"benchmark `{benchmark.name}`: none of the first {len(records)} records of {benchmark.path} has"
+                f" {' or '.join(f'`{key}`' for key in keys)}, which `fields.{name}` names (the keys of the first:"
+                f" {', '.join(sorted(records[0][1]))})."
+            )
+
+
 def items_table(items: list[Item]) -> pa.Table:
     """The items in the ITEMS schema."""
     rows = [{name: getattr(item, name) for name in ITEMS.names} for item in items]
     return pa.Table.from_pylist(rows, schema=ITEMS)
 
 
-def _read_benchmark(benchmark: Benchmark) -> list[Item]:
+def _fields_of(benchmark: Benchmark) -> BenchmarkFields:
     if benchmark.adapter is not None and benchmark.adapter not in ADAPTERS:
         raise RecipeError(
             f"benchmark `{benchmark.name}`: there is no adapter `{benchmark.adapter}`. Take one of"
             f" {', '.join(sorted(ADAPTERS))}, or say in `fields` which keys hold what."
         )
-    fields = fields_of(benchmark)
+    return fields_of(benchmark)
+
+
+def _read_benchmark(benchmark: Benchmark) -> list[Item]:
+    fields = _fields_of(benchmark)
     items: list[Item] = []
     seen: dict[str, int] = {}
     for number, record in read_records(benchmark, fields):

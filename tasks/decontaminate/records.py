@@ -4,10 +4,12 @@ import csv
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from model.durable import open_file
 from model.errors import InputError
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
@@ -17,14 +19,21 @@ MOST_FIELD_CHARS = 1 << 27
 """Of one cell of a table; Python's own limit is 131,072, which long articles exceed."""
 
 
-def read_records(benchmark: Benchmark, fields: BenchmarkFields) -> Iterator[tuple[int, Record]]:
+class Unbounded(Exception):
+    """A document that would have to be read as a whole, though only its beginning may be."""
+
+
+def read_records(
+    benchmark: Benchmark, fields: BenchmarkFields, most_bytes: int | None = None
+) -> Iterator[tuple[int, Record]]:
     """(number from 1, record) of each item: the line of a file of lines, else a running number.
 
-    Raises InputError for a file that cannot be read as what its name says it is.
+    `most_bytes` ends the reading at the last whole line within so many bytes (unpacked). Raises InputError for a file
+    that cannot be read as what its name says it is, Unbounded where less than the whole file tells nothing.
     """
     names = fields.each.split(".") if fields.each else []
     entries = 0
-    for number, whole in _whole_records(benchmark, fields):
+    for number, whole in _whole_records(benchmark, fields, most_bytes):
         for record in _each(whole, names):
             entries += 1
             told = entries if names else number
@@ -47,18 +56,20 @@ def value_of(record: Record, key: str) -> Any:
     return value
 
 
-def _whole_records(benchmark: Benchmark, fields: BenchmarkFields) -> Iterator[tuple[int, Record]]:
+def _whole_records(
+    benchmark: Benchmark, fields: BenchmarkFields, most_bytes: int | None
+) -> Iterator[tuple[int, Record]]:
     path = Path(benchmark.path)
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if benchmark.answers_path is not None:
-        yield from _parallel_lines(benchmark, Path(benchmark.answers_path))
+        yield from _parallel_lines(benchmark, Path(benchmark.answers_path), most_bytes)
     elif suffix == ".json" and fields.each:
-        text = "".join(_lines(benchmark, path))
+        text = "".join(_lines(benchmark, path, most_bytes, cut=False))
         yield 1, _parsed(benchmark, "", text)
     elif suffix in (".tsv", ".csv"):
-        yield from _table(benchmark, fields, path, tab=suffix == ".tsv")
+        yield from _table(benchmark, fields, path, most_bytes, tab=suffix == ".tsv")
     else:
-        for number, line in enumerate(_lines(benchmark, path), start=1):
+        for number, line in enumerate(_lines(benchmark, path, most_bytes), start=1):
             if line.strip():
                 yield number, _parsed(benchmark, f"line {number} of ", line)
 
@@ -79,9 +90,11 @@ def _parsed(benchmark: Benchmark, place: str, text: str) -> Record:
     return record
 
 
-def _table(benchmark: Benchmark, fields: BenchmarkFields, path: Path, *, tab: bool) -> Iterator[tuple[int, Record]]:
+def _table(
+    benchmark: Benchmark, fields: BenchmarkFields, path: Path, most_bytes: int | None, *, tab: bool
+) -> Iterator[tuple[int, Record]]:
     csv.field_size_limit(MOST_FIELD_CHARS)
-    lines = _lines(benchmark, path)
+    lines = _lines(benchmark, path, most_bytes)
     # In the tab-separated files of GLUE a quotation mark is a quotation mark.
     rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tab else csv.reader(lines)
     names = list(fields.columns) or next(rows, [])
@@ -94,22 +107,29 @@ def _table(benchmark: Benchmark, fields: BenchmarkFields, path: Path, *, tab: bo
         yield number, dict(zip(names, row, strict=False))
 
 
-def _parallel_lines(benchmark: Benchmark, answers: Path) -> Iterator[tuple[int, Record]]:
-    asked, right = (list(_lines(benchmark, path)) for path in (Path(benchmark.path), answers))
-    if len(asked) != len(right):
+def _parallel_lines(benchmark: Benchmark, answers: Path, most_bytes: int | None) -> Iterator[tuple[int, Record]]:
+    asked, right = (list(_lines(benchmark, path, most_bytes)) for path in (Path(benchmark.path), answers))
+    if most_bytes is None and len(asked) != len(right):
         raise InputError(
             f"benchmark `{benchmark.name}`: {benchmark.path} has {len(asked)} lines and {answers} {len(right)}. Each"
             f" line of the one belongs to that of the other; take two files of one set."
         )
-    for number, (line, answer) in enumerate(zip(asked, right, strict=True), start=1):
+    for number, (line, answer) in enumerate(zip(asked, right, strict=False), start=1):
         yield number, {"line": line.rstrip("\n"), "answer": answer.rstrip("\n")}
 
 
-def _lines(benchmark: Benchmark, path: Path) -> Iterator[str]:
+def _lines(benchmark: Benchmark, path: Path, most_bytes: int | None = None, *, cut: bool = True) -> Iterator[str]:
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+        with gzip.open(open_file(path)) if path.suffix == ".gz" else open_file(path) as stream:
+            if most_bytes is not None:
+                head = stream.read(most_bytes)
+                if len(head) == most_bytes and stream.read(1):
+                    if not cut or b"\n" not in head:
+                        raise Unbounded
+                    head = head[: head.rindex(b"\n") + 1]
+                stream = io.BytesIO(head)
             yield from io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(
             f"benchmark `{benchmark.name}`: {path} cannot be read ({error}). Check the path in the recipe."
         ) from error

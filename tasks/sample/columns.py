@@ -187,13 +187,15 @@ def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
     needed = [name for name in (source.text_field, source.id_field) if name is not None]
     missing = [name for name in needed if name not in schema.names]
     if missing:
-        return BadRecord(0, 0, f"no column `{missing[0]}`", excerpt_of(f"columns: {', '.join(schema.names[:20])}"))
+        setting = "text_field" if missing[0] == source.text_field else "id_field"
+        excerpt = excerpt_of(f"columns: {', '.join(schema.names[:20])}")
+        return BadRecord(0, 0, f"no column `{missing[0]}`", excerpt, setting=setting)
     for name in _columns(schema, source):
         if schema.names.count(name) > 1:
             return BadRecord(0, 0, f"{schema.names.count(name)} columns are named `{name}`")
     kind = schema.field(source.text_field).type
     if not _holds_text(kind):
-        return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text")
+        return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text", setting="text_field")
     return None
 
 
@@ -235,7 +237,8 @@ def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int
         if keys is not None:
             key = _key(keys.at(offset))
             if key is None:
-                yield BadRecord(number, 0, f"no id in column `{source.id_field}`", excerpt_of(raw))
+                reason = f"no id in column `{source.id_field}`"
+                yield BadRecord(number, 0, reason, excerpt_of(raw), setting="id_field")
                 continue
         yield Record(number, 0, found.text, key, url=None if urls is None else url_of(urls.at(offset)))
 

@@ -33,7 +33,9 @@ def csv_records(
     wanted = [name for name in (source.text_field, source.id_field) if name is not None]
     missing = [name for name in wanted if name not in names]
     if missing:
-        yield BadRecord(0, 0, f"no column `{missing[0]}`", excerpt_of(f"columns: {', '.join(names[:20])}"))
+        setting = "text_field" if missing[0] == source.text_field else "id_field"
+        excerpt = excerpt_of(f"columns: {', '.join(names[:20])}")
+        yield BadRecord(0, 0, f"no column `{missing[0]}`", excerpt, setting=setting)
         return
     twice = [name for name in (*wanted, *filter(None, [source.url_field])) if names.count(name) > 1]
     if twice:
@@ -121,5 +123,6 @@ def _record(row: _Row, names: list[str], source: Source) -> Record | BadRecord:
     if source.id_field is None:
         return Record(row.number, row.byte, text, url=url)
     if not fields[source.id_field]:
-        return BadRecord(row.number, row.byte, f"no id in column `{source.id_field}`", excerpt_of(row.raw))
+        reason = f"no id in column `{source.id_field}`"
+        return BadRecord(row.number, row.byte, reason, excerpt_of(row.raw), setting="id_field")
     return Record(row.number, row.byte, text, fields[source.id_field], url=url)

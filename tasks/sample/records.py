@@ -1,6 +1,6 @@
 """What a reader yields: a record with its text, the reason why there is none, or that it is no document by nature."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 EXCERPT_BYTES = 200
 _EXCERPT_INPUT = 400
@@ -36,6 +36,8 @@ class BadRecord:
     reason: str
     excerpt: str = ""
     step: int | None = None
+    setting: str | None = field(default=None, compare=False)
+    """The key of the source that asks for what is not there: `text_field` or `id_field`."""
 
     @property
     def place(self) -> int:

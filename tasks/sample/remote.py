@@ -58,6 +58,19 @@ class RemoteFile:
             yield cast(BinaryIO, copy)
 
 
+@dataclass(frozen=True)
+class RangedFile(RemoteFile):
+    """A remote file of which only the stretches that are read are fetched; without patience, and its store's own errors
+    are raised, also where it gives no stretches."""
+
+    @contextmanager
+    def open_seekable(self) -> Iterator[BinaryIO]:
+        """The file's bytes, to be read from anywhere."""
+        filesystem, path = _filesystem(self.uri)
+        with contextlib.closing(filesystem.open(path, "rb")) as stream:
+            yield cast(BinaryIO, stream)
+
+
 class _Stream(io.RawIOBase):
     """A remote file from its first byte on, over connections that break."""
 

@@ -18,14 +18,14 @@ SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "z
 UNREADABLE = "unreadable"
 
 
-def build_sample(context: RunContext, config: SampleConfig) -> Artifact:
-    """DOCUMENTS of all sources; the files count by content.
+def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFiles] | None = None) -> Artifact:
+    """DOCUMENTS of all sources; the files count by content. `known` are the sources' files where they are listed.
 
     Raises InputError before any work for a missing path, a pattern without a match, or an empty source.
     """
     # Nobody waits for a server to learn what a run would do.
     with nullcontext() if context.dry else heard_waits(functools.partial(context.note, SAMPLE.name)):
-        listings = find_files(config)
+        listings = find_files(config) if known is None else known
         external = source_digests(listings, context.root / "inputs.json")
 
     def run(workspace: Workspace) -> StageReport:

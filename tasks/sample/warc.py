@@ -186,7 +186,8 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
         return found
     key = None if source.id_field is None else headers.get(source.id_field.lower(), "").strip("<>")
     if key == "":
-        return BadRecord(number, begin, f"no id in header `{source.id_field}`", excerpt_of(found.text))
+        reason = f"no id in header `{source.id_field}`"
+        return BadRecord(number, begin, reason, excerpt_of(found.text), setting="id_field")
     return Record(number, begin, found.text, key, kind, headers.get("warc-target-uri", "").strip("<>") or None)
 
 
