@@ -137,8 +137,16 @@ def write_synced(path: Path, blocks: Iterable[Any]) -> str:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace `path` by `data` as `replace_durably` does, and make its folder first where there is none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folders(path.parent)
     replace_durably(path, data)
+
+
+def make_folders(path: Path) -> None:
+    """Make a folder, and those above it that are not there yet, each with a durable name."""
+    if not path.is_dir():
+        make_folders(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_directory(path.parent)
 
 
 def replace_durably(path: Path, data: bytes) -> None:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from model.durable import sync_directory, write_atomically
+from model.durable import make_folders, sync_directory, write_atomically
 from model.errors import IntegrityError
 from tasks.artifact import MANIFEST, REPRODUCED, Artifact, content_digest
 from tasks.code import PROJECT
@@ -70,9 +70,7 @@ def publish(workspace: Workspace, manifest: dict[str, Any], target: Path) -> Non
     and come from the store when they are asked for.
     """
     staging = _stage(workspace, manifest)
-    if not target.parent.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        sync_directory(target.parent.parent)
+    make_folders(target.parent)
     try:
         os.rename(staging, target)
     except OSError as error:

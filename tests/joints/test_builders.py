@@ -284,3 +284,35 @@ def test_a_builder_that_wakes_up_late(tmp_path: Path, joint: Any, undisturbed: s
                 f"pause {point} of {whole.seen}: exit {code}, untouched {unmoved}, left over {left_over(root)}",
             )
         tally.note = f"{taken_over} had their work taken over"
+
+
+def test_a_builder_that_wakes_up_late_writes_nothing_into_the_work_that_was_taken_over(tmp_path: Path) -> None:
+    """What a build keeps beside its units, checkpoints say, is written in place: two writers would mix their states."""
+    wrote, has_written = os.pipe()
+
+    def stops_and_writes(workspace: Workspace) -> StageReport:
+        state = workspace.scratch("state") / "step"
+        state.write_text("before")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        try:
+            state.write_text("late")
+        finally:
+            os.write(has_written, b".")
+        return pour(PourConfig(), workspace, [])
+
+    def takes_over(workspace: Workspace) -> StageReport:
+        os.kill(late, signal.SIGCONT)
+        os.read(wrote, 1)
+        assert (workspace.scratch("state") / "step").read_text() == "before"
+        return pour(PourConfig(), workspace, [])
+
+    def late_builder() -> int:
+        context = RunContext(tmp_path, "run")
+        return BUILT_IT if not build_artifact(context, POUR, PourConfig(), {}, stops_and_writes).reused else REUSED_IT
+
+    late = fork(late_builder)
+    _, status = os.waitpid(late, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    artifact = build_artifact(RunContext(tmp_path, "run", lease_seconds=0.12), POUR, PourConfig(), {}, takes_over)
+    assert exit_code(late) == REUSED_IT
+    assert artifact.verify() == []

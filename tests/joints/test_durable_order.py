@@ -1,10 +1,10 @@
-"""What a builder leaves behind at each of its writes: of a kill, of a loss of power, of two orders of writing back.
+"""What a builder leaves behind at each of its writes: of a kill, and of a loss of power.
 
 One build runs in a child process that listens to every file it opens, renames, links and removes, and to every fsync.
-Before each of them, a hundred-odd instants, it copies the root three times: as a process that is killed there leaves
-it; as a loss of power does on a file system that wrote the names back and not the bytes; and on one that kept nothing
-but what fsync had promised. In each copy, whatever stands is whole, whatever is recorded as finished is not done again,
-and the next build gives the bytes of an undisturbed one.
+Before each of them, a hundred-odd instants, it copies the root four times: as a process that is killed there leaves it;
+as a loss of power does on a file system that wrote the names back and not the bytes; on one that wrote back the names
+of folders, and of files what fsync had promised; and on one that kept nothing but that. In each copy, whatever stands
+is whole, whatever is recorded as finished is not done again, and the next build gives the bytes of an undisturbed one.
 """
 
 import json
@@ -13,12 +13,14 @@ import shutil
 import stat
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from model.durable import write_atomically
 from model.errors import IntegrityError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
@@ -33,7 +35,10 @@ POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
 TRIM = Stage("trim", roots=("tasks.ledger",), libraries=("pyarrow",))
 PARTS = 3
 HERE = Spread(Machines(), workers=1, in_threads=False)
-KILLED, UNWRITTEN, PROMISED = "a kill", "a loss of power that kept names", "a loss of power that kept what was synced"
+KILLED = "a kill"
+UNWRITTEN = "a loss of power that kept names"
+FOLDERS = "a loss of power that kept folders and what was synced"
+PROMISED = "a loss of power that kept what was synced"
 KEPT_OPEN: dict[tuple[int, int], int] = {}
 """Handles by device and inode, so that no inode's number is given to another file while its bytes are remembered."""
 
@@ -141,6 +146,8 @@ class Disk:
         shutil.copytree(self._root, place / KILLED)
         shutil.copytree(self._root, place / UNWRITTEN, copy_function=self._copy_promised_bytes)
         self._restore(_key(self._root.stat()), place / PROMISED)
+        for folder in [self._root, *(path for path in self._root.rglob("*") if path.is_dir())]:
+            self._restore_files(_key(folder.stat()), place / FOLDERS / folder.relative_to(self._root))
         self.instants += 1
         self._listening = listening
 
@@ -149,11 +156,15 @@ class Disk:
 
     def _restore(self, folder: tuple[int, int], target: Path) -> None:
         """The promised names below a folder, with the promised bytes; a name of what nobody synced holds nothing."""
-        target.mkdir(parents=True)
+        self._restore_files(folder, target)
         for name, status in self._names.get(folder, {}).items():
             if stat.S_ISDIR(status.st_mode):
                 self._restore(_key(status), target / name)
-            else:
+
+    def _restore_files(self, folder: tuple[int, int], target: Path) -> None:
+        target.mkdir(parents=True, exist_ok=True)
+        for name, status in self._names.get(folder, {}).items():
+            if not stat.S_ISDIR(status.st_mode):
                 (target / name).write_bytes(self._bytes.get(_key(status), b""))
 
 
@@ -161,23 +172,29 @@ def _key(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-@pytest.fixture(scope="module")
-def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The copies of one build, and `events.json`: what was about to happen at each."""
-    root, copies = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("copies")
-    build_artifact(RunContext(root, "run"), POUR, StrictConfig(), {}, pour)
+def listened(root: Path, copies: Path, write: Callable[[], object]) -> list[str]:
+    """What was about to happen at each copy, while a child process wrote below `root`."""
     child = os.fork()
     if child == 0:
         disk = Disk(root, copies)
         try:
             disk.listen()
-            build(root, [])
+            write()
             disk.stop()
             (copies / "events.json").write_text(json.dumps(disk.events))
         except BaseException:
             traceback.print_exc()
         os._exit(0)
     os.waitpid(child, 0)
+    return json.loads((copies / "events.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The copies of one build, and `events.json`."""
+    root, copies = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("copies")
+    build_artifact(RunContext(root, "run"), POUR, StrictConfig(), {}, pour)
+    listened(root, copies, lambda: build(root, []))
     return copies
 
 
@@ -196,7 +213,7 @@ def test_the_listener_hears_every_kind_of_write(copies: Path) -> None:
     assert len(commits) == 1, commits
 
 
-@pytest.mark.parametrize("view", [KILLED, UNWRITTEN, PROMISED])
+@pytest.mark.parametrize("view", [KILLED, UNWRITTEN, FOLDERS, PROMISED])
 def test_at_every_write_what_stands_is_whole_and_what_is_recorded_is_not_done_again(
     copies: Path, undisturbed: str, view: str
 ) -> None:
@@ -219,6 +236,22 @@ def test_at_every_write_what_stands_is_whole_and_what_is_recorded_is_not_done_ag
         build(root, [], limit=5)  # The next build of anything removes what was left.
         # After a loss of power nobody can say whether the holder of a lease lives on another machine: its folder stays.
         assert view != KILLED or not list(root.glob("work/*")), f"{at}: something is left in work/"
+
+
+def test_what_is_written_in_new_folders_is_kept_with_the_folders(tmp_path: Path) -> None:
+    """The name of a new folder is durable once the folder above it is synced, however deep the folders are."""
+    root, copies = tmp_path / "root", tmp_path / "copies"
+    root.mkdir()
+    copies.mkdir()
+
+    def write() -> None:
+        build_artifact(RunContext(root, "run"), POUR, StrictConfig(), {}, pour)
+        write_atomically(root / "runs" / "a-run" / "run.json", b"{}")
+
+    end = copies / f"{len(listened(root, copies, write)) - 1:03d}" / PROMISED
+    (artifact,) = end.glob("artifacts/pour/*")
+    assert is_whole(artifact)
+    assert (end / "runs" / "a-run" / "run.json").read_bytes() == b"{}"
 
 
 def is_whole(path: Path) -> bool:
