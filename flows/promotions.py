@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.record import RECORD
-from model.durable import sync_directory, write_atomically
+from model.durable import make_folders, sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
 from tasks.aliases import now
 from tasks.store.attached import store_of
@@ -168,7 +168,7 @@ def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
             return False
     folder = root / FOLDER
     draft = folder / f".draft-{secrets.token_hex(4)}"
-    draft.mkdir(parents=True)
+    make_folders(draft)
     _link(draft, root, made.run_id, record)
     # Makes the links' names durable, too: a promotion that a loss of power took away would be made twice.
     write_atomically(draft / PROMOTION, json.dumps(asdict(made), indent=1).encode())

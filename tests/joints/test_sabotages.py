@@ -23,6 +23,7 @@ LIBRARIES = "tests/joints/reuse/test_libraries_that_ran.py"
 WRITES = "tests/joints/test_durable_order.py"
 BUILDERS = "tests/joints/test_builders.py"
 RACES, LATE = f"{BUILDERS}::test_two_builders_race", f"{BUILDERS}::test_a_builder_that_wakes_up_late"
+LATE_WRITES = f"{LATE}_writes_nothing_into_the_work_that_was_taken_over"
 BUILD, LEASE = "tests/tasks/test_build.py", "tests/tasks/test_lease.py"
 KILLS = "tests/chaos/test_kill_in_every_stage.py"
 
@@ -98,6 +99,13 @@ SABOTAGES = [
         "same bytes.\n",
         WRITES,
     ),
+    Sabotage(
+        "names of new folders that are not durable",
+        "model/durable.py",
+        "        path.mkdir(exist_ok=True)\n        sync_directory(path.parent)\n",
+        "        path.mkdir(exist_ok=True)\n",
+        WRITES,
+    ),
     Sabotage("a part's ledger in a unit of its own", "tasks/parts.py", PART, APART, WRITES),
     Sabotage(
         "files that no record names are published",
@@ -128,7 +136,7 @@ SABOTAGES = [
         "tasks/workspace.py",
         "            os.rename(old, folder)\n",
         "            return old, True\n",
-        LATE,
+        LATE_WRITES,
     ),
     Sabotage(
         "a late builder's error ends it",
