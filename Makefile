@@ -6,6 +6,10 @@ READY := $(VENV)/.ready
 ROOT ?= bessemer-data
 DATA ?= ../shared/data
 PEERS := .peers
+# cpu: PyTorch's own wheel for processors; cuda: PyPI's, with NVIDIA's libraries (5 GB).
+TORCH ?= cpu
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+LOCKED := install --require-hashes --no-deps
 
 .PHONY: help setup demo test lint audit reference format prove quick-joints prove-joints prove-data prove-vocab prove-resume prove-divergence prove-chaos prove-operations prove-architectures prove-search bench-train bench-data bench-tokens bench-memory lock clean
 
@@ -14,11 +18,18 @@ help: ## list the targets
 
 setup: $(READY) ## make the environment from requirements.lock
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-cuda.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "Bessemer needs Python 3.11, and $(PYTHON) is " + sys.version.split()[0] + "; name another: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+ifeq ($(TORCH),cpu)
+	sed -n '/^torch==/,/[^\\]$$/p' requirements.lock > $(VENV)/torch.lock
+	$(PIP) $(LOCKED) --retries 1 --index-url https://download.pytorch.org/whl/cpu -r $(VENV)/torch.lock || { \
+		echo "PyTorch's index has no wheel for this machine, or cannot be reached; \`make setup TORCH=cuda\` takes PyPI's wheel"; exit 1; }
+else
+	$(PIP) $(LOCKED) -r requirements-cuda.lock
+endif
+	$(PIP) $(LOCKED) -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
 	$(BIN)/python -m pip check
 	@touch $(READY)
 
@@ -91,9 +102,8 @@ bench-tokens: $(READY) ## tokenizing beside sentencepiece and tokenizers, with o
 bench-memory: $(READY) ## peak memory of the data stages over 0.5, 1 and 2 GB of text
 	$(BIN)/python benchmarks/data_memory.py --data $(DATA)
 
-lock: $(READY) ## write requirements.lock from what the environment holds
-	{ sed -n '/^#/p' requirements.lock; $(BIN)/python -m pip freeze --exclude-editable | sed -E 's/^torch==([0-9.]+)\+.*/torch==\1/'; } > requirements.new
-	mv requirements.new requirements.lock
+lock: $(READY) ## write both locks from what the environment holds, with the hashes of every wheel
+	.ci/lock $(BIN)/python $(PEERS)/uv
 
 clean: ## remove the environment and caches; runs and artifacts stay
 	rm -rf $(VENV) $(PEERS) .pytest_cache .ruff_cache .hypothesis dist build

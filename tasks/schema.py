@@ -92,6 +92,20 @@ LEAKS = pa.schema(
     ]
 )
 
+VOCABULARY = pa.schema(
+    [
+        pa.field("id", pa.int32(), nullable=False),
+        pa.field("piece", pa.string()),
+        pa.field("bytes", pa.binary()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("score", pa.float32()),
+        pa.field("added", pa.bool_(), nullable=False),
+    ]
+)
+"""`piece` is spelled as in the vocabulary's file (null for an id that it leaves out), `bytes` is the text that the
+token stands for (null for special tokens), `kind` is text, byte or special, `score` SentencePiece's own, and `added`
+whether a base was extended by it."""
+
 SPANS = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),

@@ -20,7 +20,7 @@ EVERY_DEPENDENCY = [*DECLARED["dependencies"], *itertools.chain(*DECLARED["optio
 
 def locked() -> dict[str, str]:
     lines = (PROJECT / "requirements.lock").read_text(encoding="utf-8").splitlines()
-    pins = [line.split("==") for line in lines if line and not line.startswith("#")]
+    pins = [line.removesuffix(" \\").split("==") for line in lines if line[:1] not in ("", "#", " ")]
     return {canonicalize_name(name): version for name, version in pins}
 
 
@@ -51,6 +51,21 @@ def test_the_deployments_travel_in_the_wheel_as_they_are(wheel: zipfile.ZipFile)
 def test_the_command_is_installed():
     (command,) = importlib.metadata.entry_points(group="console_scripts", name="bessemer")
     assert command.value == "flows.cli:main"
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "requirements-cuda.lock"])
+def test_every_locked_version_has_hashes(name: str):
+    text = (PROJECT / name).read_text(encoding="utf-8")
+    pinned = re.findall(r"^\S+==\S+(?: \\\n +--hash=sha256:[0-9a-f]{64})+$", text, re.MULTILINE)
+    assert pinned
+    assert re.findall(r"^[^#\s]\S*", text, re.MULTILINE) == [stanza.split()[0] for stanza in pinned]
+
+
+def test_the_licence_travels_in_the_wheel(wheel: zipfile.ZipFile):
+    (name,) = (name for name in wheel.namelist() if name.endswith("licenses/LICENSE"))
+    assert wheel.read(name) == (PROJECT / "LICENSE").read_bytes()
+    (metadata,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+    assert b"\nLicense-Expression: Apache-2.0\n" in wheel.read(metadata)
 
 
 @pytest.mark.parametrize("line", EVERY_DEPENDENCY)

@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_engine(config: TrainConfig) -> None:
-    """Raises RecipeError where the engine or the compiler that the recipe asks for is not installed; loads nothing."""
-    if config.engine == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
-        raise RecipeError(
-            "train.engine is deepspeed, and DeepSpeed is not installed. Install it with `pip install"
-            " bessemer[deepspeed]`, or leave the key out: the native engine trains the same model, with every rank"
-            " holding all of it."
-        )
+    """Raises RecipeError where the compiler that the recipe asks for is not installed; loads nothing."""
     compiler = os.environ.get("CXX", "g++")
     if config.compile and shutil.which(compiler) is None:
         raise RecipeError(

@@ -23,11 +23,15 @@ from tasks.artifact import Artifact, artifact_at, read_table
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.earlier import EarlierPart, earlier_parts
 from tasks.dedup.index import index_signatures
-from tasks.dedup.minhash import signatures_of, text_buffers
+from tasks.dedup.minhash import check_with_datasketch, signatures_of, text_buffers
 from tasks.dedup.shingles import I32, I64, U8, U32, U64, shingle_sets
 from tasks.parts import unit_name
+from tasks.seed import seed64
 from tasks.spreading import Work, spread
 from tasks.workspace import Workspace
+
+CHECKED_DOCUMENTS = 1000
+"""Documents of each build that datasketch signs, too; all where there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class OwnPart:
 
     artifact: Path
     name: str
+    checked_rows: tuple[int, ...]
+    """Rows whose signatures are compared with datasketch's."""
 
     def table(self) -> pa.Table:
         """DOCUMENTS rows."""
@@ -112,10 +118,7 @@ def binary_rows(column: pa.ChunkedArray) -> U8:
 
 def read_corpus(documents: Artifact, earlier: Sequence[Artifact], config: DedupConfig, workspace: Workspace) -> Corpus:
     """Compute what is missing of the signatures, then open all of them."""
-    parts = [
-        *earlier_parts(earlier, config),
-        *(OwnPart(documents.path, name) for name in documents.names("documents")),
-    ]
+    parts = [*earlier_parts(earlier, config), *_own_parts(documents, config)]
     scratch = workspace.scratch("signatures")
     _sign_parts(parts, config, scratch, workspace)
     facts = functools.partial(_facts_of_part, scratch)
@@ -152,6 +155,19 @@ def read_corpus(documents: Artifact, earlier: Sequence[Artifact], config: DedupC
         signatures=[np.load(file, mmap_mode="r") for file in signature_files],
         signature_files=signature_files,
     )
+
+
+def _own_parts(documents: Artifact, config: DedupConfig) -> list[OwnPart]:
+    records = [record for record in documents.records if record.table == "documents"]
+    first_row = np.cumsum([0, *(record.rows for record in records)])
+    total = int(first_row[-1])
+    generator = np.random.Generator(np.random.Philox(key=seed64(config.seed, "dedup", "signed by datasketch")))
+    checked = np.sort(generator.choice(total, min(total, CHECKED_DOCUMENTS), replace=False))
+    cuts = np.searchsorted(checked, first_row)
+    return [
+        OwnPart(documents.path, record.name, tuple((checked[cuts[index] : cuts[index + 1]] - begin).tolist()))
+        for index, (record, begin) in enumerate(zip(records, first_row[:-1], strict=True))
+    ]
 
 
 def _sign_parts(
@@ -217,7 +233,10 @@ def _own_part(place: OwnPart, config: DedupConfig) -> tuple[U32, dict[str, np.nd
     if any(table.column("piece").to_pylist()):
         raise Bug(f"dedup: {place.artifact / place.name} holds cut pieces; only whole documents can be compared")
     data, offsets = text_buffers(text_column(table))
-    signatures = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
+    width, seed = config.shingle_words, config.permutation_seed
+    signatures = signatures_of(data, offsets, width, config.signature_length, seed)
+    checked = np.array(place.checked_rows, np.int64)
+    check_with_datasketch(data, offsets, checked, width, seed, signatures, str(place.artifact / place.name))
     source = table.column("source").combine_chunks()
     source = source.chunk(0) if isinstance(source, pa.ChunkedArray) else source
     facts = {

@@ -11,7 +11,7 @@ import numpy as np
 
 from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, read_corpus
+from tasks.dedup.corpus import Corpus, OwnPart, read_corpus
 from tasks.dedup.cuts import plan_cuts
 from tasks.dedup.filtering import STAGE, fates_of_part, filter_part
 from tasks.dedup.minhash import s_curve
@@ -49,6 +49,7 @@ def deduplicate(
         "clusters": _cluster_facts(corpus, fates),
         "similarities": _similarity_facts(corpus, fates, config),
         "planted": measure_recall(corpus, fates, plan, make_plants(corpus, fates, plan, config), workspace, config),
+        "signed_by_datasketch": sum(len(part.checked_rows) for part in corpus.parts if isinstance(part, OwnPart)),
         "precision": "every removal was verified by true Jaccard similarity against a document that stays",
     }
     if earlier:

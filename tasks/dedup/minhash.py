@@ -3,16 +3,22 @@
 Each 32-bit shingle hash is mixed once by MurmurHash3's finalizer and then permuted by a * h + b modulo 2^32 with odd a;
 a signature holds the smallest value of every permutation. The share of equal values in two signatures estimates the
 Jaccard similarity of the shingle sets (Broder 1997). Source of the scheme: datasketch 2.0, `datasketch/minhash.py`.
+Each build signs a sample of its documents with datasketch itself, too (`check_with_datasketch`).
 """
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.dedup.shingles import I64, U8, U32, U64, fold_table, hash_shingles
+from model.errors import Bug
+from tasks.dedup.shingles import I64, U8, U32, U64, fold_table, hash_shingles, shingle_sets
 from tasks.kernels import kernel
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 _MIX1 = np.uint32(0x85EBCA6B)
 _MIX2 = np.uint32(0xC2B2AE35)
@@ -62,6 +68,45 @@ def signatures_of(data: U8, offsets: I64, width: int, length: int, seed: int) ->
     a, b = permutations(length, seed)
     _sign(data, offsets, fold_table(), width, a, b, words, shingles, np.empty(_BLOCK, np.uint32), signatures)
     return signatures
+
+
+@functools.cache
+def empty_minhash(length: int, seed: int) -> "MinHash":
+    """Return a `datasketch.MinHash` of no shingles under our scheme; copy it before an update."""
+    from datasketch import MinHash
+
+    return MinHash(num_perm=length, seed=seed, hashfunc=int, scheme="affine32")
+
+
+def sign_with_datasketch(data: U8, offsets: I64, row: int, width: int, length: int, seed: int) -> "MinHash":
+    """Return the `datasketch.MinHash` of one text of an Arrow string column, of the same shingles as ours."""
+    hashes, _ = shingle_sets(data, offsets, np.array([row]), width)
+    # A copy shares the permutations: datasketch draws them once, not for each text.
+    minhash = empty_minhash(length, seed).copy()
+    for begin in range(0, hashes.size, _BLOCK):
+        # datasketch makes a matrix of shingles x permutations: blocks bound its memory.
+        minhash.update_batch((hashes[begin : begin + _BLOCK] >> _SHIFT32).tolist())
+    return minhash
+
+
+def check_with_datasketch(
+    data: U8, offsets: I64, rows: I64, width: int, seed: int, signatures: U32, where: str
+) -> None:
+    """Sign the given rows of an Arrow string column with datasketch and compare with our `signatures` (texts, length).
+
+    Raises Bug for the first row in which a bit differs; `where` names the column.
+    """
+    for row in rows:
+        theirs = sign_with_datasketch(data, offsets, row, width, signatures.shape[1], seed)
+        wrong = np.flatnonzero(signatures[row] != theirs.hashvalues)
+        if wrong.size:
+            value = wrong[0]
+            raise Bug(
+                f"dedup: value {value} of the MinHash signature of row {row} of {where} is"
+                f" {signatures[row, value]}, and datasketch computes {theirs.hashvalues[value]}. Nothing was published."
+                f" The compiled kernel is wrong on this machine: remove numba's cache folder and run again; if that"
+                f" does not help, report it with the processor and the versions of numba and llvmlite."
+            )
 
 
 def text_buffers(texts: pa.Array) -> tuple[U8, I64]:

@@ -303,15 +303,6 @@ def test_the_native_engine_does_not_load_deepspeed(make_run) -> None:
     assert "deepspeed" not in sys.modules
 
 
-def test_without_deepspeed_its_engine_is_refused_with_the_command_that_installs_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "deepspeed", None)
-    check_engine(TrainConfig())
-    with pytest.raises(RecipeError, match=r"pip install bessemer\[deepspeed\]"):
-        check_engine(TrainConfig(engine="deepspeed"))
-
-
 def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Path) -> None:
     """DeepSpeed would compile its exchange and its optimizer on first use: minutes, and nothing without a compiler."""
     run = make_run(**ZERO[3], positions=4)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from flows.reference import reference
-from model.errors import GuardError
+from model.errors import Bug, GuardError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
+from tasks.dedup import corpus
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.deduplicate import deduplicate
 from tasks.dedup.minhash import signatures_of, text_buffers
@@ -282,3 +283,30 @@ def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments
 
 def test_no_documents_at_all_are_no_duplicates(context: RunContext, make_documents: MakeDocuments) -> None:
     assert texts_of(build_dedup(context, make_documents([[]]), QUIET)) == []
+
+
+def test_datasketch_signs_a_thousand_documents_of_every_build(
+    context: RunContext, make_documents: MakeDocuments
+) -> None:
+    few = build_dedup(context, make_documents([[("web", prose(1))], [("web", prose(2))]]), QUIET)
+    assert few.report.facts["signed_by_datasketch"] == 2
+    parts = [[("web", f"document {part} {number}") for number in range(401)] for part in range(3)]
+    assert build_dedup(context, make_documents(parts), QUIET).report.facts["signed_by_datasketch"] == 1000
+
+
+@pytest.mark.parametrize("place", [0, 5, 9])
+def test_one_wrong_bit_in_one_signature_stops_the_build(
+    context: RunContext, make_documents: MakeDocuments, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    right = corpus.signatures_of
+
+    def wrong(*arguments: object) -> np.ndarray:
+        signatures = right(*arguments)
+        signatures[place, 111] ^= np.uint32(1)
+        return signatures
+
+    monkeypatch.setattr(corpus, "signatures_of", wrong)
+    documents = make_documents([[("web", prose(number)) for number in range(10)]])
+    with pytest.raises(Bug, match=rf"value 111 of the MinHash signature of row {place} .*datasketch computes"):
+        build_dedup(context, documents, QUIET)
+    assert not list((context.root / "artifacts" / "dedup").glob("*/manifest.json"))

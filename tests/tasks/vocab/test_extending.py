@@ -72,6 +72,7 @@ def test_rows_are_added_behind_the_base_and_all_are_emitted(context: RunContext,
     assert all(CHINESE.admits(piece) for piece, _, _ in new[440:])
     assert unreachable(after) == unreachable(before)
     assert vocab.report.facts["vocabulary"]["pieces"] == 500
+    assert vocab.table("vocabulary").column("added").to_pylist() == [False] * 340 + [True] * 160
 
 
 def test_the_report_tells_what_the_extension_did(context: RunContext, documents: Artifact, base: Path):

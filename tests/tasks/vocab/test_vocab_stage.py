@@ -119,3 +119,22 @@ def test_forced_rebuild_reproduces(context, documents):
     assert again.content == first.content
     assert not again.reused
     assert (first.path / MODEL_FILE).exists()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "byte_level", "wordpiece"])
+def test_the_table_holds_every_entry_in_the_order_of_ids(context, make_documents, kind):
+    documents = make_documents([[("code", Path(argparse.__file__).read_text(encoding="utf-8"))]])
+    vocab = build_vocab(context, documents, VocabConfig(vocab_size=420, model_type=kind))
+    tokenizer = Tokenizer.open(vocab)
+    rows = vocab.table("vocabulary").to_pylist()
+    assert [row["id"] for row in rows] == list(range(420))
+    text = "It was the parser of argument number."
+    written = b"".join(rows[token]["bytes"] for token in tokenizer.encode(text))
+    assert written.replace(b" ", b"") == text.replace(" ", "").encode()
+    special = {row["piece"]: row["id"] for row in rows if row["kind"] == "special"}
+    assert special == tokenizer.special_names
+    assert all((row["bytes"] is None) == (row["kind"] == "special") for row in rows)
+    of_sentencepiece = kind in ("bpe", "unigram")
+    assert [row["bytes"][0] for row in rows if row["kind"] == "byte"] == (list(range(256)) if of_sentencepiece else [])
+    assert all((row["score"] is not None) == of_sentencepiece for row in rows)
+    assert not any(row["added"] for row in rows)
