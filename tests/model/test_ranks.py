@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 from model.config import ScheduleConfig, TrainConfig, TrainerRun
-from model.engines import check_engine
-from model.errors import InputError, RecipeError
+from model.errors import InputError
 from model.training import train
 
 PROJECT = Path(__file__).resolve().parents[2]

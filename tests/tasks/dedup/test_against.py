@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -183,6 +185,16 @@ def test_datasketch_itself_searches_the_index(context, make_documents) -> None:
         # One word of 120: 111 of 121 shingles in common, which 16 bands of 7 miss once in 10^6.
         assert lsh.query(datasketch_query(dedup, edited(text, 60))) == [key]
     assert [lsh.query(datasketch_query(dedup, text)) for text in texts[31:]] == [[]] * 9
+
+
+def test_the_example_of_the_documentation_finds_a_copy(context, make_documents) -> None:
+    dedup = build_dedup(context, make_documents([[("web", prose(1)), ("web", prose(2))]]), QUIET)
+    page = (Path(__file__).parents[3] / "docs" / "continue_training.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {}
+    example = example.replace("bessemer-data/artifacts/dedup/IDENTITY", str(dedup.path))
+    exec(example.replace("a text that may be known already", edited(prose(2), 60)), names)
+    assert names["copies"] == [dedup.table("index").column("doc_id")[1].as_py().hex()]
 
 
 def test_less_memory_means_more_passes() -> None:
