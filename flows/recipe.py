@@ -43,6 +43,7 @@ from model.errors import RecipeError
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
 from tasks.config import RUNTIME, StrictConfig
+from tasks.confinement import check_file, check_recipe
 from tasks.credentials import addresses_with_credentials, without_credentials
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
@@ -194,7 +195,10 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
     sources = values.pop("sources", None)
     if not isinstance(sources, list) or not sources:
         raise RecipeError(f"{origin}: no sources; add at least one [[sources]] table with `name`, `paths` and `weight`")
-    sources = with_found_weights(sources, values.pop("weights_from", None), folder, origin)
+    weights_from = values.pop("weights_from", None)
+    if weights_from is not None:
+        check_file(f"{origin}: weights_from", folder / str(weights_from))
+    sources = with_found_weights(sources, weights_from, folder, origin)
     tables = [source for source in sources if isinstance(source, dict)]
     shared = {
         "sources": [_as_read(source, origin) for source in sources],
@@ -210,6 +214,8 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         shared["machines"] = _machines(values.pop("machines"), origin)
     _check_tables(values, origin)
     place_benchmarks(values, origin)
+    if "base_model" in values.get("train", {}):  # Its description is read before all is checked.
+        check_file(f"{origin}: train.base_model", str(values["train"]["base_model"]))
     told = hybrids(values.get("train", {}))
     values["train"] = {**values.get("train", {}), "model": network_settings(values.get("train", {}), origin)}
     objective = _agree_on_objective(values, origin)
@@ -231,6 +237,7 @@ def recipe_from(raw: Mapping[str, Any], *, origin: str, folder: Path, root: Path
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
         raise RecipeError(explain(error, Recipe, SAID_ONCE, origin)) from error
+    check_recipe(recipe, origin)
     check_agreement(recipe, origin)
     recipe._remarks = told
     return recipe

@@ -1,8 +1,10 @@
 """The machines that train one model together; which ranks are on which changes no bit of the result."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
-from model.strict import Strict
+from model.strict import Reach, Strict
 
 
 class HostsConfig(Strict):
@@ -10,7 +12,7 @@ class HostsConfig(Strict):
 
     count: int = Field(default=1, ge=1, le=4096)
     """Machines; `ranks` are those of all together."""
-    address: str | None = Field(default=None, pattern=r"^[^\s:]+:\d{1,5}$")
+    address: Annotated[str | None, Reach.MACHINE] = Field(default=None, pattern=r"^[^\s:]+:\d{1,5}$")
     """`HOST:PORT` where the machines find each other. The first of them has this address and listens there."""
     wait_seconds: float = Field(default=30.0, gt=0)
     """With `restarts.fewer_ranks`: seconds that those who are there wait for the others before they go on alone."""

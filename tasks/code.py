@@ -28,6 +28,7 @@ DECIDERS = frozenset(
     {
         "tasks.build",
         "tasks.code",
+        "tasks.confinement",
         "tasks.extensions",
         "tasks.identity",
         "tasks.store.attached",
@@ -37,7 +38,8 @@ DECIDERS = frozenset(
 )
 """Modules that decide whether a stage runs, and nothing of what it gives: functions of the user, which
 `tasks.extensions` loads, count by their own fingerprints as inputs do, what `tasks.store` brings is checked by its
-digest, and how long a server is waited for (`tasks.store.patience`) changes nothing of what it sends."""
+digest, and how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
+(`tasks.confinement`) changes nothing of what is in them."""
 LOG_NAMES = frozenset({"log", "logger"})
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PURE_FUNCTIONS = frozenset(

@@ -1,10 +1,11 @@
 """Where a stage's parts are worked on: threads or processes of this machine, or a Dask cluster of many."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from model.strict import Reach
 from tasks.config import StrictConfig
 
 AUTO, THREADS, PROCESSES, DASK = "auto", "threads", "processes", "dask"
@@ -18,7 +19,7 @@ class Machines(StrictConfig):
     processes elsewhere; `dask` hands parts to the workers of a Dask cluster, which see the artifact root under the same
     path."""
 
-    address: str | None = Field(default=None, pattern=r"^(tcp|tls|ws|wss|ucx)://.+")
+    address: Annotated[str | None, Reach.MACHINE] = Field(default=None, pattern=r"^(tcp|tls|ws|wss|ucx)://.+")
     """Address of the Dask cluster's scheduler, such as `tcp://10.0.0.1:8786`."""
 
     @model_validator(mode="after")

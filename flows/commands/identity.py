@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, share
+from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Untrusted, share
 from flows.commands.output import console, print_json, told_errors
 
 RecipeName = Annotated[str, typer.Argument(help="A recipe file, or the name of one that ships.")]
@@ -15,6 +15,7 @@ def explain(
     root: Root = DEFAULT_ROOT,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     every: Annotated[bool, typer.Option("--all", help="Every difference of a stage, not the first alone.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -56,6 +57,7 @@ def accept(
     root: Root = DEFAULT_ROOT,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
 ) -> None:
     """Let the artifact that stands answer for a stage whose code or libraries changed harmlessly.

@@ -57,6 +57,29 @@ OnlyStage = Annotated[
     typer.Option("--only", metavar="STAGE", help="Build this stage alone, unless it stands; earlier ones must exist."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Rebuild the selected stages and compare with what stands.")]
+
+
+def _confined(folder: Path | None) -> Path | None:
+    if folder is not None:
+        from flows.commands.output import told_errors
+        from tasks.confinement import confine
+
+        with told_errors():
+            confine(folder)
+    return folder
+
+
+Untrusted = Annotated[
+    Path | None,
+    typer.Option(
+        "--untrusted",
+        metavar="DIR",
+        callback=_confined,
+        is_eager=True,
+        help="For a recipe of somebody else's: it reads files in DIR and public web addresses alone, and runs no code.",
+    ),
+]
+"""Holds for the whole process once it is parsed; commands need do nothing with it."""
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]
 DEFAULT_ROOT = Path("bessemer-data")
 

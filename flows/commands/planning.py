@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, share
+from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, Untrusted, share
 from flows.commands.output import console, print_json, told_errors
 
 
@@ -31,6 +31,7 @@ def plan(
     width: Annotated[int | None, typer.Option(min=1, help="Calculator: d_model.")] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Calculator: tokens that attention sees.")] = None,
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
 ) -> None:
     """Say what a recipe will cost, and how large a model its data and your hours can feed.

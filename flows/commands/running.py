@@ -16,6 +16,7 @@ from flows.commands.options import (
     Root,
     Settings,
     UntilStage,
+    Untrusted,
     Verbose,
     share,
 )
@@ -45,6 +46,7 @@ def run(
     only: OnlyStage = None,
     force: Force = False,
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

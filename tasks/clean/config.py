@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from model.strict import Reach
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
 from tasks.config import RUNTIME, StrictConfig
 from tasks.machines import Machines, Spread
@@ -15,7 +16,7 @@ PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
 class DenyConfig(StrictConfig):
     """What must not be learned from: documents of these domains, ids or hashes are dropped, whatever else they are."""
 
-    path: Annotated[str | None, RUNTIME] = None
+    path: Annotated[str | None, RUNTIME, Reach.FILE] = None
     """File of lines `domain example.org`, `id HEX` or `hash HEX`; its entries decide the result, not where it lies."""
 
     domains: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ class WordListConfig(StrictConfig):
     name: str = Field(pattern=r"^[a-z0-9_]{1,40}$")
     """Name of the list."""
 
-    path: Annotated[str, RUNTIME]
+    path: Annotated[str, RUNTIME, Reach.FILE]
     """Text file, an entry a line: words, or phrases of several."""
 
     limit: float = Field(default=0.0, ge=0, le=1)
@@ -49,7 +50,7 @@ class WordListConfig(StrictConfig):
 class SpellingConfig(StrictConfig):
     """A list of misspellings and what they become."""
 
-    path: Annotated[str, RUNTIME]
+    path: Annotated[str, RUNTIME, Reach.FILE]
     """Text file, a line `wrong TAB right` each; its pairs decide the result, not where it lies."""
 
     language: str | None = None
@@ -63,7 +64,7 @@ class ExtensionsConfig(StrictConfig):
     limit in `limits`.
     """
 
-    path: Annotated[str, RUNTIME]
+    path: Annotated[str, RUNTIME, Reach.CODE]
     """Folder of the modules, such as `{recipe}`; their code decides the result, not where it lies."""
 
     edits: tuple[str, ...] = ()

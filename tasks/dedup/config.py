@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from model.strict import Reach
 from tasks.config import RUNTIME, StrictConfig
 from tasks.machines import Machines, Spread
 
@@ -27,7 +28,7 @@ class DedupConfig(StrictConfig):
     priorities: dict[str, int] = Field(default_factory=dict)
     """Rank of each source: of two copies the one from the source with the smaller rank stays. Sources without a rank
     come last. Within a rank the longer text stays, then the smaller doc_id."""
-    against: Annotated[tuple[str, ...], RUNTIME] = ()
+    against: Annotated[tuple[str, ...], RUNTIME, Reach.EARLIER] = ()
     """Earlier runs whose kept documents count as kept: new copies of them are removed, and the ledger names the old
     document. A run id, the folder of a dedup artifact, or its identity; their contents decide the result."""
     repeated_lines: Literal["keep", "line", "paragraph"] = "keep"

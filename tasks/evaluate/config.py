@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from model.strict import Reach
 from tasks.config import RUNTIME, StrictConfig
 
 
@@ -96,7 +97,7 @@ class EvaluateConfig(StrictConfig):
     ngram_tokens: int = Field(default=50_000_000, ge=1, le=10**9)
     """Training tokens that the 5-gram beside the network is counted on; of more, those that are read first. 50 million
     take half a minute and 2 GB."""
-    earlier: Annotated[tuple[str, ...], RUNTIME] = ()
+    earlier: Annotated[tuple[str, ...], RUNTIME, Reach.EARLIER] = ()
     """Earlier runs whose text the model has learnt before: what they held out is scored too, and an item counts as
     leaked where it leaked in any of them. A run id, the folder of a decontaminate artifact, or its identity; their
     contents decide the result."""

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from model.strict import Reach
 from tasks.config import RUNTIME, StrictConfig
 
 WEIGHT_TOLERANCE = 1e-6
@@ -43,7 +44,7 @@ class Source(StrictConfig):
     name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
     """The source's name in every table and report; part of every doc_id."""
 
-    paths: Annotated[tuple[str, ...], RUNTIME] = Field(min_length=1)
+    paths: Annotated[tuple[str, ...], RUNTIME, Reach.SOURCE] = Field(min_length=1)
     """Files, folders, or patterns with `*`, `?`, `[...]` and `**`, on this machine or by URI (`s3://`, `gs://`,
     `http://`, `https://`, `hf://`, `file://`); folders are read recursively, without hidden files. The files' contents
     decide the result, not where they lie."""

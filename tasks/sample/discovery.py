@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 
 from model.durable import no_file, open_file, why_no_file
 from model.errors import InputError, RecipeError
+from tasks.confinement import check_files
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.remote import RemoteFile, is_remote, list_remote
 
@@ -138,6 +139,7 @@ def _local(listing: SourceFiles, pattern: str) -> tuple[str, _Files, str]:
     if pattern.startswith("file://"):
         pattern = unquote(urlsplit(pattern).path)
     root, paths, kind = _expand(listing, pattern)
+    check_files(f"sample: source `{listing.source.name}` asks for {pattern}", paths)
     prefix = os.path.join(root, "")
     return root, [(_label(path.removeprefix(prefix)), path, -1) for path in paths], kind
 

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from model.errors import Infra, InputError, RecipeError
+from tasks.confinement import check_address, is_confined, public_socket
 from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
@@ -225,6 +226,7 @@ def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
     import fsspec.core
 
     scheme = uri.partition("://")[0]
+    check_address(f"sample: source `{source}` asks for {uri}", uri)
     try:
         if scheme in _STREAMED:
             import aiohttp
@@ -232,6 +234,8 @@ def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
             # Its own limit is five minutes for a whole file, however large.
             patience = aiohttp.ClientTimeout(total=None, sock_connect=ANSWER_SECONDS, sock_read=ANSWER_SECONDS)
             options["client_kwargs"] = {"timeout": patience}
+            if is_confined():
+                options["get_client"] = _confined_client
         return fsspec.core.url_to_fs(uri, **options)
     except ImportError as error:
         package = PACKAGES.get(scheme, "huggingface_hub" if scheme == "hf" else str(error.name))
@@ -244,6 +248,16 @@ def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
             f"sample: source `{source}` asks for {uri}, and nobody knows the scheme `{scheme}` ({error}); known are"
             f" s3, gs, http, https, hf, file and those of installed fsspec packages."
         ) from error
+
+
+async def _confined_client(**options: Any) -> Any:
+    """The session of a source whose server is nobody's here: each connection is looked at, those after a redirect
+    too."""
+    import aiohttp
+
+    # Addresses are tried one by one: those tried side by side lose their errors.
+    connector = aiohttp.TCPConnector(socket_factory=public_socket, happy_eyeballs_delay=None)
+    return aiohttp.ClientSession(connector=connector, **options)
 
 
 def _has_magic(path: str) -> bool:

@@ -121,6 +121,8 @@ def ask(
             raise
         except Exception as caught:  # Every store has errors of its own that share no class.
             error = _behind(caught)
+            if isinstance(error, BessemerError):
+                raise error from caught
             if isinstance(error, FileNotFoundError):
                 raise
             if stands_already(error):
@@ -195,6 +197,8 @@ def _behind(error: Exception) -> Exception:
     """What is behind a FileNotFoundError that `fsspec` makes of any failure to reach a page; the hub's, of which an
     unknown name is one of those that it refuses, stays what it is."""
     cause = error.__cause__
+    if isinstance(cause, BessemerError):
+        return cause
     if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
         of_the_web = type(cause).__module__.startswith("aiohttp") or isinstance(cause, TimeoutError | ConnectionError)
         status = answer_of(cause).status
