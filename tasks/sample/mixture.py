@@ -6,7 +6,7 @@ weight-preserving form of UniMax (Chung et al. 2023, arXiv 2304.09151), whose ow
 every source the stage keeps `slack` times the tokens that are wanted, since cleaning and deduplication remove some.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from tasks.apportion import apportion
 from tasks.sample.config import GOOD_EPOCHS, SampleConfig
 from tasks.sample.discovery import SourceFiles
 from tasks.sample.text_size import text_bytes
+
+ROUNDED_BY = 0.05
+"""Weights that add up to 1 but for less than this are shares, rounded when they were written down."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def _weights(config: SampleConfig, available: Mapping[str, int]) -> dict[str, fl
 
 def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> list[str]:
     """What a reader of the plan should know: sources that the cap stops, much repetition, a budget not met."""
-    remarks: list[str] = []
+    remarks = [*_rounding_remarks(config, plans)]
     for name, plan in plans.items():
         if plan.asked_epochs > config.max_epochs:
             remarks.append(
@@ -104,6 +107,23 @@ def mixture_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> li
             f" max_epochs = {config.max_epochs:g}"
         )
     return remarks
+
+
+def _rounding_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> Iterator[str]:
+    """Weights that nearly add up to 1 are rounded shares: what that means for the epochs."""
+    weights = {source.name: source.weight for source in config.sources if source.weight}
+    total = sum(weights.values())
+    if config.temperature is not None or not ROUNDED_BY > abs(total - 1) > 1e-9:
+        return
+    digits = max(len(f"{weight:g}".partition(".")[2]) for weight in weights.values())
+    name = min(weights, key=lambda name: weights[name])
+    half = 0.5 * 10**-digits / weights[name]
+    low, high = ((1 + sign * half) * plans[name].asked_epochs for sign in (-1, 1))
+    yield (
+        f"the weights add up to {total:g}, as rounded shares do. Each is divided by that, so that epochs are"
+        f" {abs(1 - 1 / total):.1%} {'lower' if total > 1 else 'higher'} than weight x budget / tokens; and half a unit"
+        f" of their last digit is up to {half:.0%} of a share: {name} {low:.2f} to {high:.2f} epochs"
+    )
 
 
 def plan_as_json(plans: Mapping[str, SourcePlan]) -> dict[str, dict[str, Any]]:

@@ -82,6 +82,7 @@ def test_without_text_the_plan_is_the_table_of_gpt3(tmp_path):
         "wikipedia": 2.97,
     }
     assert told["training"] is None
+    assert any("wikipedia 2.48 to 3.47 epochs" in warning for warning in told["warnings"])
 
 
 def test_with_the_hardware_named_the_plan_tells_the_training_of_yalm(tmp_path):
