@@ -23,7 +23,7 @@ def picture(profile: StepProfile) -> str:
     height = ROW * (len(bars) + 3)
     shapes = [
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(16, ROW, f"A step of {profile.tokens:,} tokens: {profile.seconds * 1e3:.1f} ms, MFU {profile.mfu:.1%}"),
+        _text(16, ROW, f"A step of {profile.tokens:,} tokens: {profile.seconds * 1e3:.1f} ms"),
     ]
     x = LEFT
     for word in (FORWARD, BACKWARD, UPDATE):

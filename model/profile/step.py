@@ -54,7 +54,7 @@ class StepProfile:
     padding_share: float
     """Share of the rows' tokens that is padding at their ends."""
     model_flops: float
-    """Of a step, 6 N + 12 L D T a token, as MFU counts."""
+    """Of a step, 6 N + 12 L D T a token."""
     shape: Shape
     machine: Machine
 
@@ -62,11 +62,6 @@ class StepProfile:
     def flops(self) -> float:
         """Of all matrix products that ran."""
         return sum(part.flops for part in self.parts)
-
-    @property
-    def mfu(self) -> float:
-        """Model FLOPs utilisation: the model's own arithmetic over what the machine could do in the time."""
-        return self.model_flops / self.seconds / self.machine.flops_s
 
     def of_part(self, name: str) -> tuple[PartCost, ...]:
         """The phases of one part."""

@@ -19,7 +19,7 @@ def table(profile: StepProfile, findings: list[Finding]) -> str:
     )
     lines = [
         f"a step of {profile.tokens:,} tokens: {profile.seconds * 1e3:.1f} ms,"
-        f" {profile.tokens / profile.seconds:,.0f} tokens/s, MFU {profile.mfu:.1%}"
+        f" {profile.tokens / profile.seconds:,.0f} tokens/s"
         f" ({profile.flops / 1e9:.2f} GFLOP ran, the model's own are {profile.model_flops / 1e9:.2f})",
         f"this machine: {machine.flops_s / 1e9:,.0f} GFLOP/s ({machine.dtype} products, threads: {machine.threads}),"
         f" {machine.bytes_s / 1e9:.1f} GB/s (copies); {machine.ridge:.1f} FLOP/B keep it busy",
@@ -64,7 +64,6 @@ def as_json(profile: StepProfile, findings: list[Finding]) -> dict[str, Any]:
         described_cost["of_roofline"] = cost.bound_seconds / cost.seconds if cost.seconds else None
     return described | {
         "flops": profile.flops,
-        "mfu": profile.mfu,
         "tokens_s": profile.tokens / profile.seconds,
         "findings": [asdict(finding) for finding in findings],
     }
