@@ -1,8 +1,8 @@
 """Trains to the end: starts the ranks, and starts them again from the last checkpoint where the machine failed them.
 
 Every training has a supervisor, one of a single process too. It loads no PyTorch (30 MiB, a fifth of a second), so that
-it lives where a rank dies for want of memory. Not torchrun: its agent answers SIGTERM by killing the ranks where ours
-write a checkpoint at the same step, exits with 1 whatever a rank exited with, and leaves the ranks behind when it is
+it lives where a rank dies for want of memory. Not torchrun: its agent passes SIGTERM on, and waits as long as
+`--shutdown-timeout` says (torch 2.13), but exits with 1 whatever a rank exited with, and leaves ranks behind when it is
 killed itself.
 
 With several hosts each has its supervisor. They agree on who is there (`model/rendezvous.py`), each starts and judges
