@@ -3,15 +3,16 @@
     python benchmarks/data_stages.py --data DATA [--peers FOLDER] [--json FILE] [--only sample,clean,...]
 
 `make bench-data` does this with all peers. The inner work of each stage stands beside its peers; `ratio` says how many
-times as fast Bessemer is. The rows `whole stage` are the stages as a run builds them, those after sample on all that it
-left: with reading and writing, digests, the ledger, and the search's measuring of itself. They have no peer.
+times as fast Bessemer is: all tools of a text read the same of it, as often. Behind each stage's kernels its row `whole
+stage` is the stage as a run builds it, those after sample on all that it left: with reading and writing, digests, the
+ledger, and the search's measuring of itself. It has no peer.
 """
 
-import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import clean_speed
@@ -30,12 +31,12 @@ MEASURES = {
 }
 
 
-def whole_stages(data: Path) -> Iterator[Row]:
+def whole_stages(data: Path, size: int = SIZE) -> Iterator[Row]:
     """A row per stage; the second of two builds counts, for which all kernels are compiled."""
     program = PROJECT / "benchmarks" / "stage_build.py"
     with tempfile.TemporaryDirectory() as scratch:
         source, documents = Path(scratch) / "text.jsonl", "-"
-        write_texts(source, texts_of_size(data, SIZE))
+        write_texts(source, texts_of_size(data, size))
         for stage, settings in settings_of(source, data).items():
             words = [documents, json.dumps(settings), 1]
             for root in ("first", "second"):
@@ -59,11 +60,20 @@ def main() -> None:
     """Measure and print."""
     parser = arguments(__doc__)
     parser.add_argument("--only", help="stages to measure, with commas between")
+    parser.add_argument("--size", type=int, default=SIZE, help="bytes of text for the whole stages")
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else [*MEASURES, "whole"]
-    beside = [measure(options.data, options.peers) for stage, measure in MEASURES.items() if stage in chosen]
-    whole = [whole_stages(options.data)] if "whole" in chosen else []
-    show(itertools.chain(*beside, *whole), options.json)
+    show(rows(options, chosen), options.json)
+
+
+def rows(options: Namespace, chosen: Sequence[str]) -> Iterator[Row]:
+    """Of each stage its kernels beside their peers, then the stage."""
+    whole = {row.stage: row for row in whole_stages(options.data, options.size)} if "whole" in chosen else {}
+    for stage, measure in MEASURES.items():
+        if stage in chosen:
+            yield from measure(options.data, options.peers)
+        if stage in whole:
+            yield whole[stage]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 from pathlib import Path
 
 import torch
-from setting import BETAS, CLIP, EPS, LEARNING_RATE, Watch, chosen
+from setting import BETAS, CLIP, EPS, LEARNING_RATE, Setting, Watch, chosen
 
 from model.config import ClipConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainerRun
 from model.dropout import seed_dropout
@@ -18,6 +18,21 @@ from model.schedule import Pace
 from model.weights import load_model
 
 BATCHES = {"gpt": CausalBatch, "bert": MaskedBatch, "t5": SpanBatch}
+
+
+def train_config(name: str, setting: Setting) -> TrainConfig:
+    """What all contenders have in common, in our words; `name` is eager or compiled."""
+    return TrainConfig(
+        batch_rows=setting.batch_rows,
+        micro_batch_rows=setting.batch_rows,
+        dtype=setting.dtype,
+        threads=setting.threads,
+        compile=name == "compiled",
+        optimizer=OptimizerConfig(beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0),
+        clip=ClipConfig(max_norm=CLIP),
+        schedule=ScheduleConfig(kind="constant", peak_lr=LEARNING_RATE, warmup_share=0.0),
+        **({"device": "cuda"} if setting.device == "cuda" else {}),
+    )
 
 
 def main() -> None:
@@ -32,17 +47,7 @@ def main() -> None:
         pad=network.config.vocab_size,
         tokenizer_digest="rows",
         model=network.config,
-        train=TrainConfig(
-            batch_rows=setting.batch_rows,
-            micro_batch_rows=setting.batch_rows,
-            dtype=setting.dtype,
-            threads=setting.threads,
-            compile=name == "compiled",
-            optimizer=OptimizerConfig(beta1=BETAS[0], beta2=BETAS[1], eps=EPS, weight_decay=0.0),
-            clip=ClipConfig(max_norm=CLIP),
-            schedule=ScheduleConfig(kind="constant", peak_lr=LEARNING_RATE, warmup_share=0.0),
-            **({"device": "cuda"} if setting.device == "cuda" else {}),
-        ),
+        train=train_config(name, setting),
     )
     engine = make_engine(run, network, ALONE)
     kind = BATCHES[network.config.architecture]
@@ -54,4 +59,5 @@ def main() -> None:
     watch.tell()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -2,7 +2,8 @@
 
 Rungs, each with what the one before has: `float32` (scores and softmax written out, all logits at once, torch's AdamW
 parameter by parameter, dropout 0.1), `dtype`, `fused` (AdamW in one kernel), `attention` (torch's fused attention),
-`no_dropout`, `compile`. `nanogpt` is the loop without dropout and with fused attention, not compiled.
+`no_dropout`, `compile`. `nanogpt` is the loop without dropout and with fused attention, not compiled;
+`nanogpt_compiled` is the same under torch.compile, with AdamW in one kernel.
 """
 
 import json
@@ -67,7 +68,7 @@ class Plain(nn.Module):
 def main() -> None:
     name, setting = chosen()
     torch.set_num_threads(setting.threads)
-    rung = RUNGS.index("no_dropout" if name == "nanogpt" else name)
+    rung = RUNGS.index({"nanogpt": "no_dropout", "nanogpt_compiled": "compile"}.get(name, name))
     lower = rung >= 1 and setting.dtype == "bfloat16"
     network = Plain(
         Path(setting.folder) / "ours", dropout=0.0 if rung >= 4 else setting.dropout, fused_attention=rung >= 3
