@@ -42,14 +42,22 @@ def is_worker_online(api: str, pool: str, name: str) -> bool:
     return any(worker["name"] == name and worker["status"] == "ONLINE" for worker in workers)
 
 
-def crash_lost_runs(api: str) -> int:
-    """Call runs crashed whose worker is gone; returns how many. Must be called while no worker runs.
+def crash_lost_runs(api: str, *, deployed: bool) -> int:
+    """Call runs crashed whose process is gone, and the runs and tasks within them; returns how many.
 
-    A run that was killed together with its worker stays `Running` for ever, and holds its deployment's only slot.
+    Those of the worker (`deployed`) while no worker runs, the others while no process has any. A run that was killed
+    together with its worker, or with its private server, stays `Running` for ever, and holds its deployment's only slot.
     """
-    lost = _deployed_runs(api)
-    for run in lost:
-        _set_state(api, run, "CRASHED", "the service ended under this run")
+    lost = _deployed_runs(api) if deployed else _own_runs(api)
+    told = "the service ended under this run" if deployed else "the process of this run is gone"
+    within = lost
+    while within:
+        for run in within:
+            _set_state(api, "flow_runs", run, "CRASHED", told)
+        of_these = {"flow_runs": {"id": {"any_": within}}, "task_runs": {"state": {"type": {"any_": UNDER_WAY}}}}
+        for task in post(f"{api}/task_runs/filter", of_these):
+            _set_state(api, "task_runs", task["id"], "CRASHED", told)
+        within = _runs(api, {"parent_flow_run_id": {"any_": within}})
     return len(lost)
 
 
@@ -57,7 +65,7 @@ def cancel_runs(api: str) -> int:
     """Ask all runs of the worker to end; returns how many there are."""
     runs = _deployed_runs(api)
     for run in runs:
-        _set_state(api, run, "CANCELLING", "`bessemer down`: finished parts and checkpoints are kept")
+        _set_state(api, "flow_runs", run, "CANCELLING", "`bessemer down`: finished parts and checkpoints are kept")
     return len(runs)
 
 
@@ -72,13 +80,22 @@ def wait_for_runs(api: str, seconds: float) -> bool:
 
 
 def _deployed_runs(api: str) -> list[str]:
-    chosen = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, "deployment_id": {"is_null_": False}}}
-    return [run["id"] for run in post(f"{api}/flow_runs/filter", chosen)]
+    return _runs(api, {"deployment_id": {"is_null_": False}})
 
 
-def _set_state(api: str, run: str, kind: str, message: str) -> None:
+def _own_runs(api: str) -> list[str]:
+    return _runs(api, {"deployment_id": {"is_null_": True}, "parent_task_run_id": {"is_null_": True}})
+
+
+def _runs(api: str, chosen: dict[str, Any]) -> list[str]:
+    """Ids of the flow runs under way among the chosen ones."""
+    under_way = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, **chosen}}
+    return [run["id"] for run in post(f"{api}/flow_runs/filter", under_way)]
+
+
+def _set_state(api: str, of: str, run: str, kind: str, message: str) -> None:
     state = {"type": kind, "name": kind.capitalize(), "message": message}
-    post(f"{api}/flow_runs/{run}/set_state", {"state": state, "force": kind == "CRASHED"})
+    post(f"{api}/{of}/{run}/set_state", {"state": state, "force": kind == "CRASHED"})
 
 
 def post(url: str, body: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -179,11 +179,23 @@ class ServiceFiles:
             yield
 
     @contextmanager
-    def reporting(self) -> Iterator[None]:
-        """Hold this around a run that the service did not start but whose states go to its server."""
-        with (self.folder / "reporting").open("a") as lock:
+    def reporting(self, to: str = "reporting") -> Iterator[None]:
+        """Hold this around a run that the service did not start but whose states go to its server, or (`private`) to a
+        server of the run's own with the same database."""
+        with (self.folder / to).open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
             yield
+
+    def nobody_reports(self) -> bool:
+        """Whether no run that the service did not start is alive. A killed run holds nothing."""
+        with ExitStack() as locks:
+            try:
+                for to in ("reporting", "private"):
+                    lock = locks.enter_context((self.folder / to).open("a"))
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
 
     def check_nobody_reports(self) -> None:
         """InputError where a run that the service did not start would lose its server. A killed run holds nothing."""

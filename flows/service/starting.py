@@ -100,9 +100,11 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
     if files.worker.pid() is None:
         _deploy(files, asked.recipe, tell)
         # By now, seconds later, the server has loaded the automations that are to start these again.
-        lost = crash_lost_runs(files.api_url)
+        lost = crash_lost_runs(files.api_url, deployed=True)
         if lost:
             tell(f"{lost} run{'s' if lost > 1 else ''} that an earlier service left behind: crashed, and started again")
+        if files.nobody_reports():
+            crash_lost_runs(files.api_url, deployed=False)
         tell("starting a worker")
         _wait_for_worker(files, spawn_worker(files))
     if files.keeper.pid() is None:

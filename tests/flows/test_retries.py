@@ -9,7 +9,7 @@ from pathlib import Path
 SCRIPT = """
 import json, os
 from flows.private_server import prefect_server
-with prefect_server() as url:
+with prefect_server(Path.cwd()) as url:
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
     from model.errors import BessemerError, Infra, InputError

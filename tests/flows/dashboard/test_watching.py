@@ -15,7 +15,7 @@ SCRIPT = """
 import json, logging, time
 from pathlib import Path
 from flows.private_server import prefect_server
-with prefect_server() as url:
+with prefect_server(Path.cwd()) as url:
     from prefect import flow, get_client, task
     from prefect.events.worker import EventsWorker
     from flows.dashboard import watching
