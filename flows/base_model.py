@@ -1,11 +1,10 @@
 """The trained model that a run's training went on from, as its artifact tells it."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.record import RECIPE
+from flows.record import read_recipe
 from flows.wording import SHORT_ID
 from tasks.artifact import Artifact
 
@@ -26,8 +25,7 @@ def base_model(record: Mapping[str, Any], artifacts: Mapping[str, Artifact]) -> 
     told = train.report.facts.get("base_model")
     if told is None:
         return {}
-    recipe = Path(record["root"]) / "runs" / record["run_id"] / RECIPE
-    asked = json.loads(recipe.read_text(encoding="utf-8")).get("train", {}) if recipe.is_file() else {}
+    asked = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
     trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
     return {**told, "folder": asked.get("base_model"), "trainable": trainable}
 

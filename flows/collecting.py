@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.promotions import CURRENT, current_run, needed_runs
-from flows.record import RECIPE, RECORD, list_runs
+from flows.record import RECORD, damaged_runs, list_runs, read_recipe, read_record
 from flows.roots import put_record
 from flows.stored import left_in_store, remove_left, remove_stored
-from model.durable import write_atomically
+from model.durable import read_json, write_atomically
 from model.errors import InputError
 from tasks.artifact import MANIFEST, is_set_aside, upgraded_file
 from tasks.lease import LEASE_SECONDS, is_alive, is_held
@@ -47,6 +47,8 @@ class Standing:
     bytes: int
     parents: tuple[tuple[str, str], ...]
     """Stage and identity of each."""
+    run_id: str | None = None
+    """The run that made it."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def plan(
     """What can go: all that neither the `keep_last` latest runs need, nor those named in `keep` by id or its beginning,
     nor the current model and those that undoing its promotions leads back to.
 
+    What a run with a damaged record made stays, and no model goes while there is one: its end is unknown.
     A run that came to no end counts as kept for `unfinished_days`, and so does what an unfinished build left. `models`:
     trained models of dropped runs go too. Raises InputError for a name of no run, or while anything is being built
     under the root; of a builder whose machine went down only its silence for `lease_seconds` tells, and `say` hears of
@@ -112,10 +115,14 @@ def plan(
     kept_ids = {run["run_id"] for run in kept_runs}
     standing = {(one.stage, one.identity): one for one in _standing(root)}
     bases = {base for run in kept_runs for base in _bases(root, run["run_id"])}
-    needed = _needed(kept_runs, standing) | {place for place, one in standing.items() if one.path.resolve() in bases}
+    damaged = damaged_runs(root)
+    made_there = {place for place, one in standing.items() if one.run_id in damaged}
+    needed = _needed(kept_runs, standing, made_there) | {
+        place for place, one in standing.items() if one.path.resolve() in bases
+    }
     unneeded = [one for place, one in standing.items() if place not in needed]
     others = [one for one in unneeded if not _is_fresh(one.path, now)]
-    kept_models = [one for one in others if one.stage == MODEL_STAGE and not models]
+    kept_models = [one for one in others if one.stage == MODEL_STAGE and not (models and not damaged)]
     # What a kept model was made from may go: its record names every digest of it.
     doomed = [one for one in others if one not in kept_models]
     works = [path for path in (root / "work").glob("*.*") if _is_left(path, since)]
@@ -152,7 +159,7 @@ def carry_out(root: Path, asked: Plan) -> int:
     gone = {(one.stage, one.identity) for one in asked.artifacts}
     for run_id in asked.dropped_runs:
         file = root / "runs" / run_id / RECORD
-        record = json.loads(file.read_text())
+        record = read_record(file)
         lost = [entry["stage"] for entry in record["stages"] if (entry["stage"], entry.get("identity")) in gone]
         if lost:
             record["collected"] = {
@@ -202,10 +209,9 @@ def _began(run_id: str) -> float:
 
 def _bases(root: Path, run_id: str) -> list[Path]:
     """Folders of models that a run started from, or was held against."""
-    recipe = root / "runs" / run_id / RECIPE
-    if not recipe.is_file():
+    told = read_recipe(root / "runs" / run_id)
+    if not told:
         return []
-    told = json.loads(recipe.read_text())
     named = (told["train"].get("base_model"), (told["evaluate"].get("gate") or {}).get("base_model"))
     return [Path(name).resolve() for name in named if name]
 
@@ -217,17 +223,20 @@ def _standing(root: Path) -> list[Standing]:
         folder = manifest.parent
         if is_set_aside(folder) or folder.name.startswith(DOOMED):
             continue
-        data = json.loads(manifest.read_text())
+        data = read_json(manifest, "Put it out of the way with `bessemer verify --set-aside`.")
         parents = tuple((parent["stage"], parent["identity"]) for parent in data["parents"].values())
         if upgraded_file(folder).exists():  # Whoever needs an artifact needs its copy in this version's format.
             parents += ((data["stage"], json.loads(upgraded_file(folder).read_text())["identity"]),)
-        found.append(Standing(folder, data["stage"], data["identity"], data["bytes"], parents))
+        found.append(Standing(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
     return found
 
 
-def _needed(runs: Iterable[dict[str, Any]], standing: dict[tuple[str, str], Standing]) -> set[tuple[str, str]]:
-    """Stage and identity of all that runs ended with, and of all that it was made from."""
+def _needed(
+    runs: Iterable[dict[str, Any]], standing: dict[tuple[str, str], Standing], more: Iterable[tuple[str, str]]
+) -> set[tuple[str, str]]:
+    """Stage and identity of all that runs ended with, of `more`, and of all that these were made from."""
     waiting = [(entry["stage"], entry["identity"]) for run in runs for entry in run["stages"] if "identity" in entry]
+    waiting += more
     needed: set[tuple[str, str]] = set()
     while waiting:
         place = waiting.pop()

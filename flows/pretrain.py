@@ -28,6 +28,7 @@ from flows.form import (
     settings,
 )
 from flows.recipe import Recipe
+from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
 from flows.road import walk
 from flows.roots import open_root
@@ -97,7 +98,9 @@ def pretrain(
                 shown.summarize(run.record.data)
     except (BessemerError, OSError) as failed:
         error = worth_another_run(failed)
+        leave_end(error)
         # Prefect gives the caller what a returned state holds: the record, or the error to raise.
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    leave_end(run.record.data)
     done = tally(run.record.data["stages"])
     return Completed(message=done, data=run.record.data)  # pyright: ignore[reportReturnType]

@@ -6,7 +6,6 @@ child, which serves the listening socket FD that its parent holds.
 """
 
 import os
-import secrets
 import signal
 import socket
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path
 
 from flows.service.api import crash_lost_runs
 from flows.service.files import PATIENT_CLIENT, ServiceFiles, standing_server
-from flows.service.password import OF_CLIENTS, OF_SERVER, use_password
+from flows.service.password import OF_CLIENTS, OF_SERVER, new_password, use_password
 from model.errors import Infra
 from model.parent_death import die_with_parent
 
@@ -41,8 +40,8 @@ def prefect_server(root: Path) -> Iterator[str]:
     started for `root`, else that of the Prefect profile, else a private one that ends with this block.
 
     Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. A private server keeps its database
-    where that of `bessemer up` has it, under the root; where that cannot be written, in a temporary folder. Raises Infra
-    when the private server does not answer within five minutes.
+    where that of `bessemer up` has it, under the root; where that cannot be written, in a temporary folder. Raises
+    Infra when the private server does not answer within five minutes.
     """
     if os.environ.get("PREFECT_API_URL"):
         yield os.environ["PREFECT_API_URL"]
@@ -79,10 +78,12 @@ def _private_server(files: ServiceFiles) -> Iterator["_Private"]:
                 block.enter_context(files.reporting("private"))
         except (OSError, Infra) as error:
             block.close()
-            home = block.enter_context(tempfile.TemporaryDirectory(prefix="bessemer-prefect-", ignore_cleanup_errors=True))
+            home = block.enter_context(
+                tempfile.TemporaryDirectory(prefix="bessemer-prefect-", ignore_cleanup_errors=True)
+            )
             print(
-                f"the Prefect database cannot be kept under {files.folder} ({error}); the run's states are lost with it,"
-                f" artifacts and the run's record are not concerned",
+                f"warning: no Prefect database under {files.folder} ({error}); the server's view of this run is kept in"
+                f" {home} and removed at its end. Artifacts and the run's record do not depend on it",
                 file=sys.stderr,
             )
             server = block.enter_context(_Private(files, home))
@@ -98,7 +99,7 @@ class _Private:
     """
 
     def __init__(self, files: ServiceFiles, home: str) -> None:
-        password = f"bessemer:{secrets.token_urlsafe(24)}"
+        password = new_password()
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
         profiles = _profiles_file()
@@ -220,7 +221,7 @@ def _serve(descriptor: int, parent: int) -> None:
     die_with_parent(signal.SIGKILL, parent)
     import uvicorn
 
-    config = uvicorn.Config("prefect.server.api.server:create_app", factory=True, log_level="error", lifespan="on")
+    config = uvicorn.Config("flows.service.app:create_app", factory=True, log_level="error", lifespan="on")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
 

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.record import RECORD
+from flows.record import RECORD, read_record, warn_once
 from model.durable import make_folders, sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
 from tasks.aliases import now
@@ -121,7 +121,7 @@ def undo(root: Path, why: str) -> Promotion:
                 f" another run: `bessemer promote RUN`."
             )
         target = by_number[earlier]
-        record = json.loads((root / "runs" / target.run_id / RECORD).read_text())
+        record = read_record(root / "runs" / target.run_id / RECORD)
         _check_stands(record, "promote --undo")
         why_told = why or f"{told[-1].run_id} was taken back"
         made = Promotion(
@@ -196,7 +196,10 @@ def link_promotions(root: Path) -> None:
         folder = root / FOLDER / f"{promotion.number:06d}"
         told = root / "runs" / promotion.run_id / RECORD
         if not all((folder / name).is_symlink() for name in ("run", *LINKED)) and told.exists():
-            _link(folder, root, promotion.run_id, json.loads(told.read_text()))
+            try:
+                _link(folder, root, promotion.run_id, read_record(told))
+            except IntegrityError as error:
+                warn_once(str(error))
     point_to_latest(root)
 
 

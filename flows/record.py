@@ -1,6 +1,9 @@
 """What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
 
+import errno
+import functools
 import json
+import logging
 import re
 import secrets
 import time
@@ -8,11 +11,14 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from model.durable import write_atomically
-from model.errors import InputError
+from model.durable import read_json, write_atomically
+from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.pause import Paused
 from tasks.artifact import ACCEPTED, REUSED, Artifact
 from tasks.build import Watcher
+from tasks.store.records import RECIPE_LOST, read_record
+
+log = logging.getLogger(__name__)
 
 RECORD = "run.json"
 RECIPE = "recipe.json"
@@ -23,6 +29,15 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
 """Who watches the runs of this context; the command puts its progress bars here."""
+ENDED: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
+"""Where a flow leaves what it ended with, for a command whose server does not hear of the end."""
+
+
+def leave_end(end: dict[str, Any] | BessemerError) -> None:
+    """Leave what a flow ends with where `ENDED` is watched."""
+    ends = ENDED.get()
+    if ends is not None:
+        ends.append(end)
 
 
 class RunRecord(Watcher):
@@ -47,18 +62,7 @@ class RunRecord(Watcher):
         self._onlooker.note(stage, sentence)
 
     def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
-        self._entry(
-            {
-                "stage": stage,
-                "identity": artifact.identity,
-                "content": artifact.content,
-                "path": str(artifact.path),
-                "outcome": artifact.outcome,
-                "cause": artifact.cause,
-                "seconds": seconds,
-                "started": time.time() - seconds,
-            }
-        )
+        self._entry(stage_entry(stage, artifact, seconds))
         self._onlooker.finished(stage, artifact, seconds)
 
     def failed(self, stage: str, error: BaseException) -> None:
@@ -79,14 +83,32 @@ class RunRecord(Watcher):
         self.save()
 
 
+def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any]:
+    """What a record holds of a finished stage that took so long."""
+    return {
+        "stage": stage,
+        "identity": artifact.identity,
+        "content": artifact.content,
+        "path": str(artifact.path),
+        "outcome": artifact.outcome,
+        "cause": artifact.cause,
+        "seconds": seconds,
+        "started": time.time() - seconds,
+    }
+
+
 def check_writable(root: Path) -> None:
-    """Raise InputError where the root of all artifacts cannot be made or written."""
+    """Raise InputError where the root of all artifacts cannot be made or written, Infra where its disk is full."""
     probe = root / f".writable-{secrets.token_hex(4)}"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        try:
+            probe.write_bytes(bytes(4096))
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Infra(f"--root {root}: no space left on its disk; free some and run again") from error
         raise InputError(
             f"--root {root}: cannot be written ({error.strerror}); choose a folder of yours with --root"
         ) from error
@@ -120,5 +142,36 @@ def check_run_id(run_id: str) -> None:
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:
-    """The records of all runs under a root, oldest first."""
-    return [json.loads(path.read_text()) for path in sorted((root / "runs").glob(f"*/{RECORD}"))]
+    """The records of all runs under a root, oldest first; damaged ones are named on stderr and left out."""
+    return [record for record in map(_readable, _record_files(root)) if record is not None]
+
+
+def damaged_runs(root: Path) -> list[str]:
+    """Ids of the runs whose records cannot be read, oldest first."""
+    return [path.parent.name for path in _record_files(root) if _readable(path) is None]
+
+
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """The recipe beside a run's record; empty where it is gone, IntegrityError where it is damaged."""
+    path = folder / RECIPE
+    return read_json(path, RECIPE_LOST) if path.is_file() else {}
+
+
+def _record_files(root: Path) -> list[Path]:
+    return sorted((root / "runs").glob(f"*/{RECORD}"))
+
+
+def _readable(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_record(path)
+    except IntegrityError as error:
+        warn_once(str(error))
+    except FileNotFoundError:
+        pass  # Removed since it was listed.
+    return None
+
+
+@functools.cache
+def warn_once(sentence: str) -> None:
+    """Say it on stderr the first time."""
+    log.warning("%s", sentence)

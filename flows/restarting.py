@@ -42,7 +42,8 @@ def worth_another_run(error: BessemerError | OSError) -> BessemerError:
         return error
     if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE):
         raise error
-    return Infra(f"{error.filename or 'a file of the run'}: {error.strerror}; what is built stands, run again to go on")
+    where = error.filename or "a file under the root"
+    return Infra(f"{where}: {error.strerror}; what is built is kept: free some space if that is it, and run again")
 
 
 def machine_failed(state: State | None) -> bool:

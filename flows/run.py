@@ -12,9 +12,11 @@ from typing import Any
 import psutil
 from prefect.client.schemas.objects import State
 
+from flows.builders import BUILDERS
 from flows.gate import check_gate
 from flows.interrupts import raise_if_interrupted
 from flows.page import write_page
+from flows.page.writing import PAGE
 from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe
 from flows.record import (
@@ -27,13 +29,14 @@ from flows.record import (
     check_writable,
     new_run_id,
     same_artifacts,
+    stage_entry,
 )
-from flows.road import STAGES, EndOfRoad, stretch
+from flows.road import STAGES, EndOfRoad, stretch, walk
 from flows.roots import put_record
 from model.durable import write_atomically
 from model.pause import Paused
 from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.build import RunContext, WouldBuild
 from tasks.code import PROJECT
 from tasks.identity import library_versions
 from tasks.provenance import git_state
@@ -41,6 +44,56 @@ from tasks.provenance import git_state
 log = logging.getLogger(__name__)
 
 VERSIONS_SHOWN = ("bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
+
+
+def standing_run(
+    recipe: Recipe,
+    root: Path,
+    *,
+    from_stage: str | None = None,
+    until: str | None = None,
+    only: str | None = None,
+    force: bool = False,
+) -> dict[str, Any] | None:
+    """The record, never written, of a run that finds every artifact there; None where it would build something."""
+    asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+    context, entries = RunContext(root, run_id="", dry=True), list[dict[str, Any]]()
+    last = stretch(from_stage, until, only)[-1]
+
+    def step(stage: str, *inputs: Any) -> Artifact:
+        if entries and entries[-1]["stage"] == last:
+            raise EndOfRoad
+        artifact = BUILDERS[stage](context, *inputs)
+        entries.append(stage_entry(stage, artifact, 0.0))
+        if stage == "evaluate":
+            check_gate(artifact)
+        return artifact
+
+    if force:
+        return None
+    try:
+        walk(recipe, step)
+    except EndOfRoad:
+        pass
+    except WouldBuild:
+        return None
+    record = {**_head(recipe, root, new_run_id(), asked), "state": "completed", "stages": entries, "notes": []}
+    earlier = same_artifacts(root, record)
+    return {**record, "finished": time.time(), "page": earlier["page"] if earlier is not None else None}
+
+
+def _head(recipe: Recipe, root: Path, run_id: str, asked: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "recipe_name": recipe.name,
+        "root": str(root),
+        "started": time.time(),
+        "asked": asked,
+        "host": platform.node(),
+        "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
+        "versions": library_versions(VERSIONS_SHOWN),
+        "git": git_state(PROJECT),
+    }
 
 
 class Run:
@@ -66,19 +119,10 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._last = buildable[-1]
         self._stage = ""
+        self._failed = False
         write_atomically(self.folder / RECIPE, recipe.model_dump_json(indent=1).encode())
-        head = {
-            "run_id": self.run_id,
-            "recipe_name": recipe.name,
-            "root": str(root),
-            "started": time.time(),
-            "asked": {"from_stage": from_stage, "until": until, "only": only, "force": force},
-            "host": platform.node(),
-            "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
-            "versions": library_versions(VERSIONS_SHOWN),
-            "git": git_state(PROJECT),
-        }
-        self.record = RunRecord(self.folder, head, ONLOOKER.get())
+        asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
+        self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, asked), ONLOOKER.get())
         self.context = RunContext(
             root=root,
             run_id=self.run_id,
@@ -104,12 +148,22 @@ class Run:
         return artifact
 
     def write_page(self) -> Path:
-        """The run page; that of an earlier run where this one found every artifact standing, which reads no data."""
+        """The run page; that of an earlier run where this one found every artifact standing, which reads no data.
+
+        Raises OSError where it cannot be written, unless the run failed already: its own error is the one to report.
+        """
         earlier = same_artifacts(self.context.root, self.record.data)
-        page = Path(earlier["page"]) if earlier is not None else write_page(self.folder, self.context.root)
-        self.record.data["page"] = str(page)
-        self.record.save()
-        put_record(self.context.root, self.run_id, pages=True)
+        page = Path(earlier["page"]) if earlier is not None else self.folder / PAGE
+        try:
+            if earlier is None:
+                page = write_page(self.folder, self.context.root)
+            self.record.data["page"] = str(page)
+            self.record.save()
+            put_record(self.context.root, self.run_id, pages=True)
+        except OSError as unwritten:
+            if not self._failed:
+                raise
+            log.error("the page of run %s could not be written: %s", self.run_id, unwritten)
         return page
 
     def __enter__(self) -> "Run":
@@ -122,6 +176,7 @@ class Run:
         paused = isinstance(error, Paused)
         ended = kind is None or issubclass(kind, EndOfRoad) or paused
         stopped = error is not None and not isinstance(error, Exception)
+        self._failed = not ended
         self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"
         self.record.data["finished"] = time.time()
         try:

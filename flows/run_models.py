@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flows.record import RECIPE
+from safetensors import SafetensorError
+
+from flows.record import read_recipe, warn_once
+from model.errors import IntegrityError
 from tasks.train.base_model import DESCRIPTION, WEIGHTS
 
 
@@ -15,11 +18,16 @@ def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
     trained = (entry["path"] for entry in record["stages"] if entry["stage"] == "train" and "path" in entry)
     path = Path(next(trained, ""))
     if (path / DESCRIPTION).is_file() and (path / WEIGHTS).is_file():
-        config = json.loads((path / DESCRIPTION).read_text())["config"]
-        return {"architecture": config.get("architecture", "gpt"), "parameters": stored_values(path / WEIGHTS)}
-    recipe = root / "runs" / record["run_id"] / RECIPE
-    asked = json.loads(recipe.read_text(encoding="utf-8")) if recipe.is_file() else {}
-    network = asked.get("train", {}).get("model", {})
+        try:
+            config = json.loads((path / DESCRIPTION).read_text())["config"]
+            return {"architecture": config.get("architecture", "gpt"), "parameters": stored_values(path / WEIGHTS)}
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            warn_once(f"{path} is damaged ({error}); `bessemer verify` names what, and how to set it aside")
+    try:
+        network = read_recipe(root / "runs" / record["run_id"]).get("train", {}).get("model", {})
+    except IntegrityError as error:
+        warn_once(str(error))
+        network = {}
     return {"architecture": network.get("architecture"), "parameters": None}
 
 

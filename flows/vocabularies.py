@@ -10,7 +10,7 @@ import numpy as np
 
 from flows.lineage import run_artifacts
 from flows.peek.difference import EVEN_PIECE, ODD_PIECE, UNKNOWN_PIECE
-from flows.record import RECORD
+from flows.record import RECORD, read_record
 from flows.vocabulary_files import (
     EXPECTED,
     KNOWN,
@@ -123,7 +123,7 @@ def _models(bases: Sequence[Path]) -> list[tuple[str, Path, Path | None]]:
     found: list[Path] = []
     for base in bases:
         if (base / RECORD).is_file():
-            artifacts = run_artifacts(json.loads((base / RECORD).read_text()))
+            artifacts = run_artifacts(read_record(base / RECORD))
             if "vocab" not in artifacts:
                 raise InputError(f"{base}: this run did not get to a vocabulary")
             kind = json.loads(artifacts["vocab"].file(DESCRIPTION_FILE).read_text())["kind"]

@@ -1,6 +1,7 @@
 """Bytes on disk that survive a crash at any instant, and digests that tell whether they are still the same."""
 
 import errno
+import json
 import os
 import shutil
 import stat
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import blake3
+
+from model.errors import IntegrityError
 
 DIGEST_BYTES = 16
 _BLOCK_BYTES = 1 << 22
@@ -85,6 +88,17 @@ def digest_file(path: Path) -> str:
         while block := stream.read(_BLOCK_BYTES):
             hasher.update(block)
     return hasher.hexdigest(length=DIGEST_BYTES)
+
+
+def read_json(path: Path, cure: str) -> Any:
+    """The value in a file of JSON; FileNotFoundError without the file, IntegrityError that ends in `cure` where it is
+    damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise IntegrityError(f"{path} is damaged ({error}). {cure}") from error
 
 
 def sync_directory(path: Path) -> None:

@@ -1,11 +1,11 @@
 """Which artifact of an earlier run a recipe means by a word: a run's, a folder, or an identity under the root."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from model.errors import RecipeError
 from tasks.artifact import Artifact
+from tasks.store.records import read_record
 
 
 def find_earlier(words: Sequence[str], root: Path, stage: str, setting: str) -> list[Artifact]:
@@ -27,7 +27,7 @@ def _find(word: str, root: Path, stage: str, setting: str) -> Artifact:
 def _folder(word: str, root: Path, stage: str, setting: str) -> Path:
     record = root / "runs" / word / "run.json"
     if record.is_file():
-        stages = {entry["stage"]: entry for entry in json.loads(record.read_text())["stages"]}
+        stages = {entry["stage"]: entry for entry in read_record(record)["stages"]}
         if "path" not in stages.get(stage, {}):
             raise RecipeError(f"{setting} names the run {word}, which ended before `{stage}`; name another.")
         return Path(stages[stage]["path"])

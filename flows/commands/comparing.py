@@ -1,5 +1,7 @@
 """Two runs beside each other."""
 
+import errno
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -31,9 +33,15 @@ def compare(
         records = [open_run(root, first), open_run(root, second)]
         found = differences_of(records[0], records[1])
         path = output or root / "runs" / records[1]["run_id"] / f"compare-{records[0]['run_id']}.html"
-        write_comparison(found, records, path)
+        try:
+            write_comparison(found, records, path)
+        except OSError as error:
+            if output is not None or error.errno not in (errno.EROFS, errno.EACCES):
+                raise
+            print(f"no page was written: {path.parent}: {error.strerror}; --output names another file", file=sys.stderr)
+            path = None
         if as_json:
-            print_json({**found, "page": str(path)})
+            print_json({**found, "page": str(path) if path else None})
             return
         from rich.markup import escape
 
@@ -41,4 +49,5 @@ def compare(
 
         shown = console()
         tell_comparison(found, shown)
-        shown.print(f"[bold]page[/] {escape(str(path))}", soft_wrap=True)
+        if path is not None:
+            shown.print(f"[bold]page[/] {escape(str(path))}", soft_wrap=True)

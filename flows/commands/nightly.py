@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flows.commands.options import DEFAULT_ROOT, Json, Settings, UnopenedRoot, Verbose
-from flows.commands.output import console, print_json, shown_progress, told_errors
+from flows.commands.output import console, ended, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
 
@@ -98,4 +98,4 @@ def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: boo
             bars.console.print(f"! {remark}", markup=False)
         from flows.nightly.flow import nightly as night_flow
 
-        return night_flow(recipe, tonight.raw.root, again, settings)
+        return ended(lambda: night_flow(recipe, tonight.raw.root, again, settings))

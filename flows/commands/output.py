@@ -1,15 +1,17 @@
 """What commands print: tables or JSON, and errors as one message with its exit code."""
 
+import errno
 import json
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
+Value = TypeVar("Value")
 CLOSED_PIPE = 141
 """What a shell reports of a program that wrote to a closed pipe: 128 + SIGPIPE."""
 PIPE_WIDTH = 140
@@ -19,7 +21,7 @@ PIPE_WIDTH = 140
 @contextmanager
 def told_errors() -> Iterator[None]:
     """Errors of the tree become one message and their exit code; a traceback is for faults of the program."""
-    from model.errors import BessemerError, Bug, Infra
+    from model.errors import BessemerError, Bug, Infra, InputError
 
     try:
         yield
@@ -38,18 +40,51 @@ def told_errors() -> Iterator[None]:
         raise typer.Exit(CLOSED_PIPE) from error
     except Exception as error:
         if _lost_the_server(error):
-            typer.echo(
-                f"Infra: the Prefect server was lost ({error}); what is built stands, run again to go on", err=True
-            )
+            print(f"Infra: the Prefect server was lost ({error}); what is built is kept, run again", file=sys.stderr)
+            raise typer.Exit(Infra.exit_code) from error
+        if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+            print(f"InputError: {error.filename}: {error.strerror}; this user may not do it there", file=sys.stderr)
+            raise typer.Exit(InputError.exit_code) from error
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            where = error.filename or "a file under the root"
+            print(f"Infra: no space left while writing {where}; free some and run again", file=sys.stderr)
             raise typer.Exit(Infra.exit_code) from error
         traceback.print_exc()
         raise typer.Exit(Bug.exit_code) from error
 
 
 def _lost_the_server(error: Exception) -> bool:
-    """Whether Prefect's client gave its server up. Where httpx was never loaded there is none."""
-    httpx = sys.modules.get("httpx")
-    return httpx is not None and isinstance(error, httpx.TransportError)
+    """Whether Prefect's client gave its server up, or the server itself failed, for want of disk say. Where httpx was
+    never loaded there is none."""
+    if "httpx" not in sys.modules:
+        return False
+    import httpx
+
+    failed = isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error
+    return failed or isinstance(error, httpx.TransportError)
+
+
+def ended(flow: Callable[[], Value]) -> Value:
+    """What a flow ends with: the server's failure to hear of it is a warning, for no artifact depends on it."""
+    from flows.record import ENDED
+    from model.errors import BessemerError
+
+    ends: list[Any] = []
+    token = ENDED.set(ends)
+    try:
+        return flow()
+    except Exception as error:
+        if not ends or not _lost_the_server(error):
+            raise
+        unheard = (
+            f"the Prefect server did not hear how the run ended ({error}); its record and its artifacts are written"
+        )
+        print(f"warning: {unheard}", file=sys.stderr)
+        if isinstance(ends[-1], BessemerError):
+            raise ends[-1] from error
+        return ends[-1]
+    finally:
+        ENDED.reset(token)
 
 
 def console(stderr: bool = False) -> Any:

@@ -20,7 +20,7 @@ from flows.commands.options import (
     Verbose,
     share,
 )
-from flows.commands.output import console, print_json, shown_progress, told_errors
+from flows.commands.output import console, ended, print_json, shown_progress, told_errors
 
 
 class Asked(TypedDict, total=False):
@@ -96,11 +96,24 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     from flows.prerequisites import check_prerequisites
     from flows.record import check_writable
     from flows.road import stretch
+    from model.errors import InputError
 
     # Before the run has a name: one that is refused leaves nothing that could be looked up by it.
     check_prerequisites(chosen, stretch(asked.get("from_stage"), asked.get("until"), asked.get("only")), root)
-    check_writable(root)
     quieten_prefect(verbose)
+    try:
+        check_writable(root)
+    except InputError as unwritable:
+        from flows.run import standing_run
+
+        record = standing_run(chosen, root, **asked)
+        if record is None:
+            raise
+        finish(record, root, as_json)
+        why = str(unwritable.__cause__ or unwritable)
+        unkept = f"the record of this run could not be written under {root / 'runs'} ({why})"
+        console(stderr=True).print(f"nothing needed building; {unkept}", markup=False, soft_wrap=True)
+        return
     from flows.interrupts import heard_interrupts
     from flows.private_server import prefect_server
 
@@ -122,7 +135,7 @@ def _run_flow(chosen: Any, root: Path, asked: Asked, as_json: bool) -> dict[str,
             bars.console.print(f"[yellow]![/] {escape(remark)}")
         from flows.pretrain import pretrain
 
-        return pretrain(chosen, root=root, run_id=run_id, **asked)
+        return ended(lambda: pretrain(chosen, root=root, run_id=run_id, **asked))
 
 
 def finish(record: dict[str, Any], root: Path, as_json: bool) -> None:

@@ -1,6 +1,5 @@
 """A run's numbers for other programs that show them."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +25,7 @@ def export_metrics(
     with told_errors():
         from flows.findings import open_artifacts
         from flows.lineage import open_run
-        from flows.record import RECIPE
+        from flows.record import read_recipe
         from flows.tracking.series import training_of
         from model.errors import RecipeError
 
@@ -43,8 +42,7 @@ def export_metrics(
         if wandb is not None:
             from flows.tracking.weights_and_biases import write_wandb
 
-            recipe = root / "runs" / record["run_id"] / RECIPE
-            config = json.loads(recipe.read_text()) if recipe.is_file() else {}
+            config = read_recipe(root / "runs" / record["run_id"])
             name = f"{record['recipe_name']} {record['run_id']}"
             folder = wandb / record["run_id"]
             written = write_wandb(training, folder, run_id=record["run_id"], name=name, config=config)

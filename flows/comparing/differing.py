@@ -1,6 +1,5 @@
 """What differs between two runs: recipe, code and data by their identities, documents, training, scores."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from flows.findings import gather, known_findings, open_artifacts
 from flows.heldout_text import fair_documents, held_out, is_same_text, mean_of_sources
 from flows.page.score_tables import main_metric
-from flows.record import RECIPE
+from flows.record import read_recipe
 from flows.road import STAGES
 from tasks.artifact import Artifact
 from tasks.evaluate.comparison import WITHIN, paired_differences
@@ -52,8 +51,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def _recipe(record: dict[str, Any]) -> dict[str, Any]:
-    path = Path(record["root"]) / "runs" / record["run_id"] / RECIPE
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return read_recipe(Path(record["root"]) / "runs" / record["run_id"])
 
 
 def recipe_differences(first: Any, second: Any, path: str = "") -> Iterator[dict[str, Any]]:

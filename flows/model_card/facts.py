@@ -1,12 +1,11 @@
 """What a model card is written from: a run's record, its findings, its recipe."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flows.findings import gather, known_findings
-from flows.record import RECIPE, list_runs
+from flows.record import list_runs, read_recipe
 from flows.run_models import model_of
 
 LEAST_SHARE = 0.01
@@ -43,8 +42,7 @@ class CardFacts:
 
 def card_facts(record: dict[str, Any], root: Path) -> CardFacts:
     """The facts of a run under `root`; stages that it did not reach leave theirs empty."""
-    path = root / "runs" / record["run_id"] / RECIPE
-    recipe = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    recipe = read_recipe(root / "runs" / record["run_id"])
     findings = gather(record, known_findings(record))
     return CardFacts(record, findings, recipe, model_of(record, root))
 

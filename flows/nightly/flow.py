@@ -17,6 +17,7 @@ from flows.nightly.beginning import begun
 from flows.nightly.night import Between, PromotionBlocked, idle, spend
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
+from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
 from flows.road import walk
 from flows.run import Run
@@ -51,11 +52,14 @@ def nightly(
             server = PREFECT_API_URL.value()
             night = idle(tonight) if tonight.nothing_new else spend(tonight, _down_the_road, server)
     except PromotionBlocked as error:
+        leave_end(error)
         tell_event("promotion_blocked", run=error.run_id, current=error.current, worse=list(error.worse))
         return Failed(name="PromotionBlocked", message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
     except (BessemerError, OSError) as failed:
         error = worth_another_run(failed)
+        leave_end(error)
         return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    leave_end(asdict(night))
     log.info("night %s: %s, %s", night.run_id, night.state, night.why)
     return Completed(name=night.state.capitalize(), message=night.why, data=asdict(night))  # pyright: ignore[reportReturnType]
 

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from flows.roots import put_told_night
-from model.durable import write_atomically
+from model.durable import read_json, write_atomically
 from tasks.store.records import NIGHTS as FOLDER
 
 UNDER_WAY, PROMOTED, BLOCKED, FAILED = "under way", "promoted", "blocked", "failed"
 NOTHING, TOO_LITTLE, INTERRUPTED = "nothing new", "too little", "interrupted"
 TAKEN = (PROMOTED, BLOCKED, NOTHING)
 """Ends of nights whose files the next one does not read again."""
+
+NIGHT_LOST = "Restore it from a copy, or remove it: the files that this night took are then new once more."
 
 Files = dict[str, dict[str, str]]
 """Source -> root-relative path -> digest."""
@@ -66,7 +68,7 @@ class Night:
 def list_nights(root: Path) -> list[Night]:
     """All nights under a root, oldest first."""
     known = {one.name for one in fields(Night)}
-    found = [json.loads(path.read_text()) for path in (root / FOLDER).glob("*.json")]
+    found = [read_json(path, NIGHT_LOST) for path in (root / FOLDER).glob("*.json")]
     nights = [Night(**{key: value for key, value in one.items() if key in known}) for one in found]
     return sorted(nights, key=lambda night: (night.began, night.run_id))
 

@@ -1,5 +1,6 @@
 """Puts the run page together: one HTML file beside the run's record."""
 
+import errno
 import html
 import json
 import logging
@@ -11,7 +12,7 @@ from typing import TypeVar
 from flows.findings import FINDINGS, gone_artifacts
 from flows.page.rendering import render
 from flows.page.view import view_of
-from flows.record import RECORD
+from flows.record import RECORD, read_record
 from model.durable import write_atomically
 from model.errors import BessemerError
 
@@ -28,7 +29,7 @@ def write_page(run_folder: Path, root: Path) -> Path:
     page may end a run that trained for days. The page that a run made at its end stays, and its path is returned, where
     less could be shown now: an artifact is gone or damaged.
     """
-    record = json.loads((run_folder / RECORD).read_text(encoding="utf-8"))
+    record = read_record(run_folder / RECORD)
     fuller = Path(record["page"]) if record.get("page") and Path(record["page"]).is_file() else None
     gone = [f"{stage}: {told}" for stage, told in gone_artifacts(record).items()]
     if gone and fuller is not None:
@@ -46,9 +47,15 @@ def write_page(run_folder: Path, root: Path) -> Path:
     except Exception as error:
         log.exception("the run page could not be made")
         page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
-    if not problems and not gone:
-        write_atomically(run_folder / FINDINGS, json.dumps(view["findings"]).encode())
-    write_atomically(path, page.encode("utf-8", errors="replace"))
+    try:
+        if not problems and not gone:
+            write_atomically(run_folder / FINDINGS, json.dumps(view["findings"]).encode())
+        write_atomically(path, page.encode("utf-8", errors="replace"))
+    except OSError as error:
+        if fuller is None or error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        log.warning("%s stays as the run made it: %s cannot be written (%s)", fuller, run_folder, error.strerror)
+        return fuller
     return path
 
 

@@ -45,8 +45,8 @@ def is_worker_online(api: str, pool: str, name: str) -> bool:
 def crash_lost_runs(api: str, *, deployed: bool) -> int:
     """Call runs crashed whose process is gone, and the runs and tasks within them; returns how many.
 
-    Those of the worker (`deployed`) while no worker runs, the others while no process has any. A run that was killed
-    together with its worker, or with its private server, stays `Running` for ever, and holds its deployment's only slot.
+    Must be called while no worker runs (`deployed`), or no process that has runs without a deployment. A run that was
+    killed together with its worker or private server stays `Running` for ever, and holds its deployment's only slot.
     """
     lost = _deployed_runs(api) if deployed else _own_runs(api)
     told = "the service ended under this run" if deployed else "the process of this run is gone"

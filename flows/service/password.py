@@ -16,6 +16,11 @@ OF_CLIENTS = "PREFECT_API_AUTH_STRING"
 OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
 
 
+def new_password() -> str:
+    """A random `USER:PASSWORD`."""
+    return f"bessemer:{secrets.token_urlsafe(24)}"
+
+
 def write_password(path: Path) -> Path:
     """Make a password and write it to `path`, mode 600, unless the file is there; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -23,7 +28,7 @@ def write_password(path: Path) -> Path:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "w") as stream:
-            stream.write(f"bessemer:{secrets.token_urlsafe(24)}\n")
+            stream.write(f"{new_password()}\n")
         sync_file(temporary)
         link_or_copy(temporary, path)
     except FileExistsError:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from model.durable import write_atomically
+from model.durable import read_json, write_atomically
 from model.errors import IntegrityError
 from tasks.store.attached import FOLDER, check_store
 from tasks.store.objects import Listed, ObjectStore
@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 ALIASES, RUNS, PAGES, NIGHTS, PROMOTIONS = "aliases", "runs", "pages", "nights", "promotions"
 RECORD, RECIPE, PROMOTION = "run.json", "recipe.json", "promotion.json"
+RECIPE_LOST = "Restore it from a copy, or remove it: the run is then known by its record alone."
+"""What to do about a damaged recipe beside a run's record."""
 OF_ANOTHER = "from-the-store"
 """File of a run's folder that came from the store; a run of this machine is never overwritten."""
 SEEN = "seen.json"
@@ -67,13 +69,26 @@ def bring(root: Path, store: ObjectStore) -> None:
     for record in (root / RUNS).glob(f"*/{RECORD}"):
         run_id = record.parent.name
         if f"{RUNS}/{run_id}.json" not in listed and not (record.parent / OF_ANOTHER).exists():
-            put_run(root, store, run_id)
+            try:
+                put_run(root, store, run_id)
+            except IntegrityError as error:
+                log.warning("%s", error)
     for night in (root / NIGHTS).glob("*.json"):
         if f"{NIGHTS}/{night.name}" not in listed:
             put_night(root, store, night.stem)
     known = {key: entry.mark for key, entry in listed.items() if key in taken or seen.get(key) == entry.mark}
     if known != seen:
         write_atomically(root / FOLDER / SEEN, json.dumps(known, sort_keys=True).encode())
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a run; FileNotFoundError where there is none, IntegrityError where it is damaged."""
+    cure = f"Restore it from a copy, or remove {path.parent}: the run's artifacts stay, and the next run reuses them."
+    record = read_json(path, cure)
+    stages = record.get("stages") if isinstance(record, dict) else None
+    if not isinstance(stages, list) or not all(isinstance(entry, dict) and "stage" in entry for entry in stages):
+        raise IntegrityError(f"{path} is damaged (it holds no stages). {cure}")
+    return record
 
 
 def put_alias(root: Path, store: ObjectStore, alias: Path) -> None:
@@ -90,8 +105,8 @@ def put_run(root: Path, store: ObjectStore, run_id: str) -> None:
     folder = root / RUNS / run_id
     recipe = folder / RECIPE
     told = {
-        "record": json.loads((folder / RECORD).read_text()),
-        "recipe": json.loads(recipe.read_text()) if recipe.exists() else None,
+        "record": read_record(folder / RECORD),
+        "recipe": read_json(recipe, RECIPE_LOST) if recipe.exists() else None,
     }
     store.write(f"{RUNS}/{run_id}.json", told)
 

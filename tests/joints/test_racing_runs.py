@@ -26,7 +26,7 @@ STAGES = ("sample", "clean", "dedup")
 
 
 def test_two_commands_race(foundry: Path, tmp_path: Path, joint: Callable[..., Any]) -> None:
-    with joint("races of two `bessemer run`: one build each") as tally, prefect_server():
+    with joint("races of two `bessemer run`: one build each") as tally, prefect_server(tmp_path / "server"):
         contents: set[tuple[str, ...]] = set()
         shared = 0
         for race in range(RACES):
