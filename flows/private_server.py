@@ -28,6 +28,9 @@ from model.parent_death import die_with_parent
 STARTUP_SECONDS = 300.0
 # Prefect's own switches for a server inside a client: no UI, no schedulers that only a standing server needs.
 EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+# Of all servers this one may fail: a run on a full disk waited 193 s for a database that could not be written.
+IMPATIENT = {"PREFECT_SERVER_DATABASE_TIMEOUT": "10", "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "10"}
+IMPATIENT_CLIENT = {"PREFECT_CLIENT_MAX_RETRIES": "3"}
 STEADY_SECONDS = 60.0
 """A server that lives as long as this has started well."""
 MOST_SHORT_LIVES = 3
@@ -104,12 +107,13 @@ class _Private:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
         profiles = _profiles_file()
         self.clients_settings = {
+            **{key: value for key, value in IMPATIENT_CLIENT.items() if key not in os.environ},
             "PREFECT_API_URL": self.url,
             "PREFECT_HOME": home,
             OF_CLIENTS: password,
             **({"PREFECT_PROFILES_PATH": str(profiles)} if profiles is not None else {}),
         }
-        self._environment = files.environment() | EPHEMERAL | self.clients_settings | {OF_SERVER: password}
+        self._environment = files.environment() | EPHEMERAL | IMPATIENT | self.clients_settings | {OF_SERVER: password}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = self._over = self._given_up = False

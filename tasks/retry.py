@@ -1,5 +1,6 @@
 """Which failures are worth another try: the class of the error decides, never its text."""
 
+import errno
 from typing import Any
 
 from model.errors import BessemerError
@@ -10,7 +11,11 @@ RETRY_DELAYS = [2.0, 8.0, 32.0]
 
 def is_retryable(task: Any, task_run: Any, state: Any) -> bool:
     """Prefect's `retry_condition_fn`: True for infrastructure failures (class Infra), False for all that a retry
-    would only repeat (a wrong recipe, bad input, a guard, damaged data, a bug)."""
+    would only repeat (a wrong recipe, bad input, a guard, damaged data, a bug), and for a full disk: none gets empty
+    within a minute by itself, and whoever waits for it does not learn why."""
     del task, task_run
     error = state.result(raise_on_failure=False)
-    return isinstance(error, BessemerError) and error.retryable
+    if not isinstance(error, BessemerError):
+        return False
+    full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+    return error.retryable and not full

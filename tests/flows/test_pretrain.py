@@ -346,9 +346,9 @@ def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> 
 
 
 def test_a_fault_of_the_program_shows_where_it_is_and_exits_as_help_says(tmp_path: Path) -> None:
-    (tmp_path / "runs" / "torn").mkdir(parents=True)
-    (tmp_path / "runs" / "torn" / "run.json").write_text("{")
-    done = bessemer("ls", "--root", tmp_path, check=False)
+    faulty = "import flows.record; flows.record.list_runs = lambda root: 1 / 0; from flows.cli import main; main()"
+    words = [sys.executable, "-c", faulty, "ls", "--root", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 70
     assert "Traceback" in done.stderr
     assert "70 a fault of the program" in " ".join(bessemer("run", "--help").stdout.split())
