@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.promotions import CURRENT, current_run
-from flows.record import list_runs
+from flows.record import RECORD, list_runs, read_record
 from model.errors import InputError
 from model.kept_rows import kept_rows, kept_steps
 from tasks.artifact import Artifact, read_table
@@ -37,6 +37,8 @@ def open_run(root: Path, run_id: str | None, needs: str = "sample") -> dict[str,
     if run_id is None:
         return runs[-1]
     found = [run for run in runs if run["run_id"].startswith(run_id)]
+    if not found and (root / "runs" / run_id / RECORD).is_file():
+        return read_record(root / "runs" / run_id / RECORD)
     if len(found) != 1:
         known = ", ".join(run["run_id"] for run in runs[-5:])
         problem = "no run" if not found else f"{len(found)} runs"

@@ -1,7 +1,10 @@
 """A disk that fills up while a stage writes: a clear error, nothing published, and the next run goes on."""
 
 import contextlib
+import os
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,3 +93,45 @@ def test_a_disk_with_no_room_for_a_lease_leaves_none_behind(small_disk: Path) ->
     with pytest.raises(Infra, match="no space left"):
         build_artifact(RunContext(small_disk, "run"), NOISE, NoiseConfig(), {}, lambda workspace: StageReport())
     assert not list(small_disk.glob("locks/*/*.lease"))
+
+
+@pytest.mark.parametrize(
+    "stage",
+    ["dedup", *(pytest.param(one, marks=pytest.mark.prove) for one in ("sample", "chunk", "train", "evaluate"))],
+)
+def test_a_disk_that_fills_up_ends_the_run_within_a_minute_with_its_message(
+    foundry: Path, tmp_path: Path, stage: str
+) -> None:
+    """The database of the run's Prefect server is on the full disk, too."""
+    root, ballast = tmp_path / "disk", tmp_path / "disk" / "ballast"
+    root.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(root)], check=False).returncode != 0:
+        pytest.skip("this user may not mount a small file system to fill up")
+    words = [sys.executable, "-m", "flows.cli", "run", str(foundry / "foundry.toml"), "--root", str(root), "--json"]
+    environment = {key: value for key, value in os.environ.items() if key != "PREFECT_API_URL"}
+    try:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as run:
+            assert run.stderr is not None
+            heard = ""
+            while f"{stage:<14} building" not in heard:
+                heard = run.stderr.readline()
+                assert heard, "the run ended before its disk was full"
+            fill(ballast)
+            began = time.monotonic()
+            told = run.communicate(timeout=300)[1]
+            seconds = time.monotonic() - began
+        assert run.returncode == 75, told
+        assert seconds < 60
+        assert f"Infra: {stage}: no space left while writing" in told
+        assert "Traceback" not in told
+        assert (root / "service" / "prefect" / "prefect.db").is_file()
+        refused = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False, env=environment)
+        assert refused.returncode == 75
+        assert refused.stderr == f"Infra: --root {root}: no space left on its disk; free some and run again\n"
+        ballast.unlink()
+        again = subprocess.run(
+            [*words, "--until", stage], capture_output=True, text=True, timeout=300, check=False, env=environment
+        )
+        assert again.returncode == 0, again.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(root)], check=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 SCRIPT = """
 import json, os
+from pathlib import Path
 from flows.private_server import prefect_server
-with prefect_server(Path.cwd()) as url:
+with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
     from model.errors import BessemerError, Infra, InputError

@@ -12,10 +12,10 @@ from flows.dashboard.watching import pause_after
 from flows.events import leaks_over_limit
 
 SCRIPT = """
-import json, logging, time
+import json, logging, os, time
 from pathlib import Path
 from flows.private_server import prefect_server
-with prefect_server(Path.cwd()) as url:
+with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from prefect import flow, get_client, task
     from prefect.events.worker import EventsWorker
     from flows.dashboard import watching
