@@ -94,7 +94,7 @@ def read_json(path: Path, cure: str) -> Any:
     """The value in a file of JSON; FileNotFoundError without the file, IntegrityError that ends in `cure` where it is
     damaged."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(file_bytes(path))
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
