@@ -122,6 +122,16 @@ def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, f
         assert (again / f"{name}.arrow").read_bytes() == (undisturbed / f"{name}.arrow").read_bytes()
 
 
+def test_what_a_killed_process_left_of_a_decision_is_no_obstacle(tmp_path: Path) -> None:
+    left = tmp_path / "attempts" / "tmp-0001"
+    left.mkdir(parents=True)
+    (left / "decision.json").write_bytes(b"{")
+    decision = Decision(attempt=1, by="guard", cause="it rose", onset=5, step=6, to_step=0)
+    write_decision(tmp_path, decision, Journal())
+    assert read_decisions(tmp_path) == [decision]
+    assert not left.exists()
+
+
 def test_trouble_that_comes_back_takes_the_next_rung_and_ends_with_a_report(make_run, fail) -> None:
     """Steps 40 to 42 fail whenever they are computed; each time they are skipped, and those behind them fail."""
     ladder = [{}, {"lr_factor": 0.5}]

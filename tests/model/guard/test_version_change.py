@@ -1,6 +1,7 @@
 """A run that another version began goes on under this one only where 20 of its steps come out the same."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from model.durable import digest_file
 from model.errors import GuardError, InputError
 from model.guard.by_hand import reached
 from model.guard.decision import read_decisions
-from model.guard.version_change import change_versions
+from model.guard.version_change import _furthest, _train, change_versions
 from model.pause import Paused
 from model.training import train
 
@@ -127,3 +128,16 @@ def test_steps_are_compared_behind_the_last_change_alone(paused) -> None:
     change_versions(run.out, {}, {"train.schedule.peak_lr": 0.005}, "")
     with pytest.raises(InputError, match="the run has made 0 steps since its start or the last change"):
         change_versions(run.out, {}, {}, "")
+
+
+def test_numbers_that_are_none_are_the_same_on_both_sides_alone() -> None:
+    """A step that was left out for its numbers is left out again; one that computes another number is a difference."""
+    assert _furthest([2.0, math.nan], [2.0, math.nan]) == 0.0
+    assert _furthest([2.0, 4.0], [2.0, 3.0]) == 0.25
+    for before, now in ((math.nan, 2.0), (2.0, math.nan)):
+        assert _furthest([before], [now]) == math.inf
+
+
+def test_a_version_that_cannot_train_says_why(tmp_path: Path) -> None:
+    with pytest.raises(GuardError, match=r"did not come through 20 steps that the run has made: .*run\.json"):
+        _train(tmp_path)
