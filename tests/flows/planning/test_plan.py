@@ -112,6 +112,23 @@ def test_the_processor_says_nothing_of_devices(told: dict[str, Any], recipe: Rec
     assert "on this hardware" not in printed
 
 
+def test_this_processor_is_told_by_the_steps_it_makes_and_without_a_share(recipe: Recipe, root: Path):
+    found = plan_recipe(recipe, root, 0.01, Asked(days=1.0), Watcher())
+    training = found["training"]
+    assert training["mfu"] is training["peak_flops"] is None
+    assert training["hardware_source"].startswith("measured: ")
+    # The time is that of the measured rate, which is its own peak.
+    rate = training["sustained_flops"]
+    assert training["days"] == pytest.approx(training["flops"] / rate / 86_400)
+    assert found["feeding"]["bound"] in ("data", "hours")
+    console = Console(file=io.StringIO(), width=80)
+    tell_plan(found, console)
+    printed = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "MFU" not in printed
+    assert "tokens/s" in printed
+    assert "activations" in printed
+
+
 def test_half_a_corpus_foresees_the_other_half(tmp_path: Path):
     """2,000 short notes, a third of them too short to keep; the pilot takes 300 and the truth lies in the interval."""
     notes = tmp_path / "notes.jsonl"
