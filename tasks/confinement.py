@@ -144,8 +144,9 @@ def _check_resolved(what: str, path: str) -> None:
     assert _folder is not None, "only confined recipes are checked"
     found = os.path.realpath(path)
     if not Path(found).is_relative_to(_folder):
+        led = f"{path} is" if found == path else f"{path} is {found},"
         raise RecipeError(
-            f"{what}: {path} is {found}, outside of {_folder}, and with --untrusted a recipe reads nothing outside of"
+            f"{what}: {led} outside of {_folder}, and with --untrusted a recipe reads nothing outside of"
             f" that folder. Bring it there, or run without --untrusted a recipe that you trust."
         )
 
