@@ -53,7 +53,9 @@ def _restart(message: dict[str, Any]) -> str:
 
 
 def _rollback(message: dict[str, Any]) -> str:
-    changes = ", ".join(f"{path} to {value}" for path, value in message["settings"].items()) or "nothing else"
+    settings = message["settings"].items()
+    named = (f"{path} to {value:g}" if isinstance(value, float) else f"{path} to {value}" for path, value in settings)
+    changes = ", ".join(named) or "nothing else"
     place = f"the checkpoint after step {message['to_step']}" if message["to_step"] else "its start"
     begin, end = message["skipped"]
     return (

@@ -146,7 +146,7 @@ def test_a_rollback_is_told_with_its_cause_its_onset_and_what_is_left_out():
         " back to the checkpoint after step 125, leaves out positions 3,184 to 3,328 of ORDER (144 rows) and changes"
         " nothing else"
     )
-    (told,) = MessageTeller().sentences({**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.0009}})
+    (told,) = MessageTeller().sentences({**ROLLBACK, "to_step": 0, "settings": {"train.schedule.peak_lr": 0.001 * 0.9}})
     assert "goes back to its start, " in told
     assert told.endswith(" and changes train.schedule.peak_lr to 0.0009")
 
