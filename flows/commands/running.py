@@ -154,6 +154,9 @@ def quieten_prefect(verbose: bool) -> None:
     """Defaults for Prefect that a user's own settings overrule; must run before Prefect is imported."""
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")
+    if os.path.expanduser("~") == "~":
+        # A container's user without a name or home; Prefect does not even load without one.
+        os.environ["HOME"] = "/nonexistent"
     os.environ["PREFECT_LOGGING_COLORS"] = "false"  # Its colours are sequences, which `flows.escaping` shows as text.
     if not verbose:
         os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")

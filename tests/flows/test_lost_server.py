@@ -4,6 +4,7 @@ either, and the root's database says in the end what happened."""
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -190,6 +191,19 @@ def test_a_database_that_cannot_be_opened_costs_its_run_nothing_but_the_view(tmp
     assert (process.returncode, said["total"]) == (0, 7)
     assert f"warning: no Prefect database under {tmp_path / 'service'}" in err
     assert not Path(said["home"]).exists()
+
+
+def test_a_user_without_a_name_and_a_home_has_prefect(tmp_path: Path) -> None:
+    script = (
+        "from flows.commands.running import quieten_prefect; quieten_prefect(False); import prefect; print('loaded')"
+    )
+    # The user may read what this one may, for the interpreter may lie in this one's home.
+    reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
+    words = ["setpriv", "--reuid=45678", "--regid=45678", "--clear-groups", *reading, "env", "-u", "HOME"]
+    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not become another one")
+    done = subprocess.run([*words, sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "loaded\n", done.stderr
 
 
 def lost() -> None:
