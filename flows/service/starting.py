@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.service.api import crash_lost_runs, is_healthy, is_worker_online
+import yaml
+
+from flows.service.api import crash_lost_runs, is_healthy, is_worker_online, post
 from flows.service.app import ADDRESSES, known_addresses
 from flows.service.automations import write_automations
 from flows.service.database import CONNECTION_URL, check_same, database_settings, inherited, without_password
 from flows.service.files import POOL, ServiceFiles, deployments_file, shipped
 from flows.service.password import asked_by_server, use_password, write_password
+from model.durable import write_atomically
 from model.errors import Infra, InputError
 
 SERVER_APP = "flows.service.app:create_app"
@@ -149,9 +152,22 @@ def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
     template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
         ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),
-        ("deploy", "--prefect-file", str(deployments_file()), "--all"),
+        ("deploy", "--prefect-file", str(_to_deploy(files)), "--all"),
     ):
         _prefect(files, words, environment, folder)
+
+
+def _to_deploy(files: ServiceFiles) -> Path:
+    """A copy of `deployments/prefect.yaml` without the schedules of deployments that the server has: theirs are the
+    user's, and were switched off again by each `up`."""
+    told = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
+    known = {one["name"] for one in post(f"{files.api_url}/deployments/filter", {})}
+    for deployment in told["deployments"]:
+        if deployment["name"] in known:
+            deployment.pop("schedules", None)
+    path = files.folder / "prefect.yaml"
+    write_atomically(path, yaml.safe_dump(told).encode())
+    return path
 
 
 def _absolute(recipe: str) -> str:

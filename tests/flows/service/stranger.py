@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ def over_a_socket(port: int, one: dict[str, Any]) -> str:
     try:
         origin = Origin(one["origin"]) if "origin" in one else None
         url, subprotocols = f"ws://{one['host']}{one['path']}", [Subprotocol("prefect")]
-        with connect(url, host="127.0.0.1", port=port, origin=origin, subprotocols=subprotocols) as there:
+        local = socket.create_connection(("127.0.0.1", port))
+        with connect(url, sock=local, origin=origin, subprotocols=subprotocols) as there:
             there.send(json.dumps({"type": "auth", "token": one.get("password")}))
             answer = json.loads(there.recv(timeout=60))
             return "accepted" if answer == {"type": "auth_success"} else str(answer)

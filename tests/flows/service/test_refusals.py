@@ -236,9 +236,15 @@ def test_a_schedule_and_a_parameter_of_the_ui_are_kept(service: Service) -> None
 
 @pytest.mark.prove
 def test_every_deployment_runs_after_up_has_written_them_again(service: Service) -> None:
-    """The tests above have changed some of them."""
+    """The tests above have changed some of them; what the user has switched on stays on."""
+    nightly = service.deployment("10-nightly")
+    (schedule,) = nightly["schedules"]
+    assert not schedule["active"]
+    service.ask(f"/deployments/{nightly['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
     bessemer("down", "--now", "--root", service.root)
     service.up()
+    assert [one["active"] for one in service.deployment("10-nightly")["schedules"]] == [True]
+    assert len(service.deployment("06-rerun-chunk")["schedules"]) == 1
     names = [one for one in written_by_up(Path()) if "nightly" not in one]
     runs = {name: service.start(name) for name in names}
     ends = {name: service.end(run) for name, run in runs.items()}
