@@ -77,7 +77,8 @@ class ServiceFiles:
         """Keep where the server listens, in which database it writes (without its password), which file holds what it
         asks of its clients, its certificate and key, and the addresses under which others reach it."""
         known: dict[str, Any] = {"host": host, "port": port, "database": database}
-        known["password_file"] = str(password_file) if password_file is not None else None
+        # The root's own is found wherever the root is moved to.
+        known["password_file"] = str(password_file) if password_file not in (None, self.own_password) else None
         known["tls"] = [str(path) for path in tls] if tls is not None else None
         known["addresses"] = [address.rstrip("/") for address in addresses]
         self._remember(known)
@@ -112,7 +113,9 @@ class ServiceFiles:
     def password_file(self) -> Path | None:
         """The file that holds what the server asks of its clients; None where it asks for nothing."""
         found = self._remembered().get("password_file")
-        return Path(found) if found else None
+        if found:
+            return Path(found)
+        return self.own_password if self.own_password.exists() else None
 
     def _remember(self, known: dict[str, Any]) -> None:
         write_atomically(self.folder / "address.json", json.dumps(self._remembered() | known).encode())

@@ -9,7 +9,7 @@ import pytest
 
 from flows.service.api import post
 from flows.service.files import ServiceFiles
-from flows.service.password import OF_CLIENTS, OF_SERVER, asked_by_server, read_password, use_password
+from flows.service.password import OF_CLIENTS, OF_SERVER, asked_by_server, read_password, use_password, write_password
 from model.errors import InputError
 
 
@@ -63,6 +63,14 @@ def test_requests_give_it(file: Path) -> None:
         post(url, {})
         server.shutdown()
     assert heard == [None, f"Basic {base64.b64encode(b'me:word').decode()}"]
+
+
+def test_a_root_that_is_moved_keeps_its_password(tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path / "root")
+    assert files.password_file() is None
+    files.remember_address("127.0.0.1", 4321, "sqlite", write_password(files.own_password))
+    (tmp_path / "root").rename(tmp_path / "moved")
+    assert ServiceFiles(tmp_path / "moved").password_file() == tmp_path / "moved" / "service" / "password"
 
 
 def test_only_the_server_is_told_what_it_asks_for(file: Path, tmp_path: Path) -> None:
