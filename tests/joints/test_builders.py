@@ -316,3 +316,46 @@ def test_a_builder_that_wakes_up_late_writes_nothing_into_the_work_that_was_take
     artifact = build_artifact(RunContext(tmp_path, "run", lease_seconds=0.12), POUR, PourConfig(), {}, takes_over)
     assert exit_code(late) == REUSED_IT
     assert artifact.verify() == []
+
+
+def test_the_work_of_a_living_builder_is_left_alone(tmp_path: Path) -> None:
+    """A build sweeps what killed builders left of published artifacts; one that is made again just now is no such."""
+    build(tmp_path, [])
+
+    def stops(workspace: Workspace) -> StageReport:
+        report = pour(PourConfig(), workspace, [])
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return report
+
+    def again() -> int:
+        context = RunContext(tmp_path, "run", forced=frozenset({"pour"}))
+        made = build_artifact(context, POUR, PourConfig(), {}, stops)
+        return BUILT_IT if made.outcome == tasks.artifact.REPRODUCED else BROKE
+
+    child = fork(again)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    under_way = left_over(tmp_path)
+    build(tmp_path, [], metal="steel")
+    assert left_over(tmp_path) == under_way
+    os.kill(child, signal.SIGCONT)
+    assert exit_code(child) == BUILT_IT
+    assert under_way
+    assert not left_over(tmp_path)
+
+
+def test_the_content_of_an_artifact_counts_names_and_bytes(tmp_path: Path) -> None:
+    def content(place: str, files: dict[str, bytes]) -> str:
+        def write(workspace: Workspace) -> StageReport:
+            with workspace.unit("00000") as unit:
+                for name, data in files.items():
+                    unit.path(name).write_bytes(data)
+                    unit.add_file(name)
+            return StageReport()
+
+        return build_artifact(RunContext(tmp_path / place, "run"), POUR, PourConfig(), {}, write).content
+
+    assert content("1", {"a": b"x", "b": b"y"}) == content("2", {"b": b"y", "a": b"x"})
+    assert content("3", {"a": b"y", "b": b"x"}) != content("1", {"a": b"x", "b": b"y"})
+    assert content("4", {"a": b"y"}) != content("5", {"a": b"x"})
+    assert content("6", {"a": b"x"}) != content("7", {"c": b"x"})

@@ -5,6 +5,7 @@ Each is asked for the identity under which it would build, from inputs that exis
 takes seconds. `test_inputs.py` and `test_same_bytes.py` prove the same on a road that was built.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_a_file_counts_by_its_bytes_in_the_stage_that_reads_it(
     causes = list(differences(before[stage].parts(), after[stage].parts()))
     assert any(cause.startswith(f"the input `{parent}` has other content") for cause in causes), causes
     assert all(cause.startswith("the input `") for cause in causes), causes
+
+
+def test_other_bytes_behind_an_old_time_count(inputs: Path, tmp_path: Path, identities: Identities) -> None:
+    """A program may write as many bytes as before, and put the time of the last change back."""
+    path, old = inputs / "notes" / "worn.txt", 1_000_000_000 * 10**9
+    os.utime(path, ns=(old, old))
+    before = identities(inputs / "alloy.toml", tmp_path)["sample"]
+    assert identities(inputs / "alloy.toml", tmp_path)["sample"].key == before.key
+    with path.open("r+b") as file:
+        file.write(b"X")
+    os.utime(path, ns=(old, old))
+    assert identities(inputs / "alloy.toml", tmp_path)["sample"].key != before.key
 
 
 OTHERS: dict[str, Callable[[bytes], bytes]] = {
