@@ -14,14 +14,20 @@ import stat
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import torch
 
+from model.checkpoint import checkpoints, standing_steps
+from model.checkpoint_writer import CheckpointWriter
 from model.durable import write_atomically
 from model.errors import IntegrityError
+from model.journal import Journal
+from model.ranks import ALONE
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -252,6 +258,44 @@ def test_what_is_written_in_new_folders_is_kept_with_the_folders(tmp_path: Path)
     (artifact,) = end.glob("artifacts/pour/*")
     assert is_whole(artifact)
     assert (end / "runs" / "a-run" / "run.json").read_bytes() == b"{}"
+
+
+@dataclass
+class Ingot:
+    """What a checkpoint asks of an engine, with a network of one small vector."""
+
+    weight: torch.Tensor
+    optimizer_shards: int = 1
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {"weight": self.weight}
+
+    def optimizer_state(self) -> dict[str, torch.Tensor]:
+        return {"weight|exp_avg": self.weight / 2}
+
+
+def test_at_every_write_the_checkpoints_that_stand_are_whole(tmp_path: Path) -> None:
+    """Two checkpoints are written, of which the first is removed as the second stands."""
+    root, copies = tmp_path / "root", tmp_path / "copies"
+    folder = root / "checkpoints"
+    folder.mkdir(parents=True)
+    copies.mkdir()
+
+    def write() -> None:
+        with CheckpointWriter(folder, ALONE) as writer:
+            for step in (1, 2):
+                writer.save(step, Ingot(torch.full([8], float(step))), Journal(), {}, keep=1)  # type: ignore[arg-type]
+
+    events = listened(root, copies, write)
+    wholes = 0
+    for number, event in enumerate(events):
+        for view in (KILLED, UNWRITTEN, FOLDERS, PROMISED):
+            place = copies / f"{number:03d}" / view / "checkpoints"
+            stand, whole = standing_steps(place), checkpoints(place)
+            assert stand == whole, f"{view} at {number}, before {event}: {stand} stand, and {whole} are whole"
+            assert len(whole) >= wholes, f"{view} at {number}, before {event}: none is left"
+        wholes = min(1, len(checkpoints(copies / f"{number:03d}" / PROMISED / "checkpoints")))
+    assert wholes == 1, "two checkpoints were written, and a loss of power leaves none"
 
 
 def is_whole(path: Path) -> bool:
