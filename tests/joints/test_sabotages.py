@@ -24,6 +24,7 @@ WRITES = "tests/joints/test_durable_order.py"
 BUILDERS = "tests/joints/test_builders.py"
 RACES, LATE = f"{BUILDERS}::test_two_builders_race", f"{BUILDERS}::test_a_builder_that_wakes_up_late"
 LATE_WRITES = f"{LATE}_writes_nothing_into_the_work_that_was_taken_over"
+CHECKPOINTS = f"{WRITES}::test_at_every_write_the_checkpoints_that_stand_are_whole"
 BUILD, LEASE = "tests/tasks/test_build.py", "tests/tasks/test_lease.py"
 KILLS = "tests/chaos/test_kill_in_every_stage.py"
 
@@ -168,6 +169,48 @@ SABOTAGES = [
         "name: parent.content for name, parent in parents.items()",
         "name: parent.identity for name, parent in parents.items()",
         IDENTITY,
+    ),
+    Sabotage(
+        "an input is known by its size and time",
+        "tasks/digests.py",
+        "status.st_mtime_ns, status.st_ino, status.st_ctime_ns]",
+        "status.st_mtime_ns]",
+        f"{IDENTITY}::test_other_bytes_behind_an_old_time_count",
+    ),
+    Sabotage(
+        "a living builder's work is swept",
+        "tasks/workspace.py",
+        " and not busy(identity)",
+        "",
+        f"{BUILDERS}::test_the_work_of_a_living_builder_is_left_alone",
+    ),
+    Sabotage(
+        "names of files do not count in the content",
+        "tasks/artifact.py",
+        "combined_digest((record.name, record.digest)",
+        'combined_digest(("", record.digest)',
+        f"{BUILDERS}::test_the_content_of_an_artifact_counts_names_and_bytes",
+    ),
+    Sabotage(
+        "a checkpoint's bytes are not durable",
+        "model/durable.py",
+        "        os.fsync(stream.fileno())\n    return hasher",
+        "    return hasher",
+        CHECKPOINTS,
+    ),
+    Sabotage(
+        "names in a checkpoint are not durable",
+        "model/checkpoint_share.py",
+        "            sync_directory(self.temporary)\n",
+        "",
+        CHECKPOINTS,
+    ),
+    Sabotage(
+        "a checkpoint's own name is not durable",
+        "model/checkpoint_share.py",
+        "            sync_directory(folder)\n",
+        "",
+        CHECKPOINTS,
     ),
     Sabotage(
         "the server of a run outlives it",
