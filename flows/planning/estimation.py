@@ -87,15 +87,21 @@ def _estimate(
         sizes[stage] = ratio_total(before, left, whole_bytes, taken).times_independent(drawn_bytes)
         if stage in AFTER_DEDUP:
             documents[stage], sizes[stage] = documents[stage].times(growth), sizes[stage].times(growth)
-    held_out = heldout_share(documents["dedup"].value, sizes["dedup"].value, config)
-    # A handful of documents may be long or short, so that their share of the text is known only between bounds.
-    few = held_out > config.heldout_share
-    kept_for_training = Interval(1 - HELDOUT_CEILING if few else 1 - held_out, 1 - held_out, 1 if few else 1 - held_out)
+    trained = trained_share(documents["dedup"].value, sizes["dedup"].value, config)
     for table in (documents, sizes):
-        table["decontaminate"] = table["decontaminate"].times(kept_for_training)
+        table["decontaminate"] = table["decontaminate"].times(trained)
     counted = ratio_total(before, _column(ids, tokens), whole_bytes, taken).times_independent(drawn_bytes)
-    packed = counted.times(growth).times(kept_for_training)
-    return SourceEstimate(documents, sizes, packed, seen, removal, held_out)
+    packed = counted.times(growth).times(trained)
+    return SourceEstimate(documents, sizes, packed, seen, removal, 1 - trained.value)
+
+
+def trained_share(documents: float, size: float, config: DecontaminateConfig) -> Interval:
+    """Return the share of a source (0 to 1) that is not held out, by the limits on documents and bytes of the recipe."""
+    held_out = heldout_share(documents, size, config)
+    if held_out <= config.heldout_share:
+        return Interval(1 - held_out, 1 - held_out, 1 - held_out)
+    # A few documents may be long or short, so that their share of the text is known only between bounds.
+    return Interval(1 - HELDOUT_CEILING, 1 - held_out, 1.0)
 
 
 def heldout_share(documents: float, size: float, config: DecontaminateConfig) -> float:

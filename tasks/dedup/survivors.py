@@ -59,7 +59,8 @@ def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
 
 
 @kernel
-def _jaccard(sets, first, first_end, second, second_end):
+def set_similarity(sets, first, first_end, second, second_end):
+    """Return the Jaccard similarity of the sorted sets sets[first:first_end] and sets[second:second_end]."""
     total = first_end - first + second_end - second
     common = 0
     while first < first_end and second < second_end:
@@ -125,7 +126,9 @@ def _visit(
                         agreement += signatures[mine, value] == signatures[theirs, value]
                     if agreement < least_agreement:
                         continue
-                    similarity = _jaccard(sets, starts[mine], starts[mine + 1], starts[theirs], starts[theirs + 1])
+                    similarity = set_similarity(
+                        sets, starts[mine], starts[mine + 1], starts[theirs], starts[theirs + 1]
+                    )
                     if similarity >= threshold and similarity > jaccard[candidate]:
                         survivor[candidate], jaccard[candidate] = kept, similarity
             if survivor[candidate] != NOBODY:

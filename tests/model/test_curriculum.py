@@ -69,6 +69,15 @@ def test_every_row_is_read_once_and_batches_never_shrink(positions: int, start: 
         # Two ranks read 1, 1, 1, 2, 2, 3, 4 and 2 of these each.
         ({"batch_warmup": {"start_rows": 2, "step_rows": 2, "share": 0.5}, "ranks": 2}, 32, 7),
         ({"length_warmup": {"start_length": 4, "share": 0.5}}, 24, 0),
+        # As above, each row in two pieces.
+        (
+            {
+                "batch_warmup": {"start_rows": 2, "step_rows": 2, "share": 0.5},
+                "length_warmup": {"start_length": 8, "share": 1.0},
+            },
+            32,
+            4,
+        ),
     ],
 )
 def test_steps_whose_rows_fill_no_micro_batch_are_counted(settings: dict, positions: int, steps: int) -> None:

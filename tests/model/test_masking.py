@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from model.errors import InputError
 from model.masking import MaskedRows, Masking
+from model.philox import philox_key
 from model.row_format import RowFormat
 from model.targets import NO_LOSS
 from model.word_borders import WordBorders
@@ -209,6 +210,39 @@ def test_words_are_drawn_by_seed_row_and_epoch_alone() -> None:
         part = masking(tokens[begin:end], names[begin:end], epochs[begin:end])
         assert (part.inputs_BT == whole.inputs_BT[begin:end]).all()
     assert len({row.tobytes() for row in whole.positions_BM}) == 12
+
+
+def test_masks_are_those_of_a_plain_shuffle_over_the_stream_of_row_and_epoch() -> None:
+    """The rule written out: Fisher and Yates over the places of text, then 80% [MASK], 10% as it is, 10% another."""
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(0, 110, (40, 60))
+    names, epochs = rng.integers(0, 10_000, 40), rng.integers(0, 5, 40)
+    found = Masking(FORMAT, seed=5, max_predictions=7)(tokens, names, epochs)
+    key = philox_key(5, "masking")
+    kinds = set()
+    for b in range(40):
+        places = [t for t in range(60) if tokens[b, t] not in SPECIAL]
+        masked = min(7, max(1, round(0.15 * len(places))))
+        # NumPy counts up before it draws; our first block is number 0.
+        before = ((int(names[b]) << 64) + (int(epochs[b]) << 128) - 1) % 2**256
+        numbers = [int(n) for n in np.random.Philox(key=key, counter=before).random_raw(3 * masked)]
+        for m in range(masked):
+            other = m + (numbers[m] * (len(places) - m) >> 64)
+            places[m], places[other] = places[other], places[m]
+        expected = tokens[b].copy()
+        hidden = sorted(places[:masked])
+        for m, place in enumerate(hidden):
+            tenth = numbers[masked + m] * 10 >> 64
+            kinds.add(tenth)
+            if tenth < 8:
+                expected[place] = MASK
+            elif tenth == 9:
+                expected[place] = ORDINARY[numbers[2 * masked + m] * len(ORDINARY) >> 64]
+        assert found.inputs_BT[b].tolist() == expected.tolist()
+        assert found.positions_BM[b, :masked].tolist() == hidden
+        assert found.targets_BM[b, :masked].tolist() == tokens[b, hidden].tolist()
+        assert set(found.targets_BM[b, masked:]) <= {NO_LOSS}
+    assert kinds == set(range(10))
 
 
 def test_without_a_mask_token_nothing_can_be_hidden() -> None:

@@ -33,6 +33,20 @@ def test_parts_add_up_whatever_their_sources() -> None:
     assert merged.sources["books"].dropped == {"short": 3}
 
 
+def test_every_count_of_parts_adds_up() -> None:
+    one, other = StageReport(), StageReport()
+    one.source("books").edited, other.source("books").edited = Counter(emoji=2), Counter(emoji=3, html=1)
+    names = ("documents_in", "documents_out", "bytes_in", "bytes_out")
+    names += ("not_selected", "rejected", "held_out", "pieces_out")
+    for number, name in enumerate(names):
+        assert getattr(StageReport().source("books"), name) == 0
+        setattr(one.source("books"), name, 10 + number)
+        setattr(other.source("books"), name, 100)
+    merged = StageReport.merged([one, other]).sources["books"]
+    assert [getattr(merged, name) for name in names] == list(range(110, 118))
+    assert merged.edited == {"emoji": 5, "html": 1}
+
+
 def test_number_facts_of_parts_add_up() -> None:
     left, right = StageReport(), StageReport()
     left.facts["n"], right.facts["n"] = {"a": 1}, {"a": 2, "b": 5}

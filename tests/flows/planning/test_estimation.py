@@ -52,6 +52,16 @@ def test_a_source_that_always_loses_to_another_loses_all_of_its_pairs():
     assert found.value == pytest.approx(1.0, abs=0.03)
 
 
+def test_no_more_than_all_documents_are_removed():
+    """Every document seen twice or more went: by their number in groups more than all of them would go."""
+    found = removal_of_whole(SeenCopies({1: 2000, 2: 3000, 3: 3000, 4: 2000}, removed=8000), 0.2)
+    assert found.value == found.high == 1.0
+
+
+def test_an_interval_is_scaled_whole():
+    assert Interval(1.0, 2.0, 4.0).scaled(3.0) == Interval(3.0, 6.0, 12.0)
+
+
 def test_nothing_seen_leaves_doubt_that_shrinks_with_the_pilot():
     few = removal_of_whole(SeenCopies({1: 100}, removed=0), 0.05)
     many = removal_of_whole(SeenCopies({1: 100_000}, removed=0), 0.05)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ from rich.console import Console
 from flows.builders import BUILDERS
 from flows.planning.calculator import Asked
 from flows.planning.costing import plan_recipe
-from flows.planning.estimation import heldout_share
+from flows.planning.estimation import heldout_share, trained_share
+from flows.planning.intervals import Interval
+from flows.planning.stated_sizes import plan_by_stated_sizes
 from flows.planning.telling import tell_plan
 from flows.recipe import Recipe, load_recipe
 from flows.survey.folder import survey_folder
@@ -172,6 +175,33 @@ def test_the_share_held_out_follows_the_tightest_limit():
     assert heldout_share(5, 1e6, config) == 0.2  # at most a fifth
     assert heldout_share(1_000_000, 1e6, config) == 0.002  # at most 2,000 documents
     assert heldout_share(10_000, 4e9, config) == 0.001  # at most 4 MB
+    assert trained_share(10_000, 1e6, config) == Interval(0.98, 0.98, 0.98)
+    assert trained_share(100, 1e6, config) == Interval(0.8, 0.96, 1.0)  # four documents of any length
+
+
+def test_sizes_that_are_stated_are_planned_with_and_others_are_not_known(foundry: Path, tmp_path: Path):
+    text = (foundry / "foundry.toml").read_text()
+    text = text.replace("{recipe}/notes", "{recipe}/absent").replace('"{STDLIB}', '"{recipe}/absent')
+    text = re.sub(r'paths = \["(?!\{recipe\})[^]]*\]', 'paths = ["{recipe}/absent"]', text)
+    text = text.replace('weight = 0.5\nlanguage = "en"', 'weight = 0.5\nlanguage = "en"\ntokens = "1K"')
+    file = tmp_path / "stated.toml"
+    file.write_text(text.replace("{recipe}/cloze.jsonl", str(foundry / "cloze.jsonl")))
+    told = plan_by_stated_sizes(load_recipe(file, tmp_path), Asked())
+    assert [line["tokens"] for line in told["sources"]] == [1000, None]
+    assert [line["epochs"] is None for line in told["sources"]] == [False, True]
+    by_size = re.sub(r"(?m)^weight = .*$", "", file.read_text()).replace("seed = 7", "seed = 7\ntemperature = 0.5")
+    file.write_text(by_size)
+    with pytest.raises(RecipeError, match=r"temperature = 0\.5.* code states no size"):
+        plan_by_stated_sizes(load_recipe(file, tmp_path), Asked())
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"), [("700", 700), ("40K", 40_000), ("1.5m", 1_500_000), ("2B", 2 * 10**9), ("3 T", 3 * 10**12)]
+)
+def test_a_budget_is_a_number_with_its_multiple(foundry: Path, tmp_path: Path, written: str, tokens: int):
+    file = foundry / "budget.toml"
+    file.write_text((foundry / "foundry.toml").read_text().replace('"40K"', f'"{written}"'))
+    assert load_recipe(file, tmp_path).chunk.budget_tokens == tokens
 
 
 def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path):

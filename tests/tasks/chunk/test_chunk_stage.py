@@ -136,6 +136,7 @@ def test_unigram_counts_what_the_order_reads(context, documents, vocab):
     read = tokens[chunk.table("order").column("row").to_numpy()].reshape(-1)
     expected = np.bincount(read[read != PAD], minlength=400)
     assert chunk.table("unigram").column("count").to_pylist() == expected.tolist()
+    assert [field.nullable for field in chunk.table("unigram").schema] == [False, False]
 
 
 def test_workers_change_no_byte_and_part_size_changes_only_the_cut(context, documents, vocab):

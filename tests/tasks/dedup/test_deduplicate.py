@@ -18,6 +18,7 @@ from tasks.dedup.deduplicate import deduplicate
 from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.planted import near_copy, word_spans
 from tasks.dedup.stage import build_dedup
+from tasks.dedup.survivors import set_similarity
 from tasks.workspace import Workspace
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -283,6 +284,21 @@ def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments
 
 def test_no_documents_at_all_are_no_duplicates(context: RunContext, make_documents: MakeDocuments) -> None:
     assert texts_of(build_dedup(context, make_documents([[]]), QUIET)) == []
+
+
+def test_a_set_ends_where_the_next_begins() -> None:
+    #                 | 1 5 | 2 | 5 | 1 5 |
+    sets = np.array([1, 5, 2, 5, 1, 5], np.uint64)
+    assert set_similarity(sets, 0, 2, 2, 3) == 0.0
+    assert set_similarity(sets, 2, 3, 0, 2) == 0.0
+    assert set_similarity(sets, 0, 2, 3, 4) == 0.5
+    assert set_similarity(sets, 0, 2, 4, 6) == 1.0
+
+
+def test_documents_of_400_to_12000_bytes_are_planted(context: RunContext, make_documents: MakeDocuments) -> None:
+    texts = [(prose(size, 3000))[:size] for size in (399, 400, 12_000, 12_001)]
+    result = build_dedup(context, make_documents([[("web", text) for text in texts]]), DedupConfig(planted_pairs=9))
+    assert result.report.facts["planted"]["planted"] == 2
 
 
 def test_datasketch_signs_a_thousand_documents_of_every_build(
