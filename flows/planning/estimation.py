@@ -96,7 +96,7 @@ def _estimate(
 
 
 def trained_share(documents: float, size: float, config: DecontaminateConfig) -> Interval:
-    """Return the share of a source (0 to 1) that is not held out, by the limits on documents and bytes of the recipe."""
+    """Return the share of a source (0 to 1) that is not held out, by the recipe's limits on documents and bytes."""
     held_out = heldout_share(documents, size, config)
     if held_out <= config.heldout_share:
         return Interval(1 - held_out, 1 - held_out, 1 - held_out)
