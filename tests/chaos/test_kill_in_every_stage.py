@@ -118,7 +118,7 @@ def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undistu
             assert not (root / "artifacts" / stage).exists(), f"{stage} was published before its middle"
             assert left_over(mark) == [], f"processes outlived the run that was killed in {stage}"
             if stage == STAGES[0]:
-                shared.enter_context(prefect_server())
+                shared.enter_context(prefect_server(tmp_path / "server"))
         again = finished_run(recipe, root)
     assert contents(again) == contents(undisturbed)
     assert outcomes(again) == ["reused"] * (len(STAGES) - 1) + ["built"]

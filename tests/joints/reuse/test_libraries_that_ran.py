@@ -23,6 +23,7 @@ CANNOT_DECIDE = {
     "cffi": "numba asks whether a value is one of its, and none is",
     "colorama": "colours what numba says",
     "dask": "hands parts out to machines, and computes nothing of them",
+    "datasketch": "signs some documents again, to compare: a build fails or does not, and no byte comes from it",
     "distributed": "hands parts out to machines, and computes nothing of them",
     "fsspec": "carries files here, whose bytes count themselves",
     "psutil": "reads how much memory a machine has",
