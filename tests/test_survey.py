@@ -1,5 +1,6 @@
-"""Every row of the survey says what became of its technique, and names files that exist."""
+"""Every row of the survey says what became of its technique, and names files and tests that exist."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -31,8 +32,35 @@ def test_what_stands_names_its_place():
 def test_every_file_named_exists():
     named = re.findall(r"`((?:model|tasks|flows|tests|docs|benchmarks)/[^`]*)`", SURVEY)
     assert len(named) > 60
-    assert [name for name in named if not (PROJECT / name).exists()] == []
+    assert [name for name in named if not (PROJECT / name.partition("::")[0]).exists()] == []
     assert [name for name in re.findall(r"\]\(([^)]+)\)", SURVEY) if not (PROJECT / "docs" / name).exists()] == []
+
+
+def collected(module: Path) -> set[str]:
+    """Return the names under which pytest collects functions of a module, from its syntax tree: to import all modules
+    takes half a minute."""
+    assert module.match("test_*.py"), module
+    last = {node.name: node for node in ast.parse(module.read_text(encoding="utf-8")).body if hasattr(node, "name")}
+    functions = (node for node in last.values() if isinstance(node, ast.FunctionDef))
+    return {node.name for node in functions if node.name.startswith("test") and not _is_fixture(node)}
+
+
+def _is_fixture(function: ast.FunctionDef) -> bool:
+    return any("fixture" in ast.unparse(decorator) for decorator in function.decorator_list)
+
+
+def test_every_row_that_stands_names_a_test_that_pytest_collects():
+    named = {row[0]: re.findall(r"`(tests/[^`:]*)::(\w+)`", row[3]) for row in ROWS if row[3].startswith("**stands**")}
+    assert len(named) > 90
+    assert [technique for technique, tests in named.items() if not tests] == []
+    names = {file: collected(PROJECT / file) for tests in named.values() for file, _ in tests}
+    assert [f"{file}::{test}" for tests in named.values() for file, test in tests if test not in names[file]] == []
+
+
+def test_no_test_is_named_in_another_form():
+    """As a file alone, or with parameters, a test would not be looked up."""
+    named = re.findall(r"`(tests/[^`]*)`", "\n".join(row[3] for row in ROWS if row[3].startswith("**stands**")))
+    assert [name for name in named if not re.fullmatch(r"tests/[\w/]+\.py::test_\w+", name)] == []
 
 
 def test_what_is_declined_gives_a_reason():

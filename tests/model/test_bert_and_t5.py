@@ -102,6 +102,8 @@ def test_the_head_reads_the_positions_asked_for() -> None:
     some = network.masked_logits(hidden, POSITIONS)
     torch.testing.assert_close(some[0, 2], everywhere[0, 9], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(some[1, 1], everywhere[1, 6], rtol=1e-4, atol=1e-5)
+    alone = network.masked_logits(hidden[:1, 9:10], torch.zeros(1, 1, dtype=torch.long))
+    torch.testing.assert_close(some[0, 2], alone[0, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_dropout_is_off_where_nothing_is_trained() -> None:

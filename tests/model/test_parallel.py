@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config import ScheduleConfig, TrainConfig, TrainerRun
+from model.parallel.layout import world_rank
 from model.row_format import RowFormat
 from model.span_lengths import raw_length
 from model.training import train
@@ -77,6 +78,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory, build_run) -> TrainerRun:
     run = build_run(tmp_path_factory.mktemp("alone"), **BATCHES)
     train(run)
     return run
+
+
+def test_ranks_that_cut_the_same_matrices_are_neighbours() -> None:
+    train = TrainConfig.model_validate(BOTH | {"ranks": 8})
+    places = [(stage, data, tensor) for stage in (0, 1) for data in (0, 1) for tensor in (0, 1)]
+    assert [world_rank(train, *place) for place in places] == list(range(8))
 
 
 @pytest.mark.parametrize(

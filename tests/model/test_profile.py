@@ -311,6 +311,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
         ("position_embeddings", EMBEDDING),
         ("transformer.h.0.ln_1", NORMS),
         ("transformer.wte", EMBEDDING),
+        ("norm_study.blocks.0.mlp_in", MLP),
     ],
 )
 def test_parts_are_told_by_names_of_modules(path: str, part: str | None) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.ipc
 import pytest
+import torch
 from pydantic import ValidationError
 
 from model.config import ScheduleConfig, TrainerRun
 from model.schema import EVENTS, METRICS, PERF, STEPS
-from model.training import train
+from model.training import prepare_process, train
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""
@@ -96,6 +97,13 @@ def test_killed_stopped_and_damaged_it_ends_with_the_bytes_of_an_undisturbed_run
     damaged = [row for row in table(run.out / "result" / "events.arrow").to_pylist() if "damaged" in row["kind"]]
     assert {json.loads(row["detail"])["name"] for row in damaged} == named
     assert {row["class"] for row in damaged} == {"IntegrityError"}
+
+
+def test_kernels_without_fixed_bits_are_refused(make_run) -> None:
+    torch.use_deterministic_algorithms(False)
+    prepare_process(make_run())
+    with pytest.raises(RuntimeError, match="deterministic"):
+        torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 
 
 def flip_a_bit(path: Path) -> None:
