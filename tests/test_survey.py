@@ -40,8 +40,8 @@ def collected(module: Path) -> set[str]:
     """Return the names under which pytest collects functions of a module, from its syntax tree: to import all modules
     takes half a minute."""
     assert module.match("test_*.py"), module
-    last = {node.name: node for node in ast.parse(module.read_text(encoding="utf-8")).body if hasattr(node, "name")}
-    functions = (node for node in last.values() if isinstance(node, ast.FunctionDef))
+    body = ast.parse(module.read_text(encoding="utf-8")).body
+    functions = (node for node in body if isinstance(node, ast.FunctionDef))
     return {node.name for node in functions if node.name.startswith("test") and not _is_fixture(node)}
 
 
