@@ -30,15 +30,22 @@ class Page:
 
 def pages(stream: BinaryIO, begin: int, end: int) -> Iterator[Page]:
     """The pages of the column chunk at bytes `begin` to `end`; raises DamagedHeader."""
+    if begin < 0:
+        raise DamagedHeader(f"no page header at byte {begin}")
     while begin < end:
         fields, length = _header(stream, begin)
         kind = next((kind for kind in (_DATA, _DATA_V2, _DICTIONARY) if kind in fields), None)
-        values = fields[kind].get(_VALUES, 0) if kind is not None else 0
-        stored = fields.get(_STORED, -1)
-        if not isinstance(stored, int) or stored < 0:
-            raise DamagedHeader(f"no page header at byte {begin}")
-        yield Page(fields.get(_UNPACKED, 0), values, kind == _DICTIONARY)
+        of_kind = fields[kind] if kind is not None else {_VALUES: 0}
+        values = of_kind.get(_VALUES) if isinstance(of_kind, dict) else None
+        stored = _size(fields.get(_STORED), begin)
+        yield Page(_size(fields.get(_UNPACKED), begin), _size(values, begin), kind == _DICTIONARY)
         begin += length + stored
+
+
+def _size(value: Any, begin: int) -> int:
+    if type(value) is not int or value < 0:  # A boolean is an int, too.
+        raise DamagedHeader(f"no page header at byte {begin}")
+    return value
 
 
 def _header(stream: BinaryIO, begin: int) -> tuple[dict[int, Any], int]:
@@ -50,14 +57,20 @@ def _header(stream: BinaryIO, begin: int) -> tuple[dict[int, Any], int]:
         compact = _Compact(raw)
         try:
             return compact.struct(), compact.at
+        except _NotCompact as error:
+            raise DamagedHeader(f"no page header at byte {begin}") from error
         except (IndexError, RecursionError) as error:
             if len(raw) < size or size >= _LONGEST_HEADER:
                 raise DamagedHeader(f"no page header at byte {begin}") from error
             size *= 8
 
 
+class _NotCompact(ValueError):
+    """No bytes behind these make a structure of them."""
+
+
 class _Compact:
-    """Thrift's compact protocol; IndexError where the bytes end too early."""
+    """Thrift's compact protocol; IndexError where the bytes end too early, _NotCompact where they are none of it."""
 
     def __init__(self, raw: bytes) -> None:
         self._raw, self.at = raw, 0
@@ -75,10 +88,13 @@ class _Compact:
         return self._raw[self.at - 1]
 
     def _varint(self) -> int:
-        value = shift = 0
-        while (byte := self._byte()) & 128:
-            value, shift = value | (byte & 127) << shift, shift + 7
-        return value | byte << shift
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise _NotCompact("a number of more than 64 bits")
 
     def _zigzag(self) -> int:
         value = self._varint()
@@ -95,10 +111,12 @@ class _Compact:
             return self._pass_over(self._varint())
         if kind in (9, 10):
             head = self._byte()
-            return [self._value(head & 15) for _ in range(head >> 4 if head >> 4 < 15 else self._varint())]
+            # In a list a boolean is a byte of its own: a count without elements must not be believed.
+            element = 3 if head & 15 in (1, 2) else head & 15
+            return [self._value(element) for _ in range(head >> 4 if head >> 4 < 15 else self._varint())]
         if kind == 12:
             return self.struct()
-        raise IndexError(f"no kind {kind}")  # A map stands in no header.
+        raise _NotCompact(f"no kind {kind}")  # Headers hold no maps.
 
     def _pass_over(self, size: int) -> None:
         self.at += size

@@ -28,7 +28,7 @@ from tasks.decontaminate.stage import benchmark_digests
 from tasks.sample import byte_blocks, columns
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import InputFile, find_files, guess_format
-from tasks.sample.parquet_pages import pages
+from tasks.sample.parquet_pages import DamagedHeader, pages
 from tasks.sample.readers import read_records
 from tasks.sample.records import BadRecord, Record
 from tasks.sample.stage import build_sample
@@ -248,6 +248,33 @@ def test_page_headers_are_read_as_they_were_written(tmp_path: Path, use_dictiona
     assert len(found) > 2 or use_dictionary
     headers = chunk.total_uncompressed_size - sum(page.unpacked for page in found)
     assert 0 < headers < 100 * len(found) + 2 * 1100 * len(found)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"\x15" + b"\xff" * (1 << 22),  # a number of four million bytes
+        b"\x19\xf1" + b"\xff" * 8 + b"\x01",  # a list of 2^57 booleans that are not there
+        b"\x19\xf3" + b"\xff" * 8 + b"\x01",  # of bytes
+        b"\x15\x02\x15\x02\x15\x02\x25\x02\x00",  # a number where the header of a data page belongs
+        b"\x11\x11\x15\x02\x2c\x15\x02\x00\x00",  # sizes that are booleans
+        b"\x15\x02\x15\x01\x15\x02\x2c\x15\x02\x00\x00",  # -1 byte unpacked
+        b"\x15\x02\x15\x02\x15\x01\x2c\x15\x02\x00\x00",  # -1 byte stored
+        b"\x15\x02\x15\x02\x15\x02\x2c\x15\x01\x00\x00",  # -1 values
+        b"\x1c" * 100_000,  # structures in structures
+        b"\x1b\x01\x55\x02\x02\x00",  # a map
+        b"",
+    ],
+)
+def test_bytes_that_are_no_page_header_are_damage_at_once(header: bytes) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 5)
+    with pytest.raises(DamagedHeader):
+        list(pages(io.BytesIO(header), 0, max(1, len(header))))
+
+
+def test_a_page_offset_below_zero_is_damage() -> None:
+    with pytest.raises(DamagedHeader):
+        list(pages(io.BytesIO(b"\x00" * 100), -5, 95))
 
 
 def test_a_row_group_of_one_large_page_is_rejected_and_the_next_is_read(
