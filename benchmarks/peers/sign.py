@@ -36,11 +36,11 @@ def datasketch(texts: list[str]) -> Callable[[], object]:
     from datasketch import MinHash
 
     # Drawing them takes longer than signing a short text.
-    drawn = MinHash(num_perm=LENGTH, seed=1).permutations
+    first = MinHash(num_perm=LENGTH, seed=1)
 
     def sign() -> None:
         for text in texts:
-            signed = MinHash(num_perm=LENGTH, seed=1, permutations=drawn)
+            signed = MinHash(num_perm=LENGTH, seed=1, permutations=first.permutations, scheme=first.scheme)
             signed.update_batch([shingle.encode() for shingle in shingles(text)])
 
     return sign
