@@ -113,7 +113,7 @@ def ask(
     came says too little. FileNotFoundError and FileExistsError are answers and passed on. Raises AccessError where
     access is refused, Infra where no try was answered.
     """
-    attempt, began, renewed, told = 0, time.monotonic(), renew is None, -TOLD_SECONDS
+    attempt, unexplained, began, renewed, told = 0, 0, time.monotonic(), renew is None, -TOLD_SECONDS
     while True:
         try:
             return request()
@@ -138,7 +138,9 @@ def ask(
             attempt += 1
             waited = time.monotonic() - began
             hear = _heard.get() if _may_pass(error) else None
-            if waited >= PATIENCE_SECONDS if hear else attempt >= TRIES:
+            # A connection that breaks after minutes of being told to wait is the first of its kind.
+            unexplained += hear is None
+            if waited >= PATIENCE_SECONDS if hear else unexplained >= TRIES:
                 raise Infra(
                     f"{of} failed {attempt} times in {waited:.0f} s: {what} ({_words(error)}). What is finished is"
                     f" kept: look whether it answers, and run again to go on."

@@ -386,6 +386,23 @@ def test_after_its_patience_the_message_promises_no_other_try(busy, clock, tmp_p
     assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again"))
 
 
+def test_a_connection_that_breaks_behind_a_long_wait_is_tried_again(clock):
+    """A server that was down for minutes and drops the first connection when it comes back."""
+    began = clock.now
+
+    def request():
+        if clock.now < began + 300:
+            raise ConnectionRefusedError(111, "refused")
+        if len(broken) < patience.TRIES - 1:
+            broken.append(clock.now)
+            raise OSError("the answer broke off")
+        return "answer"
+
+    broken: list[float] = []
+    with patience.heard_waits(lambda sentence: None):
+        assert patience.ask("reading", request) == "answer"
+
+
 def test_a_question_does_not_wait_for_a_busy_server(busy, clock):
     busy.until = float("inf")
     with pytest.raises(Infra, match=f"failed {patience.TRIES} times"):
