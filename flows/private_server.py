@@ -51,7 +51,7 @@ def prefect_server(root: Path) -> Iterator[str]:
         return
     files = ServiceFiles(root)
     with ExitStack() as block:
-        of_root = standing_server(root)
+        of_root = _own_server(files)
         standing = of_root or _profile_url()
         if standing:
             patience = {key: value for key, value in PATIENT_CLIENT.items() if key not in os.environ}
@@ -65,6 +65,18 @@ def prefect_server(root: Path) -> Iterator[str]:
             server = block.enter_context(_private_server(files))
             block.callback(_send_what_is_queued)
             yield server.url
+
+
+def _own_server(files: ServiceFiles) -> str | None:
+    """The server that `bessemer up` started for a root, unless another user did, whose password this one may not read."""
+    url, password = standing_server(files.root), files.password_file()
+    if url is None or password is None or os.access(password, os.R_OK):
+        return url
+    print(
+        f"warning: {password} cannot be read by this user; this run is not shown by the Prefect server of {files.root}",
+        file=sys.stderr,
+    )
+    return None
 
 
 @contextmanager

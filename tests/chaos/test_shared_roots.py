@@ -7,11 +7,17 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from flows import private_server
+from flows.service.files import ServiceFiles
+from flows.service.password import write_password
 from model.errors import BessemerError, InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
@@ -37,7 +43,7 @@ def cast(root: Path, shape: str = "bell") -> Artifact:
     return build_artifact(RunContext(root, "run"), CAST, CastConfig(shape=shape), {}, run)
 
 
-def as_user(user: int, body: Callable[[], Artifact]) -> str:
+def as_user(user: int, body: Callable[[], Any]) -> str:
     """What becomes of `body` in a process of another user: the artifact's outcome, or the error in words."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -93,6 +99,29 @@ def test_a_root_that_a_group_shares_serves_both(place: Path) -> None:
     assert as_user(BORIS, lambda: cast(root)) == "reused"
     assert as_user(BORIS, lambda: cast(root, "rail")) == "built"
     assert as_user(ANNA, lambda: cast(root, "rail")) == "reused"
+
+
+def test_a_run_beside_the_service_of_another_user_has_a_server_of_its_own(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Anna's password lets one run code as Anna, and so Boris may not read it; his run goes on without it."""
+    files = ServiceFiles(place)
+    write_password(files.own_password)
+    files.remember_address("127.0.0.1", 4321)
+    for path in (files.own_password, files.folder):
+        os.chown(path, ANNA, FOUNDERS)
+    files.folder.chmod(0o2775)
+    monkeypatch.setattr(private_server, "standing_server", lambda root: "http://127.0.0.1:4321/api")
+    monkeypatch.setattr(private_server, "_private_server", lambda files: nullcontext(SimpleNamespace(url="his own")))
+    monkeypatch.setattr(private_server, "_profile_url", lambda: None)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+
+    def run() -> Any:
+        with private_server.prefect_server(place) as url:
+            return SimpleNamespace(outcome=url)
+
+    assert as_user(BORIS, run) == "his own"
+    assert as_user(ANNA, run) == "http://127.0.0.1:4321/api"
 
 
 @pytest.fixture
