@@ -68,7 +68,7 @@ def prefect_server(root: Path) -> Iterator[str]:
 
 
 def _own_server(files: ServiceFiles) -> str | None:
-    """The server that `bessemer up` started for a root, unless another user did, whose password this one may not read."""
+    """The server that `bessemer up` started for a root, unless this user may not read its password: it is another's."""
     url, password = standing_server(files.root), files.password_file()
     if url is None or password is None or os.access(password, os.R_OK):
         return url

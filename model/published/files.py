@@ -6,14 +6,13 @@ checked by it.
 """
 
 import json
-import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import blake3
 
-from model.durable import digest_file
+from model.durable import digest_file, file_bytes, why_no_file
 from model.errors import InputError
 
 SETTINGS = "config.json"
@@ -80,15 +79,14 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_bounded(path: Path, most: int) -> bytes:
     """The bytes of a file; InputError where it is none (a pipe would wait for ever), or has more than `most`."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode):
-        raise InputError(f"{path} is no file that can be read. Name the file itself.")
-    if status.st_size > most:
+    if problem := why_no_file(path):
+        raise InputError(f"{path} {problem}. Name the file itself.")
+    if path.stat().st_size > most:
         raise InputError(
-            f"{path} has {status.st_size:,} bytes, and no file of its kind has more than {most:,}. Take an untouched"
-            f" copy of the model."
+            f"{path} has {path.stat().st_size:,} bytes, and no file of its kind has more than {most:,}. Take an"
+            f" untouched copy of the model."
         )
-    return path.read_bytes()
+    return file_bytes(path)
 
 
 def check_header(path: Path) -> None:
@@ -113,7 +111,7 @@ def _with_bounded_headers(paths: Iterable[Path]) -> list[Path]:
 def _plain_names(index: Path) -> list[str]:
     """The files that an index names; InputError for a name that leads out of its folder."""
     weight_map = read_json(index).get("weight_map", {})
-    names = weight_map.values() if isinstance(weight_map, dict) else [None]
+    names: list[Any] = [*weight_map.values()] if isinstance(weight_map, dict) else [None]
     for name in names:
         if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name:
             raise InputError(

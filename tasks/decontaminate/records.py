@@ -120,7 +120,8 @@ def _parallel_lines(benchmark: Benchmark, answers: Path, most_bytes: int | None)
 
 def _lines(benchmark: Benchmark, path: Path, most_bytes: int | None = None, *, cut: bool = True) -> Iterator[str]:
     try:
-        with gzip.open(open_file(path)) if path.suffix == ".gz" else open_file(path) as stream:
+        # `gzip` leaves a stream that it is given open.
+        with open_file(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as stream:
             if most_bytes is not None:
                 head = stream.read(most_bytes)
                 if len(head) == most_bytes and stream.read(1):
