@@ -1,6 +1,5 @@
 """What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
 
-import errno
 import functools
 import json
 import logging
@@ -11,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from model.durable import read_json, write_atomically
+from model.durable import DISK_FULL, read_json, write_atomically
 from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.pause import Paused
 from tasks.artifact import ACCEPTED, REUSED, Artifact
@@ -107,7 +106,7 @@ def check_writable(root: Path) -> None:
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in DISK_FULL:
             raise Infra(f"--root {root}: no space left on its disk; free some and run again") from error
         raise InputError(
             f"--root {root}: cannot be written ({error.strerror}); choose a folder of yours with --root"

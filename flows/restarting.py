@@ -8,6 +8,7 @@ from prefect.client.schemas.objects import State
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.runtime import deployment, flow_run
 
+from model.durable import DISK_FULL
 from model.errors import BessemerError, GuardError, Infra
 
 MOST_CRASHES = 4
@@ -40,7 +41,7 @@ def worth_another_run(error: BessemerError | OSError) -> BessemerError:
     machine's failure as it is within one. Other errors of the operating system are raised as they are."""
     if isinstance(error, BessemerError):
         return error
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE):
+    if error.errno not in (*DISK_FULL, errno.EIO, errno.ESTALE):
         raise error
     where = error.filename or "a file under the root"
     return Infra(f"{where}: {error.strerror}; what is built is kept: free some space if that is it, and run again")

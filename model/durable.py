@@ -14,6 +14,9 @@ import blake3
 
 from model.errors import IntegrityError
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""Of this user, or of a file system that may only be read."""
 DIGEST_BYTES = 16
 _BLOCK_BYTES = 1 << 22
 _PARALLEL_FROM_BYTES = 1 << 26

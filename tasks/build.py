@@ -5,7 +5,6 @@ The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `aliases/STAGE/IDENT
 `build_artifact` in its task body; Prefect only watches.
 """
 
-import errno
 import functools
 import logging
 import shutil
@@ -15,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from model.durable import replace_durably
+from model.durable import DISK_FULL, NOT_WRITABLE, replace_durably
 from model.errors import BessemerError, Infra, InputError
 from tasks.aliases import read_alias
 from tasks.artifact import ACCEPTED, BUILT, MANIFEST, Artifact
@@ -284,13 +283,13 @@ def _sweep(root: Path) -> None:
 
 def _infrastructure_error(stage: Stage, root: Path, error: OSError) -> BessemerError:
     where = error.filename or root
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in DISK_FULL:
         free = shutil.disk_usage(root).free if root.exists() else 0
         return Infra(
             f"{stage.name}: no space left while writing {where} ({free / 1e9:.1f} GB free under {root})."
             f" Finished parts are kept: free some space and run again, and the build goes on from them."
         )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+    if error.errno in NOT_WRITABLE:
         return InputError(
             f"{stage.name}: {where} cannot be written ({error.strerror}). Give this user write permission, or choose"
             f" another root with --root."

@@ -1,6 +1,5 @@
 """BLAKE3 digests of files, and the cache that lets an unchanged input be recognised without reading it."""
 
-import errno
 import json
 import logging
 import os
@@ -12,7 +11,7 @@ from typing import Any, BinaryIO
 
 import blake3
 
-from model.durable import digest_bytes, digest_file, write_atomically
+from model.durable import NOT_WRITABLE, digest_bytes, digest_file, write_atomically
 
 __all__ = ["InputDigests", "combined_digest", "digest_bytes", "digest_file"]
 
@@ -85,7 +84,7 @@ class InputDigests:
         try:
             write_atomically(self._cache, json.dumps(self._known).encode("utf-8", errors="surrogateescape"))
         except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if error.errno not in NOT_WRITABLE:
                 raise
             log.warning("%s cannot be written (%s); unchanged input is hashed again next time", self._cache, error)
         self._changed = False

@@ -1,8 +1,8 @@
 """Which failures are worth another try: the class of the error decides, never its text."""
 
-import errno
 from typing import Any
 
+from model.durable import DISK_FULL
 from model.errors import BessemerError
 
 RETRY_DELAYS = [2.0, 8.0, 32.0]
@@ -17,5 +17,5 @@ def is_retryable(task: Any, task_run: Any, state: Any) -> bool:
     error = state.result(raise_on_failure=False)
     if not isinstance(error, BessemerError):
         return False
-    full = isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = isinstance(error.__cause__, OSError) and error.__cause__.errno in DISK_FULL
     return error.retryable and not full

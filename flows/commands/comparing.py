@@ -1,6 +1,5 @@
 """Two runs beside each other."""
 
-import errno
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +27,7 @@ def compare(
         from flows.comparing.differing import compare as differences_of
         from flows.comparing.writing import write_comparison
         from flows.lineage import open_run
+        from model.durable import NOT_WRITABLE
 
         root = root.resolve()
         records = [open_run(root, first), open_run(root, second)]
@@ -36,7 +36,7 @@ def compare(
         try:
             write_comparison(found, records, path)
         except OSError as error:
-            if output is not None or error.errno not in (errno.EROFS, errno.EACCES):
+            if output is not None or error.errno not in NOT_WRITABLE:
                 raise
             print(f"no page was written: {path.parent}: {error.strerror}; --output names another file", file=sys.stderr)
             path = None

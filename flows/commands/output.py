@@ -1,6 +1,5 @@
 """What commands print: tables or JSON, and errors as one message with its exit code."""
 
-import errno
 import json
 import os
 import sys
@@ -21,6 +20,7 @@ PIPE_WIDTH = 140
 @contextmanager
 def told_errors() -> Iterator[None]:
     """Errors of the tree become one message and their exit code; a traceback is for faults of the program."""
+    from model.durable import DISK_FULL, NOT_WRITABLE
     from model.errors import BessemerError, Bug, Infra, InputError
 
     try:
@@ -42,10 +42,10 @@ def told_errors() -> Iterator[None]:
         if _lost_the_server(error):
             print(f"Infra: the Prefect server was lost ({error}); what is built is kept, run again", file=sys.stderr)
             raise typer.Exit(Infra.exit_code) from error
-        if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
             print(f"InputError: {error.filename}: {error.strerror}; this user may not do it there", file=sys.stderr)
             raise typer.Exit(InputError.exit_code) from error
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             where = error.filename or "a file under the root"
             print(f"Infra: no space left while writing {where}; free some and run again", file=sys.stderr)
             raise typer.Exit(Infra.exit_code) from error

@@ -1,6 +1,5 @@
 """Puts the run page together: one HTML file beside the run's record."""
 
-import errno
 import html
 import json
 import logging
@@ -13,7 +12,7 @@ from flows.findings import FINDINGS, gone_artifacts
 from flows.page.rendering import render
 from flows.page.view import view_of
 from flows.record import RECORD, read_record
-from model.durable import write_atomically
+from model.durable import NOT_WRITABLE, write_atomically
 from model.errors import BessemerError
 
 PAGE = "page.html"
@@ -52,7 +51,7 @@ def write_page(run_folder: Path, root: Path) -> Path:
             write_atomically(run_folder / FINDINGS, json.dumps(view["findings"]).encode())
         write_atomically(path, page.encode("utf-8", errors="replace"))
     except OSError as error:
-        if fuller is None or error.errno not in (errno.EROFS, errno.EACCES):
+        if fuller is None or error.errno not in NOT_WRITABLE:
             raise
         log.warning("%s stays as the run made it: %s cannot be written (%s)", fuller, run_folder, error.strerror)
         return fuller
