@@ -134,7 +134,7 @@ def build_artifact(
     began = time.monotonic()
     identity = stage_identity(stage, config, parents, external or {})
     forced = stage.name in context.forced
-    # Nobody waits for a store to learn what a run would do.
+    # A forecast (`explain`) does not wait for a store.
     waits = nullcontext() if context.dry else heard_waits(functools.partial(context.note, stage.name))
     with waits:
         artifact = None if forced else _standing(context, identity)

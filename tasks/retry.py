@@ -11,8 +11,8 @@ RETRY_DELAYS = [2.0, 8.0, 32.0]
 
 def is_retryable(task: Any, task_run: Any, state: Any) -> bool:
     """Prefect's `retry_condition_fn`: True for infrastructure failures (class Infra), False for all that a retry
-    would only repeat (a wrong recipe, bad input, a guard, damaged data, a bug), and for a full disk: none gets empty
-    within a minute by itself, and whoever waits for it does not learn why."""
+    would only repeat (a wrong recipe, bad input, a guard, damaged data, a bug), and for a full disk, which does not get
+    empty within a minute by itself."""
     del task, task_run
     error = state.result(raise_on_failure=False)
     if not isinstance(error, BessemerError):

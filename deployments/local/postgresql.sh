@@ -4,8 +4,8 @@
 #   postgresql.sh start FOLDER     makes the cluster where there is none; the last line is its address, with its password
 #   postgresql.sh stop FOLDER      ends it; what it holds stays
 #
-# The password is in FOLDER/password too, which only the owner may read: whoever may write to the database of a Prefect
-# server can run code as its owner. A cluster that was killed is recovered by the next start.
+# The password is in FOLDER/password too, which only the owner may read: anyone who can write to the database of a
+# Prefect server can run code as its owner. A cluster that was killed is recovered by the next start.
 set -euo pipefail
 
 usage() {

@@ -76,7 +76,7 @@ Untrusted = Annotated[
         metavar="DIR",
         callback=_confined,
         is_eager=True,
-        help="For a recipe of somebody else's: it reads files in DIR and public web addresses alone, and runs no code.",
+        help="For a recipe of others: let it read only files in DIR and public web addresses, and run no code.",
     ),
 ]
 """Holds for the whole process once it is parsed; commands need do nothing with it."""

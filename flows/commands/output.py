@@ -65,7 +65,7 @@ def _lost_the_server(error: Exception) -> bool:
 
 
 def ended(flow: Callable[[], Value]) -> Value:
-    """What a flow ends with: the server's failure to hear of it is a warning, for no artifact depends on it."""
+    """What a flow ends with: that the server could not be informed is a warning, for no artifact depends on it."""
     from flows.record import ENDED
     from model.errors import BessemerError
 
@@ -76,9 +76,7 @@ def ended(flow: Callable[[], Value]) -> Value:
     except Exception as error:
         if not ends or not _lost_the_server(error):
             raise
-        unheard = (
-            f"the Prefect server did not hear how the run ended ({error}); its record and its artifacts are written"
-        )
+        unheard = f"the Prefect server does not know how the run ended ({error}); record and artifacts are written"
         print(f"warning: {unheard}", file=sys.stderr)
         if isinstance(ends[-1], BessemerError):
             raise ends[-1] from error

@@ -48,7 +48,7 @@ def up(
 
     Everything lies under ROOT/service: database, logs, pid files. Runs that you start with `bessemer run` under the
     same root appear there too. A keeper starts server and worker again when they are killed. `bessemer down` ends all.
-    The server asks for a password; whoever has it can run code on this machine as you.
+    The server asks for a password; anyone who has it can run code on this machine as you.
     """
     with told_errors():
         from flows.recipe import find_recipe, load_recipe

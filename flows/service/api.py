@@ -49,14 +49,14 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
     killed together with its worker or private server stays `Running` for ever, and holds its deployment's only slot.
     """
     lost = _deployed_runs(api) if deployed else _own_runs(api)
-    told = "the service ended under this run" if deployed else "the process of this run is gone"
+    why = "the service ended under this run" if deployed else "the process of this run is gone"
     within = lost
     while within:
         for run in within:
-            _set_state(api, "flow_runs", run, "CRASHED", told)
+            _set_state(api, "flow_runs", run, "CRASHED", why)
         of_these = {"flow_runs": {"id": {"any_": within}}, "task_runs": {"state": {"type": {"any_": UNDER_WAY}}}}
         for task in post(f"{api}/task_runs/filter", of_these):
-            _set_state(api, "task_runs", task["id"], "CRASHED", told)
+            _set_state(api, "task_runs", task["id"], "CRASHED", why)
         within = _runs(api, {"parent_flow_run_id": {"any_": within}})
     return len(lost)
 

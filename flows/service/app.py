@@ -1,8 +1,8 @@
 """Prefect's server behind a check of who asks: `uvicorn --factory flows.service.app:create_app`.
 
-Whoever may give commands to the server runs code as its owner, so that it never starts without a password. A web page
-of a stranger reaches a server on this machine too, under a name that the page's owner lets point here (DNS rebinding):
-the `Host` of every request must therefore be an address of this server, and the `Origin` that a browser adds too.
+Anyone who may give commands to the server can run code as its owner, so it never starts without a password. A foreign
+web page can reach a server on this machine too, under a name that its owner lets point here (DNS rebinding): the `Host`
+of every request must therefore be an address of this server, and the `Origin` that a browser adds too.
 """
 
 import ipaddress
@@ -38,7 +38,7 @@ def create_app() -> App:
     """
     if not os.environ.get(OF_SERVER):
         raise InputError(
-            "the server starts only with a password: whoever may give it commands runs code as its owner. Set"
+            "the server starts only with a password: anyone who may give it commands can run code as its owner. Set"
             f" {OF_SERVER} to USER:PASSWORD in its environment; `bessemer up` does it by itself"
         )
     addresses = known_addresses(os.environ.get(ADDRESSES, ""))

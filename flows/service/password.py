@@ -55,7 +55,7 @@ def read_password(path: Path) -> str:
 
 
 def use_password(path: Path | None) -> None:
-    """Have this process, and those that it starts, give the password of the file; nothing without one."""
+    """Set the password of the file for this process, and those that it starts, as clients of the server."""
     if path is not None:
         os.environ[OF_CLIENTS] = read_password(path)
     elif OF_SERVER in os.environ:
@@ -63,5 +63,5 @@ def use_password(path: Path | None) -> None:
 
 
 def asked_by_server(path: Path | None) -> dict[str, str]:
-    """What the server is told in its environment, so that it asks for the password."""
+    """Environment with which the server asks for the password of the file; empty without one."""
     return {OF_SERVER: read_password(path)} if path is not None else {}

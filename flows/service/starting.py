@@ -139,7 +139,7 @@ def spawn_worker(files: ServiceFiles) -> str:
 
 
 def secrets_of_server(files: ServiceFiles) -> dict[str, str]:
-    """The database and the password as the server is told them, and the keeper, which starts it again."""
+    """Environment of the server, and of the keeper, which starts it again: the database and the password."""
     return inherited() | asked_by_server(files.password_file())
 
 
@@ -160,13 +160,13 @@ def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
 def _to_deploy(files: ServiceFiles) -> Path:
     """A copy of `deployments/prefect.yaml` without the schedules of deployments that the server has: theirs are the
     user's, and were switched off again by each `up`."""
-    told = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
+    file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
     known = {one["name"] for one in post(f"{files.api_url}/deployments/filter", {})}
-    for deployment in told["deployments"]:
+    for deployment in file["deployments"]:
         if deployment["name"] in known:
             deployment.pop("schedules", None)
     path = files.folder / "prefect.yaml"
-    write_atomically(path, yaml.safe_dump(told).encode())
+    write_atomically(path, yaml.safe_dump(file).encode())
     return path
 
 
@@ -205,7 +205,7 @@ def check_open(asked: Asked) -> None:
 
 def _how_to_use(files: ServiceFiles, password_file: Path) -> str:
     lines = (
-        f"a password for the server is made: {password_file} (mode 600); whoever has it can run code as you",
+        f"a password for the server was made: {password_file} (mode 600); anyone who has it can run code as you",
         "  in the UI       give the whole line of that file, USER:PASSWORD, once for each browser",
         f"  `prefect ...`   export PREFECT_API_URL={files.api_url}",
         f'                  export PREFECT_API_AUTH_STRING="$(cat {shlex.quote(str(password_file))})"',

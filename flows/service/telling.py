@@ -1,4 +1,4 @@
-"""What `bessemer up` prints when the service stands."""
+"""What `bessemer up` prints when the service is up."""
 
 import yaml
 
@@ -14,7 +14,7 @@ def told_service(files: ServiceFiles) -> str:
         [
             "",
             f"UI            {files.public_url()}/deployments",
-            f"password      {files.password_file()} (whoever has it can run code as you)",
+            f"password      {files.password_file()} (anyone who has it can run code as you)",
             f"logs          {files.server.log}, {files.worker.log}",
             "deployments   (Run > Custom run opens their form)",
             *lines,

@@ -1,9 +1,9 @@
 """The worker of the service: `python -m flows.service.worker [NAME]` runs the deployments of `deployments/prefect.yaml`
 as `bessemer up` writes them from the same folder, and refuses every other run of its pool.
 
-Prefect's own worker runs what the server says: a command, an entrypoint, steps before it. Whoever may write to the
-server decides then what this machine's owner runs. Here the server names a deployment and its parameters; what is run
-is taken from the file that ships, so that a change between the check and the start has no effect either.
+Prefect's own worker runs what the server says: a command, an entrypoint, steps before it. Anyone who can write to the
+server can thus run code as this machine's owner. Here the server names a deployment and its parameters; what is run is
+taken from the file that ships, so that a change between the check and the start has no effect either.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ class Deployed:
 
 def written_by_up(folder: Path) -> Mapping[str, Deployed]:
     """The deployments as `bessemer up` writes them when it is called in `folder`, by name."""
-    told = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
-    pull = json.loads(json.dumps(told["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
-    return {one["name"]: Deployed(one["name"], one["entrypoint"], pull, {}) for one in told["deployments"]}
+    file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
+    pull = json.loads(json.dumps(file["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
+    return {one["name"]: Deployed(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
 
 
 def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables: Mapping[str, Any]) -> str | None:
@@ -144,8 +144,8 @@ class OwnWorker(ProcessWorker):
         entrypoint: str | None,
         status: anyio.abc.TaskStatus[int],
     ) -> FlowRunExecutionResult | None:
-        """As Prefect's worker does, but with an entrypoint of our own, and without hooks, which it would load by the
-        server's word in this very process."""
+        """As Prefect's worker does, but with an entrypoint of our own, and without hooks, which it would load from
+        what the server names, in this very process."""
         done: FlowRunExecutionResult | None = None
         async with FlowRunExecutorContext() as context:
             starter = EngineCommandStarter(

@@ -112,8 +112,8 @@ def write_recipe(survey: FolderSurvey, name: str) -> str:
         *_comment(
             f"A recipe for {survey.folder}: {sum(len(source.files) for source in survey.sources):,} files, about"
             f" {size(total)} of text. A line that begins with # and a key shows a setting at its default: take the #"
-            f" away and change it. Lines that begin with ## explain. A recipe is code: whoever runs it lets it read"
-            f" files and addresses and run its extensions (docs/recipes.md; `bessemer run --untrusted`)."
+            f" away and change it. Lines that begin with ## explain. A recipe is code: a run of it reads the"
+            f" files and addresses that it names and runs its extensions (docs/recipes.md; `bessemer run --untrusted`)."
         ),
         "format = 1                # version of the recipe format",
         f"name = {_toml(name)}    # shown with its runs",

@@ -3,7 +3,7 @@
 Loss and gradient norm are held against the median and the median deviation of the last accepted steps: unlike mean and
 variance these do not move when one value is far off, and what is left out never enters them. Gradients tell first: in
 BLOOM's spike the norm rose from .24 to 960 over five steps before the loss did. What rises slowly, and what stays risen
-while the loss recovers, is seen by `change_points.py`, which also dates what other signs tell.
+while the loss recovers, is seen by `change_points.py`, which also dates the onset of what other signs show.
 """
 
 import math
@@ -32,7 +32,7 @@ class Divergence:
 
 
 class Detector:
-    """Judges steps one after the other. A function of what it was told: a resumed run judges as an undisturbed one."""
+    """Judges steps one after the other. A function of what it was given: a resumed run judges as an undisturbed one."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Detector:
         """Take in what became of a step; the divergence that it completes, if any.
 
         `heat` are the magnitudes of the thermometers, `halved` whether the loss scale was halved, `limit` the sum at
-        which something has risen. An overflow that the loss scale answers is no trouble of its own, and is told as
+        which something has risen. An overflow that the loss scale answers is no trouble of its own, and is given as
         `clean` with `halved`.
         """
         judged = self._judges and self._config.enabled

@@ -251,8 +251,8 @@ def _filesystem(uri: str, source: str = "", **options: Any) -> tuple[Any, str]:
 
 
 async def _confined_client(**options: Any) -> Any:
-    """The session of a source whose server is nobody's here: each connection is looked at, those after a redirect
-    too."""
+    """The HTTP session of a confined recipe's source: the address of each connection is checked, those after a
+    redirect too."""
     import aiohttp
 
     # Addresses are tried one by one: those tried side by side lose their errors.

@@ -23,7 +23,7 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
 
     Raises InputError before any work for a missing path, a pattern without a match, or an empty source.
     """
-    # Nobody waits for a server to learn what a run would do.
+    # A forecast (`explain`) does not wait for a server.
     with nullcontext() if context.dry else heard_waits(functools.partial(context.note, SAMPLE.name)):
         listings = find_files(config) if known is None else known
         external = source_digests(listings, context.root / "inputs.json")

@@ -1,7 +1,7 @@
 """How often and how long a store or server is asked before it is given up, and what its refusals mean.
 
-Where somebody hears of waits (`heard_waits`, within a build), a server that is busy or down is waited for; elsewhere
-(a question that a person waits for, a thread that tries again later by itself) it is given up after a few tries.
+Where waits are reported (`heard_waits`, within a build), a server that is busy or down is waited for; elsewhere (a
+question that a person waits for, a thread that tries again later by itself) it is given up after a few tries.
 """
 
 import contextlib
@@ -75,7 +75,7 @@ _heard: ContextVar[Callable[[str], None] | None] = ContextVar("heard_waits", def
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered, as far as an error of a client library tells."""
+    """What a server answered, as far as an error of a client library says."""
 
     code: str = ""
     status: int = 0
@@ -108,9 +108,9 @@ def ask(
 ) -> Any:
     """What the request gives, asked again with growing pauses while the server fails.
 
-    `what` names the request and its address, `of` the server. `renew` reads the credentials of this machine again: of
-    those that were replaced since they were read nobody hears. `reason` gives the error that tells why, where one that
-    came says too little. FileNotFoundError and FileExistsError are answers and passed on. Raises AccessError where
+    `what` names the request and its address, `of` the server. `renew` reads the credentials of this machine again,
+    which may have been replaced since they were read. `reason` gives the error that says why, where the one that was
+    raised says too little. FileNotFoundError and FileExistsError are answers and passed on. Raises AccessError where
     access is refused, Infra where no try was answered.
     """
     attempt, unexplained, began, renewed, told = 0, 0, time.monotonic(), renew is None, -TOLD_SECONDS
@@ -210,7 +210,7 @@ def _behind(error: Exception) -> Exception:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the server is there and busy, or down and may come back; a name that nobody knows is none that will."""
+    """Whether the server is there and busy, or down and may come back; a host name that is not known will not be."""
     answer = answer_of(error)
     if answer.status:
         return answer.status in BUSY

@@ -240,7 +240,7 @@ def test_a_run_whose_end_the_server_does_not_hear_ends_as_it_did(capsys: pytest.
         lost()
 
     assert ended(completed) == {"state": "completed"}
-    assert capsys.readouterr().err.startswith("warning: the Prefect server did not hear how the run ended")
+    assert capsys.readouterr().err.startswith("warning: the Prefect server does not know how the run ended")
     with pytest.raises(GuardError, match="it took too long"):
         ended(stopped)
     with pytest.raises(httpx.ConnectError):
