@@ -30,6 +30,7 @@ from flows.commands import (
     vocabularies,
 )
 from flows.escaping import escape_output
+from flows.service.api import reach_this_machine_directly
 
 app = typer.Typer(
     name="bessemer",
@@ -106,6 +107,7 @@ def options(
 def main() -> None:
     """Entry point of the command."""
     escape_output()
+    reach_this_machine_directly()
     app()
 
 

@@ -22,6 +22,15 @@ BUSY_SECONDS = 60.0
 BUSY_PAUSE = 1.0
 
 
+def reach_this_machine_directly() -> None:
+    """Have this process, and those that it starts, reach servers of this machine without a proxy (`http_proxy`), which
+    cannot reach them and would be sent their password."""
+    named = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if named != "*":
+        all_named = dict.fromkeys([*filter(None, named.split(",")), "localhost", "127.0.0.1", "::1"])
+        os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(all_named)
+
+
 def is_healthy(api: str) -> bool:
     """Whether the server answers. Infra where its certificate is not believed, which no waiting changes."""
     try:

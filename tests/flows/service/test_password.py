@@ -3,11 +3,13 @@
 import base64
 import http.server
 import threading
+import urllib.request
 from pathlib import Path
 
+import httpx
 import pytest
 
-from flows.service.api import post
+from flows.service.api import post, reach_this_machine_directly
 from flows.service.files import ServiceFiles
 from flows.service.password import OF_CLIENTS, OF_SERVER, asked_by_server, read_password, use_password, write_password
 from model.errors import InputError
@@ -82,3 +84,25 @@ def test_only_the_server_is_told_what_it_asks_for(file: Path, tmp_path: Path) ->
     assert OF_SERVER not in files.environment()
     assert asked_by_server(files.password_file()) == {OF_SERVER: "me:word"}
     assert not [path for path in files.folder.iterdir() if "word" in path.read_text().replace("password", "")]
+
+
+@pytest.mark.parametrize("named", [None, "example.org, internal", "*"])
+def test_no_proxy_is_sent_the_password_of_a_server_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        # Set first, so that what is set below is taken back too.
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    if named is not None:
+        monkeypatch.setenv("NO_PROXY", named)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    reach_this_machine_directly()
+    for host in ("127.0.0.1:4200", "localhost:4200"):
+        assert urllib.request.proxy_bypass(host)
+    assert bool(urllib.request.proxy_bypass("example.org")) == (named is not None)
+    assert bool(urllib.request.proxy_bypass("prefect.io")) == (named == "*")
+    with httpx.Client() as client:
+        direct = client._transport
+        assert client._transport_for_url(httpx.URL("http://127.0.0.1:4200/api")) is direct
+        assert (client._transport_for_url(httpx.URL("http://prefect.io")) is direct) == (named == "*")
