@@ -58,8 +58,6 @@ def use_password(path: Path | None) -> None:
     """Set the password of the file for this process, and those that it starts, as clients of the server."""
     if path is not None:
         os.environ[OF_CLIENTS] = read_password(path)
-    elif OF_SERVER in os.environ:
-        os.environ[OF_CLIENTS] = os.environ[OF_SERVER]
 
 
 def asked_by_server(path: Path | None) -> dict[str, str]:
