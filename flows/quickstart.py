@@ -186,7 +186,8 @@ def _input_mark(installation: Installation) -> str:
 
 def _output_mark(folder: Path) -> str:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != STAMP)
-    return digest_bytes(json.dumps([_mark(path) for path in files]).encode())
+    # By names within the folder: a copied or moved root is as well prepared as before.
+    return digest_bytes(json.dumps([[str(path.relative_to(folder)), *_mark(path)[1:]] for path in files]).encode())
 
 
 def _mark(path: Path) -> list[object]:

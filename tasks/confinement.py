@@ -103,8 +103,8 @@ def public_socket(address: tuple[Any, ...]) -> socket.socket:
     family, kind, protocol, _, (host, *_) = address
     if not is_public(host):
         raise RecipeError(
-            f"an address of a source leads to {host}, which is not public, and --untrusted refuses it: what answers"
-            f" there trusts this machine. Run without --untrusted a recipe that you trust."
+            f"a source, benchmark or model of the recipe leads to {host}, which is not public, and --untrusted refuses"
+            f" it: what answers there trusts this machine. Run without --untrusted a recipe that you trust."
         )
     return socket.socket(family, kind, protocol)
 

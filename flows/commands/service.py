@@ -97,6 +97,10 @@ def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
         else:
             for name, pid in pids.items():
                 typer.echo(f"{name:8}{f'runs, process {pid}' if pid is not None else 'does not run'}")
-            typer.echo(f"ui      {files.public_url()}" if pids["server"] is not None else "`bessemer up` starts them")
+            typer.echo(
+                f"ui      {files.public_url()}"
+                if pids["server"] is not None
+                else f"`bessemer up --root {root}` starts them"
+            )
         if not is_up:
             raise typer.Exit(1)

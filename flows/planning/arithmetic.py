@@ -110,6 +110,9 @@ def solve(given: Training) -> tuple[Training, dict[str, str]]:
 
 def check_solvable(given: Training) -> None:
     """Raise RecipeError, with what could be added, where too little is known; looks at no `peak_flops`."""
+    for name in ("days", "devices", "mfu"):
+        if getattr(given, name) == 0:
+            raise RecipeError(f"plan: --{name} is 0, so nothing is computed; give a number above 0")
     missing = tuple(name for name in given.missing() if name != "mfu" or len(given.missing()) == 1)
     if len(missing) < 2 or missing == ("tokens", "parameters"):
         return

@@ -10,6 +10,7 @@ def told_service(files: ServiceFiles) -> str:
     deployments = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))["deployments"]
     width = max(len(deployment["name"]) for deployment in deployments)
     lines = [f"  {deployment['name']:<{width}}  {deployment['description']}" for deployment in deployments]
+    of_root = f" --root {files.root}"
     return "\n".join(
         [
             "",
@@ -18,7 +19,7 @@ def told_service(files: ServiceFiles) -> str:
             f"logs          {files.server.log}, {files.worker.log}",
             "deployments   (Run > Custom run opens their form)",
             *lines,
-            "next          bessemer run RECIPE     shows its run in the UI",
-            "              bessemer down           ends the service",
+            f"next          bessemer run RECIPE{of_root}     shows its run in the UI",
+            f"              bessemer down{of_root}           ends the service",
         ]
     )

@@ -1,6 +1,7 @@
 """The demo's input, made from the Python that runs the tests."""
 
 import json
+import shutil
 import sysconfig
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def test_leaked_items_stand_in_the_sources_and_unseen_ones_do_not(folder: Path):
 def test_items_have_the_fields_of_a_benchmark_and_their_ids_differ(folder: Path):
     assert all({"id", "context", "choices", "answer", "match_text", "lang"} == set(item) for item in items(folder))
     assert len({item["id"] for item in items(folder)}) == len(items(folder))
+
+
+def test_a_copied_root_is_prepared_already(folder: Path, installation: Installation, tmp_path: Path):
+    root = folder.parent.parent
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(root, copy)
+    before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
+    assert prepare(copy, installation) == copy / folder.relative_to(root)
+    assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
 
 
 def test_prepared_again_it_is_left_as_it_is(folder: Path, installation: Installation):

@@ -80,6 +80,12 @@ def test_balanced_parameters_spend_all_flops(flops: float, layers: int, width: i
     assert 20 * parameters * flops_of_token(parameters, shape) == pytest.approx(flops, rel=1e-3)
 
 
+@pytest.mark.parametrize("name", ["days", "devices", "mfu"])
+def test_nothing_is_computed_in_no_days_by_no_devices_or_at_no_speed(name: str):
+    with pytest.raises(RecipeError, match=f"--{name} is 0"):
+        solve(replace(YALM, tokens=None, parameters=None, **{"mfu": 0.4, name: 0.0}))
+
+
 def test_too_little_to_go_on_is_a_recipe_error():
     with pytest.raises(RecipeError, match=r"--tokens, --devices, --days"):
         solve(Training(A100, parameters=1e9))
