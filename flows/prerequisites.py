@@ -6,10 +6,15 @@ description of a trained model, and the first records of sources and benchmarks.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from flows.builders import BUILDERS
 from flows.recipe import Recipe
+from flows.road import EndOfRoad, walk
+from flows.verification import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
+from tasks.artifact import Artifact
+from tasks.build import RunContext, WouldBuild
 from tasks.sample.discovery import SourceFiles, find_files
 
 if TYPE_CHECKING:
@@ -20,11 +25,13 @@ SPREAD = frozenset({"clean", "dedup", "decontaminate", "chunk"})
 """Stages whose parts may be worked on by other machines."""
 
 
-def check_prerequisites(recipe: Recipe, stages: Sequence[str], root: Path | None = None) -> None:
+def check_prerequisites(
+    recipe: Recipe, stages: Sequence[str], root: Path | None = None, *, force: bool = False
+) -> None:
     """Raise RecipeError or InputError where one of `stages` would refuse to begin, or could not fit this machine,
     whatever the text."""
     check_starting_points(recipe, stages)
-    check_first_records(recipe, stages)
+    check_first_records(recipe, stages, None if force else root)
     configs = {stage: getattr(recipe, stage) for stage in stages}
     if any(stage in SPREAD and config.spread.on_many_machines for stage, config in configs.items()):
         from tasks.cluster import check_dask
@@ -40,17 +47,42 @@ def check_prerequisites(recipe: Recipe, stages: Sequence[str], root: Path | None
         check_memory(recipe, root)
 
 
-def check_first_records(recipe: Recipe, stages: Sequence[str]) -> None:
+def check_first_records(recipe: Recipe, stages: Sequence[str], root: Path | None) -> None:
     """Raise RecipeError or InputError, with the line of the recipe, where the first records of a source or benchmark
-    that `stages` read are not what the recipe says."""
-    if "sample" in stages:
+    that `stages` read are not what the recipe says; what was read into an artifact of `root` is not read again."""
+    first = _first_to_build(recipe, root)
+    if first == "sample" and "sample" in stages:
         try:
             listings = find_files(recipe.sample)
         except BessemerError:
             listings = []  # The stage itself says what it cannot find, and waits for a server.
         check_sources(recipe, listings)
-    if "decontaminate" in stages:
+    if first is not None and "decontaminate" in stages:
         check_benchmarks(recipe)
+
+
+def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
+    """The first stage up to decontaminate that has no artifact under `root`; None where all have."""
+    # Without any artifact of sample nothing needs to be digested for the answer.
+    if root is None or not artifacts_under(root, "sample"):
+        return "sample"
+    context = RunContext(root, run_id="", dry=True)
+    reached = ""
+
+    def step(stage: str, *inputs: Any) -> Artifact:
+        nonlocal reached
+        if reached == "decontaminate":
+            raise EndOfRoad
+        reached = stage
+        return BUILDERS[stage](context, *inputs)
+
+    try:
+        walk(recipe, step)
+    except EndOfRoad:
+        return None
+    except (WouldBuild, BessemerError):
+        pass
+    return reached
 
 
 def check_sources(recipe: Recipe, listings: Sequence[SourceFiles]) -> None:

@@ -111,7 +111,7 @@ class Run:
         run_id: str | None = None,
     ) -> None:
         buildable = stretch(from_stage, until, only)
-        check_prerequisites(recipe, buildable, root)
+        check_prerequisites(recipe, buildable, root, force=force)
         self.run_id = run_id or new_run_id()
         check_run_id(self.run_id)
         check_writable(root)

@@ -99,7 +99,8 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     from model.errors import InputError
 
     # Before the run has a name: one that is refused leaves nothing that could be looked up by it.
-    check_prerequisites(chosen, stretch(asked.get("from_stage"), asked.get("until"), asked.get("only")), root)
+    stages = stretch(asked.get("from_stage"), asked.get("until"), asked.get("only"))
+    check_prerequisites(chosen, stages, root, force=asked.get("force", False))
     quieten_prefect(verbose)
     try:
         check_writable(root)
