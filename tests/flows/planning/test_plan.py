@@ -189,9 +189,9 @@ def test_sizes_that_are_stated_are_planned_with_and_others_are_not_known(foundry
     told = plan_by_stated_sizes(load_recipe(file, tmp_path), Asked())
     assert [line["tokens"] for line in told["sources"]] == [1000, None]
     assert [line["epochs"] is None for line in told["sources"]] == [False, True]
-    by_size = re.sub(r"(?m)^weight = .*$", "", file.read_text()).replace("seed = 7", "seed = 7\ntemperature = 0.5")
+    by_size = re.sub(r"(?m)^weight = .*$", "", file.read_text()).replace("seed = 7", "seed = 7\ntemperature = 2")
     file.write_text(by_size)
-    with pytest.raises(RecipeError, match=r"temperature = 0\.5.* code states no size"):
+    with pytest.raises(RecipeError, match=r"temperature = 2\).* code states no size"):
         plan_by_stated_sizes(load_recipe(file, tmp_path), Asked())
 
 
