@@ -107,7 +107,7 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     except InputError as unwritable:
         from flows.run import standing_run
 
-        record = standing_run(chosen, root, **asked)
+        record = standing_run(chosen, root, **asked) if root.is_dir() else None
         if record is None:
             raise
         finish(record, root, as_json)
