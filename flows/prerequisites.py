@@ -33,8 +33,8 @@ def check_prerequisites(
     check_starting_points(recipe, stages)
     check_first_records(recipe, stages, None if force else root)
     configs = {stage: getattr(recipe, stage) for stage in stages}
-    if any(stage in SPREAD and config.spread.on_many_machines for stage, config in configs.items()):
-        from tasks.cluster import check_dask
+    if any(stage in SPREAD and config.machines.is_cluster for stage, config in configs.items()):
+        from tasks.execution.dask import check_dask
 
         check_dask()
     if "train" in stages and recipe.train.device != "cpu":

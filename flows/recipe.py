@@ -48,7 +48,7 @@ from tasks.credentials import addresses_with_credentials, without_credentials
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
-from tasks.machines import Machines
+from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig
 from tasks.train.config import TrainStageConfig
 from tasks.vocab.config import OF_BERT, VocabConfig

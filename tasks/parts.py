@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from model.errors import InputError
 from tasks.artifact import Artifact, artifact_at, read_table
+from tasks.execution.work import Executor, Work
 from tasks.report import StageReport
-from tasks.spreading import Spread, Work, spread
 from tasks.workspace import Workspace, table_file_name
 
 MOST_PARTS = 100_000
@@ -33,7 +33,7 @@ def map_parts(
     workspace: Workspace,
     parent: Artifact,
     function: PartFunction,
-    where: Spread,
+    executor: Executor,
     *,
     about: Callable[[int], tuple[Any, ...]] = lambda index: (),
 ) -> StageReport:
@@ -58,11 +58,10 @@ def map_parts(
         name=names.__getitem__,
         arguments=lambda index: (names[index], about(index)),
     )
-    for index, report in spread(work, waiting, where, workspace):
+    for index, report in executor.map(work, waiting):
         reports[index] = report
         workspace.advance(len(reports), len(names), "parts")
-    if waiting and where.on_many_machines:
-        workspace.await_units([unit_name(index) for index in waiting])
+    workspace.await_units([unit_name(index) for index in waiting], executor)
     return StageReport.merged(reports[index] for index in sorted(reports))
 
 

@@ -19,8 +19,8 @@ import pyarrow.ipc
 
 from model.durable import link_or_copy, replace_durably, sync_directory, sync_file
 from model.errors import IntegrityError
-from tasks.arrival import await_files
 from tasks.digests import digest_file
+from tasks.execution.work import Executor
 from tasks.report import StageReport
 
 PREFIX = {"documents": "part", "sequences": "part"}
@@ -194,10 +194,11 @@ class Workspace:
         """The path of a file of a finished unit, for later passes of the same build."""
         return self._files / name
 
-    def await_units(self, units: Sequence[str]) -> None:
-        """Returns once this machine sees the records and files of units that other machines finished."""
-        await_files(self._records, (f"{unit}.json" for unit in units))
-        await_files(self._files, (record.name for record in self.records()))
+    def await_units(self, units: Sequence[str], executor: Executor) -> None:
+        """Return once this machine sees the records and files of units that the executor's workers finished."""
+        if units:
+            executor.await_files(self._records, (f"{unit}.json" for unit in units))
+            executor.await_files(self._files, (record.name for record in self.records()))
 
     def records(self) -> list[FileRecord]:
         """All files of finished units, sorted by name."""

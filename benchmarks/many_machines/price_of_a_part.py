@@ -21,7 +21,8 @@ from copying import copy_part
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
-from tasks.machines import Machines, Spread
+from tasks.execution.executor import make_executor
+from tasks.execution.machines import Machines
 from tasks.parts import map_parts, unit_name
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
@@ -73,7 +74,7 @@ def measured(root: Path, documents: Artifact, executor: str, address: str) -> di
     children = os.times()
 
     def run(workspace: Workspace) -> StageReport:
-        return map_parts(workspace, documents, copy_part, Spread(machines, 2, in_threads=True))
+        return map_parts(workspace, documents, copy_part, make_executor(machines, 2, workspace, in_threads=True))
 
     def build(workspace: Workspace) -> StageReport:
         report = run(workspace)

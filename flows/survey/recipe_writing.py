@@ -33,7 +33,7 @@ from tasks.clean.config import CleanConfig
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.dedup.config import DedupConfig
 from tasks.evaluate.config import EvaluateConfig
-from tasks.machines import Machines
+from tasks.execution.machines import Machines
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import guess_format
 from tasks.train.config import TrainStageConfig

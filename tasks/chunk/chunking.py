@@ -26,6 +26,7 @@ from tasks.chunk.pairs import PairFormat, PairPacker
 from tasks.chunk.row_formats import row_format
 from tasks.chunk.sequences import SequenceWriter
 from tasks.chunk.tokenizing import TABLE, tokenize_documents
+from tasks.execution.work import Executor
 from tasks.report import StageReport
 from tasks.seed import seed64
 from tasks.tokenizer import Tokenizer
@@ -50,7 +51,9 @@ class SourceRows:
     """Rows of pairs by what their second stretch is."""
 
 
-def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, workspace: Workspace) -> StageReport:
+def chunk_documents(
+    documents: Artifact, vocab: Artifact, config: ChunkConfig, workspace: Workspace, executor: Executor
+) -> StageReport:
     """Write SEQUENCES, SPANS, ORDER, the unigram counts, and rows of held-out text.
 
     Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
@@ -59,7 +62,7 @@ def chunk_documents(documents: Artifact, vocab: Artifact, config: ChunkConfig, w
     tokenizer = Tokenizer.open(vocab)
     layout = row_format(tokenizer, config)
     scratch = workspace.within(TABLE)
-    report = tokenize_documents(documents, tokenizer, scratch, config.spread)
+    report = tokenize_documents(documents, tokenizer, scratch, executor)
     files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
     writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
     laid: dict[str, SourceRows] = {}

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from model.row_format import Objective
 from model.span_lengths import Denoising, corrupted_lengths, raw_length
 from tasks.config import RUNTIME, StrictConfig
-from tasks.machines import Machines, Spread
+from tasks.execution.machines import Machines
 
 MOST_EPOCHS = 16.0
 """Here one more epoch adds exp(-15 / 15.39) of what new text would (Muennighoff et al. 2023, arXiv 2305.16264)."""
@@ -69,11 +69,6 @@ class ChunkConfig(StrictConfig):
     """Parts that are tokenized at the same time."""
     machines: Annotated[Machines, RUNTIME] = Machines()
     """What works on parts: this machine, or a cluster."""
-
-    @property
-    def spread(self) -> Spread:
-        """Where parts are worked on."""
-        return Spread(self.machines, self.workers, in_threads=True)
 
     @property
     def noise_spans(self) -> int:

@@ -3,6 +3,7 @@
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.chunk.config import ChunkConfig
+from tasks.execution.executor import make_executor
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
@@ -19,6 +20,7 @@ def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, confi
     def run(workspace: Workspace) -> StageReport:
         from tasks.chunk.chunking import chunk_documents
 
-        return chunk_documents(documents, vocab, config, workspace)
+        executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
+        return chunk_documents(documents, vocab, config, workspace, executor)
 
     return build_artifact(context, CHUNK, config, {"documents": documents, "vocab": vocab}, run)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.artifact import Artifact
-from tasks.machines import Spread
+from tasks.execution.work import Executor
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
 from tasks.tokenizer import Tokenizer
@@ -20,13 +20,15 @@ from tasks.workspace import Workspace
 TABLE = "tokens"
 
 
-def tokenize_documents(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, where: Spread) -> StageReport:
+def tokenize_documents(
+    documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, executor: Executor
+) -> StageReport:
     """Write one file of tokens a part into `workspace`, a scratch one; the report counts documents, bytes, pieces.
 
     Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where a
     vocabulary's pieces don't tell it, token_bytes large_list<u32>, too: the text that each token covers.
     """
-    return map_parts(workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), where)
+    return map_parts(workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), executor)
 
 
 def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:

@@ -15,6 +15,7 @@ from tasks.clean.presets import PRESETS, QUALITY
 from tasks.clean.quality import QualityModel, train_quality
 from tasks.clean.supplied import Supplied
 from tasks.clean.verdicts import Verdicts
+from tasks.execution.work import Executor
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
 from tasks.wipeout import check_wipe_out
@@ -22,7 +23,7 @@ from tasks.workspace import Workspace
 
 
 def clean_documents(
-    documents: Artifact, config: CleanConfig, supplied: Supplied | None, workspace: Workspace
+    documents: Artifact, config: CleanConfig, supplied: Supplied | None, workspace: Workspace, executor: Executor
 ) -> StageReport:
     """Clean every part of `documents`; writes DOCUMENTS and LEDGER, and the quality classifier where there is one.
 
@@ -34,7 +35,7 @@ def clean_documents(
     if config.quality is not None:
         quality = train_quality(documents, config, supplied, workspace)
     clean = functools.partial(clean_part, config, supplied=supplied, quality=quality)
-    report = map_parts(workspace, documents, clean, config.spread)
+    report = map_parts(workspace, documents, clean, executor)
     if quality is not None:
         report.facts[QUALITY] = quality.facts
     check_wipe_out("clean", report, config.wipe_out_limit, config.wipe_out_overrides)

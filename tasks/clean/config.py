@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from model.strict import Reach
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
 from tasks.config import RUNTIME, StrictConfig
-from tasks.machines import Machines, Spread
+from tasks.execution.machines import Machines
 
 PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
 
@@ -155,11 +155,6 @@ class CleanConfig(StrictConfig):
 
     machines: Annotated[Machines, RUNTIME] = Machines()
     """What works on parts: this machine, or a cluster."""
-
-    @property
-    def spread(self) -> Spread:
-        """Where parts are worked on."""
-        return Spread(self.machines, self.workers, in_threads=False)
 
     @model_validator(mode="after")
     def _names_exist(self) -> "CleanConfig":

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.clean.config import CleanConfig
+from tasks.execution.executor import make_executor
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
@@ -43,7 +44,8 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
     def run(workspace: Workspace) -> StageReport:
         from tasks.clean.cleaning import clean_documents
 
-        return clean_documents(documents, config, supplied, workspace)
+        executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
+        return clean_documents(documents, config, supplied, workspace, executor)
 
     return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from tasks.config import RUNTIME, StrictConfig
-from tasks.machines import Machines, Spread
+from tasks.execution.machines import Machines
 
 
 class BenchmarkFields(StrictConfig):
@@ -118,11 +118,6 @@ class DecontaminateConfig(StrictConfig):
     """Threads (or processes) that work on parts at the same time."""
     machines: Annotated[Machines, RUNTIME] = Machines()
     """What works on parts: this machine, or a cluster."""
-
-    @property
-    def spread(self) -> Spread:
-        """Where parts are worked on."""
-        return Spread(self.machines, self.workers, in_threads=True)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "DecontaminateConfig":

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from model.durable import write_atomically
 from model.errors import Bug
-from tasks.arrival import await_files
 from tasks.artifact import Artifact, artifact_at, read_table
 from tasks.decontaminate.audit import choose_hosts, make_plants, measure_search
 from tasks.decontaminate.config import DecontaminateConfig
@@ -38,9 +37,9 @@ from tasks.decontaminate.leaks import (
 from tasks.decontaminate.patterns import I64, Patterns, build_patterns, template_patterns
 from tasks.decontaminate.rewrite import Decisions, rewrite_part
 from tasks.decontaminate.scan import Hits, Verifier, scan_texts, text_buffers
+from tasks.execution.work import Executor, Work
 from tasks.parts import PartResult, map_parts, unit_name
 from tasks.report import StageReport
-from tasks.spreading import Work, spread
 from tasks.workspace import Workspace
 
 LISTED_NGRAMS = 50
@@ -68,7 +67,9 @@ class _Corpus:
         return int(self.first_row[index]), int(self.first_row[index + 1])
 
 
-def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: Workspace) -> StageReport:
+def decontaminate(
+    documents: Artifact, config: DecontaminateConfig, workspace: Workspace, executor: Executor
+) -> StageReport:
     """Cut, drop or flag what the benchmarks share with DOCUMENTS and set the held-out split aside; same bytes for any
     number of workers.
 
@@ -76,7 +77,7 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     """
     items = read_items(config.benchmarks)
     patterns = build_patterns(items, config)
-    corpus = _scan_corpus(documents, patterns, config, workspace)
+    corpus = _scan_corpus(documents, patterns, workspace, executor)
     template = template_patterns(patterns, items, config.template_items)
     evidence = weigh_evidence(patterns, corpus.frequency, corpus.sizes.size, template, config)
     leaks = _find_corpus_leaks(corpus, patterns, evidence, config)
@@ -85,7 +86,7 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
         workspace,
         documents,
         functools.partial(_rewrite_part, config),
-        config.spread,
+        executor,
         about=lambda index: (decisions.between(*corpus.rows_of_part(index)),),
     )
     remains = config.mode == FLAG
@@ -104,7 +105,7 @@ def decontaminate(documents: Artifact, config: DecontaminateConfig, workspace: W
     return report
 
 
-def _scan_corpus(documents: Artifact, patterns: Patterns, config: DecontaminateConfig, workspace: Workspace) -> _Corpus:
+def _scan_corpus(documents: Artifact, patterns: Patterns, workspace: Workspace, executor: Executor) -> _Corpus:
     names = documents.names("documents")
     scratch = workspace.scratch("hits")
     missing = [index for index in range(len(names)) if not _hits_file(scratch, index).exists()]
@@ -113,11 +114,10 @@ def _scan_corpus(documents: Artifact, patterns: Patterns, config: DecontaminateC
         name=names.__getitem__,
         arguments=lambda index: (names[index],),
     )
-    for done, _ in enumerate(spread(work, missing, config.spread, workspace), start=len(names) - len(missing) + 1):
+    for done, _ in enumerate(executor.map(work, missing), start=len(names) - len(missing) + 1):
         workspace.advance(done, len(names), "parts scanned")
     files = [_hits_file(scratch, index) for index in range(len(names))]
-    if config.spread.on_many_machines:
-        await_files(scratch, [file.name for file in files])
+    executor.await_files(scratch, [_hits_file(scratch, index).name for index in missing])
     doc_ids, sizes, sources = [np.empty((0, 16), np.uint8)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     numbers: dict[str, int] = {}
     frequency = np.zeros(len(patterns), np.int64)

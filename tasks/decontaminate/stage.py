@@ -8,6 +8,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.digests import InputDigests
+from tasks.execution.executor import make_executor
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
@@ -27,7 +28,8 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
     def run(workspace: Workspace) -> StageReport:
         from tasks.decontaminate.decontaminate import decontaminate
 
-        return decontaminate(documents, config, workspace)
+        executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
+        return decontaminate(documents, config, workspace, executor)
 
     external = benchmark_digests(context.root, config)
     return build_artifact(context, DECONTAMINATE, config, {"documents": documents}, run, external)

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from model.strict import Reach
 from tasks.config import RUNTIME, StrictConfig
-from tasks.machines import Machines, Spread
+from tasks.execution.machines import Machines
 
 
 class DedupConfig(StrictConfig):
@@ -58,11 +58,6 @@ class DedupConfig(StrictConfig):
     @classmethod
     def _one_run_is_a_list_of_one(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
-
-    @property
-    def spread(self) -> Spread:
-        """Where parts are worked on."""
-        return Spread(self.machines, self.threads, in_threads=True)
 
     @property
     def signature_length(self) -> int:

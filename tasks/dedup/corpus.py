@@ -18,16 +18,15 @@ import pyarrow as pa
 
 from model.durable import write_atomically
 from model.errors import Bug
-from tasks.arrival import await_files
 from tasks.artifact import Artifact, artifact_at, read_table
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.earlier import EarlierPart, earlier_parts
 from tasks.dedup.index import index_signatures
 from tasks.dedup.minhash import check_with_datasketch, signatures_of, text_buffers
 from tasks.dedup.shingles import I32, I64, U8, U32, U64, shingle_sets
+from tasks.execution.work import Executor, Work
 from tasks.parts import unit_name
 from tasks.seed import seed64
-from tasks.spreading import Work, spread
 from tasks.workspace import Workspace
 
 CHECKED_DOCUMENTS = 1000
@@ -116,11 +115,13 @@ def binary_rows(column: pa.ChunkedArray) -> U8:
     return np.frombuffer(b"".join(values.to_pylist()), np.uint8).reshape(-1, size)
 
 
-def read_corpus(documents: Artifact, earlier: Sequence[Artifact], config: DedupConfig, workspace: Workspace) -> Corpus:
+def read_corpus(
+    documents: Artifact, earlier: Sequence[Artifact], config: DedupConfig, workspace: Workspace, executor: Executor
+) -> Corpus:
     """Compute what is missing of the signatures, then open all of them."""
     parts = [*earlier_parts(earlier, config), *_own_parts(documents, config)]
     scratch = workspace.scratch("signatures")
-    _sign_parts(parts, config, scratch, workspace)
+    _sign_parts(parts, config, scratch, workspace, executor)
     facts = functools.partial(_facts_of_part, scratch)
     rows_of_parts, names = [], set[str]()
     for index in range(len(parts)):
@@ -171,7 +172,11 @@ def _own_parts(documents: Artifact, config: DedupConfig) -> list[OwnPart]:
 
 
 def _sign_parts(
-    parts: Sequence[EarlierPart | OwnPart], config: DedupConfig, scratch: Path, workspace: Workspace
+    parts: Sequence[EarlierPart | OwnPart],
+    config: DedupConfig,
+    scratch: Path,
+    workspace: Workspace,
+    executor: Executor,
 ) -> None:
     missing = [index for index in range(len(parts)) if not _facts_file(scratch, index).exists()]
     work = Work(
@@ -179,10 +184,9 @@ def _sign_parts(
         name=lambda index: _name(parts[index]),
         arguments=lambda index: (parts[index],),
     )
-    for done, _ in enumerate(spread(work, missing, config.spread, workspace), start=len(parts) - len(missing) + 1):
+    for done, _ in enumerate(executor.map(work, missing), start=len(parts) - len(missing) + 1):
         workspace.advance(done, len(parts), "parts signed")
-    if config.spread.on_many_machines:
-        await_files(scratch, [_facts_file(scratch, index).name for index in missing])
+    executor.await_files(scratch, [_facts_file(scratch, index).name for index in missing])
 
 
 def _name(place: EarlierPart | OwnPart) -> str:

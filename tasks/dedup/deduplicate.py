@@ -17,6 +17,7 @@ from tasks.dedup.filtering import STAGE, fates_of_part, filter_part
 from tasks.dedup.minhash import s_curve
 from tasks.dedup.planted import make_plants, measure_recall
 from tasks.dedup.survivors import Fates, decide_fates
+from tasks.execution.work import Executor
 from tasks.parts import map_parts
 from tasks.report import StageReport
 from tasks.wipeout import check_wipe_out
@@ -26,7 +27,11 @@ SIMILARITY_BINS = 20
 
 
 def deduplicate(
-    documents: Artifact, config: DedupConfig, workspace: Workspace, earlier: Sequence[Artifact] = ()
+    documents: Artifact,
+    config: DedupConfig,
+    workspace: Workspace,
+    executor: Executor,
+    earlier: Sequence[Artifact] = (),
 ) -> StageReport:
     """Remove exact and near duplicates from DOCUMENTS, also those of kept documents of `earlier` dedup artifacts, and
     cut repeated lines and passages where the settings ask for it.
@@ -34,14 +39,14 @@ def deduplicate(
     The same bytes for any number of threads. Raises GuardError when a source would lose more than its wipe-out limit,
     RecipeError or InputError when an earlier artifact cannot be compared with.
     """
-    corpus = read_corpus(documents, earlier, config, workspace)
+    corpus = read_corpus(documents, earlier, config, workspace, executor)
     fates = decide_fates(corpus, config, workspace.scratch("verify"))
     plan = plan_cuts(corpus, fates, config)
     report = map_parts(
         workspace,
         documents,
         functools.partial(filter_part, config),
-        config.spread,
+        executor,
         about=lambda index: (fates_of_part(corpus, fates, plan, index),),
     )
     report.facts = {

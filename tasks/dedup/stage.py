@@ -4,6 +4,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.dedup.config import DedupConfig
 from tasks.earlier import find_earlier
+from tasks.execution.executor import make_executor
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
@@ -17,7 +18,8 @@ def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -
     def run(workspace: Workspace) -> StageReport:
         from tasks.dedup.deduplicate import deduplicate
 
-        return deduplicate(documents, config, workspace, earlier)
+        executor = make_executor(config.machines, config.threads, workspace, in_threads=True)
+        return deduplicate(documents, config, workspace, executor, earlier)
 
     parents = {"documents": documents, **{f"against-{number}": artifact for number, artifact in enumerate(earlier)}}
     return build_artifact(context, DEDUP, config, parents, run)

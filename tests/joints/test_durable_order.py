@@ -31,8 +31,8 @@ from model.ranks import ALONE
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
+from tasks.execution.executor import ThisProcess
 from tasks.ledger import CUT, LedgerRows
-from tasks.machines import Machines, Spread
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
 from tasks.workspace import Workspace, table_file_name
@@ -40,7 +40,6 @@ from tasks.workspace import Workspace, table_file_name
 POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
 TRIM = Stage("trim", roots=("tasks.ledger",), libraries=("pyarrow",))
 PARTS = 3
-HERE = Spread(Machines(), workers=1, in_threads=False)
 KILLED = "a kill"
 UNWRITTEN = "a loss of power that kept names"
 FOLDERS = "a loss of power that kept folders and what was synced"
@@ -84,7 +83,7 @@ def build(root: Path, done: list[int], limit: int = 6) -> Artifact:
     config = TrimConfig(limit=limit)
 
     def run(workspace: Workspace) -> StageReport:
-        return map_parts(workspace, ingots, lambda *part: trim(*part, config, done), HERE)
+        return map_parts(workspace, ingots, lambda *part: trim(*part, config, done), ThisProcess())
 
     return build_artifact(context, TRIM, config, {"documents": ingots}, run)
 

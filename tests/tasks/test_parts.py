@@ -11,7 +11,7 @@ from model.errors import IntegrityError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
-from tasks.machines import Machines, Spread
+from tasks.execution.executor import Threads
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
 from tasks.workspace import Workspace
@@ -27,8 +27,7 @@ def documents(make_documents: Any) -> Artifact:
 
 def build(context: RunContext, documents: Artifact, function: Callable[..., PartResult], workers: int = 2) -> Artifact:
     def run(workspace: Workspace) -> StageReport:
-        where = Spread(Machines(), workers, in_threads=True)
-        return map_parts(workspace, documents, function, where, about=lambda index: (index * 10,))
+        return map_parts(workspace, documents, function, Threads(workers), about=lambda index: (index * 10,))
 
     return build_artifact(context, STAGE, StrictConfig(), {"documents": documents}, run)
 

@@ -25,8 +25,8 @@ from model import machine
 from model.architecture import BERTConfig, GPTConfig, T5Config
 from tasks.build import Stage, stage_identity
 from tasks.config import Runtime, StrictConfig
+from tasks.execution.machines import Machines
 from tasks.identity import Identity, first_difference
-from tasks.machines import Machines
 
 SPREAD_STAGES = ("clean", "dedup", "decontaminate", "chunk")
 OTHERS: dict[str, list[Any]] = {
@@ -85,8 +85,8 @@ RUNTIME_FIELDS = {
     "train.max_seconds": "decides when a trainer is given up, and no step",
     "train.stop_seconds": "decides when a trainer is given up, and no step",
     "vocab.base": "its bytes are an input",
-    **{f"{stage}.machines.executor": "tests/tasks/test_cluster.py" for stage in SPREAD_STAGES},
-    **{f"{stage}.machines.address": "tests/tasks/test_cluster.py" for stage in SPREAD_STAGES},
+    **{f"{stage}.machines.executor": "tests/tasks/execution/test_dask.py" for stage in SPREAD_STAGES},
+    **{f"{stage}.machines.address": "tests/tasks/execution/test_dask.py" for stage in SPREAD_STAGES},
 }
 """Fields that do not count, each with the reason or with the proof that they change no byte."""
 

@@ -21,6 +21,7 @@ from tasks.chunk.chunking import chunk_documents
 from tasks.chunk.concat import RowPacker
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
+from tasks.execution.executor import ThisProcess
 from tasks.tokenizer import EOS, PAD, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -165,12 +166,12 @@ def test_a_killed_build_goes_on_to_the_same_bytes(context, documents, vocab, tmp
     whole = build_chunk(context, documents, vocab, config)
     (tmp_path / "work").mkdir()
     workspace = Workspace(tmp_path / "work")
-    chunk_documents(documents, vocab, config, workspace)
+    chunk_documents(documents, vocab, config, workspace, ThisProcess())
     first = {record.name: record.digest for record in workspace.records()}
     (workspace.folder / "units" / "00001.json").unlink()
     (workspace.folder / "units" / "order.json").unlink()
     (workspace.folder / "scratch" / "tokens" / "units" / "00000.json").unlink()
-    chunk_documents(documents, vocab, config, workspace)
+    chunk_documents(documents, vocab, config, workspace, ThisProcess())
     assert {record.name: record.digest for record in workspace.records()} == first
     assert first == {record.name: record.digest for record in whole.records}
 

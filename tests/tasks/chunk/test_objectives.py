@@ -17,6 +17,7 @@ from tasks.build import RunContext
 from tasks.chunk.chunking import chunk_documents
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
+from tasks.execution.executor import ThisProcess
 from tasks.tokenizer import PAD, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -74,11 +75,11 @@ def test_every_document_is_rebuilt_and_workers_and_kills_change_no_byte(context,
         assert (other.content, other.reused) == (one.content, False)
     (tmp_path / "work").mkdir()
     workspace = Workspace(tmp_path / "work")
-    chunk_documents(documents, vocab, config, workspace)
+    chunk_documents(documents, vocab, config, workspace, ThisProcess())
     for unit in ("00000", "order"):
         (workspace.folder / "units" / f"{unit}.json").unlink()
     (workspace.folder / "scratch" / "tokens" / "units" / "00000.json").unlink()
-    chunk_documents(documents, vocab, config, workspace)
+    chunk_documents(documents, vocab, config, workspace, ThisProcess())
     assert [record.digest for record in workspace.records()] == [record.digest for record in one.records]
 
 
@@ -169,7 +170,7 @@ def test_a_vocabulary_without_berts_tokens_is_refused_before_work(context, docum
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, character_coverage=0.99))
     (tmp_path / "work").mkdir()
     with pytest.raises(InputError, match=r"has no \[CLS\], \[SEP\], \[MASK\]. Add them with vocab.special_tokens"):
-        chunk_documents(documents, vocab, MASKED, Workspace(tmp_path / "work"))
+        chunk_documents(documents, vocab, MASKED, Workspace(tmp_path / "work"), ThisProcess())
     assert list((tmp_path / "work").iterdir()) == []
 
 

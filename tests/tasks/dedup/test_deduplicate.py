@@ -19,6 +19,7 @@ from tasks.dedup.minhash import signatures_of, text_buffers
 from tasks.dedup.planted import near_copy, word_spans
 from tasks.dedup.stage import build_dedup
 from tasks.dedup.survivors import set_similarity
+from tasks.execution.executor import ThisProcess
 from tasks.workspace import Workspace
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -275,7 +276,7 @@ def test_pure_entry_reports_conservation(tmp_path, make_documents: MakeDocuments
     documents = make_documents(corpus_of_families(20, seed=4))
     (tmp_path / "work").mkdir()
     workspace = Workspace(tmp_path / "work")
-    report = deduplicate(documents, QUIET, workspace)
+    report = deduplicate(documents, QUIET, workspace, ThisProcess())
     report.check_conservation("dedup")
     total = report.total()
     assert total.documents_in == documents.rows("documents")

@@ -27,13 +27,13 @@ from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.stage import build_decontaminate
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import build_dedup
-from tasks.machines import Machines
+from tasks.execution.machines import Machines
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
 pytestmark = pytest.mark.prove
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 SCRIPT = PROJECT / "deployments" / "local" / "dask.sh"
 PARTS = 12
 WORDS = [

@@ -1,6 +1,5 @@
 """Where a stage's parts are worked on: threads or processes of this machine, or a Dask cluster of many."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -30,27 +29,15 @@ class Machines(StrictConfig):
             raise ValueError(f'address names a Dask cluster, and executor = "{self.executor}" uses none; say "dask"')
         return self
 
-
-@dataclass(frozen=True)
-class Spread:
-    """Where a stage's work is done."""
-
-    machines: Machines
-    workers: int
-    """Threads or processes of this machine; a cluster has its own number."""
-    in_threads: bool
-    """Whether `auto` means threads: for functions whose time goes into compiled code that releases the GIL."""
-
-    @property
-    def executor(self) -> str:
-        """`threads`, `processes` or `dask`."""
-        if self.machines.executor != AUTO:
-            return self.machines.executor
-        if self.machines.address is not None:
+    def kind(self, *, in_threads: bool) -> str:
+        """`threads`, `processes` or `dask`; `in_threads` says whether `auto` means threads."""
+        if self.executor != AUTO:
+            return self.executor
+        if self.address is not None:
             return DASK
-        return THREADS if self.in_threads else PROCESSES
+        return THREADS if in_threads else PROCESSES
 
     @property
-    def on_many_machines(self) -> bool:
+    def is_cluster(self) -> bool:
         """Whether others than this machine write into the build's folder."""
-        return self.executor == DASK
+        return self.address is not None

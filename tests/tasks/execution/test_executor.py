@@ -10,9 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import Infra, InputError
-from tasks.machines import Machines, Spread
+from tasks.execution.dask import DaskCluster
+from tasks.execution.executor import Processes, ThisProcess, Threads, in_flight, make_executor
+from tasks.execution.machines import Machines
+from tasks.execution.work import Executor, Work
 from tasks.parts import MOST_PARTS, unit_name
-from tasks.spreading import Work, in_flight, spread
 from tasks.workspace import Workspace
 
 CLUSTER = Machines(executor="dask", address="tcp://head:8786")
@@ -26,31 +28,30 @@ WORK = Work(square, name=lambda index: f"part-{index}", arguments=lambda index: 
 SQUARES = {index: index * index + index % 2 for index in range(20)}
 
 
-def where(executor: str, workers: int) -> Spread:
-    return Spread(Machines(executor=executor), workers, in_threads=True)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.parametrize(("executor", "workers"), [("auto", 1), ("auto", 3), ("threads", 3)])
-def test_every_part_is_worked_on_once(tmp_path: Path, executor: str, workers: int) -> None:
-    done = list(spread(WORK, range(20), where(executor, workers), Workspace(tmp_path)))
+@pytest.mark.parametrize("executor", [ThisProcess(), Threads(1), Threads(3), Processes(1)], ids=str)
+def test_every_part_is_worked_on_once(executor: Executor) -> None:
+    done = list(executor.map(WORK, range(20)))
     assert len(done) == 20
     assert dict(done) == SQUARES
 
 
 @pytest.mark.prove
-def test_processes_do_the_same_and_a_dead_one_is_told(tmp_path: Path) -> None:
-    assert dict(spread(WORK, range(20), where("processes", 2), Workspace(tmp_path))) == SQUARES
+def test_processes_do_the_same_and_a_dead_one_is_told() -> None:
+    assert dict(Processes(2).map(WORK, range(20))) == SQUARES
     dying = Work(os._exit, name=lambda index: f"part-{index}")
     with pytest.raises(Infra, match=r"a worker process died while it worked on part-\d"):
-        list(spread(dying, range(1, 4), where("processes", 2), Workspace(tmp_path)))
+        list(Processes(2).map(dying, range(1, 4)))
 
 
-def test_what_auto_means_is_the_stages_choice() -> None:
-    assert Spread(Machines(), 2, in_threads=True).executor == "threads"
-    assert Spread(Machines(), 2, in_threads=False).executor == "processes"
-    assert Spread(Machines(executor="threads"), 2, in_threads=False).executor == "threads"
-    assert Spread(CLUSTER, 2, in_threads=True).on_many_machines
-    assert Spread(Machines(address="tcp://head:8786"), 2, in_threads=True).on_many_machines
+def test_what_auto_means_is_the_stages_choice(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path)
+    assert make_executor(Machines(), 2, workspace, in_threads=True) == Threads(2)
+    assert make_executor(Machines(), 2, workspace, in_threads=False) == Processes(2)
+    assert make_executor(Machines(executor="threads"), 2, workspace, in_threads=False) == Threads(2)
+    for machines in (CLUSTER, Machines(address="tcp://head:8786")):
+        assert make_executor(machines, 2, workspace, in_threads=True) == DaskCluster("tcp://head:8786", workspace)
+        assert machines.is_cluster
+    assert not Machines().is_cluster
 
 
 def test_an_address_belongs_to_a_cluster_and_a_cluster_needs_one() -> None:

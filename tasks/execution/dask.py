@@ -11,20 +11,22 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from model.errors import Infra, RecipeError
-from tasks.cluster_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses, received
-from tasks.spreading import AHEAD, Work, in_flight
+from tasks.execution.arrival import await_files
+from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses, received
+from tasks.execution.executor import AHEAD, in_flight
+from tasks.execution.work import Result, Work
 from tasks.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
 
-Result = TypeVar("Result")
 CONNECT_SECONDS = 30.0
 WORKERLESS_SECONDS = 300.0
 """A cluster may be without a worker for so long: machines that are started again need minutes."""
@@ -35,24 +37,29 @@ LARGEST_JOB = "4 GiB"
 MARKS = "marks"
 
 
-def on_cluster(
-    work: Work[Result],
-    indices: Sequence[int],
-    address: str,
-    workspace: Workspace,
-    *,
-    workerless_seconds: float = WORKERLESS_SECONDS,
-) -> Iterator[tuple[int, Result]]:
-    """(index, result) of every part as they are done by the workers of the scheduler at `address`.
+@dataclass(frozen=True)
+class DaskCluster:
+    """The workers of the scheduler at `address`, for a build in `workspace`."""
 
-    Raises InputError where a worker does not see the build's folder or has other versions, Infra where no scheduler
-    answers, no worker comes for `workerless_seconds`, or two workers died at the same part.
-    """
-    if not indices:
-        return
-    check_dask()
-    with _loss_told(address):
-        yield from _handed_out(work, indices, address, workspace, workerless_seconds)
+    address: str
+    workspace: Workspace
+    workerless_seconds: float = WORKERLESS_SECONDS
+
+    def map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+        """(index, result) of every part in `indices`, as they are done.
+
+        Raises InputError where a worker does not see the build's folder or has other versions, Infra where no scheduler
+        answers, no worker comes for `workerless_seconds`, or two workers died at the same part.
+        """
+        if not indices:
+            return
+        check_dask()
+        with _loss_told(self.address):
+            yield from _handed_out(work, indices, self.address, self.workspace, self.workerless_seconds)
+
+    def await_files(self, folder: Path, names: Iterable[str]) -> None:
+        """Return once this machine sees the files that workers wrote into `folder`; Infra where it does not."""
+        await_files(folder, names)
 
 
 def _handed_out(

@@ -11,8 +11,8 @@ import pytest
 
 from model.errors import InputError
 from tasks.build import Stage, stage_identity
-from tasks.cluster_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses
 from tasks.config import StrictConfig
+from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses
 from tasks.identity import canonical_json
 
 STAGE = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
