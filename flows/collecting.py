@@ -23,7 +23,7 @@ from flows.roots import put_record
 from flows.stored import left_in_store, remove_left, remove_stored
 from model.durable import read_json, write_atomically
 from model.errors import InputError
-from tasks.artifact import MANIFEST, is_set_aside, upgraded_file
+from tasks.artifacts.published import MANIFEST, is_set_aside, upgraded_file
 from tasks.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.store.attached import store_of
 from tasks.store.leases import held_identities, is_alive_in_store

@@ -19,7 +19,8 @@ from flows.remarks import remarks
 from flows.road import STAGES
 from flows.token_lengths import tokens_per_character
 from model.errors import InputError, IntegrityError
-from tasks.artifact import Artifact, is_set_aside
+from tasks.artifact import Artifact
+from tasks.artifacts.published import is_set_aside
 from tasks.report import SourceCounts, StageReport
 
 HELDOUT, LANGUAGE = "heldout/", "language/"

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from model.errors import InputError
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
+from tasks.tables import read_table
 
 STATES = ("leaked", "clean", "unmatchable")
 

@@ -14,7 +14,8 @@ from flows.promotions import CURRENT, current_run
 from flows.record import RECORD, list_runs, read_record
 from model.errors import InputError
 from model.kept_rows import kept_rows, kept_steps
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
+from tasks.tables import read_table
 
 EXCERPT_CHARS = 160
 LATEST = "latest"

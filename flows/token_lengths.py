@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flows.some_parts import some_parts
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
+from tasks.tables import read_table
 from tasks.vocab.comparison import UNTOLD
 
 MOST_LANGUAGES, LEAST_SHARE = 12, 0.002

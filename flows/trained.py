@@ -10,7 +10,8 @@ from flows.lineage import open_run, run_artifacts
 from flows.published_model import open_published_model, tasks_in
 from model.errors import InputError
 from model.published.files import is_published
-from tasks.artifact import MANIFEST, Artifact
+from tasks.artifact import Artifact
+from tasks.artifacts.published import MANIFEST
 
 if TYPE_CHECKING:
     from model.networks import Network

@@ -12,7 +12,8 @@ from typing import Any
 from flows.stored import file_problem, manifest_problem, set_right
 from model.durable import digest_bytes, digest_file, sync_directory
 from model.errors import BessemerError
-from tasks.artifact import MANIFEST, Artifact, content_digest, is_set_aside
+from tasks.artifact import Artifact
+from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside
 from tasks.identity import canonical_json
 from tasks.store.attached import root_of, store_of
 from tasks.workspace import FileRecord

@@ -17,7 +17,8 @@ from pathlib import Path
 from model.durable import DISK_FULL, NOT_WRITABLE, replace_durably
 from model.errors import BessemerError, Infra, InputError
 from tasks.aliases import read_alias
-from tasks.artifact import ACCEPTED, BUILT, MANIFEST, Artifact
+from tasks.artifact import ACCEPTED, BUILT, Artifact
+from tasks.artifacts.published import MANIFEST
 from tasks.causes import Miss, explain_miss
 from tasks.code import code_closure
 from tasks.config import StrictConfig

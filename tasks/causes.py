@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.artifact import MANIFEST, is_set_aside
+from tasks.artifacts.published import MANIFEST, is_set_aside
 from tasks.identity import Identity, count_differences, first_difference
 from tasks.schema import FORMAT
 

@@ -26,17 +26,23 @@ SCHEMAS = "tasks.schema"
 _WHOLE = 2**31 - 1
 DECIDERS = frozenset(
     {
+        "tasks.artifacts.published",
         "tasks.build",
         "tasks.code",
         "tasks.confinement",
+        "tasks.execution.arrival",
+        "tasks.execution.dask",
+        "tasks.execution.dask_worker",
+        "tasks.execution.executor",
         "tasks.extensions",
         "tasks.identity",
         "tasks.store.attached",
         "tasks.store.patience",
         "tasks.store.published",
+        "tasks.workspace",
     }
 )
-"""Modules that decide whether a stage runs, and nothing of what it gives: functions of the user, which
+"""Modules that decide whether a stage runs and who works on its parts, and nothing of what it gives: functions of the user, which
 `tasks.extensions` loads, count by their own fingerprints as inputs do, what `tasks.store` brings is checked by its
 digest, and how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
 (`tasks.confinement`) changes nothing of what is in them."""

@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from model.errors import InputError
-from tasks.artifact import Artifact, artifact_at, read_table
+from tasks.artifact import Artifact, artifact_at
 from tasks.execution.work import Executor, Work
 from tasks.report import StageReport
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import read_table, table_file_name, write_table
+from tasks.workspace import Workspace
 
 MOST_PARTS = 100_000
 """Names of units have five digits, and sort in order."""
@@ -81,6 +82,6 @@ def _map_part(
     result = function(read_table(artifact_at(parent).file(name)), index, *about)
     with workspace.unit(unit_name(index)) as unit:
         for table, rows in result.tables.items():
-            unit.write_table(table, rows, table_file_name(table, unit_name(index)))
+            write_table(unit, table, rows, table_file_name(table, unit_name(index)))
         unit.report = result.report
     return result.report

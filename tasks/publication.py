@@ -12,7 +12,8 @@ from typing import Any
 
 from model.durable import make_folders, sync_directory, write_atomically
 from model.errors import IntegrityError
-from tasks.artifact import MANIFEST, REPRODUCED, Artifact, content_digest
+from tasks.artifact import REPRODUCED, Artifact
+from tasks.artifacts.published import MANIFEST, content_digest
 from tasks.code import PROJECT
 from tasks.identity import Identity
 from tasks.provenance import git_state

@@ -17,7 +17,7 @@ from typing import Any
 
 from model.durable import link_or_copy, sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
-from tasks.artifact import MANIFEST, content_digest, is_set_aside, upgraded_file
+from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside, upgraded_file
 from tasks.digests import digest_bytes, digest_file
 from tasks.identity import canonical_json
 from tasks.schema import FORMAT

@@ -14,18 +14,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.ipc
-
 from model.durable import link_or_copy, replace_durably, sync_directory, sync_file
 from model.errors import IntegrityError
 from tasks.digests import digest_file
 from tasks.execution.work import Executor
 from tasks.report import StageReport
-
-PREFIX = {"documents": "part", "sequences": "part"}
-MEMORY_MAPPED = frozenset({"sequences", "order"})
-ROWS_PER_BATCH = 4096
 
 
 @dataclass(frozen=True)
@@ -79,12 +72,6 @@ def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bo
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def table_file_name(table: str, unit: str = "") -> str:
-    """`part-00003.arrow` for the table `documents` and the unit `00003`; `leaks.arrow` for a table of one file."""
-    prefix = PREFIX.get(table, table)
-    return f"{prefix}-{unit}.arrow" if unit else f"{prefix}.arrow"
-
-
 class Unit:
     """One unit being written; leave the `Workspace.unit` block to finish it."""
 
@@ -93,21 +80,8 @@ class Unit:
         self.files: list[FileRecord] = []
         self.report = StageReport()
 
-    def write_table(self, table: str, rows: pa.Table, name: str | None = None) -> None:
-        """Write `rows` as one Arrow IPC file: zstd for text, uncompressed for what is memory-mapped."""
-        name = name or table_file_name(table)
-        compression = None if table in MEMORY_MAPPED else "zstd"
-        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-        unified = rows.unify_dictionaries().combine_chunks()
-        with (
-            pa.OSFile(str(self._folder / name), "wb") as sink,
-            pa.ipc.new_file(sink, unified.schema, options=options) as writer,
-        ):
-            writer.write_table(unified, max_chunksize=ROWS_PER_BATCH)
-        self.add_file(name, table=table, rows=rows.num_rows)
-
     def path(self, name: str) -> Path:
-        """Where to write a file of another kind; call `add_file` once it is complete."""
+        """Where to write a file of the unit; call `add_file` once it is complete."""
         return self._folder / name
 
     def add_file(self, name: str, *, table: str = "", rows: int = 0, deterministic: bool = True) -> None:

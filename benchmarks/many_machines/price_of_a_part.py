@@ -26,7 +26,8 @@ from tasks.execution.machines import Machines
 from tasks.parts import map_parts, unit_name
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "local" / "dask.sh"
 MADE = Stage("made", roots=("tasks.ledger",), libraries=())
@@ -60,7 +61,7 @@ def made(root: Path, parts: int) -> Artifact:
     def run(workspace: Workspace) -> StageReport:
         with workspace.unit("all") as unit:
             for index in range(parts):
-                unit.write_table("documents", table, table_file_name("documents", unit_name(index)))
+                write_table(unit, "documents", table, table_file_name("documents", unit_name(index)))
         return StageReport()
 
     return build_artifact(RunContext(root, "run"), MADE, Named(name="made"), {}, run)

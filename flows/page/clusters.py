@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 
 from flows.page.excerpts import masked
 from flows.some_parts import some_parts
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
+from tasks.tables import read_table
 
 MOST_CLUSTERS, MOST_PAIRS = 4, 4
 """The largest clusters, and pairs that were only just alike enough."""

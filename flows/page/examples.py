@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from flows.page.excerpts import clip
 from flows.some_parts import some_parts
 from flows.wording import evidence_told
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
+from tasks.tables import read_table
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
 PER_RULE = 10

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from flows.page.event_marks import KINDS
 from flows.page.excerpts import clip
 from model.kept_rows import kept_rows, kept_steps
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
+from tasks.tables import read_table
 
 MOST_STEPS, MOST_EVENTS = 24, 12
 """Steps that are shown, and how many of these at most because something happened in them."""

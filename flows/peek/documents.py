@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from model.errors import InputError
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.seed import seed64, unit_interval
+from tasks.tables import read_table
 
 Row = dict[str, Any]
 

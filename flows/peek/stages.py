@@ -14,8 +14,9 @@ from flows.peek.documents import Chooser, Row, documents, ledger_rows, need, rul
 from flows.peek.single_edit import around_edit
 from model.errors import InputError, RecipeError
 from model.row_format import RowFormat
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.ledger import CUT, DROP, EDIT
+from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 
 View = dict[str, Any]

@@ -19,9 +19,10 @@ from flows.planning.duplicates import SeenCopies, removal_of_whole
 from flows.planning.intervals import Interval, drawn_share, ratio_total, wilson
 from flows.planning.pilot import Pilot
 from flows.planning.pilot_shares import PilotShare
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.ledger import DROP
+from tasks.tables import read_table
 
 DOCUMENT_STAGES = ("sample", "clean", "dedup", "decontaminate")
 AFTER_DEDUP = frozenset({"dedup", "decontaminate", "chunk"})

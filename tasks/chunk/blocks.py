@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 from model.errors import Bug
-from tasks.artifact import read_table
+from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 
 WINDOW_TOKENS = 1 << 25

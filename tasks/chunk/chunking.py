@@ -12,7 +12,7 @@ import pyarrow.ipc
 
 from model.errors import InputError
 from model.schema import ORDER
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.chunk.best_fit import best_fit_rows
 from tasks.chunk.blocks import TokenBytes, TokenFile, blocks_of, token_files, windows
 from tasks.chunk.concat import concat_rows
@@ -29,8 +29,9 @@ from tasks.chunk.tokenizing import TABLE, tokenize_documents
 from tasks.execution.work import Executor
 from tasks.report import StageReport
 from tasks.seed import seed64
+from tasks.tables import read_table, table_file_name, write_table
 from tasks.tokenizer import Tokenizer
-from tasks.workspace import Unit, Workspace, table_file_name
+from tasks.workspace import Unit, Workspace
 
 ORDER_UNIT = "order"
 ROWS = "rows"
@@ -81,7 +82,7 @@ def chunk_documents(
     with workspace.unit(ORDER_UNIT) as unit:
         _write_order(unit, planned)
         parts = [workspace.file(name) for name in writer.names]
-        unit.write_table("unigram", count_tokens(parts, planned, tokenizer.vocab_size, tokenizer.pad))
+        write_table(unit, "unigram", count_tokens(parts, planned, tokenizer.vocab_size, tokenizer.pad))
     if config.objective == "masked_lm":
         write_heldout_pairs(documents, tokenizer, layout, config, workspace)
     else:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from model.row_format import RowFormat
 from model.schema import sequences_schema
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.chunk.blocks import TokenBytes, TokenFile, blocks_of, token_files, windows
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.packing import Packed
@@ -17,8 +17,9 @@ from tasks.chunk.tokenizing import TABLE, tokenize_part
 from tasks.parts import unit_name
 from tasks.schema import SPANS
 from tasks.seed import seed64
+from tasks.tables import read_table, table_file_name, write_table
 from tasks.tokenizer import Tokenizer
-from tasks.workspace import Workspace, table_file_name
+from tasks.workspace import Workspace
 
 ROWS, SEGMENTS = "heldout_rows", "heldout_spans"
 UNIT = "heldout"
@@ -42,8 +43,8 @@ def write_heldout_pairs(
             rows += len(part.rows)
     schema = sequences_schema(config.row_length, tokenizer.vocab_size, layout)
     with workspace.unit(UNIT) as unit:
-        unit.write_table(ROWS, sequences_table(schema, packed, 0))
-        unit.write_table(SEGMENTS, pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)]))
+        write_table(unit, ROWS, sequences_table(schema, packed, 0))
+        write_table(unit, SEGMENTS, pa.concat_tables([SPANS.empty_table(), *(part.spans for _, part in packed)]))
 
 
 def heldout_files(documents: Artifact, tokenizer: Tokenizer, workspace: Workspace) -> list[TokenFile]:
@@ -54,5 +55,5 @@ def heldout_files(documents: Artifact, tokenizer: Tokenizer, workspace: Workspac
         if scratch.finished(unit_name(index)) is None:
             with scratch.unit(unit_name(index)) as unit:
                 tokens = tokenize_part(read_table(path), index, tokenizer).tables[TABLE]
-                unit.write_table(TABLE, tokens, table_file_name(TABLE, unit_name(index)))
+                write_table(unit, TABLE, tokens, table_file_name(TABLE, unit_name(index)))
     return token_files([scratch.file(record.name) for record in scratch.records()], heldout)

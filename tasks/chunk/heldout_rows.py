@@ -15,6 +15,7 @@ from tasks.chunk.config import ChunkConfig
 from tasks.chunk.heldout_pairs import ROWS, UNIT, heldout_files
 from tasks.chunk.packing import Packed
 from tasks.chunk.sequences import sequences_table
+from tasks.tables import write_table
 from tasks.tokenizer import Tokenizer
 from tasks.workspace import Workspace
 
@@ -47,7 +48,7 @@ def write_heldout_rows(
     sizes = [_text_bytes(part.rows, tokenizer) for _, part in packed]
     column = pa.array(np.concatenate([np.zeros(0, dtype=np.int64), *sizes]))
     with workspace.unit(UNIT) as unit:
-        unit.write_table(ROWS, table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column))
+        write_table(unit, ROWS, table.append_column(pa.field(TEXT_BYTES, pa.int64(), nullable=False), column))
 
 
 def _text_bytes(rows: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

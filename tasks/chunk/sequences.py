@@ -11,8 +11,9 @@ from model.schema import sequences_schema
 from tasks.chunk.packing import Packed
 from tasks.parts import unit_name
 from tasks.schema import SPANS
+from tasks.tables import table_file_name, write_table
 from tasks.tokenizing.encoded import token_dtype
-from tasks.workspace import Workspace, table_file_name
+from tasks.workspace import Workspace
 
 
 class SequenceWriter:
@@ -71,8 +72,8 @@ class SequenceWriter:
         self._spans = [spans.slice(mine)] if mine < spans.num_rows else []
         if self._workspace.finished(unit_name(index)) is None:
             with self._workspace.unit(unit_name(index)) as unit:
-                unit.write_table("sequences", sequences_table(self._schema, self._waiting, first), name)
-                unit.write_table("spans", spans.slice(0, mine), table_file_name("spans", unit_name(index)))
+                write_table(unit, "sequences", sequences_table(self._schema, self._waiting, first), name)
+                write_table(unit, "spans", spans.slice(0, mine), table_file_name("spans", unit_name(index)))
         self.names.append(name)
         self._waiting, self._waiting_rows = [], 0
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from model.errors import InputError
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.clean.characters import character_flags
 from tasks.clean.config import CleanConfig, QualityConfig
 from tasks.clean.presets import QUALITY
@@ -27,6 +27,7 @@ from tasks.clean.training_texts import training_texts
 from tasks.clean.verdicts import Dropped
 from tasks.report import StageReport
 from tasks.seed import seed64, unit_interval
+from tasks.tables import read_table, write_table
 from tasks.workspace import Workspace
 
 BIAS = -1
@@ -111,7 +112,7 @@ def _train(
         }
     )
     with workspace.unit(QUALITY) as unit:
-        unit.write_table(QUALITY, table)
+        write_table(unit, QUALITY, table)
         unit.report = StageReport()
         unit.report.facts[QUALITY] = {
             "good_documents": int(good.sum()),

@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.clean.chain import Chain, clean_handful
 from tasks.clean.config import CleanConfig, QualityConfig
 from tasks.clean.part_rows import handfuls_of
@@ -13,6 +13,7 @@ from tasks.clean.quality_features import LOOK_BYTES
 from tasks.clean.supplied import Supplied
 from tasks.clean.verdicts import Verdicts
 from tasks.seed import seed64, unit_interval
+from tasks.tables import read_table
 from tasks.workspace import Workspace
 
 

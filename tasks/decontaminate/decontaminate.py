@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from model.durable import write_atomically
 from model.errors import Bug
-from tasks.artifact import Artifact, artifact_at, read_table
+from tasks.artifact import Artifact, artifact_at
 from tasks.decontaminate.audit import choose_hosts, make_plants, measure_search
 from tasks.decontaminate.config import DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
@@ -40,6 +40,7 @@ from tasks.decontaminate.scan import Hits, Verifier, scan_texts, text_buffers
 from tasks.execution.work import Executor, Work
 from tasks.parts import PartResult, map_parts, unit_name
 from tasks.report import StageReport
+from tasks.tables import read_table, write_table
 from tasks.workspace import Workspace
 
 LISTED_NGRAMS = 50
@@ -219,7 +220,7 @@ def _rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, deci
 def _write_whole(workspace: Workspace, name: str, table: pa.Table) -> None:
     if workspace.finished(name) is None:
         with workspace.unit(name) as unit:
-            unit.write_table(name, table)
+            write_table(unit, name, table)
 
 
 def _listed(patterns: Patterns, evidence: Evidence, frequency: I64) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from model.durable import write_atomically
 from model.errors import Bug
-from tasks.artifact import Artifact, artifact_at, read_table
+from tasks.artifact import Artifact, artifact_at
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.earlier import EarlierPart, earlier_parts
 from tasks.dedup.index import index_signatures
@@ -27,6 +27,7 @@ from tasks.dedup.shingles import I32, I64, U8, U32, U64, shingle_sets
 from tasks.execution.work import Executor, Work
 from tasks.parts import unit_name
 from tasks.seed import seed64
+from tasks.tables import read_table
 from tasks.workspace import Workspace
 
 CHECKED_DOCUMENTS = 1000

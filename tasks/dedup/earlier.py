@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from model.errors import InputError, IntegrityError, RecipeError
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import index_signatures
 from tasks.dedup.minhash import signatures_of, text_buffers
+from tasks.tables import read_table
 
 UNCUT = "uncut"
 SIGNATURES_TRIED = 16

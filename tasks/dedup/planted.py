@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tasks.artifact import read_table
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.cuts import CutPlan
@@ -25,7 +24,8 @@ from tasks.dedup.survivors import Fates, least_agreement
 from tasks.intervals import wilson_interval
 from tasks.parts import unit_name
 from tasks.seed import seed64
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import read_table, table_file_name
+from tasks.workspace import Workspace
 
 LEAST_BYTES, MOST_BYTES = 400, 12_000
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)

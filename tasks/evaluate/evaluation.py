@@ -16,7 +16,7 @@ from model.networks import Network
 from model.row_format import RowFormat
 from model.transformer import GPT
 from model.weights import DESCRIPTION, WEIGHTS, load_model
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.evaluate.benchmarks import BenchmarkScores, benchmark_scores, declined_scores
 from tasks.evaluate.choices import choices_of
 from tasks.evaluate.comparison import ITEM_SCORES
@@ -35,8 +35,9 @@ from tasks.evaluate.written_text import OVERLAPS, written_text
 from tasks.parts import unit_name
 from tasks.report import StageReport
 from tasks.schema import SCORES
+from tasks.tables import read_table, table_file_name, write_table
 from tasks.tokenizer import Tokenizer
-from tasks.workspace import Workspace, table_file_name
+from tasks.workspace import Workspace
 
 MOST_LOGITS = 1 << 25
 """Logits in memory at once, 128 MiB in float32."""
@@ -104,11 +105,11 @@ def evaluate_model(
             rows, overlaps = written_text(network, tokenizer, sequences, texts, config)
             with workspace.unit(CHECKS_UNIT) as unit:
                 table = pa.Table.from_pylist(rows, schema=SCORES)
-                unit.write_table("scores", table, table_file_name("scores", CHECKS_UNIT))
-                unit.write_table("overlaps", pa.Table.from_pylist(overlaps, schema=OVERLAPS))
+                write_table(unit, "scores", table, table_file_name("scores", CHECKS_UNIT))
+                write_table(unit, "overlaps", pa.Table.from_pylist(overlaps, schema=OVERLAPS))
         if workspace.finished(SAMPLES_UNIT) is None:
             with workspace.unit(SAMPLES_UNIT) as unit:
-                unit.write_table("samples", write_samples(network, tokenizer, trained.row_format, texts, config))
+                write_table(unit, "samples", write_samples(network, tokenizer, trained.row_format, texts, config))
     report = StageReport()
     tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
     scores = pa.concat_tables(tables)
@@ -255,7 +256,7 @@ def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[
         for name, (rows, schema) in tables.items():
             # The first unit holds all tables, so that a run without benchmarks has empty ones.
             if rows or name == "scores" or unit == unit_name(0):
-                writing.write_table(name, pa.Table.from_pylist(rows, schema=schema), table_file_name(name, unit))
+                write_table(writing, name, pa.Table.from_pylist(rows, schema=schema), table_file_name(name, unit))
 
 
 @contextmanager

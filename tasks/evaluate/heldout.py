@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from model.scoring import text_nats
 from model.transformer import GPT
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.evaluate.document_scores import DocumentScores
 from tasks.evaluate.measured import NOTHING, HeldoutRows, Measured, ratio
 from tasks.seed import seed64, unit_interval
+from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 
 XZ_PRESET = 9

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 
 from model.row_format import RowFormat
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.evaluate.kneser_ney import Estimate, Stretches, estimate
 from tasks.evaluate.measured import NOTHING, HeldoutRows, ratio
 from tasks.seed import seed64
+from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 
 METRIC = "5gram_bits_per_byte"

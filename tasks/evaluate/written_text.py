@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from model.generate import generate_tokens
 from model.transformer import GPT
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.forms import mean_with_error
 from tasks.evaluate.overlap import Overlap, longest_overlaps
@@ -24,6 +24,7 @@ from tasks.evaluate.samples import heldout_prompt
 from tasks.evaluate.score_rows import score_row
 from tasks.schema import DOC_ID_BYTES
 from tasks.seed import seed64
+from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 
 TASK = "written text"

@@ -28,7 +28,8 @@ from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
 from tasks.sample.seen_ids import SeenIds
 from tasks.schema import DOC_ID_BYTES, DOCUMENTS, REJECTS
 from tasks.seed import seed64, unit_interval
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 CURSOR = "cursor"
 PASSED_OVER = "records_passed_over"
@@ -279,7 +280,7 @@ def _write_part(workspace: Workspace, number: int, part: _Part) -> StageReport:
     }
     with workspace.unit(name) as unit:
         for table, rows in tables.items():
-            unit.write_table(table, rows, table_file_name(table, name))
+            write_table(unit, table, rows, table_file_name(table, name))
         unit.report = part.report
     return part.report
 

@@ -19,8 +19,9 @@ from model.reproduction import LOCK, REPRODUCTION
 from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from model.run_folder import HEARTBEAT, RESULT, RUN_FILE
 from model.supervisor import DIAGNOSIS_SECONDS
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.report import StageReport
+from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 from tasks.train.base_model import starting_model
 from tasks.train.config import TrainStageConfig

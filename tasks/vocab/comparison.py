@@ -10,10 +10,11 @@ import pyarrow.compute as pc
 import sentencepiece
 import tokenizers
 
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.byte_level import UNKNOWN
 from tasks.scripts import is_unspaced
 from tasks.seed import seed64, unit_interval
+from tasks.tables import read_table
 from tasks.tokenizer import is_json
 from tasks.vocab.kinds import piece_names
 from tasks.vocab.scripts import Script

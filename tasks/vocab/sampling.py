@@ -7,8 +7,9 @@ import pyarrow.compute as pc
 
 from model.errors import InputError
 from tasks.apportion import apportion
-from tasks.artifact import Artifact, read_table
+from tasks.artifact import Artifact
 from tasks.seed import seed64, unit_interval
+from tasks.tables import read_table
 from tasks.tokenizer import BLANK
 
 LONGEST_LINE = 2000

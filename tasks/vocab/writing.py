@@ -9,6 +9,7 @@ from tasks.artifact import Artifact
 from tasks.digests import digest_bytes
 from tasks.report import StageReport
 from tasks.schema import VOCABULARY
+from tasks.tables import write_table
 from tasks.tokenizer import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json
 from tasks.tokenizer_json import read_tokenizer_json
 from tasks.vocab.added_pieces import added_pieces
@@ -38,11 +39,11 @@ def write_tokenizer(unit: Unit, tokenizer: Tokenizer, origin: Origin | None = No
     if tokenizer.kind == Tokenizer.kind:
         unit.path(FAST_FILE).write_bytes(fast_tokenizer(tokenizer.model))
         unit.add_file(FAST_FILE)
-    unit.write_table("vocabulary", vocabulary_table(tokenizer, origin.pieces if origin else tokenizer.vocab_size))
+    write_table(unit, "vocabulary", vocabulary_table(tokenizer, origin.pieces if origin else tokenizer.vocab_size))
     description = tokenizer.description()
     if origin is not None:
         description[BASE] = {"digest": digest_bytes(origin.released), "pieces": origin.pieces}
-        unit.write_table(ADDED_PIECES, added_pieces(origin.prepared, tokenizer.model, origin.pieces))
+        write_table(unit, ADDED_PIECES, added_pieces(origin.prepared, tokenizer.model, origin.pieces))
     unit.path(DESCRIPTION_FILE).write_text(json.dumps(description, indent=1, sort_keys=True) + "\n")
     unit.add_file(DESCRIPTION_FILE)
 

@@ -15,7 +15,8 @@ from model.errors import Infra
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 NOISE = Stage("noise", roots=("tasks.ledger",), libraries=("pyarrow",))
 UNITS = 6
@@ -50,7 +51,7 @@ def noise(config: NoiseConfig, workspace: Workspace, done: list[int]) -> StageRe
         if workspace.finished(name) is None:
             with workspace.unit(name) as unit:
                 column = pa.array([bytes([number]) * config.kilobytes * 1024])
-                unit.write_table("order", pa.table({"noise": column}), table_file_name("noise", name))
+                write_table(unit, "order", pa.table({"noise": column}), table_file_name("noise", name))
             done.append(number)
     return StageReport()
 

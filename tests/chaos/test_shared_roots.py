@@ -23,6 +23,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
+from tasks.tables import write_table
 from tasks.workspace import Workspace
 
 CAST = Stage("cast", roots=("tasks.ledger",), libraries=("pyarrow",))
@@ -37,7 +38,7 @@ def cast(root: Path, shape: str = "bell") -> Artifact:
     def run(workspace: Workspace) -> StageReport:
         if workspace.finished("cast") is None:
             with workspace.unit("cast") as unit:
-                unit.write_table("documents", pa.table({"shape": [shape]}))
+                write_table(unit, "documents", pa.table({"shape": [shape]}))
         return StageReport()
 
     return build_artifact(RunContext(root, "run"), CAST, CastConfig(shape=shape), {}, run)

@@ -14,12 +14,14 @@ import pytest
 from flows.collecting import carry_out, plan
 from flows.record import list_runs
 from flows.verification import artifacts_under, verify
-from tasks.artifact import MANIFEST, Artifact, content_digest
+from tasks.artifact import Artifact
+from tasks.artifacts.published import MANIFEST, content_digest
 from tasks.causes import explain_miss
 from tasks.digests import digest_bytes
 from tasks.identity import Identity, canonical_json
 from tasks.schema import FORMAT
-from tasks.workspace import FileRecord, table_file_name
+from tasks.tables import table_file_name
+from tasks.workspace import FileRecord
 
 CHAIN = ("sample", "clean", "dedup", "decontaminate")
 BYTES = b"ingot"

@@ -23,12 +23,13 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
+from tasks.tables import table_file_name, write_table
 from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 from tasks.vocab.base import read_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.fast import FAST_FILE
 from tasks.vocab.stage import build_vocab
-from tasks.workspace import Workspace, table_file_name
+from tasks.workspace import Workspace
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]
 CHINESE = ["转炉炼钢的时候，空气吹过铁水。"] * 20
@@ -75,7 +76,7 @@ def documents(context: RunContext) -> Artifact:
     def run(workspace: Workspace) -> StageReport:
         with workspace.unit("00000") as unit:
             table = pa.Table.from_pylist(rows, schema=DOCUMENTS)
-            unit.write_table("documents", table, table_file_name("documents", "00000"))
+            write_table(unit, "documents", table, table_file_name("documents", "00000"))
         return StageReport()
 
     return build_artifact(context, Stage("documents", roots=("tasks.ledger",), libraries=()), StrictConfig(), {}, run)

@@ -28,7 +28,8 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
 TRACED = {
@@ -60,8 +61,8 @@ def pour(config: PourConfig, workspace: Workspace, calls: list[int]) -> StageRep
         if report is None:
             calls.append(number)
             with workspace.unit(name) as unit:
-                unit.write_table(
-                    "documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name)
+                write_table(
+                    unit, "documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name)
                 )
                 unit.report.source("ore").documents_in = unit.report.source("ore").documents_out = 1
                 report = unit.report

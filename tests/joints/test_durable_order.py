@@ -35,7 +35,8 @@ from tasks.execution.executor import ThisProcess
 from tasks.ledger import CUT, LedgerRows
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
 TRIM = Stage("trim", roots=("tasks.ledger",), libraries=("pyarrow",))
@@ -56,7 +57,7 @@ def pour(workspace: Workspace) -> StageReport:
     for number in range(PARTS):
         name = f"{number:05d}"
         with workspace.unit(name) as unit:
-            unit.write_table("documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name))
+            write_table(unit, "documents", pa.table({"text": [f"ingot {number}"]}), table_file_name("documents", name))
     return StageReport()
 
 

@@ -52,12 +52,12 @@ MANIFEST = """    write_atomically(staging / MANIFEST, json.dumps(manifest, inde
 """
 PART = """    with workspace.unit(unit_name(index)) as unit:
         for table, rows in result.tables.items():
-            unit.write_table(table, rows, table_file_name(table, unit_name(index)))
+            write_table(unit, table, rows, table_file_name(table, unit_name(index)))
         unit.report = result.report
 """
 APART = """    for table, rows in result.tables.items():
         with workspace.unit(unit_name(index) + ("" if table == "documents" else table)) as unit:
-            unit.write_table(table, rows, table_file_name(table, unit_name(index)))
+            write_table(unit, table, rows, table_file_name(table, unit_name(index)))
             unit.report = result.report
 """
 SABOTAGES = [
@@ -154,7 +154,11 @@ SABOTAGES = [
         BUILD,
     ),
     Sabotage(
-        "what is read is not checked", "tasks/artifact.py", "    if found != digest:\n", "    if not found:\n", BUILD
+        "what is read is not checked",
+        "tasks/artifacts/published.py",
+        "    if found != digest:\n",
+        "    if not found:\n",
+        BUILD,
     ),
     Sabotage(
         "lists and functions of the recipe do not count",
@@ -186,7 +190,7 @@ SABOTAGES = [
     ),
     Sabotage(
         "names of files do not count in the content",
-        "tasks/artifact.py",
+        "tasks/artifacts/published.py",
         "combined_digest((record.name, record.digest)",
         'combined_digest(("", record.digest)',
         f"{BUILDERS}::test_the_content_of_an_artifact_counts_names_and_bytes",

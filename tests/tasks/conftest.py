@@ -12,7 +12,8 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
 
@@ -62,7 +63,7 @@ def make_documents(context: RunContext) -> MakeDocuments:
                     )
                 with workspace.unit(f"{index:05d}") as unit:
                     table = pa.Table.from_pylist(rows, schema=DOCUMENTS)
-                    unit.write_table("documents", table, table_file_name("documents", f"{index:05d}"))
+                    write_table(unit, "documents", table, table_file_name("documents", f"{index:05d}"))
             return report
 
         stage = Stage("documents", roots=("tasks.ledger",), libraries=())

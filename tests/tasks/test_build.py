@@ -19,7 +19,8 @@ from tasks.build import RunContext, Stage, Watcher, build_artifact
 from tasks.config import StrictConfig
 from tasks.digests import InputDigests, digest_bytes, digest_file
 from tasks.report import StageReport
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 SHOUT = Stage("shout", roots=("tasks.ledger",), libraries=("pyarrow",))
 
@@ -41,7 +42,7 @@ def shout(config: ShoutConfig, workspace: Workspace, pause: float = 0.0, calls: 
                 calls.append(word)
             with workspace.unit(name) as unit:
                 text = word.upper() if config.loud else word
-                unit.write_table("documents", pa.table({"text": [text]}), table_file_name("documents", name))
+                write_table(unit, "documents", pa.table({"text": [text]}), table_file_name("documents", name))
                 unit.report.source("words").documents_in = unit.report.source("words").documents_out = 1
                 done = unit.report
         reports.append(done)

@@ -169,4 +169,4 @@ def test_a_root_that_does_not_exist_is_a_bug(small_project: Path) -> None:
 def test_every_stage_has_a_fingerprint_that_begins_at_its_own_module(stage: str) -> None:
     module = importlib.import_module(f"tasks.{stage}.stage")
     (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
-    assert {f"tasks.{stage}.stage", f"tasks.{stage}.config", "tasks.workspace"} <= set(code_closure(declared.roots))
+    assert {f"tasks.{stage}.stage", f"tasks.{stage}.config", "tasks.tables"} <= set(code_closure(declared.roots))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import IntegrityError
-from tasks.artifact import MANIFEST, Artifact
+from tasks.artifact import Artifact
+from tasks.artifacts.published import MANIFEST
 from tasks.workspace import FileRecord, Workspace
 
 ELSEWHERE = ["../secret.txt", "/etc/passwd", "a/../../x", "..", ".", "", "folder/part.arrow", "..\\x", "x\0y", 7]

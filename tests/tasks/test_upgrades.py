@@ -10,13 +10,15 @@ import pytest
 
 import tasks.artifact
 from model.errors import InputError, IntegrityError
-from tasks.artifact import MANIFEST, Artifact, read_table, upgraded_file
+from tasks.artifact import Artifact
+from tasks.artifacts.published import MANIFEST, upgraded_file
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.digests import digest_bytes
 from tasks.identity import canonical_json
 from tasks.report import StageReport
 from tasks.schema import FORMAT
+from tasks.tables import read_table, write_table
 from tasks.upgrades import STEPS, Upgraded, outdated, upgrade
 from tasks.workspace import Workspace
 
@@ -39,7 +41,7 @@ EXAMPLE = {FORMAT: words_become_text}
 def make(root: Path, name: str, parents: dict[str, Artifact]) -> Artifact:
     def run(workspace: Workspace) -> StageReport:
         with workspace.unit("all") as unit:
-            unit.write_table("documents" if name == "sample" else "tokens", pa.table({"words": ["a", "b"]}))
+            write_table(unit, "documents" if name == "sample" else "tokens", pa.table({"words": ["a", "b"]}))
         return StageReport()
 
     stage = Stage(name, roots=("tasks.ledger",), libraries=("pyarrow",))

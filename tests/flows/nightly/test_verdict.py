@@ -14,6 +14,7 @@ from tasks.config import StrictConfig
 from tasks.evaluate.comparison import ITEM_SCORES
 from tasks.evaluate.document_scores import DOCUMENT_SCORES
 from tasks.report import StageReport
+from tasks.tables import write_table
 from tasks.workspace import Workspace
 
 Evaluated = Callable[..., Artifact]
@@ -42,9 +43,9 @@ def evaluated(tmp_path: Path) -> Evaluated:
 
         def run(workspace: Workspace) -> StageReport:
             with workspace.unit("00000") as unit:
-                unit.write_table("item_scores", pa.Table.from_pylist(items, schema=ITEM_SCORES))
+                write_table(unit, "item_scores", pa.Table.from_pylist(items, schema=ITEM_SCORES))
                 if kept:
-                    unit.write_table("document_scores", pa.Table.from_pylist(documents, schema=DOCUMENT_SCORES))
+                    write_table(unit, "document_scores", pa.Table.from_pylist(documents, schema=DOCUMENT_SCORES))
             return StageReport()
 
         config = Scores(bits={name: list(values) for name, values in bits.items()}, right=list(right), kept=kept)

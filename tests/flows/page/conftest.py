@@ -25,7 +25,8 @@ from tasks.evaluate.gaps import GAPS
 from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows
 from tasks.report import SourceCounts, StageReport
 from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
-from tasks.workspace import Unit, Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Unit, Workspace
 
 HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
 HOSTILE_FILE = 15
@@ -93,11 +94,11 @@ def in_favour_of(source: str, number: int, jaccard: float) -> dict[str, Any]:
 
 
 def write_sample(unit: Unit) -> None:
-    unit.write_table("documents", documents(range(10), range(20)), table_file_name("documents", "00000"))
+    write_table(unit, "documents", documents(range(10), range(20)), table_file_name("documents", "00000"))
     unit.report.sources = {"books": counts(12, 10, rejected=1, not_selected=1), "web": counts(20, 20)}
     bad = {"source": "books", "path": "books/11.txt", "record": 0, "byte": 7, "reason": "invalid UTF-8 at byte 7"}
     rejects = pa.Table.from_pylist([{**bad, "excerpt": f"gl\\xfcht {HOSTILE} of smith@example.org"}], schema=REJECTS)
-    unit.write_table("rejects", rejects, table_file_name("rejects", "00000"))
+    write_table(unit, "rejects", rejects, table_file_name("rejects", "00000"))
     plan = {"files": 12, "bytes": 4_000_000, "weight": 0.4, "target_tokens": 400, "available_tokens": 1_000_000}
     plan |= {"rate": 0.0006, "epochs": 0.0004, "asked_epochs": 0.0004, "slack": 1.5}
     web = plan | {"files": 20, "weight": 0.6, "available_tokens": 100, "rate": 1.0, "epochs": 4, "asked_epochs": 6.0}
@@ -113,8 +114,8 @@ def write_clean(unit: Unit) -> None:
     short = [("web", number, DROP, "gopher_words_min") for number in (14, 16, 17)]
     short.append(("web", HOSTILE_FILE, DROP, "gopher_words_min", {"evidence": f"{HOSTILE} as evidence"}))
     stops = [("web", number, DROP, "gopher_stop_words") for number in (18, 19)]
-    unit.write_table("documents", documents(range(10), range(14)), table_file_name("documents", "00000"))
-    unit.write_table("ledger", ledger("clean", *short, *stops), table_file_name("ledger", "00000"))
+    write_table(unit, "documents", documents(range(10), range(14)), table_file_name("documents", "00000"))
+    write_table(unit, "ledger", ledger("clean", *short, *stops), table_file_name("ledger", "00000"))
     dropped = {"gopher_words_min": 4, "gopher_stop_words": 2}
     unit.report.sources = {"books": counts(10, 10), "web": counts(20, 14, dropped=dropped, edited={"mojibake": 3})}
 
@@ -123,8 +124,8 @@ def write_dedup(unit: Unit) -> None:
     copies = [("web", number, DROP, "near_duplicate", in_favour_of("web", 2, number / 12)) for number in (10, 11)]
     copies.append(("web", 12, DROP, "near_duplicate", in_favour_of("books", 3, 0.9)))
     exact = [("web", 13, DROP, "exact_duplicate", in_favour_of("web", 2, 1.0))]
-    unit.write_table("documents", documents(range(10), range(10)), table_file_name("documents", "00000"))
-    unit.write_table("ledger", ledger("dedup", *copies, *exact), table_file_name("ledger", "00000"))
+    write_table(unit, "documents", documents(range(10), range(10)), table_file_name("documents", "00000"))
+    write_table(unit, "ledger", ledger("dedup", *copies, *exact), table_file_name("ledger", "00000"))
     dropped = {"near_duplicate": 3, "exact_duplicate": 1}
     unit.report.sources = {"books": counts(10, 10), "web": counts(14, 10, dropped=dropped)}
     bins = [[0.5, 0.6, 25, 3, 0.2], [0.6, 0.7, 0, 0, None], [0.9, 1.0, 50, 49, 0.999]]
@@ -144,8 +145,8 @@ def write_decontaminate(unit: Unit) -> None:
         ("books", 1, CUT, "leak"),
         ("web", 1, DROP, "too_many_pieces"),
     )
-    unit.write_table("documents", documents(range(1, 10), range(2, 10)), table_file_name("documents", "00000"))
-    unit.write_table("ledger", fates, table_file_name("ledger", "00000"))
+    write_table(unit, "documents", documents(range(1, 10), range(2, 10)), table_file_name("documents", "00000"))
+    write_table(unit, "ledger", fates, table_file_name("ledger", "00000"))
     text = documents(range(1, 2), range(0)).column("text")[0].as_py().encode()
     start = text.index(b"The leaked sentence")
     leak = {
@@ -163,7 +164,7 @@ def write_decontaminate(unit: Unit) -> None:
     }
     nowhere = dict.fromkeys(("doc_id", "piece", "start", "end"))
     clean = {**leak, **nowhere, "item_id": "cloze-2", "state": "clean", "form": "none", "matched": 0}
-    unit.write_table("leaks", pa.Table.from_pylist([leak, clean], schema=LEAKS))
+    write_table(unit, "leaks", pa.Table.from_pylist([leak, clean], schema=LEAKS))
     unit.report.sources = {
         "books": counts(10, 9, held_out=1, pieces_out=10),
         "web": counts(10, 8, held_out=1, pieces_out=8, dropped={"too_many_pieces": 1}),
@@ -202,14 +203,14 @@ def write_chunk(unit: Unit) -> None:
     """40 reads of rows of 16 tokens: 20 of the 30 rows of books, each of the 10 rows of web twice. Row 0 is of the
     first book, row 1 of the second, and so on round."""
     rows = [*range(20), *range(30, 40), *range(30, 40)]
-    unit.write_table("sequences", pa.table({"row": pa.array(range(40), pa.int64())}), "part-00000.arrow")
-    unit.write_table("order", pa.table({"row": rows, "epoch": [0] * 30 + [1] * 10}, schema=ORDER))
+    write_table(unit, "sequences", pa.table({"row": pa.array(range(40), pa.int64())}), "part-00000.arrow")
+    write_table(unit, "order", pa.table({"row": rows, "epoch": [0] * 30 + [1] * 10}, schema=ORDER))
     spans = [
         {"row": row, "tok_start": 0, "tok_len": 16, "piece": 0, "start": 0, "end": 9, "doc_id": doc_id(*of)}
         for row in range(40)
         for of in [("books", row % 9) if row < 30 else ("web", (row - 30) % 8)]
     ]
-    unit.write_table("spans", pa.Table.from_pylist(spans, schema=SPANS), "spans-00000.arrow")
+    write_table(unit, "spans", pa.Table.from_pylist(spans, schema=SPANS), "spans-00000.arrow")
     unit.report.sources = {"books": counts(9, 9, pieces_out=10), "web": counts(8, 8, pieces_out=8)}
     line = {"weight": 0.5, "planned_share": 0.5, "realised_share": 0.5, "reads": 20}
     unit.report.facts = {
@@ -247,18 +248,18 @@ def write_train(unit: Unit) -> None:
     ]
     event = {"time": 0.0, "attempt": 0, "class": "Numerics", "positions": [20, 21, 22, 23]}
     told = [{**event, "seq": 0, "step": 5, "kind": "skipped_step", "detail": json.dumps({"loss": "4.5"})}]
-    unit.write_table("events", pa.Table.from_pylist(told, schema=EVENTS))
+    write_table(unit, "events", pa.Table.from_pylist(told, schema=EVENTS))
     unit.path("model.json").write_text(
         json.dumps({"thermometers": ["embedding", "block 0 attention logits", "logits"]})
     )
     unit.add_file("model.json")
-    unit.write_table("steps", pa.Table.from_pylist(steps, schema=STEPS))
-    unit.write_table("metrics", pa.Table.from_pylist(metrics, schema=METRICS))
+    write_table(unit, "steps", pa.Table.from_pylist(steps, schema=STEPS))
+    write_table(unit, "metrics", pa.Table.from_pylist(metrics, schema=METRICS))
     perf = [
         {"step": step, "attempt": 0, "wall_s": 0.064, "tokens_s": 1000.0, "mfu": 0.5 if step else None, "rss": 1}
         for step in range(10)
     ]
-    unit.write_table("perf", pa.Table.from_pylist(perf, schema=PERF))
+    write_table(unit, "perf", pa.Table.from_pylist(perf, schema=PERF))
     training = {"steps": 10, "skipped_steps": 1, "tokens": 640, "first_loss": 6.0, "last_loss": 3.3, "tokens_s": 1000.0}
     decision = {"by": "guard", "step": 3, "to_step": 1, "cause": "it rose", "settings": {}, "skipped": [4, 8]}
     by_hand = {**decision, "by": "hand", "step": 6, "skipped": None, "settings": {"train.schedule.peak_lr": 1e-4}}
@@ -279,18 +280,18 @@ def write_evaluate(unit: Unit) -> None:
         for subset, n in (("all", 2), ("clean", 1), ("leaked", 1))
     ]
     filled = [{"stderr": None, "note": "", **row} for row in rows]
-    unit.write_table("scores", pa.Table.from_pylist(filled, schema=SCORES))
+    write_table(unit, "scores", pa.Table.from_pylist(filled, schema=SCORES))
     answers = [
         {"task": "cloze", "item_id": item, "shots": shots, "state": state, "metric": "acc", "value": value}
         for shots in (0, 1, 5)
         for item, state, value in (("cloze-1", "leaked", 1.0), ("cloze-2", "clean", 0.0))
     ]
-    unit.write_table("item_scores", pa.Table.from_pylist(answers, schema=ITEM_SCORES))
+    write_table(unit, "item_scores", pa.Table.from_pylist(answers, schema=ITEM_SCORES))
     gap = {"task": "cloze", "metric": "acc", "shots": 0, "leaked_n": 1, "clean_n": 1, "difference": 1.0}
     told = {**gap, "stderr": 0.25, "p": 0.004, "beyond_chance": True}
-    unit.write_table("gaps", pa.Table.from_pylist([told], schema=GAPS))
+    write_table(unit, "gaps", pa.Table.from_pylist([told], schema=GAPS))
     samples = [{"prompt": "Once upon", "text": " a time <b>bold</b>", "temperature": 0.8, "seed": 1}]
-    unit.write_table("samples", pa.Table.from_pylist(samples))
+    write_table(unit, "samples", pa.Table.from_pylist(samples))
 
 
 WRITERS: dict[str, Callable[[Unit], None]] = {

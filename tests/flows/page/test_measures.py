@@ -20,6 +20,7 @@ from flows.page.writing import write_page
 from flows.wording import loss_unit
 from model.schema import EVENTS, METRICS, STEPS
 from tasks.schema import SCORES
+from tasks.tables import write_table
 from tasks.workspace import Unit
 
 BERT = {
@@ -60,11 +61,11 @@ def score_rows(values: dict[str, float], sources: tuple[str, ...] = ("web", "all
 @pytest.fixture
 def bert_run(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     def write(unit: Unit) -> None:
-        unit.write_table("scores", pa.Table.from_pylist([*score_rows(BERT), DECLINED], schema=SCORES))
+        write_table(unit, "scores", pa.Table.from_pylist([*score_rows(BERT), DECLINED], schema=SCORES))
         samples = [
             {"prompt": "The ___ sat", "text": "dog", "temperature": 0.0, "seed": 1, "truth": "cat <i>"},
         ]
-        unit.write_table("samples", pa.Table.from_pylist(samples))
+        write_table(unit, "samples", pa.Table.from_pylist(samples))
 
     monkeypatch.setitem(make.__globals__["WRITERS"], "evaluate", write)
     return make(tmp_path)

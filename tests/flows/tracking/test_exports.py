@@ -20,6 +20,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
+from tasks.tables import write_table
 from tasks.workspace import Workspace
 
 TOLD = Training(
@@ -69,7 +70,7 @@ def train(tmp_path: Path) -> Artifact:
     def run(workspace: Workspace) -> StageReport:
         with workspace.unit("all") as unit:
             for name, (rows, schema) in tables.items():
-                unit.write_table(name, pa.Table.from_pylist(rows, schema=schema))
+                write_table(unit, name, pa.Table.from_pylist(rows, schema=schema))
             unit.path("model.json").write_text('{"thermometers": ["block 0", "logits"]}')
             unit.add_file("model.json")
         return StageReport()

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tasks.code import DECIDERS
+
 pytestmark = pytest.mark.joints
 
 LISTENERS = {("tasks/build.py", "Watcher.progress"), ("flows/builders.py", "_build_train.<locals>.<lambda>")}
@@ -57,6 +59,8 @@ def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]
             if file.startswith(("tests/", ".venv/")) or (file, name) in LISTENERS:
                 continue
             assert file.startswith(("tasks/", "model/")), f"{file} ran within {stage}"
+            if _module(file) in DECIDERS:
+                continue
             places = found.setdefault(file, {})
             places.setdefault((name, line), set()).add(stage)
             for place in [("<module>", 1), *_kernels(walked.project / file)]:

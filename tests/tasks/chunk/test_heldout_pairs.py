@@ -11,6 +11,7 @@ from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.config import StrictConfig
 from tasks.report import StageReport
+from tasks.tables import write_table
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -32,8 +33,8 @@ def unseen(context: RunContext, make_documents: Callable[..., Artifact]) -> Arti
 
     def run(workspace: Workspace) -> StageReport:
         with workspace.unit("00000") as unit:
-            unit.write_table("documents", read.table("documents"), "part-00000.arrow")
-            unit.write_table("heldout", held.table("documents"), "heldout-00000.arrow")
+            write_table(unit, "documents", read.table("documents"), "part-00000.arrow")
+            write_table(unit, "heldout", held.table("documents"), "heldout-00000.arrow")
         return read.report
 
     return build_artifact(context, Stage("decontaminate", ("tasks.ledger",), ()), StrictConfig(), {"read": read}, run)

@@ -17,7 +17,7 @@ from tasks.config import StrictConfig
 from tasks.parts import unit_name
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS, LEDGER
-from tasks.workspace import table_file_name
+from tasks.tables import table_file_name, write_table
 
 PROSE = (
     "The old mill stood beside the river, and every spring the children of the village came to watch how its great"
@@ -50,7 +50,7 @@ def parent(root, *parts: pa.Table):
         together = StageReport()
         for index, rows in enumerate(parts):
             with workspace.unit(unit_name(index)) as unit:
-                unit.write_table("documents", rows, table_file_name("documents", unit_name(index)))
+                write_table(unit, "documents", rows, table_file_name("documents", unit_name(index)))
         return together
 
     return build_artifact(RunContext(root, "r"), Stage("sample", ("tasks.schema",), ()), StrictConfig(), {}, run)

@@ -12,6 +12,7 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS, ITEMS, LEAKS
+from tasks.tables import write_table
 from tasks.workspace import Workspace
 
 MakeHeldout = Callable[..., Artifact]
@@ -58,11 +59,11 @@ def heldout_artifact(context: RunContext) -> MakeHeldout:
 
         def run(workspace: Workspace) -> StageReport:
             with workspace.unit("00000") as unit:
-                unit.write_table("heldout", table_of(heldout, "held"), "heldout-00000.arrow")
+                write_table(unit, "heldout", table_of(heldout, "held"), "heldout-00000.arrow")
                 if documents:
-                    unit.write_table("documents", table_of(documents, "read"), "part-00000.arrow")
-                unit.write_table("items", pa.Table.from_pylist(list(items), schema=ITEMS))
-                unit.write_table("leaks", pa.Table.from_pylist(list(leaks), schema=LEAKS))
+                    write_table(unit, "documents", table_of(documents, "read"), "part-00000.arrow")
+                write_table(unit, "items", pa.Table.from_pylist(list(items), schema=ITEMS))
+                write_table(unit, "leaks", pa.Table.from_pylist(list(leaks), schema=LEAKS))
             return StageReport()
 
         return build_artifact(context, Stage("decontaminate", ("tasks.ledger",), ()), config, {}, run)

@@ -24,7 +24,8 @@ from tasks.store.objects import ObjectStore
 from tasks.store.published import stand
 from tasks.store.records import bring
 from tasks.store.unfinished import Keeper, checkpoints_prefix, take_from_store, unfinished_key
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 Machine = Callable[[str], Path]
 POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
@@ -47,7 +48,7 @@ def pour(workspace: Workspace, casts: int = 3, fails_after: int | None = None, m
                 made.append(number)
             with workspace.unit(name) as unit:
                 rows = pa.table({"text": [f"cast {number}"] * (number + 1)})
-                unit.write_table("documents", rows, table_file_name("documents", name))
+                write_table(unit, "documents", rows, table_file_name("documents", name))
                 unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = 1
                 done = unit.report
         reports.append(done)

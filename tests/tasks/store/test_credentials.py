@@ -18,7 +18,8 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.store.attached import store_of
 from tasks.store.objects import ObjectStore
-from tasks.workspace import Workspace, table_file_name
+from tasks.tables import table_file_name, write_table
+from tasks.workspace import Workspace
 
 CODES = {
     "expired": "ExpiredToken",
@@ -94,7 +95,7 @@ def test_a_build_whose_credentials_expire_keeps_its_work_and_goes_on_with_new_on
         if report is None:
             made.append("00000")
             with workspace.unit("00000") as unit:
-                unit.write_table("documents", pa.table({"text": ["iron"]}), table_file_name("documents", "00000"))
+                write_table(unit, "documents", pa.table({"text": ["iron"]}), table_file_name("documents", "00000"))
                 unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = 1
                 report = unit.report
         then()

@@ -17,7 +17,7 @@ from tasks.store import unfinished
 from tasks.store.attached import store_of
 from tasks.store.objects import ObjectStore
 from tasks.store.published import part_key
-from tasks.workspace import table_file_name
+from tasks.tables import write_table, table_file_name
 
 class Config(StrictConfig):
     number: int
@@ -31,7 +31,7 @@ def build(root, number):
             if workspace.finished(f"{part:05d}") is None:
                 with workspace.unit(f"{part:05d}") as unit:
                     rows = pa.table({"text": [f"{number} {part} {row}" for row in range(200)]})
-                    unit.write_table("documents", rows, table_file_name("documents", f"{part:05d}"))
+                    write_table(unit, "documents", rows, table_file_name("documents", f"{part:05d}"))
         return StageReport()
 
     return build_artifact(RunContext(root, "run"), STAGE, Config(number=number), {}, run)
