@@ -42,9 +42,9 @@ DECIDERS = frozenset(
         "tasks.workspace",
     }
 )
-"""Modules that decide whether a stage runs and who works on its parts, and nothing of what it gives: functions of the user, which
-`tasks.extensions` loads, count by their own fingerprints as inputs do, what `tasks.store` brings is checked by its
-digest, and how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
+"""Modules that decide whether a stage runs and who works on its parts, and nothing of what it gives: functions of the
+user, which `tasks.extensions` loads, count by their own fingerprints as inputs do, what `tasks.store` brings is checked
+by its digest, and how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
 (`tasks.confinement`) changes nothing of what is in them."""
 LOG_NAMES = frozenset({"log", "logger"})
 LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})

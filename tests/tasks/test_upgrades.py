@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import tasks.artifact
+import tasks.artifacts.published
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
 from tasks.artifacts.published import MANIFEST, upgraded_file
@@ -72,7 +72,7 @@ def test_the_copy_is_of_the_next_format_and_the_old_one_keeps_its_bytes(
         (one.stage, one.identity, FORMAT) for one in family
     ]
     assert [everything(one.path) for one in family] == before
-    monkeypatch.setattr(tasks.artifact, "FORMAT", NEXT)
+    monkeypatch.setattr(tasks.artifacts.published, "FORMAT", NEXT)
     sample, chunk = (Artifact.open(one.path) for one in family)
     assert [one.identity for one in (sample, chunk)] == [one.successor for one in done]
     assert sample.table("documents").column_names == ["text"]
@@ -106,10 +106,10 @@ def test_what_is_upgraded_is_left_alone_and_what_was_stopped_goes_on(
 def test_an_old_artifact_says_what_to_do_until_it_is_upgraded(
     family: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.artifact, "FORMAT", NEXT)
+    monkeypatch.setattr(tasks.artifacts.published, "FORMAT", NEXT)
     with pytest.raises(InputError, match="Run `bessemer upgrade`"):
         Artifact.open(family[0].path)
-    monkeypatch.setattr(tasks.artifact, "FORMAT", 0)
+    monkeypatch.setattr(tasks.artifacts.published, "FORMAT", 0)
     with pytest.raises(InputError, match="A later version made it"):
         Artifact.open(family[0].path)
 
