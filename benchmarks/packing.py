@@ -25,6 +25,7 @@ from tasks.chunk.blocks import Block, TokenBytes
 from tasks.chunk.concat import concat_rows
 from tasks.chunk.packing import Packed
 from tasks.chunk.pairs import PairFormat, PairPacker
+from tasks.open_tokenizer import tokenizer_of
 from tasks.tokenizer import Tokenizer
 
 CORPORA = (
@@ -165,4 +166,4 @@ def _options() -> Namespace:
 if __name__ == "__main__":
     options = _options()
     model = options.vocabulary or options.data / "tokenizers" / "mistral_v1_32k.model"
-    show(measure(options.data, Tokenizer.of(model.read_bytes())), options.json)
+    show(measure(options.data, tokenizer_of(model.read_bytes())), options.json)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from flows.trained import FINETUNED, open_trained
 from model.durable import sync_directory
 from model.errors import InputError, RecipeError
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 
 if TYPE_CHECKING:
     from tasks.tokenizer import Tokenizer
@@ -89,10 +90,10 @@ def _tasks_as_text(description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write_vocabulary(folder: Path, tokenizer: "Tokenizer", *, context: int) -> None:
-    from tasks.tokenizer import MODEL_FILE, Tokenizer
+    from tasks.tokenizer import MODEL_FILE
     from tasks.vocab.fast import fast_tokenizer
 
-    if tokenizer.kind == Tokenizer.kind:
+    if tokenizer.kind == SentencePieceTokenizer.kind:
         (folder / MODEL_FILE).write_bytes(tokenizer.model)
         (folder / VOCABULARY).write_bytes(fast_tokenizer(tokenizer.model))
     else:

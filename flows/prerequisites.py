@@ -15,6 +15,7 @@ from flows.verification import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, WouldBuild
+from tasks.open_tokenizer import tokenizer_of
 from tasks.sample.discovery import SourceFiles, find_files
 
 if TYPE_CHECKING:
@@ -134,13 +135,12 @@ def check_starting_points(recipe: Recipe, stages: Sequence[str]) -> None:
 
 def _opened_base(recipe: Recipe) -> "Tokenizer":
     """The base as it will be extended, which has all special tokens already."""
-    from tasks.tokenizer import Tokenizer
     from tasks.vocab.base import prepared_base
     from tasks.vocab.specials import check_special
     from tasks.vocab.stage import check_base_stands
 
     assert recipe.vocab.base is not None, "only a base is opened"
     check_base_stands(recipe.vocab.base)
-    tokenizer = Tokenizer.of(prepared_base(recipe.vocab))
+    tokenizer = tokenizer_of(prepared_base(recipe.vocab))
     check_special(tokenizer, recipe.vocab.special_names)
     return tokenizer

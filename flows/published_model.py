@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.errors import InputError
+from tasks.open_tokenizer import tokenizer_of
 
 if TYPE_CHECKING:
     from model.networks import Network
@@ -32,7 +33,7 @@ def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
-    from tasks.tokenizer import Tokenizer, json_model_type
+    from tasks.tokenizer import json_model_type
     from tasks.train.published_base import VOCABULARIES
     from tasks.vocab.base import prepared_base, read_base
     from tasks.vocab.config import VocabConfig
@@ -43,9 +44,9 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
     # WordPiece's pieces are written as its normaliser leaves text; of other vocabularies the text itself is wanted.
     normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
     asked = VocabConfig(base=files[0], normaliser=normaliser)
-    tokenizer = Tokenizer.of(prepared_base(asked))
+    tokenizer = tokenizer_of(prepared_base(asked))
     if tokenizer.vocab_size < rows:
-        tokenizer = Tokenizer.of(prepared_base(asked.model_copy(update={"embedding_rows": rows})))
+        tokenizer = tokenizer_of(prepared_base(asked.model_copy(update={"embedding_rows": rows})))
     if tokenizer.vocab_size > rows:
         raise InputError(
             f"{folder}: {files[0].name} with all pieces that exact text needs has {tokenizer.vocab_size}, and the model"

@@ -12,6 +12,7 @@ from model.errors import InputError
 from model.published.files import is_published
 from tasks.artifact import Artifact
 from tasks.artifacts.published import MANIFEST
+from tasks.open_tokenizer import load_tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
     from model.networks import Network
@@ -51,7 +52,7 @@ def open_trained(root: Path, model: str) -> Trained:
     """The model of a run, of an artifact's folder, or of a folder that holds its vocabulary beside it, be it one that
     `transformers` reads."""
     from model.weights import describe_model, load_model
-    from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+    from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES
 
     folder = Path(model)
     if os.sep in model and not folder.exists():
@@ -68,10 +69,10 @@ def open_trained(root: Path, model: str) -> Trained:
                 f" {', '.join(MODEL_FILES.values())} was expected: no folder that `bessemer finetune` wrote, or a part"
                 f" of one. Name such a folder, or a run"
             )
-        tokenizer = Tokenizer.load(files[0], folder / DESCRIPTION_FILE)
+        tokenizer = load_tokenizer(files[0], folder / DESCRIPTION_FILE)
     else:
         trained, vocab = find_model(root, model)
-        folder, tokenizer = trained.path, Tokenizer.open(vocab)
+        folder, tokenizer = trained.path, open_tokenizer(vocab)
     return Trained(folder, load_model(folder, tokenizer.digest), tokenizer, describe_model(folder))
 
 

@@ -22,6 +22,7 @@ from flows.vocabulary_files import (
 from flows.zero_step import weights_beside, zero_step
 from model.errors import InputError
 from tasks.artifact import Artifact
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
 from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
 from tasks.vocab.comparison import Meter, ratio
 from tasks.vocab.kinds import first_pieces
@@ -33,7 +34,7 @@ def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
 
     `unknown` counts the tokens that lose the text they stand for; their pieces are that text.
     """
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     base = vocab.report.facts["vocabulary"].get("base")
     if base is None:
         return [_view("the run's vocabulary", tokenizer, text)]
@@ -41,7 +42,7 @@ def pieces_of(vocab: Artifact, text: str) -> list[dict[str, Any]]:
     if rows == tokenizer.vocab_size:
         return [_view("the base", tokenizer, text)]
     return [
-        _view("the base", Tokenizer.of(first_pieces(tokenizer.model, rows)), text),
+        _view("the base", tokenizer_of(first_pieces(tokenizer.model, rows)), text),
         _view("extended", tokenizer, text),
     ]
 

@@ -12,6 +12,7 @@ from typing import Any
 from model.errors import InputError
 from model.published.files import read_json, weight_files
 from model.weights import DESCRIPTION, WEIGHTS
+from tasks.open_tokenizer import tokenizer_of
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import prepared_base, read_base
 from tasks.vocab.config import VocabConfig
@@ -41,7 +42,7 @@ def zero_step(folder: Path, vocabulary: Path, text: str, most_bytes: int) -> dic
     """
     text = text.encode()[:most_bytes].decode(errors="ignore")
     try:
-        tokenizer = Tokenizer.of(prepared_base(VocabConfig(base=vocabulary)))
+        tokenizer = tokenizer_of(prepared_base(VocabConfig(base=vocabulary)))
     except InputError as error:
         return _unscored(str(error))
     ids = tokenizer.encode(text)

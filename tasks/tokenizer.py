@@ -1,30 +1,23 @@
 """A trained vocabulary at work: text to token ids and back without losing a byte, and the bytes of each token.
 
-Every piece of the vocabulary stands for fixed bytes (text pieces, single bytes through byte fallback, nothing for
-special tokens), and the normaliser is the identity. So the ids of a text, looked up in a table of piece lengths and
-summed, give each token's byte offsets, and the bytes joined give the text back.
+Every entry of the vocabulary stands for fixed bytes (text, single bytes through byte fallback, nothing for special
+tokens), and the normaliser is the identity. So the ids of a text, looked up in a table of lengths and summed, give each
+token's byte offsets, and the bytes joined give the text back.
 
-SentencePiece (Kudo and Richardson, 2018) writes a blank as U+2581 inside its pieces and would read a U+2581 of the
-text as a blank. Here that character is always spelled by its three bytes.
-
-Many released vocabularies (LLaMA's, Mistral's) put a blank before the first word of a text. `encode` and `decode` speak
-of whole texts and know of that blank, so ids are those that a base model was trained on; `encode_following` and
-`decode_following` speak of what comes after other text, where there is none.
+Many released vocabularies (LLaMA's, Mistral's) put a blank before the first word of a text. `encode` and `decode` treat
+whole texts and know of that blank, so ids are those that a base model was trained on; `encode_following` and
+`decode_following` treat what comes after other text, where there is none.
 """
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import sentencepiece
-from sentencepiece import sentencepiece_model_pb2 as schema
 
-from model.errors import InputError, IntegrityError
-from tasks.artifact import Artifact
+from model.errors import InputError
 from tasks.digests import digest_bytes
 from tasks.tokenizing.encoded import Encoded, gather, text_by_text, token_dtype
 
@@ -32,7 +25,6 @@ MODEL_FILE = "tokenizer.model"
 MODEL_FILES = {"sentencepiece": MODEL_FILE, "byte-level": "byte_level.json", "wordpiece": "word_piece.json"}
 """Kind of vocabulary -> its file; all but the first are a `tokenizer.json` of the library `tokenizers`."""
 DESCRIPTION_FILE = "tokenizer.json"
-BLANK = "\u2581"
 UNK, BOS, EOS, PAD = 0, 1, 2, 3
 """Ids of the special tokens in every vocabulary trained here."""
 CLS, SEP, MASK = ("[CLS]", "<cls>"), ("[SEP]", "<sep>"), ("[MASK]", "<mask>")
@@ -48,9 +40,10 @@ SLICE_CHARS = 1 << 20
 
 
 class Tokenizer:
-    """Encodes and decodes with one vocabulary of SentencePiece. Ids are ints in [0, vocab_size)."""
+    """Encode and decode with one vocabulary; ids are ints in [0, vocab_size). Each kind of vocabulary is a subclass."""
 
-    kind = "sentencepiece"
+    kind: str
+    """Kind of vocabulary, a key of MODEL_FILES."""
     leading_blank: bool
     """Whether whole texts are written with a blank before their first word."""
     vocab_size: int
@@ -92,58 +85,20 @@ class Tokenizer:
         U+2581 gets no blank, and its first id is a byte."""
 
     def _open(self, model: bytes) -> None:
-        self._processor = _processor(model)
-        self.leading_blank, self._following = _following(model, self._processor)
-        pieces = range(self._processor.get_piece_size())
-        self.vocab_size = len(pieces)
-        self.unk = int(self._processor.unk_id())
-        self.bos = int(self._processor.bos_id())
-        self.eos = int(self._processor.eos_id())
-        self.pad = int(self._processor.pad_id())
-        self.piece_bytes = tuple(self._bytes_of(piece) for piece in pieces)
-        self._name_special(
-            {self._processor.id_to_piece(piece): piece for piece in pieces if not self.piece_bytes[piece]}
-        )
-        self._blank_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in BLANK.encode()]
-        if self.unk in self._blank_ids:
-            raise InputError(
-                "tokenizer: the vocabulary has no byte pieces, so some text could not be written back exactly."
-                " Train it with byte fallback."
-            )
+        """Read the vocabulary's file and set every attribute that the class declares."""
+        raise NotImplementedError
 
-    @staticmethod
-    def of(model: bytes) -> "Tokenizer":
-        """The tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file never."""
-        if not is_json(model):
-            return Tokenizer(model)
-        if json_model_type(model) == "WordPiece":
-            from tasks.word_piece import WordPieceTokenizer
+    def encode(self, text: str) -> list[int]:
+        """Ids of a whole text, without special tokens; `decode` gives exactly `text` back."""
+        raise NotImplementedError
 
-            return WordPieceTokenizer(model)
-        from tasks.byte_level import ByteLevelTokenizer
+    def encode_following(self, text: str) -> list[int]:
+        """Ids of a text that follows another; `decode_following` gives exactly `text` back."""
+        raise NotImplementedError
 
-        return ByteLevelTokenizer(model)
-
-    @staticmethod
-    def open(vocab: Artifact) -> "Tokenizer":
-        """The tokenizer of a vocab artifact; IntegrityError where its files disagree with their digests."""
-        description = vocab.file(DESCRIPTION_FILE)
-        kind = json.loads(description.read_text())["kind"]
-        return Tokenizer.load(vocab.file(MODEL_FILES[kind]), description)
-
-    @staticmethod
-    def load(model: Path, description: Path) -> "Tokenizer":
-        """The tokenizer in two files; IntegrityError where the description belongs to another model."""
-        tokenizer = Tokenizer.of(model.read_bytes())
-        expected, found = json.loads(description.read_text()), tokenizer.description()
-        expected.pop(BASE, None)
-        if expected != found:
-            wrong = next(key for key in {**expected, **found} if expected.get(key) != found.get(key))
-            raise IntegrityError(
-                f"{description} says {wrong} = {expected.get(wrong)!r}, and {model.name} has {found.get(wrong)!r}:"
-                f" the two files do not belong together. Nothing was computed from them. Rebuild the vocabulary."
-            )
-        return tokenizer
+    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
+        """Ids of each of a few texts as int32 arrays [tokens]."""
+        raise NotImplementedError
 
     def description(self) -> dict[str, Any]:
         """The content of `tokenizer.json`: kind, number of pieces, special ids, digest of the model file."""
@@ -160,14 +115,6 @@ class Tokenizer:
             **present,
             **({"sentinels": list(self.sentinels)} if self.sentinels else {}),
         }
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a whole text, without special tokens; `decode` gives exactly `text` back."""
-        return self._encode(text, self._processor)
-
-    def encode_following(self, text: str) -> list[int]:
-        """Ids of a text that follows another; `decode_following` gives exactly `text` back."""
-        return self._encode(text, self._following)
 
     def encode_batch(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """Ids of each text as int32 arrays [tokens], about a million characters of text in work at a time."""
@@ -192,12 +139,6 @@ class Tokenizer:
 
     def encode_column(self, texts: pa.Array | pa.ChunkedArray, closing: int | None = None) -> Encoded:
         """Ids of each text of a column of strings as `encode` gives them, the id `closing` behind each."""
-        if self.kind == Tokenizer.kind:
-            from tasks.tokenizing.encoder import compiled
-
-            encoder = compiled(self.model)
-            if encoder is not None:
-                return encoder.encode(texts, closing)
         return gather(self.encode_batch(text_by_text(texts)), token_dtype(self.vocab_size), closing)
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -226,21 +167,6 @@ class Tokenizer:
         """The text of `ids` that follow others, decoded like `decode`."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
-    def _encode(self, text: str, first: sentencepiece.SentencePieceProcessor) -> list[int]:
-        ids: list[int] = []
-        for number, stretch in enumerate(text.split(BLANK)):
-            if number:
-                ids += self._blank_ids
-            if stretch:
-                ids += (self._following if number else first).encode(stretch)
-        return ids
-
-    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
-        plain = [text for text in texts if BLANK not in text]
-        encoded = iter(self._processor.encode(plain, num_threads=1) if plain else ())
-        for text in texts:
-            yield np.array(self.encode(text) if BLANK in text else next(encoded), dtype=np.int32)
-
     def _name_special(self, names: Mapping[str, int]) -> None:
         """Find the special ids of BERT and T5 among the `names` of all that stand for no text."""
         self.special_names = dict(names)
@@ -249,14 +175,6 @@ class Tokenizer:
         )
         numbered = {int(match[1]): number for name, number in names.items() if (match := SENTINEL.fullmatch(name))}
         self.sentinels = tuple(numbered[number] for number in sorted(numbered))
-
-    def _bytes_of(self, piece: int) -> bytes:
-        if self._processor.is_control(piece) or self._processor.is_unknown(piece):
-            return b""
-        name = self._processor.id_to_piece(piece)
-        if self._processor.is_byte(piece):
-            return bytes([int(name[3:5], 16)])
-        return name.replace(BLANK, " ").encode()
 
 
 def is_json(model: bytes) -> bool:
@@ -277,25 +195,3 @@ def json_model(model: bytes) -> dict[str, Any]:
 def json_model_type(model: bytes) -> str | None:
     """The type of model that a `tokenizer.json` holds; None for another file."""
     return json_model(model).get("type")
-
-
-def _processor(model: bytes) -> sentencepiece.SentencePieceProcessor:
-    try:
-        return sentencepiece.SentencePieceProcessor(model_proto=model)
-    except (RuntimeError, OSError) as error:
-        raise InputError(
-            f"tokenizer: SentencePiece cannot read this vocabulary ({error}). The file may be damaged or cut off: take"
-            f" it from where it came from again."
-        ) from error
-
-
-def _following(
-    model: bytes, processor: sentencepiece.SentencePieceProcessor
-) -> tuple[bool, sentencepiece.SentencePieceProcessor]:
-    """Whether the model puts a blank before a text, and the processor of text that follows other text."""
-    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
-    parsed.ParseFromString(model)
-    if not parsed.normalizer_spec.add_dummy_prefix:
-        return False, processor
-    parsed.normalizer_spec.add_dummy_prefix = False
-    return True, sentencepiece.SentencePieceProcessor(model_proto=parsed.SerializeToString())

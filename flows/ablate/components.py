@@ -12,6 +12,7 @@ from flows.lineage import open_run, run_artifacts
 from flows.recipe import Recipe
 from flows.record import RECIPE
 from model.errors import InputError
+from tasks.open_tokenizer import open_tokenizer
 
 MOST_CUMULATIVE = 12
 """Points of the curve along which one part after the other is taken out."""
@@ -51,12 +52,11 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     from model.weights import load_gpt
     from tasks.earlier import find_earlier
     from tasks.evaluate.heldout import heldout_texts
-    from tasks.tokenizer import Tokenizer
 
     record = open_run(root, run, needs="train")
     artifacts = run_artifacts(record)
     config = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text()).evaluate
-    tokenizer = Tokenizer.open(artifacts["vocab"])
+    tokenizer = open_tokenizer(artifacts["vocab"])
     network = load_gpt(artifacts["train"].path, tokenizer.digest)
     earlier = find_earlier(config.earlier, root, "decontaminate", "evaluate.earlier")
     texts, _ = heldout_texts([*earlier, artifacts["decontaminate"]], config.heldout_max_bytes, config.seed)

@@ -16,6 +16,7 @@ from model.errors import InputError, RecipeError
 from model.row_format import RowFormat
 from tasks.artifact import Artifact
 from tasks.ledger import CUT, DROP, EDIT
+from tasks.open_tokenizer import open_tokenizer
 from tasks.tables import read_table
 from tasks.tokenizer import Tokenizer
 
@@ -123,7 +124,7 @@ def _decontaminate(artifacts: Artifacts, chooser: Chooser) -> list[View]:
 
 
 def _vocab(artifacts: Artifacts, chooser: Chooser) -> list[View]:
-    source, tokenizer = need(artifacts, "decontaminate"), Tokenizer.open(need(artifacts, "vocab"))
+    source, tokenizer = need(artifacts, "decontaminate"), open_tokenizer(need(artifacts, "vocab"))
     rows = chooser.choose(_of_source(documents(source, ["doc_id", "source"]), chooser, lambda row: row["source"]))
     texts = texts_of(source, [row["doc_id"] for row in rows])
     views: list[View] = []
@@ -138,7 +139,7 @@ def _vocab(artifacts: Artifacts, chooser: Chooser) -> list[View]:
 
 
 def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
-    chunk, tokenizer = need(artifacts, "chunk"), Tokenizer.open(need(artifacts, "vocab"))
+    chunk, tokenizer = need(artifacts, "chunk"), open_tokenizer(need(artifacts, "vocab"))
     layout = chunk.report.facts.get("rows", {})
     columns = ["row", "source"]
     numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())

@@ -27,6 +27,7 @@ from tasks.chunk.row_formats import row_format
 from tasks.chunk.sequences import SequenceWriter
 from tasks.chunk.tokenizing import TABLE, tokenize_documents
 from tasks.execution.work import Executor
+from tasks.open_tokenizer import open_tokenizer
 from tasks.report import StageReport
 from tasks.seed import seed64
 from tasks.tables import read_table, table_file_name, write_table
@@ -60,7 +61,7 @@ def chunk_documents(
     Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
     can be read; Bug when tokens do not cover a text.
     """
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     layout = row_format(tokenizer, config)
     scratch = workspace.within(TABLE)
     report = tokenize_documents(documents, tokenizer, scratch, executor)

@@ -32,6 +32,7 @@ from tasks.evaluate.pseudo import pseudo_scores
 from tasks.evaluate.samples import write_samples
 from tasks.evaluate.spans import span_scores
 from tasks.evaluate.written_text import OVERLAPS, written_text
+from tasks.open_tokenizer import open_tokenizer
 from tasks.parts import unit_name
 from tasks.report import StageReport
 from tasks.schema import SCORES
@@ -85,7 +86,7 @@ def evaluate_model(
 
     Raises InputError when the model was trained with another tokenizer, or a gate cannot speak of it.
     """
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     folder = _checked_folder(model)
     network = load_model(folder, tokenizer.digest)
     trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))

@@ -20,9 +20,9 @@ from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from model.run_folder import HEARTBEAT, RESULT, RUN_FILE
 from model.supervisor import DIAGNOSIS_SECONDS
 from tasks.artifact import Artifact
+from tasks.open_tokenizer import open_tokenizer
 from tasks.report import StageReport
 from tasks.tables import read_table
-from tasks.tokenizer import Tokenizer
 from tasks.train.base_model import starting_model
 from tasks.train.config import TrainStageConfig
 from tasks.train.going_on import TRAINING
@@ -93,7 +93,7 @@ def _silence(config: TrainStageConfig) -> float:
 
 def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path) -> TrainerRun:
     """What the trainer is told: checked files, the network with the tokenizer's vocabulary, and the settings."""
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     return TrainerRun(
         sequences=tuple(path.resolve() for path in sequences.files("sequences")),
         order=sequences.files("order")[0].resolve(),

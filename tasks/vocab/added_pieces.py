@@ -9,7 +9,9 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from tasks.tokenizer import BLANK, Tokenizer, is_json, json_model_type
+from tasks.open_tokenizer import tokenizer_of
+from tasks.sentencepiece_tokenizer import BLANK
+from tasks.tokenizer import is_json, json_model_type
 from tasks.vocab.base import NORMAL, read_model
 from tasks.vocab.growing import isolated
 from tasks.vocab.merges import pairs_of, reduce_pairs
@@ -25,8 +27,8 @@ def added_pieces(base: bytes, model: bytes, first: int) -> pa.Table:
         written = dict(base_ids_of(base, model, first))
     else:
         written = dict(_merged(base, model, first) if is_json(base) else _encoded(base, model, first))
-    unusable = set(Tokenizer.of(base).special)
-    numbers = range(first, Tokenizer.of(model).vocab_size)
+    unusable = set(tokenizer_of(base).special)
+    numbers = range(first, tokenizer_of(model).vocab_size)
     base_ids = [
         ids if all(number < first and number not in unusable for number in ids) else []
         for ids in (written.get(number, []) for number in numbers)

@@ -13,8 +13,8 @@ import numpy as np
 
 from model.errors import Bug, InputError
 from tasks.artifact import Artifact
+from tasks.open_tokenizer import tokenizer_of
 from tasks.report import StageReport
-from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import prepared_base, read_base
 from tasks.vocab.comparison import compare, texts_by
 from tasks.vocab.config import VocabConfig
@@ -55,7 +55,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
         first[name] = piece_count(model)
         model, added[name] = growth.model, growth
     check_extension(before, model)
-    tokenizer = Tokenizer.of(model)
+    tokenizer = tokenizer_of(model)
     check_special(tokenizer, config.special_names)
     assert config.base is not None, "only a vocabulary with a base is extended"
     released = read_base(config.base)

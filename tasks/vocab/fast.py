@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.tokenizer import BLANK
+from tasks.sentencepiece_tokenizer import BLANK
 from tasks.vocab.base import BPE, NORMAL, read_model
 from tasks.vocab.placing import MARGIN, UNKNOWN_PENALTY, best_rival
 from tasks.vocab.specials import CONTROL, FLAGS, USER_DEFINED

@@ -19,7 +19,7 @@ import numpy as np
 import sentencepiece
 
 from model.errors import InputError
-from tasks.tokenizer import BLANK
+from tasks.sentencepiece_tokenizer import BLANK
 from tasks.vocab.base import BPE, NORMAL, read_model, write_model
 from tasks.vocab.scripts import Script
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from model.errors import InputError
-from tasks.tokenizer import Tokenizer, is_json, json_model_type
+from tasks.open_tokenizer import tokenizer_of
+from tasks.tokenizer import is_json, json_model_type
 from tasks.vocab.base import BPE, KINDS, NORMAL, prepared_base, read_model, write_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import LINES_AT_ONCE, Donor, Runs, emissions
@@ -135,7 +136,7 @@ def emitted(model: bytes, runs: Iterable[str]) -> np.ndarray:
     """How often each id is emitted on stretches of a script, int64 [pieces]."""
     if not is_json(model):
         return emissions(model, runs)
-    tokenizer = Tokenizer.of(model)
+    tokenizer = tokenizer_of(model)
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     lines = training_lines(runs)
     while some := list(itertools.islice(lines, LINES_AT_ONCE)):

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from tasks.byte_level import BYTE_OF_CHARACTER, PADDING, check_exact, piece_raw, piece_text
-from tasks.tokenizer import BLANK
+from tasks.sentencepiece_tokenizer import BLANK
 from tasks.tokenizer_json import read_tokenizer_json
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.growing import Growth

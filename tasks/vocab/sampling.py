@@ -9,8 +9,8 @@ from model.errors import InputError
 from tasks.apportion import apportion
 from tasks.artifact import Artifact
 from tasks.seed import seed64, unit_interval
+from tasks.sentencepiece_tokenizer import BLANK
 from tasks.tables import read_table
-from tasks.tokenizer import BLANK
 
 LONGEST_LINE = 2000
 """Characters. SentencePiece's BPE trainer numbers places within a word by 16 bits, and a line may be one word."""

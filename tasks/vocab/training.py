@@ -15,7 +15,9 @@ import sentencepiece
 
 from model.errors import Bug, InputError
 from tasks.artifact import Artifact
+from tasks.open_tokenizer import tokenizer_of
 from tasks.report import StageReport
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.vocab.base import read_model, write_model
 from tasks.vocab.config import VocabConfig
@@ -58,11 +60,11 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
             yield text
 
     if config.model_type == "byte_level":
-        tokenizer = Tokenizer.of(train_merges(sample(), config))
+        tokenizer = tokenizer_of(train_merges(sample(), config))
     elif config.model_type == "wordpiece":
-        tokenizer = Tokenizer.of(train_word_pieces(sample(), config))
+        tokenizer = tokenizer_of(train_word_pieces(sample(), config))
     else:
-        tokenizer = Tokenizer(train_pieces(sample(), config))
+        tokenizer = SentencePieceTokenizer(train_pieces(sample(), config))
     check_special(tokenizer, config.special_names)
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import tokenizers
 
 from model.errors import InputError
-from tasks.tokenizer import BLANK
+from tasks.sentencepiece_tokenizer import BLANK
 from tasks.tokenizer_json import read_tokenizer_json
 from tasks.vocab.config import VocabConfig, sentinel_names
 from tasks.vocab.growing import Growth

@@ -9,6 +9,7 @@ from tasks.artifact import Artifact
 from tasks.digests import digest_bytes
 from tasks.report import StageReport
 from tasks.schema import VOCABULARY
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tables import write_table
 from tasks.tokenizer import ADDED_PIECES, BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json
 from tasks.tokenizer_json import read_tokenizer_json
@@ -36,7 +37,7 @@ def write_tokenizer(unit: Unit, tokenizer: Tokenizer, origin: Origin | None = No
     name = MODEL_FILES[tokenizer.kind]
     unit.path(name).write_bytes(tokenizer.model)
     unit.add_file(name)
-    if tokenizer.kind == Tokenizer.kind:
+    if tokenizer.kind == SentencePieceTokenizer.kind:
         unit.path(FAST_FILE).write_bytes(fast_tokenizer(tokenizer.model))
         unit.add_file(FAST_FILE)
     write_table(unit, "vocabulary", vocabulary_table(tokenizer, origin.pieces if origin else tokenizer.vocab_size))

@@ -18,6 +18,8 @@ from model.networks import make_network
 from model.presets.published import PRESETS
 from model.sampling import Sampling
 from model.weights import load_model, save_model
+from tasks.open_tokenizer import tokenizer_of
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -32,7 +34,7 @@ CLOSE: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-5}
 
 
 def pieces(**settings: Any) -> Tokenizer:
-    return Tokenizer(train_pieces(TEXTS, VocabConfig.model_validate({"vocab_size": 400, **settings})))
+    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig.model_validate({"vocab_size": 400, **settings})))
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def exported(model: Path, class_name: str) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", ["sentencepiece", "byte-level"])
 def test_a_gpt_computes_and_tokenizes_alike(kind: str, trained: Callable[..., Path]) -> None:
     byte_level = VocabConfig(vocab_size=400, model_type="byte_level")
-    tokenizer = pieces() if kind == "sentencepiece" else Tokenizer.of(train_merges(TEXTS, byte_level))
+    tokenizer = pieces() if kind == "sentencepiece" else tokenizer_of(train_merges(TEXTS, byte_level))
     model = trained(tokenizer, GPTConfig(vocab_size=tokenizer.vocab_size, embedding_norm=False, **SIZES))
     theirs, their_tokenizer = exported(model, "GPTNeoXForCausalLM")
     ids = tokenizer.encode(TEXT)
@@ -85,7 +87,7 @@ def test_transformers_writes_the_same_tokens(trained: Callable[..., Path]) -> No
 
 
 def test_a_bert_computes_and_tokenizes_alike(trained: Callable[..., Path]) -> None:
-    tokenizer = Tokenizer.of(
+    tokenizer = tokenizer_of(
         train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True))
     )
     model = trained(tokenizer, BERTConfig(vocab_size=tokenizer.vocab_size, **SIZES))
@@ -138,11 +140,11 @@ def test_a_folder_with_something_in_it_is_left_alone(trained: Callable[..., Path
 
 
 def wordpiece() -> Tokenizer:
-    return Tokenizer.of(train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True)))
+    return tokenizer_of(train_word_pieces(TEXTS, VocabConfig(vocab_size=400, model_type="wordpiece", lowercase=True)))
 
 
 def byte_level() -> Tokenizer:
-    return Tokenizer.of(train_merges(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
+    return tokenizer_of(train_merges(TEXTS, VocabConfig(vocab_size=400, model_type="byte_level")))
 
 
 @pytest.mark.parametrize(

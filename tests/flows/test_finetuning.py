@@ -15,6 +15,7 @@ from model.architecture import BERTConfig, T5Config
 from model.errors import InputError
 from model.networks import make_network
 from model.weights import save_model
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -44,7 +45,7 @@ answer = "label"
 def tokenizer() -> Tokenizer:
     special = ("[CLS]", "[SEP]", "[MASK]")
     config = VocabConfig.model_validate({"vocab_size": 320, "special_tokens": special, "sentinels": 3})
-    return Tokenizer(train_pieces([str(record["sentence"]) for record in RECORDS], config))
+    return SentencePieceTokenizer(train_pieces([str(record["sentence"]) for record in RECORDS], config))
 
 
 @pytest.fixture

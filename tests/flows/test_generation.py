@@ -16,6 +16,7 @@ from flows.trained import write_vocabulary
 from model.architecture import BERTConfig, GPTConfig, T5Config
 from model.networks import make_network
 from model.weights import save_model
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -30,7 +31,7 @@ SIZES = {"layers": 1, "heads": 2, "width": 16}
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     config = VocabConfig.model_validate({"vocab_size": 400, "special_tokens": SPECIAL, "sentinels": 3})
-    return Tokenizer(train_pieces(TEXTS, config))
+    return SentencePieceTokenizer(train_pieces(TEXTS, config))
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from tasks.evaluate.config import EvaluateConfig, Scoring
 from tasks.evaluate.forms import choice_form
 from tasks.evaluate.heldout import heldout_scores, unigram_bits
 from tasks.evaluate.items import Item
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -87,7 +88,7 @@ metric_list: [{{metric: exact_match}}]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(train_pieces([TEXT], VocabConfig(vocab_size=350)))
+    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=350)))
 
 
 @pytest.fixture(scope="module")

@@ -21,10 +21,11 @@ from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
+from tasks.open_tokenizer import open_tokenizer
 from tasks.report import StageReport
 from tasks.schema import DOCUMENTS
 from tasks.tables import table_file_name, write_table
-from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES, Tokenizer
+from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES
 from tasks.vocab.base import read_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.fast import FAST_FILE
@@ -140,7 +141,7 @@ def test_the_folder_of_a_vocab_artifact_of_any_kind_is_a_base(
     for named in (vocab.path, vocab.path.parent, vocab.file(DESCRIPTION_FILE)):
         (line,) = compare_bases(text, [named])
         assert line["path"] == str(model)
-        assert line["tokens"] == len(Tokenizer.open(vocab).encode("The iron"))
+        assert line["tokens"] == len(open_tokenizer(vocab).encode("The iron"))
 
 
 def test_berts_vocab_txt_is_a_base_alone_and_says_nothing_new_beside_its_tokenizer_json(tmp_path: Path):

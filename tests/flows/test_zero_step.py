@@ -18,7 +18,7 @@ from model.errors import InputError
 from model.scoring import window_borders
 from model.transformer import GPT
 from model.weights import save_model
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import tokenizer_of
 from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
 
@@ -85,7 +85,7 @@ def test_every_token_is_predicted_once_from_half_a_window_or_more(length: int, c
 
 
 def test_a_model_of_ours_needs_its_own_vocabulary(tmp_path: Path, vocabulary: Path) -> None:
-    digest = Tokenizer.of(prepared_base(VocabConfig(base=vocabulary))).digest
+    digest = tokenizer_of(prepared_base(VocabConfig(base=vocabulary))).digest
     config = GPTConfig(vocab_size=258, context=16, layers=1, heads=1, width=8)
     weights = {name: tensor.detach() for name, tensor in GPT(config).initialise(1).named_parameters()}
     weights["embedding.weight"] = torch.zeros_like(weights["embedding.weight"])

@@ -28,6 +28,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
+from tasks.open_tokenizer import open_tokenizer
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
 from tasks.tokenizer import Tokenizer
@@ -176,7 +177,7 @@ class Foundry:
         }
         config = TrainStageConfig.model_validate(settings)
         trained = build_train(self._context, rows, vocab, config, lambda message: None)
-        return trained, Tokenizer.open(vocab)
+        return trained, open_tokenizer(vocab)
 
 
 @pytest.fixture(scope="module")

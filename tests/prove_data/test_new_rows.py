@@ -22,6 +22,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
+from tasks.open_tokenizer import open_tokenizer
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
 from tasks.tokenizer import Tokenizer
@@ -104,7 +105,7 @@ def bits(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str
     kept_out = {language: list(texts(data, language, kept_out=True)) for language in CORPORA}
 
     def score(network: GPT, vocab: Artifact) -> Bits:
-        tokenizer = Tokenizer.open(vocab)
+        tokenizer = open_tokenizer(vocab)
         return Bits(*(bits_per_byte(network, tokenizer, kept_out[language]) for language in ("en", "ru")))
 
     english, mixed, russian = foundry.documents(en=1.0), foundry.documents(en=0.9, ru=0.1), foundry.documents(ru=1.0)

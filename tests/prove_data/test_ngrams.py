@@ -12,7 +12,7 @@ import pytest
 from tasks.evaluate.heldout import unigram_bits, xz_bits_per_byte
 from tasks.evaluate.kneser_ney import Stretches, estimate
 from tasks.evaluate.ngram_baseline import documents_alone
-from tasks.tokenizer import Tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
 
@@ -36,7 +36,7 @@ def test_five_tokens_tell_more_than_frequencies_and_xz(corpora: Any, measured: C
     texts = {name: list(corpora.documents(name, kept_out=False)) for name in names}
     share = VOCABULARY_BYTES / sum(len(text) for documents in texts.values() for text in documents)
     some = [document for documents in texts.values() for document in documents[: int(share * len(documents)) + 1]]
-    tokenizer = Tokenizer(train_pieces(some, VocabConfig(vocab_size=PIECES)))
+    tokenizer = SentencePieceTokenizer(train_pieces(some, VocabConfig(vocab_size=PIECES)))
     tokens = np.concatenate(
         [tokenizer.encode_column(pa.array(documents), tokenizer.eos).ids for documents in texts.values()]
     ).astype(np.uint32)

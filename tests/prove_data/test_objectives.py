@@ -14,6 +14,7 @@ from model.row_format import RowFormat
 from model.span_lengths import Denoising, raw_length
 from model.targets import NO_LOSS
 from tasks.chunk.words import word_borders
+from tasks.open_tokenizer import tokenizer_of
 from tasks.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.prove_data
@@ -26,7 +27,7 @@ ORDER_IS_LOST = ("iid_drop", "deshuffling")
 
 @pytest.fixture(scope="module")
 def tokenizer(data: Path) -> Tokenizer:
-    return Tokenizer.of((data / "tokenizers" / "mistral_v1_32k.model").read_bytes())
+    return tokenizer_of((data / "tokenizers" / "mistral_v1_32k.model").read_bytes())
 
 
 @pytest.fixture(scope="module")

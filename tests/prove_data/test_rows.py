@@ -15,6 +15,7 @@ from tasks.chunk.mixture import plan_mixture
 from tasks.chunk.order import order_batches, plan_reads
 from tasks.chunk.packing import Packed
 from tasks.chunk.pairs import PairFormat, PairPacker
+from tasks.open_tokenizer import tokenizer_of
 from tasks.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.prove_data
@@ -40,7 +41,7 @@ WEIGHTS = {"en_books": 5.0, "ru_techdocs": 3.0, "zh_techdocs": 1.5, "social_emoj
 
 @pytest.fixture(scope="module")
 def tokenizer(data: Path) -> Tokenizer:
-    return Tokenizer.of((data / "tokenizers" / "mistral_v1_32k.model").read_bytes())
+    return tokenizer_of((data / "tokenizers" / "mistral_v1_32k.model").read_bytes())
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import sentencepiece
 
-from tasks.tokenizer import Tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizing.encoder import Encoder
 from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
@@ -73,7 +73,11 @@ def model(request: pytest.FixtureRequest, data: Path) -> bytes:
 
 def different(model: bytes, texts: Iterator[str]) -> tuple[int, int]:
     """(texts whose ids are not SentencePiece's, texts). Those with U+2581 are compared with our own spelling of it."""
-    peer, tokenizer, encoder = sentencepiece.SentencePieceProcessor(model_proto=model), Tokenizer(model), Encoder(model)
+    peer, tokenizer, encoder = (
+        sentencepiece.SentencePieceProcessor(model_proto=model),
+        SentencePieceTokenizer(model),
+        Encoder(model),
+    )
     wrong = count = 0
     while handful := list(islice(texts, HANDFUL)):
         encoded = encoder.encode(pa.array(handful, pa.large_string()))

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from tasks.tokenizer import BLANK, Tokenizer
+from tasks.sentencepiece_tokenizer import BLANK, SentencePieceTokenizer
 from tasks.vocab.base import UNIGRAM, prepared_base, read_model
 from tasks.vocab.comparison import compare
 from tasks.vocab.config import VocabConfig
@@ -77,7 +77,7 @@ def test_every_row_is_emitted_and_the_base_stands(base: bytes, extended: bytes, 
 def test_text_without_the_new_scripts_keeps_its_ids(
     corpora: Any, base: bytes, extended: bytes, measured: Measured
 ) -> None:
-    before, after = Tokenizer(base), Tokenizer(extended)
+    before, after = SentencePieceTokenizer(base), SentencePieceTokenizer(extended)
     old = [line for line in corpora.lines(*UNTOUCHED) if not CHINESE.occurs_in(line) and not RUSSIAN.occurs_in(line)]
     moved = sum(
         one.tolist() != other.tolist()
@@ -111,7 +111,10 @@ def test_a_unigram_base_of_t5s_shape(corpora: Any, tmp_path: Path, measured: Mea
     grown = extended_by(base, train_donor(lambda: runs, 10_000, 0.9995), CHINESE, 8000, lambda: runs)
     dead = len(set(unreachable(grown.model)) - set(unreachable(base)))
     measured("vocab", "T5-shaped: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
-    theirs, ours = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes()), Tokenizer(grown.model)
+    theirs, ours = (
+        sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes()),
+        SentencePieceTokenizer(grown.model),
+    )
     known = [line for line, ids in zip(english, theirs.encode(english), strict=True) if theirs.unk_id() not in ids]
     normal = [line for line in known if theirs.normalize(line) == "\u2581" + line.replace(" ", "\u2581")]
     moved = sum(ours.encode(line) != ids for line, ids in zip(normal, theirs.encode(normal), strict=True))
@@ -173,7 +176,7 @@ def with_their_donor(base: bytes, data: Path) -> bytes:
 
 def lost_strings(model: bytes, strings: list[str]) -> int:
     """Strings that did not come back, or that gave a special token."""
-    tokenizer = Tokenizer(model)
+    tokenizer = SentencePieceTokenizer(model)
     special, lost = set(tokenizer.special), 0
     for text, ids in zip(strings, tokenizer.encode_batch(strings), strict=True):
         tokens = ids.tolist()
@@ -187,7 +190,7 @@ def texts_of_all(corpora: Any) -> Iterator[str]:
 
 def unused_pieces(model: bytes, first: int, texts: Iterator[str]) -> int:
     """Pieces from the id `first` on that no text takes."""
-    tokenizer = Tokenizer(model)
+    tokenizer = SentencePieceTokenizer(model)
     counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for ids in tokenizer.encode_batch(texts):
         counts += np.bincount(ids, minlength=len(counts))
@@ -245,7 +248,7 @@ def other_ids(model: bytes, texts: list[str]) -> list[tuple[list[int], list[int]
     fast = tokenizers.Tokenizer.from_buffer(fast_tokenizer(model))
     fast.encode_special_tokens = True
     both = zip(
-        map(np.ndarray.tolist, Tokenizer(model).encode_batch(texts)),
+        map(np.ndarray.tolist, SentencePieceTokenizer(model).encode_batch(texts)),
         (found.ids for found in fast.encode_batch_fast(texts, add_special_tokens=False)),
         strict=True,
     )

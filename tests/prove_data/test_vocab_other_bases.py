@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sentencepiece
 
+from tasks.open_tokenizer import tokenizer_of
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import read_model
 from tasks.vocab.config import VocabConfig
@@ -44,7 +45,7 @@ def test_a_byte_level_base(name: str, data: Path, corpora: Any, measured: Measur
     dead = len(set(dead_pieces(grown.model)) - set(dead_pieces(base)))
     note = f"{len(grown.added)} added, {len(grown.intermediates)} of them to build others"
     measured("vocab", f"byte-level, {name}: pieces never emitted", dead, at_most=0, note=note)
-    before, after = Tokenizer.of(base), Tokenizer.of(grown.model)
+    before, after = tokenizer_of(base), tokenizer_of(grown.model)
     old = [line for line in corpora.lines(*UNTOUCHED) if not script.occurs_in(line)]
     both = zip(before.encode_batch(old), after.encode_batch(old), strict=True)
     moved = sum(one.tolist() != other.tolist() for one, other in both)
@@ -72,7 +73,7 @@ def test_a_word_piece_base(name: str, word_pieces: tuple[str, bytes], corpora: A
     what = f"WordPiece, {case}, {name}"
     dead = len(set(never_emitted(grown.model)) - set(never_emitted(base)))
     measured("vocab", f"{what}: pieces never emitted", dead, at_most=0, note=f"{len(grown.added)} added")
-    before, after = Tokenizer.of(base), Tokenizer.of(grown.model)
+    before, after = tokenizer_of(base), tokenizer_of(grown.model)
     old = [line for line in corpora.lines(*UNTOUCHED) if not script.occurs_in(line)]
     both = zip(before.encode_batch(old), after.encode_batch(old), strict=True)
     moved = sum(one.tolist() != other.tolist() for one, other in both)

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from model.errors import InputError, IntegrityError
 from tasks.byte_level import ByteLevelTokenizer, check_exact, piece_raw, piece_text
+from tasks.open_tokenizer import load_tokenizer, tokenizer_of
 from tasks.tokenizer import DESCRIPTION_FILE, Tokenizer
 
 SPECIAL = ["<|endoftext|>", "<|padding|>"]
@@ -44,7 +45,7 @@ def model() -> bytes:
 
 @pytest.fixture(scope="module")
 def tokenizer(model: bytes) -> Tokenizer:
-    return Tokenizer.of(model)
+    return tokenizer_of(model)
 
 
 def test_every_byte_has_a_character_of_its_own():
@@ -86,10 +87,10 @@ def test_a_description_tells_the_kind_and_belongs_to_one_model(tokenizer: Tokeni
     path.write_bytes(model)
     description.write_text(json.dumps(tokenizer.description()))
     assert json.loads(description.read_text())["kind"] == "byte-level"
-    assert Tokenizer.load(path, description).vocab_size == 500
+    assert load_tokenizer(path, description).vocab_size == 500
     description.write_text(json.dumps({**tokenizer.description(), "kind": "sentencepiece"}))
     with pytest.raises(IntegrityError, match="kind"):
-        Tokenizer.load(path, description)
+        load_tokenizer(path, description)
 
 
 @pytest.mark.parametrize(
@@ -125,4 +126,4 @@ def test_without_an_end_or_padding_it_cannot_serve(model: bytes):
         vocabulary = {piece: number for piece, number in parsed["model"]["vocab"].items() if piece != content}
         added = [token for token in parsed["added_tokens"] if token["content"] != content]
         with pytest.raises(InputError, match=message):
-            Tokenizer.of(changed(model, model={**parsed["model"], "vocab": vocabulary}, added_tokens=added))
+            tokenizer_of(changed(model, model={**parsed["model"], "vocab": vocabulary}, added_tokens=added))

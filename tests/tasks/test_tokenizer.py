@@ -13,6 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError, IntegrityError
+from tasks.open_tokenizer import load_tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -26,7 +28,7 @@ TEXTS = [
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     config = VocabConfig(vocab_size=500, model_type=request.param, character_coverage=0.99)
-    return Tokenizer(train_pieces(TEXTS, config))
+    return SentencePieceTokenizer(train_pieces(TEXTS, config))
 
 
 def released(**options: object) -> bytes:
@@ -43,7 +45,7 @@ def released(**options: object) -> bytes:
 
 @pytest.fixture(scope="module", params=["bpe", "unigram"])
 def leading(request: pytest.FixtureRequest) -> Tokenizer:
-    return Tokenizer(released(model_type=request.param))
+    return SentencePieceTokenizer(released(model_type=request.param))
 
 
 @settings(max_examples=300, deadline=None)
@@ -86,7 +88,7 @@ def test_unknown_fills_rows_where_there_is_no_padding(leading: Tokenizer):
 )
 def test_a_vocabulary_that_cannot_serve_is_refused(options: dict[str, object], message: str):
     with pytest.raises(InputError, match=message):
-        Tokenizer(released(**options))
+        SentencePieceTokenizer(released(**options))
 
 
 @settings(max_examples=300, deadline=None)
@@ -140,7 +142,7 @@ def test_a_description_of_another_model_is_refused(tokenizer: Tokenizer, tmp_pat
     (tmp_path / MODEL_FILE).write_bytes(tokenizer.model)
     description = tmp_path / DESCRIPTION_FILE
     description.write_text(json.dumps(tokenizer.description()))
-    assert Tokenizer.load(tmp_path / MODEL_FILE, description).vocab_size == 500
+    assert load_tokenizer(tmp_path / MODEL_FILE, description).vocab_size == 500
     description.write_text(json.dumps({**tokenizer.description(), "digest": "0" * 32}))
     with pytest.raises(IntegrityError, match="do not belong together"):
-        Tokenizer.load(tmp_path / MODEL_FILE, description)
+        load_tokenizer(tmp_path / MODEL_FILE, description)

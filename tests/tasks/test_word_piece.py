@@ -12,6 +12,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.errors import Bug, InputError
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import DESCRIPTION_FILE, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training_words import train_word_pieces
@@ -24,12 +26,12 @@ LINES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\nа\n##н\n
 @pytest.fixture(scope="module", params=[False, True])
 def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
     config = VocabConfig(vocab_size=560, model_type="wordpiece", lowercase=request.param, character_coverage=1.0)
-    return Tokenizer.of(train_word_pieces(TEXTS, config))
+    return tokenizer_of(train_word_pieces(TEXTS, config))
 
 
 @pytest.fixture(scope="module")
 def small() -> Tokenizer:
-    return Tokenizer.of(of_lines(LINES))
+    return tokenizer_of(of_lines(LINES))
 
 
 def test_special_ids_of_one_trained_here(tokenizer: Tokenizer):
@@ -59,7 +61,7 @@ def test_an_unknown_word_is_one_token_with_all_its_bytes(small: Tokenizer):
 def test_a_character_that_gives_two_tokens_gives_its_bytes_to_the_first():
     """Small letters part Hangul into its letters: 한 is three of them, and three bytes."""
     lines = "[PAD]\n[UNK]\n[SEP]\n\u1112\n##\u1161\n##\u11ab\n"
-    ids, borders = Tokenizer.of(of_lines(lines)).encode_with_offsets("한")
+    ids, borders = tokenizer_of(of_lines(lines)).encode_with_offsets("한")
     assert len(ids) == 3
     assert borders.tolist() == [0, 3, 3, 3]
 
@@ -101,7 +103,7 @@ def test_batches_are_single_texts(tokenizer: Tokenizer, texts: list[str]):
 def test_a_vocabulary_that_is_exact_gives_the_same_borders_by_its_pieces():
     from tasks.vocab.training import train_pieces
 
-    tokenizer = Tokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=560, character_coverage=0.99)))
+    tokenizer = SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=560, character_coverage=0.99)))
     assert tokenizer.exact
     for text, (ids, borders) in zip(TEXTS, tokenizer.encode_batch_with_borders(TEXTS), strict=True):
         pieces = [text.encode()[start:end] for start, end in itertools.pairwise(borders)]
@@ -115,7 +117,7 @@ def test_ids_alone_do_not_tell_bytes(small: Tokenizer):
 
 def test_a_list_of_pieces_is_read_in_small_letters_where_it_has_no_capital_ones(small: Tokenizer):
     assert small.encode("THE") == [7]
-    cased = Tokenizer.of(of_lines(LINES + "The\n"))
+    cased = tokenizer_of(of_lines(LINES + "The\n"))
     assert cased.encode("The the THE") == [13, 7, 1]
 
 
@@ -124,7 +126,7 @@ def test_the_artifact_loads_it_again(context, make_documents):
 
     documents = make_documents([[("code", text) for text in TEXTS[0].split("\n\n")]])
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=300, model_type="wordpiece"))
-    assert isinstance(Tokenizer.open(vocab), WordPieceTokenizer)
+    assert isinstance(open_tokenizer(vocab), WordPieceTokenizer)
     told = json.loads(vocab.file(DESCRIPTION_FILE).read_text())
     assert (told["kind"], told["mask"], told["eos"]) == ("wordpiece", 4, 3)
     assert vocab.report.facts["vocabulary"]["unknown_share"]["code"] < 0.01
@@ -143,7 +145,7 @@ def test_one_that_cannot_serve_is_refused(small: Tokenizer, change: dict[str, ob
     parsed["model"] |= change
     parsed["added_tokens"] = [token for token in parsed["added_tokens"] if token["content"] == "[UNK]"]
     with pytest.raises(InputError, match=message):
-        Tokenizer.of(json.dumps(parsed).encode())
+        tokenizer_of(json.dumps(parsed).encode())
 
 
 def test_a_list_with_a_piece_twice_is_refused():

@@ -25,7 +25,7 @@ from model.span_lengths import Denoising
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer
 from tasks.vocab.config import OF_BERT, VocabConfig
 
 ALL = Chooser(count=10_000, seed=1)
@@ -160,7 +160,7 @@ def test_a_row_of_t5_shows_what_the_encoder_reads_and_the_decoder_writes(artifac
 
 def test_a_row_of_gpt_is_read_as_it_stands_or_its_beginning_both_ways(artifacts: dict[str, Artifact]):
     assert all(row["as_read"] == [] for row in peek(artifacts, "chunk", Chooser(3, 1)))
-    chunk, tokenizer = artifacts["chunk"], Tokenizer.open(artifacts["vocab"])
+    chunk, tokenizer = artifacts["chunk"], open_tokenizer(artifacts["vocab"])
     table = chunk.table("sequences").slice(0, 2)
     told = RowFormat.of(table.schema)
     assert told is not None

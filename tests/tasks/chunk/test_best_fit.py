@@ -14,12 +14,13 @@ from tasks.chunk.best_fit import best_fit_layout, best_fit_rows
 from tasks.chunk.bins import best_fit_decreasing, fewest_bins, minimum_bin_slack, refilled
 from tasks.chunk.blocks import Block, TokenBytes, windows
 from tasks.chunk.concat import concat_rows
-from tasks.tokenizer import EOS, PAD, Tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
+from tasks.tokenizer import EOS, PAD
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
-TOKENIZER = Tokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
+TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
 BYTES = TokenBytes.of(TOKENIZER)
 
 

@@ -22,6 +22,8 @@ from tasks.chunk.concat import RowPacker
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.execution.executor import ThisProcess
+from tasks.open_tokenizer import open_tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import EOS, PAD, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -67,7 +69,7 @@ def rebuilt_texts(chunk: Artifact, tokenizer: Tokenizer) -> dict[bytes, bytes]:
 def test_every_document_is_rebuilt_byte_for_byte(context, documents, vocab):
     chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=LENGTH, budget_tokens=10_000))
     expected = {row["doc_id"]: row["text"].encode() for row in documents.table("documents").to_pylist()}
-    assert rebuilt_texts(chunk, Tokenizer.open(vocab)) == expected
+    assert rebuilt_texts(chunk, open_tokenizer(vocab)) == expected
 
 
 def test_documents_are_rebuilt_where_the_vocabulary_puts_a_blank_before_them(context, documents, tmp_path):
@@ -80,7 +82,7 @@ def test_documents_are_rebuilt_where_the_vocabulary_puts_a_blank_before_them(con
     )
     base.write_bytes(model.getvalue())
     vocab = build_vocab(context, documents, VocabConfig(base=base))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert tokenizer.leading_blank
     assert tokenizer.pad == tokenizer.unk == 0
     chunk = build_chunk(context, documents, vocab, ChunkConfig(row_length=LENGTH, budget_tokens=10_000))
@@ -195,7 +197,7 @@ def test_tokens_that_do_not_cover_the_text_are_a_bug():
         packer.add(block)
 
 
-TOKENIZER = Tokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
+TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])

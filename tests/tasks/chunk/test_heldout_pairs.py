@@ -10,9 +10,9 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.config import StrictConfig
+from tasks.open_tokenizer import open_tokenizer
 from tasks.report import StageReport
 from tasks.tables import write_table
-from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 from tasks.workspace import Workspace
@@ -50,7 +50,7 @@ def test_every_held_out_text_is_in_pairs_once_and_in_no_sequence(
     context: RunContext, unseen: Artifact, vocab: Artifact
 ):
     chunk = build_chunk(context, unseen, vocab, MASKED)
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     rows = chunk.table("heldout_rows")
     assert rows.schema == chunk.table("sequences").schema
     assert rows.column("row").to_pylist() == list(range(rows.num_rows))
@@ -68,7 +68,7 @@ def test_every_held_out_text_is_in_pairs_once_and_in_no_sequence(
 def test_rows_of_other_objectives_are_held_out_text_laid_end_to_end(
     context: RunContext, unseen: Artifact, vocab: Artifact
 ):
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     for config in (
         ChunkConfig(row_length=25, budget_tokens=2_000),
         ChunkConfig(objective="span_corruption", input_length=20, budget_tokens=2_000),

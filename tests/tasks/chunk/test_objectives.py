@@ -18,6 +18,7 @@ from tasks.chunk.chunking import chunk_documents
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.execution.executor import ThisProcess
+from tasks.open_tokenizer import open_tokenizer
 from tasks.tokenizer import PAD, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -66,7 +67,7 @@ def rebuilt(chunk: Artifact, tokenizer: Tokenizer, documents: Artifact) -> dict[
 
 @pytest.mark.parametrize("config", [MASKED, SPANS, BEST_FIT], ids=["masked_lm", "span_corruption", "best_fit"])
 def test_every_document_is_rebuilt_and_workers_and_kills_change_no_byte(context, documents, vocab, tmp_path, config):
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     one = build_chunk(context, documents, vocab, config.model_copy(update={"workers": 1}))
     assert sorted(rebuilt(one, tokenizer, documents).values()) == sorted(text.encode() for text in TEXTS)
     for workers in (2, 4):
@@ -84,7 +85,7 @@ def test_every_document_is_rebuilt_and_workers_and_kills_change_no_byte(context,
 
 
 def test_the_schema_tells_what_rows_are(context, documents, vocab):
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     for config in (MASKED, SPANS, BEST_FIT):
         chunk = build_chunk(context, documents, vocab, config)
         told = RowFormat.of(chunk.table("sequences").schema)
@@ -103,7 +104,7 @@ def test_the_schema_tells_what_rows_are(context, documents, vocab):
 
 
 def test_pairs_stand_between_their_special_tokens(context, documents, vocab):
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     chunk = build_chunk(context, documents, vocab, MASKED)
     table, tokens = chunk.table("sequences"), tokens_of(chunk)
     labels = table.column("is_next").to_pylist()
@@ -225,7 +226,7 @@ def test_settings_that_contradict_each_other_are_refused(settings, message):
 def test_a_vocabulary_that_drops_blanks_is_traced_all_the_same(context, documents):
     """WordPiece: the bytes of its tokens are not those of its pieces, and a document of blanks has none."""
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=500, model_type="wordpiece"))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert not tokenizer.exact
     for config in (MASKED, BEST_FIT, ChunkConfig(row_length=65, budget_tokens=10_000)):
         chunk = build_chunk(context, documents, vocab, config)

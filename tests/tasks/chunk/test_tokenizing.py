@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 from tasks.chunk.tokenizing import TABLE, tokenize_part
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import tokenizer_of
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
 from tasks.word_piece import of_lines
@@ -25,7 +26,7 @@ def documents() -> pa.Table:
 
 
 def test_pieces_that_tell_their_text_need_no_column_for_it(documents: pa.Table) -> None:
-    tokenizer = Tokenizer(
+    tokenizer = SentencePieceTokenizer(
         train_pieces(
             ["The steel of the steels, which are alloys of iron and carbon. " * 50], VocabConfig(vocab_size=300)
         )
@@ -36,7 +37,7 @@ def test_pieces_that_tell_their_text_need_no_column_for_it(documents: pa.Table) 
 
 
 def test_token_bytes_tile_the_text_where_a_vocabulary_drops_blanks(documents: pa.Table) -> None:
-    tokenizer = Tokenizer.of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\n"))
+    tokenizer = tokenizer_of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\n"))
     tokens = tokenize_part(documents, 0, tokenizer).tables[TABLE]
     assert tokens.schema.field("token_bytes").type == pa.large_list(pa.uint32())
     assert tokens.column("token_bytes").to_pylist() == [[5, 6, 1, 1, 4, 0], [0], [3, 5, 6, 0]]

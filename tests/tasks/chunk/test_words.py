@@ -13,6 +13,7 @@ from tasks.chunk.config import ChunkConfig
 from tasks.chunk.row_formats import row_format
 from tasks.chunk.stage import build_chunk
 from tasks.chunk.words import word_borders
+from tasks.open_tokenizer import open_tokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
@@ -44,7 +45,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
 @pytest.mark.parametrize("settings", KINDS, ids=["sentencepiece", "byte_level", "wordpiece"])
 def test_pieces_join_to_the_words_of_the_text(context: RunContext, documents: Artifact, settings) -> None:
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, **settings))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert len(tokenizer.encode("unwalkers")) > 1
     words = "The walker walked unwalkers of all , élan водопад ; don"
     assert words_of(tokenizer, "The walker walked unwalkers of all, élan водопад; don") == words.split()
@@ -52,7 +53,7 @@ def test_pieces_join_to_the_words_of_the_text(context: RunContext, documents: Ar
 
 @pytest.mark.parametrize("settings", KINDS[:2], ids=["sentencepiece", "byte_level"])
 def test_what_is_written_without_blanks_is_a_word_a_piece(context, documents, settings) -> None:
-    tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(vocab_size=400, **settings)))
+    tokenizer = open_tokenizer(build_vocab(context, documents, VocabConfig(vocab_size=400, **settings)))
     pieces = [tokenizer.piece_bytes[token].decode(errors="replace") for token in tokenizer.encode("我们走了。")]
     whole = [piece.strip() for piece in pieces if piece.strip() and "\ufffd" not in piece]
     assert whole
@@ -61,7 +62,7 @@ def test_what_is_written_without_blanks_is_a_word_a_piece(context, documents, se
 
 def test_special_tokens_are_outside_words(context: RunContext, documents: Artifact) -> None:
     for settings in KINDS:
-        tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(vocab_size=400, **settings)))
+        tokenizer = open_tokenizer(build_vocab(context, documents, VocabConfig(vocab_size=400, **settings)))
         borders = word_borders(tokenizer)
         assert not borders.goes_on_V[list(tokenizer.special)].any()
         assert not borders.leaves_open_V[list(tokenizer.special)].any()
@@ -69,7 +70,7 @@ def test_special_tokens_are_outside_words(context: RunContext, documents: Artifa
 
 def test_rows_say_it_where_whole_words_are_asked_for(context: RunContext, documents: Artifact) -> None:
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, model_type="wordpiece"))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     plain = ChunkConfig(objective="masked_lm", row_length=64, budget_tokens=1000)
     assert row_format(tokenizer, plain).word_borders == ""
     chunk = build_chunk(context, documents, vocab, plain.model_copy(update={"whole_words": True}))

@@ -19,6 +19,7 @@ from tasks.evaluate.forms import ChoiceForm, mean_with_error, right
 from tasks.evaluate.items import Item, chosen_items, delimiter, items_of, leak_states
 from tasks.evaluate.prompts import build_prompt, reaches_over_border
 from tasks.schema import ITEMS, LEAKS
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import EOS, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -28,7 +29,7 @@ TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tre
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
+    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
 
 
 def indifferent_network(vocab_size: int, context: int) -> GPT:

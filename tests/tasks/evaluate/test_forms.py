@@ -30,6 +30,7 @@ from tasks.evaluate.written_forms import (
     longest_common_subsequence,
     rouge,
 )
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import EOS, Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -39,7 +40,7 @@ TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tre
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
+    return SentencePieceTokenizer(train_pieces([TEXT], VocabConfig(vocab_size=310)))
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from tasks.evaluate.heldout import (
     xz_bits_per_byte,
 )
 from tasks.evaluate.measured import NOTHING, HeldoutRows, Measured, plain_mean, ratio
+from tasks.open_tokenizer import tokenizer_of
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -31,7 +33,7 @@ TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
 
 
 def indifferent_network(vocab_size: int) -> GPT:
@@ -85,7 +87,7 @@ def test_a_model_that_knows_nothing_pays_log2_of_the_vocabulary_for_each_token(t
 
 def test_text_with_unknown_words_has_no_figure():
     """A vocabulary that loses more would look the better: only xz, which loses nothing, is told."""
-    tokenizer = Tokenizer.of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
+    tokenizer = tokenizer_of(of_lines("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\ncat\n"))
     texts = {"known": ["the cat", "cat"], "lost": ["the cat", "the dog"]}
     scores = heldout_scores(
         indifferent_network(7),

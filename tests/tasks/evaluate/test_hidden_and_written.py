@@ -23,6 +23,7 @@ from tasks.evaluate.spans import document_rows, span_scores
 from tasks.evaluate.stretches import even_cuts
 from tasks.schema import SPANS
 from tasks.seed import unit_interval
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -47,7 +48,7 @@ def pieces() -> bytes:
 @pytest.fixture
 def tokenizer(pieces: bytes) -> Tokenizer:
     """A vocabulary in which the test gives some pieces another meaning."""
-    return Tokenizer(pieces)
+    return SentencePieceTokenizer(pieces)
 
 
 @pytest.fixture(scope="module")

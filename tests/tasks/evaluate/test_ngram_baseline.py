@@ -7,6 +7,7 @@ import pytest
 from model.row_format import RowFormat
 from model.schema import ORDER, sequences_schema
 from tasks.evaluate.ngram_baseline import documents_alone, read_rows
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.training import train_pieces
@@ -17,7 +18,7 @@ TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の�
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
+    return SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=300)))
 
 
 def sequences(tokenizer: Tokenizer, rows: list[list[int]], first: int = 0) -> pa.Table:

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import tokenizer_of
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizing import encoder as encoding
 from tasks.tokenizing.encoded import Encoded
 from tasks.tokenizing.encoder import Encoder, compiled
@@ -63,7 +64,7 @@ def texts_of(text: str) -> st.SearchStrategy[str]:
 @given(data=st.data())
 def test_ids_are_those_of_sentencepiece(model: bytes, text: str, data: st.DataObject) -> None:
     texts = data.draw(st.lists(texts_of(text), max_size=8))
-    tokenizer, encoder = Tokenizer(model), compiled(model)
+    tokenizer, encoder = SentencePieceTokenizer(model), compiled(model)
     assert encoder is not None
     column = pa.array(texts, pa.large_string())
     assert ids_of(encoder.encode(column)) == [tokenizer.encode(some) for some in texts]
@@ -78,7 +79,7 @@ def test_without_the_mark_of_blanks_they_are_its_own_ids(model: bytes, text: str
 @pytest.mark.parametrize("lines", [4, 64])
 def test_a_full_cache_changes_no_id(model: bytes, text: str, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "CACHE_LINES", lines)
-    tokenizer, encoder = Tokenizer(model), Encoder(model)
+    tokenizer, encoder = SentencePieceTokenizer(model), Encoder(model)
     column = pa.array(text.splitlines(), pa.large_string())
     for _ in range(3):
         assert ids_of(encoder.encode(column)) == [tokenizer.encode(line) for line in text.splitlines()]
@@ -96,7 +97,7 @@ def test_any_number_of_threads_gives_the_same(model: bytes, text: str, workers: 
 
 
 def test_a_column_may_be_sliced_chunked_short_or_empty(model: bytes) -> None:
-    tokenizer, encoder = Tokenizer(model), Encoder(model)
+    tokenizer, encoder = SentencePieceTokenizer(model), Encoder(model)
     texts = ["", "one two", "", "три", "日本", ""]
     expected = [tokenizer.encode(some) for some in texts]
     for kind in (pa.string(), pa.large_string()):
@@ -185,7 +186,7 @@ def test_a_bpe_model_with_symbols_of_the_user_is_left_to_sentencepiece(trained: 
     with pytest.raises(DeclinedError, match="stand for themselves"):
         Encoder(model)
     column = pa.array(["json decoder", "\u2581"])
-    tokenizer = Tokenizer(model)
+    tokenizer = SentencePieceTokenizer(model)
     assert ids_of(tokenizer.encode_column(column)) == [tokenizer.encode(some) for some in column.to_pylist()]
 
 
@@ -213,7 +214,7 @@ def test_a_piece_with_a_score_that_is_no_number_is_left_to_sentencepiece(assembl
 
 
 def test_a_byte_level_vocabulary_answers_in_the_same_form(text: str) -> None:
-    tokenizer = Tokenizer.of(train_merges([text], VocabConfig(vocab_size=400, model_type="byte_level")))
+    tokenizer = tokenizer_of(train_merges([text], VocabConfig(vocab_size=400, model_type="byte_level")))
     texts = ["json decoder", "", "日本語 \u2581"]
     column = pa.chunked_array([texts[:2], texts[2:]])
     encoded = tokenizer.encode_column(column, closing=tokenizer.eos)

@@ -12,7 +12,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
@@ -49,12 +49,12 @@ def read(context: RunContext, documents: Artifact, vocab: Artifact):
 def test_rows_of_gpt_are_read_as_they_stand(read, vocab: Artifact) -> None:
     reader = read("causal_lm")
     batch = CausalLoader(reader).batch(0, reader.positions)
-    assert reader.row_format.tokenizer_digest == Tokenizer.open(vocab).digest
+    assert reader.row_format.tokenizer_digest == open_tokenizer(vocab).digest
     assert (batch.tokens_BL.numpy() == reader.rows(0, reader.positions).tokens_BL).all()
 
 
 def test_pairs_of_bert_come_back_from_what_was_hidden(read, vocab: Artifact) -> None:
-    reader, tokenizer = read("masked_lm"), Tokenizer.open(vocab)
+    reader, tokenizer = read("masked_lm"), open_tokenizer(vocab)
     batch = MaskedLoader(reader, seed=1, max_predictions=10).batch(0, reader.positions)
     rows = reader.rows(0, reader.positions).tokens_BL
     labels = {0: 0, 1: 0, NO_LOSS: 0}
@@ -77,7 +77,7 @@ def test_pairs_of_bert_come_back_from_what_was_hidden(read, vocab: Artifact) -> 
 
 
 def test_spans_of_t5_fill_the_inputs_and_come_back(read, vocab: Artifact) -> None:
-    reader, tokenizer = read("span_corruption"), Tokenizer.open(vocab)
+    reader, tokenizer = read("span_corruption"), open_tokenizer(vocab)
     batch = SpanLoader(reader, seed=1).batch(0, reader.positions)
     rows = reader.rows(0, reader.positions).tokens_BL
     assert batch.inputs_BT.shape[1] <= 64

@@ -20,7 +20,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
 from tasks.train.base_model import check_base_model, settings_of_base, starting_model
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
@@ -60,7 +60,7 @@ def publish(tmp_path: Path) -> Publish:
 @pytest.fixture
 def gpt2(publish: Publish) -> Path:
     content = train_merges(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
-    rows = Tokenizer.of(content).vocab_size
+    rows = tokenizer_of(content).vocab_size
     return publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
 
 
@@ -118,7 +118,7 @@ def test_padded_rows_are_told_with_the_setting_that_keeps_them(
     context: RunContext, publish: Publish, grown: Callable[..., Any]
 ) -> None:
     content = train_merges(PROSE, VocabConfig(vocab_size=PIECES, model_type="byte_level"))
-    rows = Tokenizer.of(content).vocab_size + 6
+    rows = tokenizer_of(content).vocab_size + 6
     folder = publish(GPTConfig.model_validate(GPT2 | {"vocab_size": rows}), "tokenizer.json", content)
     base = folder / "tokenizer.json"
     told = rf"has {rows} rows, and this run's vocabulary has {rows - 6} pieces.*set vocab\.embedding_rows = {rows}"
@@ -126,7 +126,7 @@ def test_padded_rows_are_told_with_the_setting_that_keeps_them(
         check_base_model(config(folder), rows - 6, base)
     _, vocab = grown(base, {"row_length": 33})
     with pytest.raises(InputError, match=told):
-        starting_model(folder, vocab, Tokenizer.open(vocab))
+        starting_model(folder, vocab, open_tokenizer(vocab))
     made = grown(base, {"row_length": 33}, embedding_rows=rows)
     model = trained(context, made, config(folder))
     assert len(weights(model)["embedding.weight"]) == rows
@@ -135,7 +135,7 @@ def test_padded_rows_are_told_with_the_setting_that_keeps_them(
 
 def test_a_bert_goes_on(context: RunContext, publish: Publish, grown: Callable[..., Any]) -> None:
     content = train_word_pieces(PROSE, VocabConfig(vocab_size=300, model_type="wordpiece", lowercase=True))
-    rows = Tokenizer.of(content).vocab_size
+    rows = tokenizer_of(content).vocab_size
     folder = publish(BERTConfig(vocab_size=rows, **SIZES), "tokenizer.json", content)
     made = grown(folder / "tokenizer.json", {"objective": "masked_lm", "row_length": 32}, RUSSIAN, extend={"ru": NEW})
     model = trained(context, made, config(folder, trainable="new_rows"))
@@ -170,7 +170,7 @@ def test_a_vocabulary_that_is_not_the_model_s_is_refused(gpt2: Path, tmp_path: P
         check_base_model(config(gpt2), PIECES, other)
     _, vocab = grown(other, {"row_length": 33})
     with pytest.raises(InputError, match=told):
-        starting_model(gpt2, vocab, Tokenizer.open(vocab))
+        starting_model(gpt2, vocab, open_tokenizer(vocab))
     with pytest.raises(RecipeError, match=r"trains a vocabulary of its own.*Set vocab\.base to .*tokenizer\.json\."):
         check_base_model(config(gpt2), None)
     (gpt2 / "tokenizer.json").unlink()

@@ -10,7 +10,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from tasks.digests import digest_bytes
-from tasks.tokenizer import DESCRIPTION_FILE, Tokenizer
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.tokenizer import DESCRIPTION_FILE
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
@@ -50,7 +51,7 @@ def test_a_base_that_writes_all_in_bytes_gives_ids_for_every_new_piece(context, 
     path = tmp_path / "base.model"
     path.write_bytes(make())
     vocab = build_vocab(context, documents, VocabConfig(base=path, extend={"zh": 50}))
-    base, extended = Tokenizer.of(path.read_bytes()) if make is sentencepiece_base else None, Tokenizer.open(vocab)
+    base, extended = tokenizer_of(path.read_bytes()) if make is sentencepiece_base else None, open_tokenizer(vocab)
     rows = vocab.table("added_pieces").to_pylist()
     assert [row["id"] for row in rows] == [*range(340, extended.vocab_size)]
     old = extended.piece_bytes[:340]
@@ -77,7 +78,7 @@ def test_a_base_without_bytes_gives_none_for_what_it_did_not_know(context, docum
     assert len(rows) == 256 + 20
     assert not any(row["base_ids"] for row in rows)
     assert json.loads(vocab.file(DESCRIPTION_FILE).read_text())["base"]["pieces"] == 58
-    assert Tokenizer.open(vocab).sentinels == (51, 50, 49, 48)
+    assert open_tokenizer(vocab).sentinels == (51, 50, 49, 48)
 
 
 def test_a_base_as_it_is_has_no_new_rows(context, documents, tmp_path: Path):

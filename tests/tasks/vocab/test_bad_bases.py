@@ -12,6 +12,7 @@ import pytest
 import sentencepiece
 
 from model.errors import InputError
+from tasks.open_tokenizer import tokenizer_of
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import NORMAL, prepared_base, read_model
 from tasks.vocab.config import VocabConfig
@@ -46,7 +47,7 @@ def word_pieces() -> bytes:
 
 def opened(path: Path, content: bytes) -> Tokenizer:
     path.write_bytes(content)
-    return Tokenizer.of(prepared_base(VocabConfig(base=path)))
+    return tokenizer_of(prepared_base(VocabConfig(base=path)))
 
 
 @pytest.mark.parametrize("make", [sentencepiece_model, byte_level, word_pieces])
@@ -117,7 +118,7 @@ def test_a_normaliser_of_a_byte_level_base_is_told_with_the_cure(tmp_path: Path)
     told = rf'^vocab\.base: {re.escape(str(path))}: the normaliser NFC .* or set vocab\.normaliser = "none"\.$'
     with pytest.raises(InputError, match=told):
         opened(path, json.dumps(parsed).encode())
-    bare = Tokenizer.of(prepared_base(VocabConfig(base=path, normaliser="none")))
+    bare = tokenizer_of(prepared_base(VocabConfig(base=path, normaliser="none")))
     assert bare.decode(bare.encode("e\u0301")) == "e\u0301"
     # Taking the normaliser away does not mend what the splitter loses.
     parsed["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}

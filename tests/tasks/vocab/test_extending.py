@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, covering, train_donor
@@ -63,7 +64,7 @@ def documents(make_documents) -> Artifact:
 
 def test_rows_are_added_behind_the_base_and_all_are_emitted(context: RunContext, documents: Artifact, base: Path):
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100}))
-    before, after = base.read_bytes(), Tokenizer.open(vocab).model
+    before, after = base.read_bytes(), open_tokenizer(vocab).model
     old, new = ([(p.piece, p.score, p.type) for p in read_model(model).pieces] for model in (before, after))
     assert new[:340] == old
     assert len(new) == 340 + 60 + 100
@@ -80,8 +81,8 @@ def test_the_report_tells_what_the_extension_did(context: RunContext, documents:
     facts = vocab.report.facts["vocabulary"]
     assert (facts["pieces"], facts["model_type"]) == (400, "bpe")
     assert facts["base"] == {"pieces": 340, "unreachable": len(unreachable(base.read_bytes())), "besides": 0}
-    pieces = [piece.piece for piece in read_model(Tokenizer.open(vocab).model).pieces]
-    used = {pieces[token] for text in CHINESE_TEXT for token in Tokenizer.open(vocab).encode(text)}
+    pieces = [piece.piece for piece in read_model(open_tokenizer(vocab).model).pieces]
+    used = {pieces[token] for text in CHINESE_TEXT for token in open_tokenizer(vocab).encode(text)}
     unused = [piece for piece in pieces[340:] if piece not in used]
     added = facts["added"]["zh"]
     assert (added["rows"], added["unused"], added["unused_examples"]) == (60, len(unused), unused[:20])
@@ -95,7 +96,7 @@ def test_the_report_tells_what_the_extension_did(context: RunContext, documents:
 
 def test_old_text_keeps_its_ids_and_new_text_takes_fewer(context: RunContext, documents: Artifact, base: Path):
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100}))
-    before, after = Tokenizer(base.read_bytes()), Tokenizer.open(vocab)
+    before, after = SentencePieceTokenizer(base.read_bytes()), open_tokenizer(vocab)
     assert [before.encode(text) for text in ENGLISH] == [after.encode(text) for text in ENGLISH]
     for texts in (CHINESE_TEXT, RUSSIAN_TEXT):
         assert sum(len(after.encode(text)) for text in texts) < 0.4 * sum(len(before.encode(text)) for text in texts)
@@ -106,7 +107,7 @@ def test_transformers_reads_the_same_ids(context: RunContext, documents: Artifac
     from transformers import LlamaTokenizer
 
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100}))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     (tmp_path / "tokenizer.model").write_bytes(tokenizer.model)
     converted = LlamaTokenizer.from_pretrained(tmp_path)
     texts = [*ENGLISH, *CHINESE_TEXT, *RUSSIAN_TEXT, "é😀\nサターン"]
@@ -114,7 +115,7 @@ def test_transformers_reads_the_same_ids(context: RunContext, documents: Artifac
 
 
 def test_thousands_of_random_strings_come_back(context: RunContext, documents: Artifact, base: Path):
-    tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100})))
+    tokenizer = open_tokenizer(build_vocab(context, documents, VocabConfig(base=base, extend={"zh": 60, "ru": 100})))
     generator = random.Random(1)
     pool = "".join([*CHINESE_TEXT, *RUSSIAN_TEXT, ENGLISH[0], " \u2581\t\n\0\u3000\ufeff\u0301ﬁ①😀👩\u200d👧"])
     strings = ["".join(generator.choices(pool, k=generator.randrange(9))) for _ in range(4000)]
@@ -126,7 +127,7 @@ def test_thousands_of_random_strings_come_back(context: RunContext, documents: A
 
 def test_without_rows_to_add_the_artifact_holds_the_base_as_it_is(context: RunContext, documents: Artifact, base: Path):
     vocab = build_vocab(context, documents, VocabConfig(base=base))
-    assert Tokenizer.open(vocab).model == base.read_bytes()
+    assert open_tokenizer(vocab).model == base.read_bytes()
     counts = vocab.report.source("en")
     assert counts.documents_in == counts.documents_out == 80
 
@@ -152,7 +153,7 @@ def test_the_same_rows_whatever_the_order_of_languages_and_parts(context: RunCon
     other = build_vocab(
         context, make_documents([[*rows[0], *rows[1]]]), VocabConfig(base=base, extend={"ru": 90, "zh": 60})
     )
-    assert Tokenizer.open(one).model == Tokenizer.open(other).model
+    assert open_tokenizer(one).model == open_tokenizer(other).model
 
 
 def test_forced_rebuild_reproduces(context: RunContext, documents: Artifact, base: Path):
@@ -168,7 +169,7 @@ def test_too_many_rows_name_how_many_there_are(context: RunContext, documents: A
         build_vocab(context, documents, VocabConfig(base=base, extend={"ru": 5000}))
     most = int(str(caught.value).split("vocab.extend.ru = ")[1].split()[0])
     vocab = build_vocab(context, documents, VocabConfig(base=base, extend={"ru": most}))
-    assert Tokenizer.open(vocab).vocab_size == 340 + most
+    assert open_tokenizer(vocab).vocab_size == 340 + most
 
 
 def test_a_script_that_the_text_does_not_hold_is_named(context: RunContext, make_documents, base: Path):
@@ -211,7 +212,7 @@ def test_without_its_normaliser_a_base_gives_every_text_back_and_keeps_the_ids_o
     path = tmp_path / "base.model"
     path.write_bytes(trained(normalization_rule_name="nmt_nfkc", remove_extra_whitespaces=True))
     theirs = sentencepiece.SentencePieceProcessor(model_proto=path.read_bytes())
-    ours = Tokenizer(prepared_base(VocabConfig(base=path, normaliser="none")))
+    ours = SentencePieceTokenizer(prepared_base(VocabConfig(base=path, normaliser="none")))
     assert [ours.encode(text) for text in ENGLISH] == theirs.encode(ENGLISH)
     odd = " two  blanks，and a line\nend ﬁ"
     assert theirs.decode(theirs.encode(odd)) != odd
@@ -264,7 +265,7 @@ def test_runs_are_the_stretches_of_a_script():
 @pytest.mark.skipif(not MISTRAL.exists(), reason="the folder of real vocabularies is not there")
 def test_a_real_base_of_32000_pieces(context: RunContext, documents: Artifact):
     vocab = build_vocab(context, documents, VocabConfig(base=MISTRAL, extend={"zh": 2000}))
-    before, after = Tokenizer(MISTRAL.read_bytes()), Tokenizer.open(vocab)
+    before, after = SentencePieceTokenizer(MISTRAL.read_bytes()), open_tokenizer(vocab)
     assert after.vocab_size == 34_000
     assert before.leading_blank
     assert unreachable(after.model) == []

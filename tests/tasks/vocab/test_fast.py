@@ -10,7 +10,9 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.tokenizer import BLANK, Tokenizer
+from tasks.open_tokenizer import open_tokenizer
+from tasks.sentencepiece_tokenizer import BLANK, SentencePieceTokenizer
+from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import NORMAL, read_model, write_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.fast import FAST_FILE, fast_tokenizer
@@ -70,7 +72,7 @@ def both(request: pytest.FixtureRequest) -> tuple[Tokenizer, tokenizers.Tokenize
     model = MODELS[request.param]()
     fast = tokenizers.Tokenizer.from_buffer(fast_tokenizer(model))
     fast.encode_special_tokens = True
-    return Tokenizer(model), fast
+    return SentencePieceTokenizer(model), fast
 
 
 ANYTHING = st.one_of(st.text(), st.text(st.sampled_from("  \n\tabe=日本語中国東京都é<>/s0x41😀"), max_size=60))
@@ -102,7 +104,7 @@ def test_the_artifact_holds_it_and_transformers_reads_it(context, make_documents
 
     documents = make_documents([[("code", text) for text in CODE.split("\n\n")]])
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=400, sentinels=3, special_tokens=("[MASK]",)))
-    ours = Tokenizer.open(vocab)
+    ours = open_tokenizer(vocab)
     fast = PreTrainedTokenizerFast(tokenizer_file=str(vocab.file(FAST_FILE)), eos_token="</s>", mask_token="[MASK]")
     assert (fast.eos_token_id, fast.mask_token_id, len(fast)) == (ours.eos, ours.mask, 400)
     assert fast.convert_tokens_to_ids("<extra_id_0>") == ours.sentinels[0]
@@ -114,4 +116,4 @@ def test_the_artifact_holds_it_and_transformers_reads_it(context, make_documents
 def test_a_blank_sign_of_the_text_itself_is_what_differs():
     model = MODELS["trained bpe"]()
     fast = tokenizers.Tokenizer.from_buffer(fast_tokenizer(model))
-    assert fast.encode(BLANK, add_special_tokens=False).ids == Tokenizer(model).encode(" ")
+    assert fast.encode(BLANK, add_special_tokens=False).ids == SentencePieceTokenizer(model).encode(" ")

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from model.errors import InputError
 from tasks.byte_level import piece_text
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.kinds import first_pieces, kind_of, piece_count, stands
 from tasks.vocab.merges import dead_pieces, grow_merges, pairs_of, prepared_merges, reduce_pairs
@@ -49,7 +49,7 @@ def base(released: bytes) -> bytes:
 def test_a_base_without_padding_gets_a_row_for_it(released: bytes, base: bytes) -> None:
     before = piece_count(released)
     assert piece_count(base) == before + 1
-    tokenizer = Tokenizer.of(base)
+    tokenizer = tokenizer_of(base)
     assert (tokenizer.eos, tokenizer.pad) == (0, before)
     assert [tokenizer.encode(text) for text in ENGLISH] == [
         tokenizers.Tokenizer.from_buffer(released).encode(text).ids for text in ENGLISH
@@ -60,8 +60,8 @@ def test_new_pieces_begin_behind_the_rows_of_the_embedding(released: bytes) -> N
     model = prepared_merges(gpt2_shaped(("<|endoftext|>", "<|padding|>")), VocabConfig(base=ANY, embedding_rows=512))
     assert piece_count(model) == 512
     grown = grow_merges(model, ["钢"], CHINESE, 10)
-    assert Tokenizer.of(grown.model).encode("钢") == [512 + len(grown.added) - 1]
-    assert Tokenizer.of(model).decode_bytes(range(450, 512)) == b""
+    assert tokenizer_of(grown.model).encode("钢") == [512 + len(grown.added) - 1]
+    assert tokenizer_of(model).decode_bytes(range(450, 512)) == b""
 
 
 def test_a_character_of_three_bytes_takes_two_merges_and_its_neighbour_one(base: bytes) -> None:
@@ -96,7 +96,7 @@ def test_limits_and_blanks_before_words(base: bytes) -> None:
     assert grow_merges(base, ["钢铁"], CHINESE, 3).added == []
     grown = grow_merges(base, ["▁сталь"], RUSSIAN, 20)
     assert grown.added[-1] == "▁сталь"
-    tokenizer = Tokenizer.of(grown.model)
+    tokenizer = tokenizer_of(grown.model)
     assert len(tokenizer.encode(" сталь")) == 1
 
 
@@ -106,7 +106,7 @@ def test_merges_are_applied_as_the_library_applies_them(base: bytes) -> None:
     vocabulary = parsed["model"]["vocab"]
     for word in ("converter", " through", "naïve", "钢"):
         symbols = reduce_pairs(list(piece_text(word.encode())), ranks)
-        assert [vocabulary[symbol] for symbol in symbols] == Tokenizer.of(base).encode(word)
+        assert [vocabulary[symbol] for symbol in symbols] == tokenizer_of(base).encode(word)
 
 
 HAN = st.text(st.sampled_from("中国人民钢铁加拿大学生命"), min_size=1, max_size=5)
@@ -118,7 +118,7 @@ def test_whatever_is_asked_for_all_whole_characters_are_emitted(base: bytes, wor
     grown = grow_merges(base, words, CHINESE, 1000)
     assert set(dead_pieces(grown.model)) == set(dead_pieces(base))
     assert set(words) <= {*grown.added, *grown.known}
-    before, after = Tokenizer.of(base), Tokenizer.of(grown.model)
+    before, after = tokenizer_of(base), tokenizer_of(grown.model)
     assert [before.encode(line) for line in ENGLISH[:9]] == [after.encode(line) for line in ENGLISH[:9]]
     assert after.decode(after.encode(text)) == text
 
@@ -130,7 +130,7 @@ def test_the_stage_extends_a_tokenizer_json(context, make_documents, released: b
         [[("en", text) for text in ENGLISH], [(name, t) for name in ("zh", "ru") for t in CHINESE_TEXT + RUSSIAN_TEXT]]
     )
     vocab = build_vocab(context, documents, VocabConfig(base=path, extend={"zh": 90, "ru": 100}))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert kind_of(tokenizer.model) == "byte-level"
     assert tokenizer.vocab_size == piece_count(released) + 1 + 190
     facts = vocab.report.facts["vocabulary"]
@@ -140,8 +140,8 @@ def test_the_stage_extends_a_tokenizer_json(context, make_documents, released: b
     assert told["tokens"][1] < 0.5 * told["tokens"][0]
     assert told["byte_share"][1] < told["byte_share"][0]
     assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in [*ENGLISH, *CHINESE_TEXT, *RUSSIAN_TEXT])
-    before = Tokenizer.of(first_pieces(tokenizer.model, piece_count(released) + 1))
-    assert before.encode("钢铁 сталь") == Tokenizer.of(released_with_padding(released)).encode("钢铁 сталь")
+    before = tokenizer_of(first_pieces(tokenizer.model, piece_count(released) + 1))
+    assert before.encode("钢铁 сталь") == tokenizer_of(released_with_padding(released)).encode("钢铁 сталь")
 
 
 def released_with_padding(released: bytes) -> bytes:
@@ -168,5 +168,5 @@ def test_sentinels_and_normalisers(released: bytes, context, make_documents, tmp
     documents = make_documents([[("en", "text")]])
     with pytest.raises(InputError, match="the normaliser NFC"):
         build_vocab(context, documents, VocabConfig(base=path))
-    tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(base=path, normaliser="none")))
+    tokenizer = open_tokenizer(build_vocab(context, documents, VocabConfig(base=path, normaliser="none")))
     assert tokenizer.decode(tokenizer.encode("e\u0301")) == "e\u0301"

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.vocab.base import BYTE, NORMAL, prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, train_donor
@@ -70,7 +71,7 @@ def test_new_pieces_begin_behind_the_sentinels_the_rows_and_the_bytes(released: 
 
 
 def test_a_sentinel_in_a_text_is_text(base: bytes) -> None:
-    tokenizer = Tokenizer(base)
+    tokenizer = SentencePieceTokenizer(base)
     ids = tokenizer.encode("a page of <extra_id_0> and <reserved_615>")
     assert not set(ids) & set(range(PIECES, ROWS))
     assert tokenizer.decode(ids) == "a page of <extra_id_0> and <reserved_615>"
@@ -85,7 +86,7 @@ def test_fewer_rows_than_pieces_are_refused(released: Path) -> None:
 
 def test_bytes_stand_in_for_what_was_unknown_and_other_text_keeps_its_ids(released: Path, base: bytes) -> None:
     theirs = sentencepiece.SentencePieceProcessor(model_proto=released.read_bytes())
-    ours = Tokenizer(base)
+    ours = SentencePieceTokenizer(base)
     assert theirs.unk_id() in theirs.encode("steel 钢 {}")
     assert ours.decode(ours.encode("steel 钢 {}\n  x")) == "steel 钢 {}\n  x"
     known = [text for text in ENGLISH if theirs.unk_id() not in theirs.encode(text)]
@@ -148,7 +149,7 @@ def test_base_pieces_of_the_same_script_stay_alive() -> None:
 def test_the_stage_extends_a_unigram_base(context, make_documents, released: Path) -> None:
     documents = make_documents([[("en", text) for text in ENGLISH[:99]], [("zh", text) for text in CHINESE_TEXT]])
     config = VocabConfig.model_validate({"base": released, "extend": {"zh": 60}, **T5})
-    tokenizer = Tokenizer.open(build_vocab(context, documents, config))
+    tokenizer = open_tokenizer(build_vocab(context, documents, config))
     assert tokenizer.vocab_size == ROWS + 256 + 60
     assert all(tokenizer.decode(tokenizer.encode(text)) == text for text in [*ENGLISH, *CHINESE_TEXT])
     tokens = sum(len(tokenizer.encode(text)) for text in CHINESE_TEXT)
@@ -159,6 +160,6 @@ def test_a_bpe_base_without_bytes_gets_them_too(context, make_documents, tmp_pat
     path = tmp_path / "bpe.model"
     path.write_bytes(t5_shaped(model_type="bpe", normalization_rule_name="identity", remove_extra_whitespaces=False))
     documents = make_documents([[("zh", text) for text in CHINESE_TEXT]])
-    tokenizer = Tokenizer.open(build_vocab(context, documents, VocabConfig(base=path, extend={"zh": 40})))
+    tokenizer = open_tokenizer(build_vocab(context, documents, VocabConfig(base=path, extend={"zh": 40})))
     assert tokenizer.vocab_size == PIECES + 256 + 40
     assert tokenizer.decode(tokenizer.encode("é钢\n😀")) == "é钢\n😀"

@@ -8,8 +8,8 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from tasks.open_tokenizer import tokenizer_of
 from tasks.scripts import is_unspaced
-from tasks.tokenizer import Tokenizer
 from tasks.vocab.config import Language
 from tasks.vocab.donor import train_donor
 from tasks.vocab.kinds import extended, never_emitted, reader
@@ -88,11 +88,11 @@ def test_all_rows_are_emitted_and_old_text_stands(base: bytes, name: str):
     script, read = SCRIPTS[name], reader(base)
     texts = [f"{TEXTS[name]} {number}" for number in range(30)]
     runs = [run for text in texts for run in script.runs(read(text))]
-    rows = ROWS[Tokenizer.of(base).exact]
+    rows = ROWS[tokenizer_of(base).exact]
     grown = extended(base, train_donor(lambda: runs, 100, 1.0), script, rows, lambda: runs)
     assert len(grown.added) == rows
     assert set(never_emitted(grown.model)) <= set(never_emitted(base))
-    before, after = Tokenizer.of(base), Tokenizer.of(grown.model)
+    before, after = tokenizer_of(base), tokenizer_of(grown.model)
     assert [before.encode(text) for text in ENGLISH[:9]] == [after.encode(text) for text in ENGLISH[:9]]
     if before.exact:
         assert len(after.encode(texts[0])) < 0.7 * len(before.encode(texts[0]))

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from model.errors import InputError
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import Tokenizer
 from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
@@ -28,8 +30,8 @@ KINDS = ("bpe", "unigram", "byte_level")
 def trained(model_type: str, **options: object) -> Tokenizer:
     config = VocabConfig.model_validate({"vocab_size": 420, "model_type": model_type, **options})
     if model_type == "byte_level":
-        return Tokenizer.of(train_merges(TEXTS, config))
-    return Tokenizer(train_pieces(TEXTS, config))
+        return tokenizer_of(train_merges(TEXTS, config))
+    return SentencePieceTokenizer(train_pieces(TEXTS, config))
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -90,7 +92,7 @@ def test_behind_a_base_they_take_new_rows(context, make_documents, tmp_path, mod
     documents = make_documents([[("en", text) for text in TEXTS] + [("zh", "转炉炼钢")]])
     config = VocabConfig(base=path, extend={"zh": 6}, special_tokens=BERT, sentinels=2)
     vocab = build_vocab(context, documents, config)
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert tokenizer.sentinels == (421, 420)
     assert (tokenizer.cls, tokenizer.sep, tokenizer.mask) == (422, 423, 424)
     assert tokenizer.vocab_size == 431
@@ -105,8 +107,8 @@ def test_a_base_that_cuts_them_out_of_text_does_so_no_more(tmp_path):
     model.pieces.add(piece="[MASK]", score=0.0, type=USER_DEFINED)
     path = tmp_path / "base.model"
     path.write_bytes(model.SerializeToString())
-    assert Tokenizer(path.read_bytes()).encode("[MASK]") == [420]
-    tokenizer = Tokenizer(prepared_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
+    assert SentencePieceTokenizer(path.read_bytes()).encode("[MASK]") == [420]
+    tokenizer = SentencePieceTokenizer(prepared_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
     assert (tokenizer.mask, tokenizer.vocab_size) == (420, 421)
     assert 420 not in tokenizer.encode("[MASK]")
 
@@ -125,7 +127,7 @@ def test_a_piece_that_is_both_special_and_ordinary_is_refused():
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     parsed["added_tokens"].append({"id": parsed["model"]["vocab"]["er"], "content": "er", **flags})
     with pytest.raises(InputError, match="`er` is both a special token and an ordinary piece"):
-        check_special(Tokenizer.of(json.dumps(parsed).encode()), ())
+        check_special(tokenizer_of(json.dumps(parsed).encode()), ())
 
 
 def test_one_that_is_missing_is_named():

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from model.errors import InputError
-from tasks.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.tokenizer import BOS, EOS, PAD, UNK
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.training_bytes import train_merges
@@ -31,7 +32,7 @@ def config(**options: object) -> VocabConfig:
 
 
 def test_the_vocabulary_has_the_size_asked_for_and_the_special_tokens_of_all_others() -> None:
-    tokenizer = Tokenizer.of(train_merges(TEXTS, config()))
+    tokenizer = tokenizer_of(train_merges(TEXTS, config()))
     assert tokenizer.vocab_size == 600
     assert (tokenizer.unk, tokenizer.bos, tokenizer.eos, tokenizer.pad) == (UNK, BOS, EOS, PAD)
     assert len(tokenizer.encode(TEXTS[0])) < 0.5 * len(TEXTS[0])
@@ -40,7 +41,7 @@ def test_the_vocabulary_has_the_size_asked_for_and_the_special_tokens_of_all_oth
 
 def test_digits_are_pieces_of_their_own_where_asked() -> None:
     texts = [*TEXTS, *["in 2015 and 2016 and 2015"] * 50]
-    split, joined = (Tokenizer.of(train_merges(texts, config(split_digits=split))) for split in (True, False))
+    split, joined = (tokenizer_of(train_merges(texts, config(split_digits=split))) for split in (True, False))
     assert [split.decode([token]) for token in split.encode("in 2015")][-4:] == ["2", "0", "1", "5"]
     assert [joined.decode([token]) for token in joined.encode("in 2015")] == ["in", " 2015"]
 
@@ -64,7 +65,7 @@ def test_text_too_small_says_how_many_pieces_it_gives() -> None:
 def test_the_stage_trains_one(context, make_documents) -> None:
     documents = make_documents([[("code", TEXTS[0])], [("code", TEXTS[0][:5000])]])
     vocab = build_vocab(context, documents, config())
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert tokenizer.kind == "byte-level"
     assert vocab.report.facts["vocabulary"]["model_type"] == "byte_level"
     assert vocab.report.facts["vocabulary"]["bytes_per_token"]["code"] > 2

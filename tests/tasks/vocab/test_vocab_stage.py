@@ -8,7 +8,9 @@ import pytest
 
 from model.errors import InputError
 from tasks.artifact import Artifact
-from tasks.tokenizer import MODEL_FILE, Tokenizer
+from tasks.open_tokenizer import open_tokenizer
+from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
+from tasks.tokenizer import MODEL_FILE
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.sampling import LONGEST_LINE, bytes_by_source, planned_bytes, sampled_texts, training_lines
 from tasks.vocab.stage import build_vocab
@@ -29,7 +31,7 @@ def documents(make_documents) -> Artifact:
 
 def test_artifact_holds_a_working_tokenizer_and_its_facts(context, documents):
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=320))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert tokenizer.vocab_size == 320
     facts = vocab.report.facts["vocabulary"]
     assert facts["pieces"] == 320
@@ -51,7 +53,7 @@ def test_the_cut_into_parts_does_not_change_the_file(context, make_documents):
         build_vocab(context, make_documents(parts), VocabConfig(vocab_size=310))
         for parts in ([PARTS[0]], [PARTS[0][:10], PARTS[0][10:40], []])
     )
-    assert Tokenizer.open(one).model == Tokenizer.open(three).model
+    assert open_tokenizer(one).model == open_tokenizer(three).model
 
 
 def test_text_too_small_says_how_many_pieces_it_gives(context, documents):
@@ -66,7 +68,7 @@ def test_the_number_of_pieces_named_in_the_error_can_be_had(model_type):
         train_pieces(texts, VocabConfig(vocab_size=5000, model_type=model_type))
     most = int(str(caught.value).split("vocab.vocab_size = ")[1].split()[0])
     config = VocabConfig(vocab_size=most, model_type=model_type)
-    assert Tokenizer(train_pieces(texts, config)).vocab_size == most
+    assert SentencePieceTokenizer(train_pieces(texts, config)).vocab_size == most
 
 
 def test_more_characters_than_pieces_names_both_cures():
@@ -125,7 +127,7 @@ def test_forced_rebuild_reproduces(context, documents):
 def test_the_table_holds_every_entry_in_the_order_of_ids(context, make_documents, kind):
     documents = make_documents([[("code", Path(argparse.__file__).read_text(encoding="utf-8"))]])
     vocab = build_vocab(context, documents, VocabConfig(vocab_size=420, model_type=kind))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     rows = vocab.table("vocabulary").to_pylist()
     assert [row["id"] for row in rows] == list(range(420))
     text = "It was the parser of argument number."

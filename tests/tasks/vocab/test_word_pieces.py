@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
-from tasks.tokenizer import Tokenizer
+from tasks.open_tokenizer import open_tokenizer, tokenizer_of
 from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.kinds import first_pieces, kind_of, piece_count, pieces_of, stands
@@ -67,14 +67,14 @@ def test_every_process_gives_the_same_bytes(tmp_path: Path, threads: str):
 
 def test_a_trained_one_knows_its_text_and_has_no_dead_piece_but_characters():
     model = trained(CODE + RUSSIAN_TEXT + CHINESE_TEXT)
-    tokenizer = Tokenizer.of(model)
+    tokenizer = tokenizer_of(model)
     assert not any(tokenizer.unk in ids for ids in tokenizer.encode_batch([*CODE, *RUSSIAN_TEXT, *CHINESE_TEXT]))
     assert "##钢" not in json.loads(model)["model"]["vocab"]
     assert all(len(piece.removeprefix("##")) == 1 for piece in dead_word_pieces(model))
 
 
 def test_rare_characters_become_unknown_words():
-    tokenizer = Tokenizer.of(trained([*CODE * 9, "one ☃ man"], character_coverage=0.9999, vocab_size=300))
+    tokenizer = tokenizer_of(trained([*CODE * 9, "one ☃ man"], character_coverage=0.9999, vocab_size=300))
     assert tokenizer.encode("☃") == [tokenizer.unk]
     assert tokenizer.unk not in tokenizer.encode("man")
 
@@ -93,7 +93,7 @@ def test_a_character_comes_in_twice_and_a_word_where_it_stands(base: bytes):
     vocabulary = json.loads(grown.model)["model"]["vocab"]
     first = piece_count(base)
     assert [vocabulary[piece] - first for piece in ("с", "##с", "т", "##т", "ст", "##ст")] == [0, 1, 2, 3, 4, 5]
-    assert Tokenizer.of(grown.model).encode("стст") == [first + 4, first + 5]
+    assert tokenizer_of(grown.model).encode("стст") == [first + 4, first + 5]
     assert stands(base, grown.model)
 
 
@@ -101,7 +101,7 @@ def test_what_the_splitter_parts_comes_in_alone(base: bytes):
     grown = grow_word_pieces(base, ["钢", "钢铁", "，"], CHINESE, 20)
     assert grown.added == ["▁钢", "▁，"]
     assert grown.foreign == ["钢铁"]
-    assert Tokenizer.of(grown.model).encode("钢钢，") == [piece_count(base)] * 2 + [piece_count(base) + 1]
+    assert tokenizer_of(grown.model).encode("钢钢，") == [piece_count(base)] * 2 + [piece_count(base) + 1]
 
 
 def test_what_the_normaliser_changes_stays_out():
@@ -132,7 +132,7 @@ def test_whatever_comes_in_is_emitted_and_old_text_stands(base: bytes, words: li
     letters = list("стальчугу")
     grown = grow_word_pieces(base, [*letters, *words, *(f"▁{word}" for word in beginnings)], RUSSIAN, 1000)
     assert set(dead_word_pieces(grown.model)) <= set(dead_word_pieces(base))
-    before, after = Tokenizer.of(base), Tokenizer.of(grown.model)
+    before, after = tokenizer_of(base), tokenizer_of(grown.model)
     assert [before.encode(line) for line in ENGLISH[:9]] == [after.encode(line) for line in ENGLISH[:9]]
     assert after.unk not in after.encode(" ".join(words))
 
@@ -153,10 +153,10 @@ def test_the_stage_extends_a_released_one(context, make_documents, base: bytes, 
     rows = [("en", text) for text in ENGLISH] + [("ru", text) for text in RUSSIAN_TEXT]
     documents = make_documents([[*rows, *(("zh", text) for text in CHINESE_TEXT)]])
     vocab = build_vocab(context, documents, VocabConfig(base=path, extend={"zh": 20, "ru": 90}))
-    tokenizer = Tokenizer.open(vocab)
+    tokenizer = open_tokenizer(vocab)
     assert kind_of(tokenizer.model) == "wordpiece"
     assert tokenizer.vocab_size == len(pieces) + 110
-    before = Tokenizer.of(base)
+    before = tokenizer_of(base)
     assert [before.encode(text) for text in ENGLISH] == [tokenizer.encode(text) for text in ENGLISH]
     assert not any(tokenizer.unk in tokenizer.encode(text) for text in RUSSIAN_TEXT + CHINESE_TEXT)
     facts = vocab.report.facts["vocabulary"]
@@ -187,13 +187,13 @@ def test_a_sign_that_stands_only_among_its_like_is_emitted(base: bytes):
     grown = grow_word_pieces(base, ["～"], CHINESE, 5)
     assert grown.added == ["▁～", "～"]
     assert dead_word_pieces(grown.model) == dead_word_pieces(base)
-    assert Tokenizer.of(grown.model).encode("～～") == [piece_count(base), piece_count(base) + 1]
+    assert tokenizer_of(grown.model).encode("～～") == [piece_count(base), piece_count(base) + 1]
 
 
 def test_special_tokens_that_only_the_vocabulary_names_are_special_all_the_same(base: bytes, tmp_path: Path):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps({**json.loads(base), "added_tokens": []}))
-    tokenizer = Tokenizer.of(prepared_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
+    tokenizer = tokenizer_of(prepared_base(VocabConfig(base=path, special_tokens=("[MASK]",))))
     assert (tokenizer.vocab_size, tokenizer.mask, tokenizer.special) == (piece_count(base), 4, (0, 1, 2, 3, 4))
     assert [token["content"] for token in json.loads(tokenizer.model)["added_tokens"]][4] == "[MASK]"
 
@@ -203,7 +203,7 @@ def test_its_normaliser_cannot_be_taken_away(base: bytes, tmp_path: Path):
     path.write_bytes(base)
     with pytest.raises(InputError, match=r"vocab\.normaliser: a WordPiece vocabulary needs its own"):
         prepared_base(VocabConfig(base=path, normaliser="none"))
-    prepared_ = Tokenizer.of(prepared_base(VocabConfig(base=path, sentinels=2, special_tokens=("[CLS]", "[X]"))))
+    prepared_ = tokenizer_of(prepared_base(VocabConfig(base=path, sentinels=2, special_tokens=("[CLS]", "[X]"))))
     assert prepared_.sentinels == (piece_count(base) + 1, piece_count(base))
     assert prepared_.special_names["[X]"] == piece_count(base) + 2
     assert prepared_.cls == 2
