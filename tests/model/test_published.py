@@ -30,7 +30,7 @@ def shaken(network: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in network.parameters():
-            # With 0.3 the scores of T5's unscaled attention make 2e-5 of a logit of float32's rounding on some processors.
+            # With 0.3, float32 rounds logits of T5 (its attention is unscaled) by 2e-5 on some processors.
             parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
     return network.eval()
 
