@@ -4,7 +4,7 @@ The road is walked with the builds themselves, told to stop where work would beg
 unknown; the artifact most like it stands in, because a rebuild that gives the same bytes stops the wave there.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ def explain(recipe: Recipe, root: Path) -> list[Forecast]:
         # Listed once, since a source may have very many files.
         listings = find_files(recipe.sample) if stage == "sample" else []
         try:
-            artifact = BUILDERS[stage](context, *inputs, *([listings] if listings else []))
+            asking = replace(context, guessing=bool(rebuilt))
+            artifact = BUILDERS[stage](asking, *inputs, *([listings] if listings else []))
         except WouldBuild as would:
             check_sources(recipe, listings)
             guessed = {one.content: one.stage for one in inputs if isinstance(one, Artifact) and one.stage in undecided}

@@ -40,9 +40,10 @@ from flows.wrong_keys import explain, line_of, model_within
 from model.architecture import OBJECTIVE_OF, GPTConfig
 from model.durable import why_no_file
 from model.errors import RecipeError
+from model.strict import RUNTIME
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig
-from tasks.config import RUNTIME, StrictConfig
+from tasks.config import StrictConfig
 from tasks.confinement import check_file, check_recipe
 from tasks.credentials import addresses_with_credentials, without_credentials
 from tasks.decontaminate.config import DecontaminateConfig

@@ -23,7 +23,7 @@ from flows.recipe import MIXTURE_KEYS, Recipe
 from flows.road import STAGES
 from flows.search.config import SearchConfig
 from flows.wrong_keys import tagged_models
-from tasks.config import Runtime
+from model.strict import Runtime
 from tasks.sample.config import SampleConfig, Source
 
 NAME = "reference.md"

@@ -19,7 +19,7 @@ from model.step_config import (
     OptimizerConfig,
     ScheduleConfig,
 )
-from model.strict import Strict
+from model.strict import RUNTIME, Strict
 
 Dtype = Literal["float32", "tf32", "bfloat16", "float16"]
 """Types in which matrices are multiplied."""
@@ -96,21 +96,24 @@ class TrainConfig(Strict):
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads of each rank's arithmetic; another number sums in another order and gives other last bits. Ranks
     times threads should not exceed the processor's cores."""
-    checkpoint_steps: int = Field(default=50, ge=1)
-    """Optimizer steps between checkpoints."""
-    keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept."""
-    pause_share: float | None = Field(default=None, gt=0, lt=1)
-    """Share of all rows after which training pauses with a checkpoint; a run without it goes on from there."""
-    hang_seconds: float = Field(default=300.0, gt=0)
+    checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
+    """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result. Only where
+    the guard went back and changed a setting does it matter from which of them."""
+    keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
+    """Newest checkpoints that are kept while training."""
+    pause_share: Annotated[float | None, RUNTIME] = Field(default=None, gt=0, lt=1)
+    """Share of all rows after which training pauses with a checkpoint, and the run ends there: neither failed nor at
+    its end. Run without it, training goes on to the same bits."""
+    hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
     """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
     checkpoint."""
-    start_seconds: float = Field(default=900.0, gt=0)
+    start_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
     """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
-    restarts: RestartsConfig = RestartsConfig()
+    restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
     """What follows where ranks fail."""
-    hosts: HostsConfig = HostsConfig()
-    """Machines over which ranks are spread."""
+    hosts: Annotated[HostsConfig, RUNTIME] = HostsConfig()
+    """Machines over which ranks are spread. The first one has the address; on each other one, with the same files:
+    `bessemer train join`."""
     validation_steps: int | None = Field(default=None, ge=1)
     """Steps between looks at held-out rows, and one after the last step (table VALIDATION); none without. Changes no
     weight. Every engine looks, without `compile`, where the ranks do not share one model."""

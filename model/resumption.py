@@ -9,20 +9,11 @@ from model.base_weights import base_digest
 from model.config import TrainConfig, TrainerRun
 from model.durable import digest_bytes, digest_file
 from model.machine import deciding_parts, part
+from model.strict import runtime_fields
 
-RUNTIME_SETTINGS = {
-    "checkpoint_steps",
-    "keep_checkpoints",
-    "pause_share",
-    "hang_seconds",
-    "start_seconds",
-    "restarts",
-    "hosts",
-}
-"""Settings of TrainConfig that change no bit of the result."""
-
-
-LOOKS = {"validation_steps", "validation_rows"}
+RUNTIME_SETTINGS = runtime_fields(TrainConfig)
+"""Settings that change no bit of the result."""
+LOOKS = {"validation_steps": True, "validation_rows": True}
 """Settings that change what is told of a run, and no weight."""
 VERSIONS = ("machine", "torch")
 """Entries of `must_agree` that tell of the program and the machine instead of the run."""

@@ -1,6 +1,7 @@
 """The base of all configuration models."""
 
 import enum
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -14,6 +15,25 @@ class Reach(enum.Enum):
     CODE = "a folder of Python modules, which are run"
     MACHINE = "another machine, which is trusted"
     EARLIER = "an artifact of an earlier run"
+
+
+class Runtime:
+    """Marks a field that cannot change a result: `workers: Annotated[int, RUNTIME] = 2`."""
+
+
+RUNTIME = Runtime()
+
+
+def runtime_fields(model: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a model that cannot change a result, those of models within it too, as pydantic's `exclude`."""
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        if any(isinstance(mark, Runtime) for mark in field.metadata):
+            found[name] = True
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            inner = runtime_fields(field.annotation)
+            found |= {name: inner} if inner else {}
+    return found
 
 
 class Strict(BaseModel):

@@ -24,6 +24,7 @@ from tasks.code import code_closure
 from tasks.config import StrictConfig
 from tasks.identity import Identity, canonical_json, library_versions
 from tasks.lease import LEASE_SECONDS, Lease, build_lease, is_held
+from tasks.limits import Limits
 from tasks.other_versions import IDENTITY
 from tasks.publication import FORCED, compare, make_manifest
 from tasks.report import StageReport
@@ -79,6 +80,8 @@ class RunContext:
     """Stages to rebuild and compare even if they exist."""
     dry: bool = False
     """Build nothing: raise WouldBuild where a build would begin."""
+    guessing: bool = False
+    """The inputs stand in for what will be built: what is reused of them is held against no limit."""
     watcher: Watcher = field(default_factory=Watcher, compare=False)
     lease_seconds: float = LEASE_SECONDS
     """Silence after which the builder of an artifact that this run waits for is passed over."""
@@ -103,6 +106,7 @@ class WouldBuild(Exception):
 
 
 Run = Callable[[Workspace], StageReport]
+NO_LIMITS = Limits()
 
 
 def stage_identity(
@@ -125,10 +129,12 @@ def build_artifact(
     parents: Mapping[str, Artifact],
     run: Run,
     external: Mapping[str, str] | None = None,
+    limits: Limits = NO_LIMITS,
 ) -> Artifact:
     """The stage's artifact under its identity: reused if it exists, else built by `run` and published atomically.
 
-    Raises InputError when the stage may not be built in this run and no artifact exists, IntegrityError when a forced
+    `limits` are asked before it is published, and of an artifact that is reused. Raises GuardError where it passes
+    one, InputError when the stage may not be built in this run and no artifact exists, IntegrityError when a forced
     rebuild differs from what stands, Infra when the disk is full or fails, Bug when documents vanish, WouldBuild in a
     dry run.
     """
@@ -151,7 +157,9 @@ def build_artifact(
             )
         try:
             with heard_waits(functools.partial(context.note, stage.name)):
-                artifact = _build(context, stage, identity, parents, run, "forced" if forced else miss.cause, forced)
+                artifact = _build(
+                    context, stage, identity, parents, run, "forced" if forced else miss.cause, forced, limits
+                )
         except OSError as error:
             raise _infrastructure_error(stage, context.root, error) from error
         except MemoryError as error:
@@ -161,6 +169,8 @@ def build_artifact(
             ) from error
     elif not context.dry and Backing.of(context.root).put_back(artifact):
         context.note(stage.name, f"{artifact.identity} stood here alone, and is in the store again")
+    if artifact.reused and not context.guessing:
+        limits.check(artifact.report)
     context.watcher.finished(stage.name, artifact, time.monotonic() - began)
     return artifact
 
@@ -192,6 +202,7 @@ def _build(
     run: Run,
     cause: str,
     forced: bool,
+    limits: Limits,
 ) -> Artifact:
     """Build under the lease of the identity; a builder that lost its lease while it was paused starts over."""
 
@@ -208,7 +219,7 @@ def _build(
             if standing is not None and not forced:
                 return standing
             try:
-                return _build_alone(context, stage, identity, parents, run, cause, standing, lease, forced)
+                return _build_alone(context, stage, identity, parents, run, cause, standing, lease, forced, limits)
             except Exception as error:
                 if not lease.is_lost():
                     raise
@@ -228,6 +239,7 @@ def _build_alone(
     standing: Artifact | None,
     lease: Lease,
     forced: bool,
+    limits: Limits,
 ) -> Artifact:
     _sweep(context.root)
     folder, resumed = take_over(context.root / "work", _build_name(identity, forced), lease.token)
@@ -243,11 +255,12 @@ def _build_alone(
         if resumed:
             cause = f"{cause}; going on from what was finished"
         context.note(identity.stage, f"building {identity.key}: {cause}")
-        workspace = Workspace(folder, context.progress_of(identity.stage), folder / IDENTITY)
+        workspace = Workspace(folder, context.progress_of(identity.stage), folder / IDENTITY, limits)
         workspace.clear_temporary()
         replace_durably(folder / IDENTITY, canonical_json(identity.parts()).encode())
         report = run(workspace)
     report.check_conservation(identity.stage)
+    limits.check(report)
     target = context.root / "artifacts" / identity.stage / identity.key
     manifest = make_manifest(
         identity,

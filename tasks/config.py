@@ -4,12 +4,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-
-class Runtime:
-    """Marks a field that cannot change a stage's result: `workers: Annotated[int, RUNTIME] = 2`."""
-
-
-RUNTIME = Runtime()
+from model.strict import Runtime
 
 
 class StrictConfig(BaseModel):
@@ -19,18 +14,20 @@ class StrictConfig(BaseModel):
 
     def identity_params(self) -> dict[str, Any]:
         """Every field that decides the result, nested, as plain JSON values; runtime fields are left out."""
-        return {
-            name: _plain(getattr(self, name))
-            for name, field in type(self).model_fields.items()
-            if not any(isinstance(mark, Runtime) for mark in field.metadata)
-        }
+        return _deciding(self)
+
+
+def _deciding(model: BaseModel) -> dict[str, Any]:
+    return {
+        name: _plain(getattr(model, name))
+        for name, field in type(model).model_fields.items()
+        if not any(isinstance(mark, Runtime) for mark in field.metadata)
+    }
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, StrictConfig):
-        return value.identity_params()
     if isinstance(value, BaseModel):
-        return {name: _plain(getattr(value, name)) for name in type(value).model_fields}
+        return _deciding(value)
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

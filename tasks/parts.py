@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,28 +43,49 @@ def map_parts(
 
     `function` must be picklable (a module-level function or a `functools.partial` of one), and so must `about(i)`,
     which is made when part i is handed out. A part's bytes are checked by whoever reads them.
-    Returns the merged report in order of parts; units finished by an earlier, killed build are not run again.
+    Returns the merged report in order of parts; units finished by an earlier, killed build are not run again. Raises
+    GuardError once the first parts pass a limit whatever the others say.
     """
     names = parent.names("documents")
-    reports: dict[int, StageReport] = {}
+    merged = _InOrder(workspace)
     waiting: list[int] = []
     for index in range(len(names)):
         report = workspace.finished(unit_name(index))
         if report is None:
             waiting.append(index)
         else:
-            reports[index] = report
-    workspace.advance(len(reports), len(names), "parts")
+            merged.add(index, report)
+    finished = len(names) - len(waiting)
+    workspace.advance(finished, len(names), "parts")
     work = Work(
         functools.partial(_map_part, workspace.for_worker(), parent.path, function),
         name=names.__getitem__,
         arguments=lambda index: (names[index], about(index)),
     )
-    for index, report in executor.map(work, waiting):
-        reports[index] = report
-        workspace.advance(len(reports), len(names), "parts")
+    with closing(executor.map(work, waiting)) as results:
+        for done, (index, report) in enumerate(results, start=finished + 1):
+            merged.add(index, report)
+            workspace.advance(done, len(names), "parts")
     workspace.await_units([unit_name(index) for index in waiting], executor)
-    return StageReport.merged(reports[index] for index in sorted(reports))
+    return merged.report
+
+
+class _InOrder:
+    """Reports merged in the order of their parts, however they come; limits are asked after each, so that a build ends
+    at the same part for any number of workers."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.report = StageReport()
+        self._workspace = workspace
+        self._waiting: dict[int, StageReport] = {}
+        self._next = 0
+
+    def add(self, index: int, report: StageReport) -> None:
+        self._waiting[index] = report
+        while self._next in self._waiting:
+            self.report.merge(self._waiting.pop(self._next))
+            self._next += 1
+            self._workspace.check_so_far(self.report)
 
 
 def unit_name(index: int) -> str:

@@ -18,6 +18,7 @@ from model.durable import link_or_copy, replace_durably, sync_directory, sync_fi
 from model.errors import IntegrityError
 from tasks.digests import digest_file
 from tasks.execution.work import Executor
+from tasks.limits import Limits
 from tasks.report import StageReport
 
 
@@ -103,6 +104,8 @@ class Workspace:
     progress: Callable[[int, int | None, str], None] | None = None
     identity_file: Path | None = None
     """States the whole identity of what is built; None outside a build."""
+    limits: Limits | None = None
+    """What ends the build while its parts finish."""
 
     @property
     def _files(self) -> Path:
@@ -121,16 +124,21 @@ class Workspace:
 
     def within(self, name: str) -> "Workspace":
         """A workspace in the scratch folder `name`, for a pass whose units are not published."""
-        return replace(self, folder=self.scratch(name))
+        return replace(self, folder=self.scratch(name), limits=None)
 
     def advance(self, done: int, total: int | None, unit: str) -> None:
         """Tell whoever watches that `done` of `total` units of the named kind are finished."""
         if self.progress is not None:
             self.progress(done, total, unit)
 
+    def check_so_far(self, report: StageReport) -> None:
+        """Raise GuardError where the first parts, whose report this is, pass a limit whatever the others say."""
+        if self.limits is not None:
+            self.limits.check_so_far(report)
+
     def for_worker(self) -> "Workspace":
-        """The same workspace without the listener, which does not travel between processes."""
-        return replace(self, progress=None)
+        """The same workspace without whoever listens, who does not travel between processes."""
+        return replace(self, progress=None, limits=None)
 
     def finished(self, unit: str) -> StageReport | None:
         """The report of a unit that is finished and whose files still have their digests, else None."""

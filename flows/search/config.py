@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from model.errors import RecipeError
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME
+from tasks.config import StrictConfig
 
 TABLE = "search"
 Value = bool | int | float | str

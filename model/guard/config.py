@@ -1,10 +1,10 @@
 """When the guard leaves a step out, when it goes back, and what it then changes."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.strict import Strict
+from model.strict import RUNTIME, Strict
 
 
 class Rung(Strict):
@@ -71,7 +71,7 @@ class GuardConfig(Strict):
     """Steps behind the divergence whose data are skipped too."""
     same_trouble_steps: int = Field(default=200, ge=1)
     """Trouble that begins this near to where the last one began is the same, and takes the next rung."""
-    most_rollbacks: int = Field(default=10, ge=1)
+    most_rollbacks: Annotated[int, RUNTIME] = Field(default=10, ge=1)
     """Ways back in all, before training stops with a report."""
     most_skipped: float = Field(default=0.1, gt=0, le=1)
     """Share of the run's rows that the guard may leave out on its ways back, before training stops with a report."""

@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from model.row_format import Objective
 from model.span_lengths import Denoising, corrupted_lengths, raw_length
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME
+from tasks.config import StrictConfig
 from tasks.execution.machines import Machines
 
 MOST_EPOCHS = 16.0
@@ -59,7 +60,7 @@ class ChunkConfig(StrictConfig):
     """Without weights: shares in proportion to tokens ^ (1 / temperature); null and 1 are by size."""
     max_epochs: float = Field(default=4.0, gt=0, le=1000)
     """Most times that a source may be read; what it cannot give goes to the others by weight."""
-    allow_many_epochs: bool = False
+    allow_many_epochs: Annotated[bool, RUNTIME] = False
     """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
     part_bytes: int = Field(default=64 * 2**20, ge=2**12, le=2**30)
     """Size of one file of SEQUENCES, bytes of tokens; this much stands in memory."""

@@ -18,7 +18,6 @@ from tasks.clean.verdicts import Verdicts
 from tasks.execution.work import Executor
 from tasks.parts import PartResult, map_parts
 from tasks.report import StageReport
-from tasks.wipeout import check_wipe_out
 from tasks.workspace import Workspace
 
 
@@ -28,7 +27,7 @@ def clean_documents(
     """Clean every part of `documents`; writes DOCUMENTS and LEDGER, and the quality classifier where there is one.
 
     Facts: `languages`, documents that stay by language; `quality`, how well the classifier tells sources that it has
-    not seen. Raises GuardError when more of a source is dropped than the wipe-out limit allows.
+    not seen.
     """
     supplied = supplied or Supplied()
     quality = None
@@ -38,7 +37,6 @@ def clean_documents(
     report = map_parts(workspace, documents, clean, executor)
     if quality is not None:
         report.facts[QUALITY] = quality.facts
-    check_wipe_out("clean", report, config.wipe_out_limit, config.wipe_out_overrides)
     return report
 
 

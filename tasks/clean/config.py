@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.strict import Reach
+from model.strict import RUNTIME, Reach
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
-from tasks.config import RUNTIME, StrictConfig
+from tasks.config import StrictConfig
 from tasks.execution.machines import Machines
 
 PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
@@ -143,11 +143,11 @@ class CleanConfig(StrictConfig):
     quality: QualityConfig | None = None
     """A quality classifier, trained in this stage; none by default."""
 
-    wipe_out_limit: float = Field(default=0.9, gt=0, le=1)
+    wipe_out_limit: Annotated[float, RUNTIME] = Field(default=0.9, gt=0, le=1)
     """Largest share of a source's documents that may be dropped (0 to 1) before the stage stops. Sources of fewer than
     100 documents are not guarded; of one that ends empty the run's screen and page tell."""
 
-    wipe_out_overrides: dict[str, float] = Field(default_factory=dict)
+    wipe_out_overrides: Annotated[dict[str, float], RUNTIME] = Field(default_factory=dict)
     """Source name -> its own wipe-out limit (0 to 1)."""
 
     workers: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=1024)

@@ -8,6 +8,7 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.clean.config import CleanConfig
 from tasks.execution.executor import make_executor
 from tasks.report import StageReport
+from tasks.wipeout import WipeOutLimits
 from tasks.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
         executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
         return clean_documents(documents, config, supplied, workspace, executor)
 
-    return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external)
+    limits = WipeOutLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
+    return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external, limits=limits)
 
 
 def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]]":

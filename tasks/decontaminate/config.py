@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME
+from tasks.config import StrictConfig
 from tasks.execution.machines import Machines
 
 

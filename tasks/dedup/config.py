@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from model.strict import Reach
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME, Reach
+from tasks.config import StrictConfig
 from tasks.execution.machines import Machines
 
 
@@ -40,10 +40,10 @@ class DedupConfig(StrictConfig):
     null keeps all."""
     planted_pairs: int = Field(default=300, ge=0, le=100_000)
     """Near-copies made from the run's own documents to measure recall; they never compete with documents."""
-    wipe_out_limit: float = Field(default=0.9, gt=0.0, le=1.0)
+    wipe_out_limit: Annotated[float, RUNTIME] = Field(default=0.9, gt=0.0, le=1.0)
     """Largest share of a source's documents (0 to 1) that may be removed before the stage stops. Sources of fewer than
     100 documents are not guarded; of one that ends empty the run's screen and page tell."""
-    wipe_out_overrides: dict[str, float] = Field(default_factory=dict)
+    wipe_out_overrides: Annotated[dict[str, float], RUNTIME] = Field(default_factory=dict)
     """Other limits by source."""
     seed: int = Field(default=0, ge=0)
     """Seed of the run; decides which documents the planted copies are made from."""

@@ -13,14 +13,13 @@ from tasks.artifact import Artifact
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus, OwnPart, read_corpus
 from tasks.dedup.cuts import plan_cuts
-from tasks.dedup.filtering import STAGE, fates_of_part, filter_part
+from tasks.dedup.filtering import fates_of_part, filter_part
 from tasks.dedup.minhash import s_curve
 from tasks.dedup.planted import make_plants, measure_recall
 from tasks.dedup.survivors import Fates, decide_fates
 from tasks.execution.work import Executor
 from tasks.parts import map_parts
 from tasks.report import StageReport
-from tasks.wipeout import check_wipe_out
 from tasks.workspace import Workspace
 
 SIMILARITY_BINS = 20
@@ -36,8 +35,8 @@ def deduplicate(
     """Remove exact and near duplicates from DOCUMENTS, also those of kept documents of `earlier` dedup artifacts, and
     cut repeated lines and passages where the settings ask for it.
 
-    The same bytes for any number of threads. Raises GuardError when a source would lose more than its wipe-out limit,
-    RecipeError or InputError when an earlier artifact cannot be compared with.
+    The same bytes for any number of threads. Raises RecipeError or InputError when an earlier artifact cannot be
+    compared with.
     """
     corpus = read_corpus(documents, earlier, config, workspace, executor)
     fates = decide_fates(corpus, config, workspace.scratch("verify"))
@@ -61,7 +60,6 @@ def deduplicate(
         report.facts["against"] = [
             {"identity": artifact.identity, "documents": artifact.rows("index")} for artifact in earlier
         ]
-    check_wipe_out(STAGE, report, config.wipe_out_limit, config.wipe_out_overrides)
     return report
 
 

@@ -6,6 +6,7 @@ from tasks.dedup.config import DedupConfig
 from tasks.earlier import find_earlier
 from tasks.execution.executor import make_executor
 from tasks.report import StageReport
+from tasks.wipeout import WipeOutLimits
 from tasks.workspace import Workspace
 
 DEDUP = Stage("dedup", roots=("tasks.dedup.stage",), libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode"))
@@ -22,4 +23,5 @@ def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -
         return deduplicate(documents, config, workspace, executor, earlier)
 
     parents = {"documents": documents, **{f"against-{number}": artifact for number, artifact in enumerate(earlier)}}
-    return build_artifact(context, DEDUP, config, parents, run)
+    limits = WipeOutLimits(DEDUP.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
+    return build_artifact(context, DEDUP, config, parents, run, limits=limits)

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.strict import Reach
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME, Reach
+from tasks.config import StrictConfig
 
 
 class GateConfig(StrictConfig):

@@ -11,7 +11,7 @@ import shutil
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ class DaskCluster:
     workspace: Workspace
     workerless_seconds: float = WORKERLESS_SECONDS
 
-    def map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+    def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
         """(index, result) of every part in `indices`, as they are done.
 
         Raises InputError where a worker does not see the build's folder or has other versions, Infra where no scheduler

@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +43,7 @@ def make_executor(machines: Machines, workers: int, workspace: Workspace, *, in_
 class ThisProcess:
     """One part after the other, here."""
 
-    def map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+    def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
         """(index, result) of every part in `indices`, in their order."""
         for index in indices:
             yield index, work.function(index, *work.arguments(index))
@@ -58,7 +58,7 @@ class Threads(ThisProcess):
 
     workers: int
 
-    def map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+    def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
         """(index, result) of every part in `indices`, as they are done."""
         if self.workers <= 1 or len(indices) <= 1:
             yield from super().map(work, indices)
@@ -75,7 +75,7 @@ class Processes(ThisProcess):
 
     workers: int
 
-    def map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+    def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
         """(index, result) of every part in `indices`, as they are done. Raises Infra where a process dies."""
         workers = min(self.workers, len(indices))
         if workers <= 1:

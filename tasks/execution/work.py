@@ -1,6 +1,6 @@
 """What a stage knows of whoever works on its parts: an executor takes a function and gives results as they are done."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -23,7 +23,7 @@ class Work(Generic[Result]):
 class Executor(Protocol):
     """Works on parts. What decides a stage's bytes never depends on the order in which they are done, nor on where."""
 
-    def map(self, work: Work[Result], indices: Sequence[int]) -> Iterator[tuple[int, Result]]:
+    def map(self, work: Work[Result], indices: Sequence[int]) -> Generator[tuple[int, Result]]:
         """(index, result) of every part in `indices`, as they are done.
 
         An error of the function is raised as it is. Raises Infra where workers die.

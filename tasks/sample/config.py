@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.strict import Reach
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME, Reach
+from tasks.config import StrictConfig
 
 WEIGHT_TOLERANCE = 1e-6
 
@@ -134,7 +134,7 @@ class SampleConfig(StrictConfig):
     max_epochs: float = Field(default=GOOD_EPOCHS, gt=0, le=1000)
     """Most times that training may read a source; what it then lacks goes to the others by weight (UniMax)."""
 
-    allow_many_epochs: bool = False
+    allow_many_epochs: Annotated[bool, RUNTIME] = False
     """Whether `max_epochs` may be above 16, where one more epoch is worth less than two fifths of new text."""
 
     limit: float = Field(default=1.0, gt=0, le=1)
@@ -143,10 +143,10 @@ class SampleConfig(StrictConfig):
     part_bytes: int = Field(default=64 * 1024**2, ge=1024)
     """Uncompressed text per part, in bytes; the unit of parallel work and of resuming."""
 
-    max_reject_share: float = Field(default=0.01, ge=0, le=1)
+    max_reject_share: Annotated[float, RUNTIME] = Field(default=0.01, ge=0, le=1)
     """Share of all records that may be rejected before the stage stops (0 to 1)."""
 
-    normalise_weights: bool = False
+    normalise_weights: Annotated[bool, RUNTIME] = False
     """Whether weights may sum to something other than 1 and are then divided by their sum."""
 
     seed: int = Field(default=0, ge=0)

@@ -4,9 +4,10 @@ The reader is sequential, so the parts depend on the input and the configuration
 where its last document ended; a killed build reads on from there.
 """
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import blake3
 import pyarrow as pa
 import pyarrow.ipc
 
-from model.errors import GuardError
 from tasks.ledger import LedgerRows, clip_bytes
 from tasks.parts import unit_name
 from tasks.report import SourceCounts, StageReport
@@ -23,8 +23,9 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.document_id import document_id
 from tasks.sample.mixture import SourcePlan, mixture_remarks, plan_as_json, plan_mixture
-from tasks.sample.readers import EMPTY_FILE, NO_FILE, read_records
+from tasks.sample.readers import read_records
 from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE, RejectedFiles, is_record
 from tasks.sample.seen_ids import SeenIds
 from tasks.schema import DOC_ID_BYTES, DOCUMENTS, REJECTS
 from tasks.seed import seed64, unit_interval
@@ -33,9 +34,6 @@ from tasks.workspace import Workspace
 
 CURSOR = "cursor"
 PASSED_OVER = "records_passed_over"
-REJECTED = "rejected_files"
-MOST_NAMED = 5
-"""Files with rejects that the report names for each source, those with the most first."""
 REJECTS_PER_PART = 65536
 _RECORDS_PER_REPORT = 1024
 
@@ -44,28 +42,29 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
     """Read every file of `listings`, write DOCUMENTS, REJECTS and an empty LEDGER part by part.
 
     Facts: `mixture_plan` and `files` by source, `mixture_remarks` in words, `records_passed_over` by source and kind,
-    `rejected_files` by source: path, rejects and the first reason of some. Raises GuardError when more than
-    `max_reject_share` of all records, or all records of a source, could not be read; empty files, and what is no file
-    (a FIFO), lose nothing and do not count there.
+    `unreadable_records` by source, `rejected_files` by source: path, rejects and the first reason of some.
     """
     plans = plan_mixture(config, listings)
-    reports = _finished_parts(workspace)
-    cursor = _Cursor.from_json(reports[-1].facts[CURSOR]) if reports else _Cursor(0, 0)
     files = [(listing.source, file) for listing in listings for file in listing.files]
-    if cursor.file < len(files):
+    progress = _Progress(listings, workspace)
+    finished = _finished_parts(workspace)
+    for number, done in enumerate(finished):
+        progress.add(done, _rejects_of(workspace, number))
+    if progress.cursor.file < len(files):
         reader = _Reader(files, plans, config, workspace)
-        reader.remember(workspace, len(reports))
-        for number, part in enumerate(reader.parts(cursor), start=len(reports)):
-            reports.append(_write_part(workspace, number, part))
-    report = StageReport.merged(reports)
+        reader.remember(workspace, len(finished))
+        for number, part in enumerate(reader.parts(progress.cursor), start=len(finished)):
+            rejects = [(row["source"], row["path"], row["reason"]) for row in part.rejects]
+            progress.add(_write_part(workspace, number, part), rejects)
+    report = progress.report
     for listing in listings:
         report.source(listing.source.name)
-    rejected = _check_rejects(report, config, workspace, len(reports))
     report.facts = {
         "mixture_plan": plan_as_json(plans),
         "mixture_remarks": mixture_remarks(config, plans),
         PASSED_OVER: report.facts.get(PASSED_OVER, {}),
-        REJECTED: rejected,
+        UNREADABLE: report.facts.get(UNREADABLE, {}),
+        REJECTED: progress.rejected.named(),
         "files": {
             listing.source.name: {"read": len(listing.files), **dict(sorted(listing.passed_over.items()))}
             for listing in listings
@@ -142,12 +141,38 @@ class _Part:
     rejects: list[dict[str, Any]] = field(default_factory=list)
     text_bytes: int = 0
     passed_over: Counter[str] = field(default_factory=Counter)
+    unreadable: Counter[str] = field(default_factory=Counter)
     report: StageReport = field(default_factory=StageReport)
 
     def close(self, cursor: _Cursor) -> "_Part":
         self.report.facts[CURSOR] = {"file": cursor.file, "record": cursor.record}
         self.report.facts[PASSED_OVER] = dict(sorted(self.passed_over.items()))
+        self.report.facts[UNREADABLE] = dict(sorted(self.unreadable.items()))
         return self
+
+
+class _Progress:
+    """What the parts so far came to: their report, their rejects, and the sources that were read to their end."""
+
+    def __init__(self, listings: list[SourceFiles], workspace: Workspace) -> None:
+        self.report = StageReport()
+        self.rejected = RejectedFiles()
+        self.cursor = _Cursor(0, 0)
+        self._workspace = workspace
+        ends = itertools.accumulate(len(listing.files) for listing in listings)
+        self._ends = {listing.source.name: end for listing, end in zip(listings, ends, strict=True)}
+        self._read: list[str] = []
+
+    def add(self, part: StageReport, rejects: Iterable[tuple[str, str, str]]) -> None:
+        """Take in the next part. Raises GuardError where a source that was read to its end passes a limit."""
+        self.report.merge(part)
+        self.rejected.add(rejects)
+        self.cursor = _Cursor.from_json(part.facts[CURSOR])
+        read = [name for name, end in self._ends.items() if end <= self.cursor.file]
+        if read != self._read:
+            self._read = read
+            self.report.facts |= {SOURCES_READ: read, REJECTED: self.rejected.named()}
+            self._workspace.check_so_far(self.report)
 
 
 class _Reader:
@@ -240,6 +265,8 @@ def _adder(consumed: list[int]) -> Any:
 def _reject(part: _Part, counts: SourceCounts, file: InputFile, bad: BadRecord) -> None:
     counts.documents_in += 1
     counts.rejected += 1
+    if is_record(bad.reason):
+        part.unreadable[file.source] += 1
     part.rejects.append(
         {
             "source": file.source,
@@ -285,56 +312,13 @@ def _write_part(workspace: Workspace, number: int, part: _Part) -> StageReport:
     return part.report
 
 
+def _rejects_of(workspace: Workspace, number: int) -> Iterable[tuple[str, str, str]]:
+    path = workspace.file(table_file_name("rejects", unit_name(number)))
+    return zip(_column(path, "source"), _column(path, "path"), _column(path, "reason"), strict=True)
+
+
 def _column(path: Path, column: str) -> list[Any]:
     with pa.memory_map(str(path)) as source:
         schema = pa.ipc.open_file(source).schema
         options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index(column)])
         return pa.ipc.open_file(source, options=options).read_all().column(column).to_pylist()
-
-
-def _check_rejects(
-    report: StageReport, config: SampleConfig, workspace: Workspace, parts: int
-) -> dict[str, list[dict[str, Any]]]:
-    """The files with the most rejects, by source; raises GuardError where too much was lost."""
-    by_file: Counter[tuple[str, str]] = Counter()
-    reasons: dict[tuple[str, str], str] = {}
-    empty: Counter[str] = Counter()
-    told: dict[str, list[dict[str, Any]]] = {}
-    if report.total().rejected:
-        for number in range(parts):
-            path = workspace.file(table_file_name("rejects", unit_name(number)))
-            columns = zip(_column(path, "source"), _column(path, "path"), _column(path, "reason"), strict=True)
-            for source, relative, reason in columns:
-                if reason == EMPTY_FILE or reason.startswith(NO_FILE):
-                    empty[source] += 1
-                else:
-                    by_file[source, relative] += 1
-                if reason != EMPTY_FILE:
-                    reasons.setdefault((source, relative), reason)
-        for key in sorted(reasons, key=lambda key: (-by_file[key], key)):
-            named = told.setdefault(key[0], [])
-            if len(named) < MOST_NAMED:
-                named.append({"path": key[1], "records": max(1, by_file[key]), "reason": reasons[key]})
-    lost = by_file.total()
-    total = report.total().documents_in - empty.total()
-    share = lost / max(1, total)
-    unreadable = [
-        name
-        for name, counts in sorted(report.sources.items())
-        if counts.rejected > empty[name] and counts.rejected == counts.documents_in
-    ]
-    if share <= config.max_reject_share and not unreadable:
-        return told
-    suspects = {key: count for key, count in by_file.items() if not unreadable or key[0] in unreadable}
-    worst = max(sorted(suspects), key=lambda key: suspects[key])
-    what = (
-        f"no record of source `{unreadable[0]}` could be read"
-        if unreadable
-        else f"{lost} of {total} records ({share:.1%}) were rejected, and"
-        f" [sample] max_reject_share allows {config.max_reject_share:.1%}"
-    )
-    raise GuardError(
-        f"sample: {what}. The worst file is `{worst[1]}` of source `{worst[0]}` with {suspects[worst]} rejects; its"
-        f" first: {reasons[worst]}. Repair or exclude the file, or correct format, text_field and id_field of the"
-        f" source; if the loss is meant, raise max_reject_share."
-    )

@@ -10,6 +10,7 @@ from tasks.digests import InputDigests, combined_digest
 from tasks.report import StageReport
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.limits import RejectLimits
 from tasks.sample.remote import RemoteFile
 from tasks.store.patience import heard_waits
 from tasks.workspace import Workspace
@@ -33,7 +34,8 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
 
         return sample_documents(listings, config, workspace)
 
-    return build_artifact(context, SAMPLE, config, {}, run, external=external)
+    limits = RejectLimits(config.max_reject_share)
+    return build_artifact(context, SAMPLE, config, {}, run, external=external, limits=limits)
 
 
 def source_digests(listings: list[SourceFiles], cache: Path) -> dict[str, str]:

@@ -7,10 +7,9 @@ from pydantic import Field, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.config import TrainConfig
-from model.hosts_config import HostsConfig
-from model.restart_config import RestartsConfig
 from model.settings_together import check_together
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME
+from tasks.config import StrictConfig
 
 
 class TrainStageConfig(StrictConfig, TrainConfig):
@@ -23,24 +22,6 @@ class TrainStageConfig(StrictConfig, TrainConfig):
     `model.safetensors`, or a published GPT-2, OPT, LLaMA, GPT-NeoX, BERT or T5 (`config.json` and safetensors). Its
     vocabulary must be this run's, or the one that `vocab.base` extends; what `train.model` leaves out is as it was
     trained. Its content, not its place, is part of the identity."""
-    checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
-    """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result. Only where
-    the guard went back and changed a setting does it matter from which of them."""
-    keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
-    """Newest checkpoints that are kept while training."""
-    pause_share: Annotated[float | None, RUNTIME] = Field(default=None, gt=0, lt=1)
-    """Share of all rows after which training pauses with a checkpoint, and the run ends there: neither failed nor at
-    its end. Run without it, training goes on to the same bits."""
-    hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
-    """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
-    checkpoint."""
-    start_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
-    """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
-    restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
-    """What follows where ranks fail."""
-    hosts: Annotated[HostsConfig, RUNTIME] = HostsConfig()
-    """Machines over which ranks are spread. This one has the address; on each other one, with the same files:
-    `bessemer train join`."""
     max_seconds: Annotated[float | None, RUNTIME] = Field(default=None, gt=0)
     """Seconds that training may take before it is stopped with a checkpoint; none by default."""
     stop_seconds: Annotated[float, RUNTIME] = Field(default=120.0, gt=0)

@@ -12,6 +12,7 @@ from tasks.report import StageReport
 from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
 from tasks.train.going_on import kept_files
+from tasks.train.limits import RollbackLimits
 from tasks.train.telling import FOR_THE_TERMINAL, MessageTeller
 from tasks.workspace import Workspace
 
@@ -62,4 +63,5 @@ def build_train(
 
     external = base_model_digest(context.root, config.base_model)
     parents = {"sequences": sequences, "vocab": vocab}
-    return build_artifact(context, train_stage(config), config, parents, run, external)
+    limits = RollbackLimits(config.guard.most_rollbacks)
+    return build_artifact(context, train_stage(config), config, parents, run, external, limits)

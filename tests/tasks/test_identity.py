@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Bug
-from tasks.config import RUNTIME, StrictConfig
+from model.strict import RUNTIME
+from tasks.config import StrictConfig
 from tasks.identity import Identity, canonical_json, first_difference, library_versions
 
 JSON = st.recursive(

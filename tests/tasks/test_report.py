@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.errors import Bug, GuardError
+from model.errors import Bug
 from tasks.ledger import DROP, LedgerRows, clip_bytes
 from tasks.report import StageReport
 from tasks.schema import LEDGER
 from tasks.seed import seed64, unit_interval
-from tasks.wipeout import check_wipe_out
 
 
 def report_of(documents_in: int, documents_out: int, dropped: int) -> StageReport:
@@ -56,21 +55,6 @@ def test_number_facts_of_parts_add_up() -> None:
 def test_report_survives_json() -> None:
     report = report_of(10, 7, 3)
     assert StageReport.from_json(report.to_json()).to_json() == report.to_json()
-
-
-def test_wipe_out_guard_looks_from_a_hundred_documents_on() -> None:
-    check_wipe_out("clean", report_of(99, 1, 98), 0.9, {})
-    check_wipe_out("clean", report_of(100, 10, 90), 0.9, {})
-    with pytest.raises(GuardError, match=r"91 of 100 documents \(91.0%\) of source `books`.*`short`"):
-        check_wipe_out("clean", report_of(100, 9, 91), 0.9, {})
-    check_wipe_out("clean", report_of(100, 9, 91), 0.9, {"books": 0.95})
-
-
-def test_dropping_every_document_is_stopped_however_few_they_are() -> None:
-    check_wipe_out("clean", report_of(0, 0, 0), 0.9, {})
-    with pytest.raises(GuardError, match=r"all 5 documents would be dropped, most by `short` \(5\)"):
-        check_wipe_out("clean", report_of(5, 0, 5), 0.9, {})
-    check_wipe_out("clean", report_of(5, 0, 5), 0.9, {"books": 1.0})
 
 
 @given(st.text(alphabet=st.characters()), st.integers(0, 30))

@@ -23,8 +23,9 @@ from flows.recipe import Recipe, load_recipe
 from flows.road import STAGES
 from model import machine
 from model.architecture import BERTConfig, GPTConfig, T5Config
+from model.strict import Runtime
 from tasks.build import Stage, stage_identity
-from tasks.config import Runtime, StrictConfig
+from tasks.config import StrictConfig
 from tasks.execution.machines import Machines
 from tasks.identity import Identity, first_difference
 
@@ -51,11 +52,14 @@ ONE_VALUE = {
 
 
 RUNTIME_FIELDS = {
+    "chunk.allow_many_epochs": "decides whether `max_epochs`, which counts, may be so high",
     "chunk.workers": "test_same_bytes.py",
     "clean.deny.path": "its entries are an input",
     "clean.extensions.path": "its functions are inputs",
     "clean.spelling.path": "its pairs are an input",
     "clean.word_lists.path": "its words are an input",
+    "clean.wipe_out_limit": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
+    "clean.wipe_out_overrides": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
     "clean.workers": "test_same_bytes.py",
     "decontaminate.benchmarks.answers_path": "its bytes are an input",
     "decontaminate.benchmarks.path": "its bytes are an input",
@@ -63,14 +67,20 @@ RUNTIME_FIELDS = {
     "dedup.against": "the artifacts that it names are parents",
     "dedup.memory_bytes": "test_same_bytes.py",
     "dedup.threads": "test_same_bytes.py",
+    "dedup.wipe_out_limit": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
+    "dedup.wipe_out_overrides": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
     "evaluate.earlier": "the artifacts that it names are parents",
     "evaluate.gate.base_model": "its digest is part of the trained model, and held against the folder",
+    "sample.allow_many_epochs": "decides whether `max_epochs`, which counts, may be so high",
+    "sample.max_reject_share": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
+    "sample.normalise_weights": "decides whether weights, which count, may have another sum",
     "sample.sources.exclude": "the files that are left are inputs",
     "sample.sources.licence": "the card and the export tell it; no text is another",
     "sample.sources.only": "the files that are left are inputs",
     "sample.sources.paths": "the files that it names are inputs",
     "train.base_model": "its description, which holds the digest of its weights, is an input",
     "train.checkpoint_steps": "test_same_bytes.py",
+    "train.guard.most_rollbacks": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
     "train.hang_seconds": "decides when a trainer is given up, and no step",
     "train.keep_checkpoints": "test_same_bytes.py",
     "train.pause_share": "a pause leaves no artifact, and the same bits behind it (tests/model/test_pause.py)",

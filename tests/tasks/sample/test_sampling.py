@@ -14,6 +14,7 @@ from tasks.sample import sampling
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.sample.document_id import document_id
+from tasks.sample.limits import RejectLimits
 from tasks.sample.sampling import sample_documents
 from tasks.sample.stage import build_sample
 from tasks.schema import DOCUMENTS, REJECTS
@@ -33,7 +34,9 @@ def one_source(path, *, id_field=None, budget_tokens=10**9, **fields):
 def run(config, folder) -> tuple[StageReport, Workspace]:
     folder.mkdir(parents=True, exist_ok=True)
     workspace = Workspace(folder)
-    return sample_documents(find_files(config), config, workspace), workspace
+    report = sample_documents(find_files(config), config, workspace)
+    RejectLimits(config.max_reject_share).check(report)
+    return report, workspace
 
 
 def table(workspace, name):
