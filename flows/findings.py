@@ -98,7 +98,7 @@ def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
         "training": lambda: _facts(reports, "train", "training").get("training", {}),
         "left_out": lambda: left_out(artifacts),
         "base_model": lambda: base_model(record, artifacts),
-        "gate": lambda: _facts(reports, "evaluate", "gate").get("gate", {}),
+        "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
         "bits_per_byte": lambda: bits_per_byte(artifacts),
         "measures": lambda: measured(_heldout_rows(artifacts)),
         "scores": lambda: scores(artifacts),

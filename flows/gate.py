@@ -5,12 +5,15 @@ from typing import Any
 
 from model.errors import GuardError
 from tasks.artifact import Artifact
+from tasks.evaluate.config import GateConfig
 
 
-def check_gate(evaluated: Artifact) -> None:
+def check_gate(evaluated: Artifact, config: GateConfig | None) -> None:
     """Raise GuardError where the bits per byte of a source rose by more than the recipe's gate lets pass."""
-    gate = evaluated.report.facts.get("gate")
-    if gate and _stopped(gate):
+    if config is None:
+        return
+    gate = {**evaluated.report.facts["gate"], "max_rise": config.max_rise}
+    if _stopped(gate):
         raise GuardError(
             f"{gate_told(gate)}. The model forgot too much of what its base model knew. Its weights and scores are"
             f" written, and nothing goes on from them by itself. Give these sources more weight, train with a lower"
@@ -19,8 +22,8 @@ def check_gate(evaluated: Artifact) -> None:
 
 
 def gate_told(gate: Mapping[str, Any]) -> str:
-    """One sentence without its full stop; empty where there is no gate."""
-    if not gate:
+    """One sentence without its full stop; empty where there is no gate. `max_rise` is that of the run's recipe."""
+    if "rises" not in gate:
         return ""
     rises = ", ".join(f"{source} {rise:+.1%}" for source, rise in gate["rises"].items())
     stopped = _stopped(gate)

@@ -114,14 +114,16 @@ def check_writable(root: Path) -> None:
 
 
 def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
-    """The latest earlier run that ended with the very artifacts of a run that built nothing, and has a page."""
+    """The latest earlier run that ended with the very artifacts of a run that built nothing, under the same gate, and
+    has a page."""
     stages = record["stages"]
     if not stages or any(entry["outcome"] not in (REUSED, ACCEPTED) for entry in stages):
         return None
     mine = {entry["stage"]: entry["content"] for entry in stages}
     for earlier in reversed(list_runs(root)):
         theirs = {entry["stage"]: entry.get("content") for entry in earlier["stages"]}
-        if theirs == mine and earlier.get("page") and Path(earlier["page"]).is_file():
+        same = theirs == mine and earlier.get("max_rise") == record.get("max_rise")
+        if same and earlier.get("page") and Path(earlier["page"]).is_file():
             return earlier
     return None
 

@@ -66,7 +66,7 @@ def standing_run(
         artifact = BUILDERS[stage](context, *inputs)
         entries.append(stage_entry(stage, artifact, 0.0))
         if stage == "evaluate":
-            check_gate(artifact)
+            check_gate(artifact, recipe.evaluate.gate)
         return artifact
 
     if force:
@@ -89,6 +89,7 @@ def _head(recipe: Recipe, root: Path, run_id: str, asked: dict[str, Any]) -> dic
         "root": str(root),
         "started": time.time(),
         "asked": asked,
+        "max_rise": recipe.evaluate.gate.max_rise if recipe.evaluate.gate else None,
         "host": platform.node(),
         "machine": {"cores": os.cpu_count() or 1, "memory_bytes": psutil.virtual_memory().total},
         "versions": library_versions(VERSIONS_SHOWN),
@@ -118,6 +119,7 @@ class Run:
         self.folder = root / "runs" / self.run_id
         self.folder.mkdir(parents=True, exist_ok=True)
         self._last = buildable[-1]
+        self._gate = recipe.evaluate.gate
         self._stage = ""
         self._failed = False
         write_atomically(self.folder / RECIPE, recipe.model_dump_json(indent=1).encode())
@@ -144,7 +146,7 @@ class Run:
             raise artifact
         put_record(self.context.root, self.run_id)
         if self._stage == "evaluate":
-            check_gate(artifact)
+            check_gate(artifact, self._gate)
         return artifact
 
     def write_page(self) -> Path:

@@ -18,7 +18,7 @@ class GateConfig(StrictConfig):
 
     sources: tuple[str, ...] = Field(min_length=1)
     """Sources in what the base model knew: their held-out text is scored by both models."""
-    max_rise: float = Field(default=0.02, ge=0, allow_inf_nan=False)
+    max_rise: Annotated[float, RUNTIME] = Field(default=0.02, ge=0, allow_inf_nan=False)
     """Share of the base model's bits per byte by which each of these may rise."""
     base_model: Annotated[Path | None, RUNTIME] = None
     """Folder of the model that training went on from; `train.base_model` by default."""

@@ -96,9 +96,9 @@ def gate_scores(
 
 
 def gate_facts(gate: GateConfig, scores: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`max_rise`, and the rise of each source, for those who decide whether a run goes on."""
+    """The rise of each source, for those who decide whether a run goes on."""
     rises = {row["task"].partition("/")[2]: row["value"] for row in scores if row["metric"] == RISE}
-    return {"max_rise": gate.max_rise, "rises": {source: rises[source] for source in gate.sources}}
+    return {"rises": {source: rises[source] for source in gate.sources}}
 
 
 def _as_base(tokens: Sequence[int], base_ids: Mapping[int, Sequence[int]]) -> list[int]:

@@ -323,6 +323,7 @@ def make_run(
     until: str = "evaluate",
     failed: str | None = None,
     facts: dict[str, dict[str, Any]] | None = None,
+    max_rise: float | None = None,
 ) -> MadeRun:
     """A run whose stages up to `until` were built; then `failed`, if given, ended in an error. `facts`, by stage, take
     the place of those of the same name."""
@@ -358,6 +359,7 @@ def make_run(
         "state": "failed" if failed else "completed",
         "stages": entries,
         "notes": [],
+        "max_rise": max_rise,
         "host": "here",
         "versions": {"pyarrow": "1", "torch": "2"},
         "machine": {"cores": 2, "memory_bytes": 8_000_000_000},

@@ -310,9 +310,9 @@ def test_page_and_screen_say_from_which_model_training_went_on(
 
 
 def test_page_and_screen_tell_what_the_gate_found(make: Callable[..., Any], tmp_path: Path):
-    gate = {"max_rise": 0.02, "rises": {"en": 0.031}}
+    gate = {"rises": {"en": 0.031}}
     base = {"base_model": {"weights": "3f0c81d2a9b4c5d6", "new_rows": 2, "start": "mean", "without_meaning": 0}}
-    made = make(tmp_path, facts={"train": base, "evaluate": {"gate": gate}})
+    made = make(tmp_path, facts={"train": base, "evaluate": {"gate": gate}}, max_rise=0.02)
     sentence = "Bits per byte beside the base model's: en +3.1%; the gate lets +2.0% pass: en did not pass"
     assert f"{sentence}." in " ".join(read(write_page(made.folder, made.root)).text.split())
     console = Console(file=io.StringIO(), width=400, color_system=None)

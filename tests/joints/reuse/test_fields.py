@@ -70,6 +70,7 @@ RUNTIME_FIELDS = {
     "dedup.wipe_out_limit": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
     "dedup.wipe_out_overrides": "ends a run, and changes no byte (tests/tasks/test_limits.py)",
     "evaluate.earlier": "the artifacts that it names are parents",
+    "evaluate.gate.max_rise": "ends a run behind its scores, and changes no byte (tests/tasks/evaluate/test_gate.py)",
     "evaluate.gate.base_model": "its digest is part of the trained model, and held against the folder",
     "sample.allow_many_epochs": "decides whether `max_epochs`, which counts, may be so high",
     "sample.max_reject_share": "ends a run, and changes no byte (tests/tasks/test_limits.py)",

@@ -11,7 +11,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.config import EvaluateConfig, GateConfig
 from tasks.evaluate.stage import build_evaluate
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
@@ -101,12 +101,14 @@ def test_the_base_is_scored_as_its_own_vocabulary_would_score_it(foundry: Foundr
 
 
 def test_what_rises_too_far_stops_behind_the_scores(foundry: Foundry, english: Run, russian: Run) -> None:
-    rise = values(foundry.evaluate(russian, **gate(english[2].path)))["heldout/en", "rise_from_base"]
-    check_gate(foundry.evaluate(russian, **gate(english[2].path, max_rise=rise)))
-    check_gate(foundry.evaluate(russian))
-    stopped = foundry.evaluate(russian, **gate(english[2].path, max_rise=rise * 0.99))
+    evaluated = foundry.evaluate(russian, **gate(english[2].path))
+    rise = values(evaluated)["heldout/en", "rise_from_base"]
+    check_gate(evaluated, GateConfig(sources=("en", "ru"), max_rise=rise))
+    check_gate(foundry.evaluate(russian), None)
     with pytest.raises(GuardError, match=r"en \+.*en did not pass\. .* more weight"):
-        check_gate(stopped)
+        check_gate(evaluated, GateConfig(sources=("en", "ru"), max_rise=rise * 0.99))
+    lowered = foundry.evaluate(russian, **gate(english[2].path, max_rise=rise * 0.99))
+    assert (lowered.reused, lowered.identity) == (True, evaluated.identity)
     assert gate_told({"max_rise": 0.02, "rises": {"en": 0.013, "ru": -0.2}}) == (
         "Bits per byte beside the base model's: en +1.3%, ru -20.0%; the gate lets +2.0% pass: passed"
     )
