@@ -31,6 +31,7 @@ from flows.commands import (
 )
 from flows.escaping import escape_output
 from flows.service.api import reach_this_machine_directly
+from model.environment import shed
 
 app = typer.Typer(
     name="bessemer",
@@ -106,6 +107,7 @@ def options(
 
 def main() -> None:
     """Entry point of the command."""
+    shed()
     escape_output()
     reach_this_machine_directly()
     app()

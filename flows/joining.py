@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -38,8 +39,9 @@ def training_of_several_hosts(root: Path, wait_seconds: float) -> tuple[Path, Tr
         time.sleep(ASK_EVERY_SECONDS)
 
 
-def become(run_file: Path) -> NoReturn:
-    """Go on as the supervisor of this machine's ranks: requests to stop reach it, and its exit code is ours."""
+def become(run_file: Path, given: Mapping[str, str]) -> NoReturn:
+    """Go on as the supervisor of this machine's ranks, with the variables `given`: requests to stop reach it, and its
+    exit code is ours."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "model.train", str(run_file)], environment())
+    os.execve(sys.executable, [sys.executable, "-m", "model.train", str(run_file)], environment(given))

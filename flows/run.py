@@ -34,6 +34,7 @@ from flows.record import (
 from flows.road import STAGES, EndOfRoad, stretch, walk
 from flows.roots import put_record
 from model.durable import write_atomically
+from model.environment import left_out_told
 from model.pause import Paused
 from tasks.artifact import Artifact
 from tasks.build import RunContext, WouldBuild
@@ -138,7 +139,10 @@ class Run:
         if self._stage == self._last:
             raise EndOfRoad
         raise_if_interrupted()
+        begins = not self._stage
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
+        for told in left_out_told(os.environ) if begins else ():
+            self.record.note(self._stage, told)
         done = task(self.context, *inputs)
         # A task that names its own state ("Reused") hands that state back instead of its value.
         artifact = done.result() if isinstance(done, State) else done

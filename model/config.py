@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from model.architecture import GPTConfig, NetworkConfig
 from model.guard.config import GuardConfig
@@ -19,10 +19,11 @@ from model.step_config import (
     OptimizerConfig,
     ScheduleConfig,
 )
-from model.strict import RUNTIME, Strict
+from model.strict import RUNTIME, Reach, Strict
 
 Dtype = Literal["float32", "tf32", "bfloat16", "float16"]
 """Types in which matrices are multiplied."""
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[^\x00]*$")]
 NewRows = Literal["mean", "mean_noise", "random"]
 """How the rows of pieces start that a base model does not have."""
 
@@ -124,6 +125,11 @@ class TrainConfig(Strict):
     is none, training stops."""
     guard: GuardConfig = GuardConfig()
     """What is done against divergence."""
+    environment: Annotated[tuple[Variable, ...], Reach.ENVIRONMENT] = ()
+    """Environment variables of the trainer and its ranks, such as `["MKL_CBWR=COMPATIBLE"]`. Of the shell's, only
+    paths, credentials, certificates, proxies, the choice of devices (`CUDA_VISIBLE_DEVICES`) and how ranks find each
+    other (`NCCL_*`, `GLOO_*`, `MASTER_*`, `SLURM_*`) reach them. Others may change bits: what stands here does reach
+    them, and is part of the identity."""
     seed: int = Field(default=1, ge=0, lt=2**63)
     """Seed of the initial weights."""
 
@@ -253,6 +259,11 @@ class TrainConfig(Strict):
                 f" {who} reads of batch_rows {self.batch_rows}"
             )
         return self
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The variables of `environment` by name."""
+        return {name: value for name, _, value in (one.partition("=") for one in self.environment)}
 
     @property
     def rows_at_once(self) -> int:

@@ -8,7 +8,6 @@ What needs no arithmetic, memory and disk, the supervisor sees for itself (`shor
 Not run on CUDA devices so far.
 """
 
-import os
 import shutil
 import signal
 import sys
@@ -126,7 +125,6 @@ def main(arguments: list[str]) -> int:
     """Diagnose one rank's place; returns 0 where all is well, else the exit code of Infra."""
     run_file, parent, rank, meeting, size = arguments
     die_with_parent(signal.SIGKILL, parent=int(parent))
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     words = _wrong(Path(run_file), int(rank), int(size), Path(meeting))
     if words is None:
         return 0

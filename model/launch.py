@@ -1,11 +1,12 @@
 """One launch: all ranks started together, watched, and ended together whatever happens to one of them."""
 
+import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from types import FrameType
 
 from model.config import TrainConfig
 from model.diagnosis import private_memory
+from model.environment import trainer_environment
 from model.failures import End, Failure, infra, judge, read_words
 from model.hanging import ask_for_stacks, innermost_call, state_of
 from model.heartbeat import Beat, read_beat
@@ -127,7 +129,7 @@ def run_ranks(
         return launch
     try:
         commands = [command(rank, meeting) for rank in place.ranks]
-        with started(commands, stop, first_speaks=place.first == 0) as ranks:
+        with started(commands, stop, train.given, first_speaks=place.first == 0) as ranks:
             _watch(launch, train, place, ranks, meeting, stop, tell_slow, change, until_checkpoint)
     finally:
         shutil.rmtree(meeting, ignore_errors=True)
@@ -136,13 +138,17 @@ def run_ranks(
 
 
 @contextmanager
-def started(commands: Sequence[list[str]], stop: StopRequest, *, first_speaks: bool = True) -> Iterator[list[Process]]:
-    """Processes that get our requests to stop, and are gone afterwards."""
+def started(
+    commands: Sequence[list[str]], stop: StopRequest, given: Mapping[str, str], *, first_speaks: bool = True
+) -> Iterator[list[Process]]:
+    """Processes that get our requests to stop, and are gone afterwards; their environment is that of a trainer with
+    the variables `given`."""
     processes = stop.processes = []
+    environment = trainer_environment(os.environ, given)
     try:
         for number, command in enumerate(commands):
             stdout = None if number == 0 and first_speaks else sys.stderr.fileno()
-            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout))
+            processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=environment))
         if stop.asked:
             stop.pass_on()
         yield processes

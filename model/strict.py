@@ -13,6 +13,7 @@ class Reach(enum.Enum):
     FILE = "a file or folder"
     SOURCE = "files, folders and patterns, or addresses"
     CODE = "a folder of Python modules, which are run"
+    ENVIRONMENT = "variables of a process, by which libraries are loaded"
     MACHINE = "another machine, which is trusted"
     EARLIER = "an artifact of an earlier run"
 

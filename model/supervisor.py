@@ -217,7 +217,7 @@ class Supervisor:
         here = self._size // self._run.train.hosts.count
         commands = [self._command("model.diagnosis", rank, meeting, here) for rank in range(here)]
         try:
-            with started(commands, self._stop, first_speaks=False) as processes:
+            with started(commands, self._stop, self._run.train.given, first_speaks=False) as processes:
                 deadline = time.monotonic() + DIAGNOSIS_SECONDS
                 while any(process.poll() is None for process in processes):
                     if time.monotonic() > deadline:

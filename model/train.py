@@ -27,9 +27,6 @@ from model.parent_death import die_with_parent
 def main(arguments: list[str]) -> int:
     """Train as the JSON file says; returns the exit code of the error's class, 0 when trained to the end."""
     die_with_parent(signal.SIGKILL, parent=int(arguments[1]) if len(arguments) > 1 else None)
-    # Threads that spin while they wait take the processor from the thread they wait for as soon as another process
-    # runs: five times slower with one busy neighbour on two cores. libgomp reads this once, when torch is loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if len(arguments) > 2:
         return _rank(Path(arguments[0]), int(arguments[2]), Path(arguments[3]), int(arguments[4]), *arguments[5:])
     try:

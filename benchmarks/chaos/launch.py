@@ -27,6 +27,7 @@ def task(run_file: Path, log: Path) -> int:
         try:
             run_trainer(
                 ["-m", "model.train", str(run_file), str(os.getpid())],
+                given=run.train.given,
                 log_path=log,
                 heartbeat=run.out / "heartbeat",
                 on_log=lambda message: None,

@@ -25,7 +25,8 @@ runs() {
 begin() { # NAME COMMAND...
     local name=$1
     shift
-    setsid nohup "$python" -m dask "$@" >"$folder/$name.log" 2>&1 </dev/null &
+    # Workers compute in the environment that the stages of a run have.
+    setsid nohup "$python" -m model.environment -m dask "$@" >"$folder/$name.log" 2>&1 </dev/null &
     echo $! >"$folder/$name.pid"
 }
 

@@ -111,7 +111,7 @@ def join(
         share = run.train.ranks // hosts.count
         console().print(f"joining {hosts.count} hosts at {hosts.address} with {share} of {run.train.ranks} ranks")
         console().print(f"training {path.parent}", markup=False)
-        become(path)
+        become(path, run.train.given)
 
 
 def _begun_by(other: "OtherVersion") -> str:

@@ -13,12 +13,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from model.environment import trainer_environment
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
 from tasks.code import PROJECT
 
@@ -37,6 +38,7 @@ _TOLD_BYTES = 4000
 def run_trainer(
     arguments: list[str],
     *,
+    given: Mapping[str, str],
     log_path: Path,
     heartbeat: Path,
     on_log: OnLog,
@@ -45,7 +47,7 @@ def run_trainer(
     stop_seconds: float,
 ) -> None:
     """Run `python <arguments>` to its end; every JSON line of its stdout goes to `on_log`, all that it says to
-    `log_path`.
+    `log_path`. Its environment is that of a trainer with the variables `given`.
 
     Raises the error class of the trainer's exit code with its last words; Infra when it was killed by a signal or made
     no sign (`heartbeat` untouched for `hang_seconds`); GuardError when it passed `max_seconds`. However this function
@@ -60,7 +62,7 @@ def run_trainer(
             stderr=log,
             stdin=subprocess.DEVNULL,
             cwd=PROJECT,
-            env=environment(),
+            env=environment(given),
             process_group=0,
         )
         assert trainer.stdout is not None
@@ -80,10 +82,14 @@ def run_trainer(
         raise _error_of(code, log_path, log_begin)
 
 
-def environment() -> dict[str, str]:
-    """This project's `model` is found whatever the working directory, and with PYTHONSAFEPATH too."""
-    known = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), *([known] if known else [])])}
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """That of a trainer with the variables `given`.
+
+    This project's `model` is found whatever the working directory, and with PYTHONSAFEPATH too.
+    """
+    passing = trainer_environment(os.environ, given)
+    known = passing.get("PYTHONPATH")
+    return {**passing, "PYTHONPATH": os.pathsep.join([str(PROJECT), *([known] if known else [])])}
 
 
 def _lines(stdout: IO[bytes]) -> Iterator[bytes]:

@@ -73,6 +73,7 @@ def train_model(
 
     run_trainer(
         ["-m", "model.train", str(out / RUN_FILE), str(os.getpid())],
+        given=config.given,
         log_path=log_path,
         heartbeat=out / HEARTBEAT,
         on_log=listen,

@@ -93,7 +93,8 @@ def mark() -> Iterator[str]:
 def counting(root: Path, log: Path, kill_at: str = "") -> dict[str, str]:
     """The environment in which a run's renames are counted, and one of them, `IDENTITY:N`, ends the run."""
     path = os.pathsep.join(filter(None, [str(HOOK), os.environ.get("PYTHONPATH")]))
-    return {"PYTHONPATH": path, "RENAMES_ROOT": str(root), "RENAMES_LOG": str(log), "KILL_AT": kill_at}
+    renames = {"BESSEMER_RENAMES_ROOT": str(root), "BESSEMER_RENAMES_LOG": str(log)}
+    return {"PYTHONPATH": path, **renames, "BESSEMER_KILL_AT": kill_at}
 
 
 def test_killed_in_the_middle_of_every_stage_ends_with_the_digests_of_an_undisturbed_run(

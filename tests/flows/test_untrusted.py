@@ -57,6 +57,7 @@ OUTSIDE = {
     "decontaminate.benchmarks.answers_path": '[[benchmarks]]\nname = "b"\npath = "{recipe}/a.txt"\n'
     'answers_path = "{outside}"',
     "decontaminate.machines.address": '[decontaminate.machines]\naddress = "tcp://192.0.2.1:8786"',
+    "train.environment": '[train]\nenvironment = ["LD_PRELOAD={outside}"]',
     "vocab.base": '[vocab]\nbase = "{outside}"',
     "chunk.machines.address": '[chunk.machines]\naddress = "tcp://192.0.2.1:8786"',
     "train.hosts.address": '[train]\nranks = 2\n[train.hosts]\ncount = 2\naddress = "192.0.2.1:29400"',

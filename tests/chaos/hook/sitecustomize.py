@@ -1,18 +1,18 @@
 """Counts the renames that a run makes in the folders of its unfinished builds, and kills the run at a given one.
 
-Every Python process imports `sitecustomize` as it starts. With this folder on PYTHONPATH, RENAMES_ROOT names the run's
-root, and RENAMES_LOG the file that takes one line for each rename in any process of the run: the identity of the build.
-With KILL_AT=IDENTITY:N the process about to make the N-th rename of that build ends the run's first process by SIGKILL,
-and itself.
+Every Python process imports `sitecustomize` as it starts. With this folder on PYTHONPATH, BESSEMER_RENAMES_ROOT names
+the run's root, and BESSEMER_RENAMES_LOG the file that takes one line for each rename in any process of the run: the
+identity of the build. With BESSEMER_KILL_AT=IDENTITY:N the process about to make the N-th rename of that build ends the
+run's first process by SIGKILL, and itself.
 """
 
 import os
 import signal
 import sys
 
-WORK = os.path.join(os.environ.get("RENAMES_ROOT", ""), "work", "")
-LOG = os.environ.get("RENAMES_LOG", "")
-IDENTITY, _, NUMBER = os.environ.get("KILL_AT", "").partition(":")
+WORK = os.path.join(os.environ.get("BESSEMER_RENAMES_ROOT", ""), "work", "")
+LOG = os.environ.get("BESSEMER_RENAMES_LOG", "")
+IDENTITY, _, NUMBER = os.environ.get("BESSEMER_KILL_AT", "").partition(":")
 
 
 def _listen(event, arguments):
@@ -29,5 +29,5 @@ def _listen(event, arguments):
 
 
 if LOG:
-    FIRST = int(os.environ.setdefault("RENAMES_FIRST_PROCESS", str(os.getpid())))
+    FIRST = int(os.environ.setdefault("BESSEMER_RENAMES_FIRST_PROCESS", str(os.getpid())))
     sys.addaudithook(_listen)

@@ -262,8 +262,8 @@ def walked(alloy: Path, tmp_path_factory: pytest.TempPathFactory) -> Walked:
     paths = os.pathsep.join([str(PROGRAMS), str(PROJECT)])
     tracing = {
         "PYTHONPATH": paths,
-        "JOINTS_TRACE": str(trace),
-        "JOINTS_TRACE_PROJECT": str(PROJECT),
+        "BESSEMER_TRACE": str(trace),
+        "BESSEMER_TRACE_PROJECT": str(PROJECT),
         "NUMBA_CACHE_DIR": str(kernels),
     }
     _run_program("walk_road.py", alloy / "alloy.toml", root, "evaluate", environment=tracing)

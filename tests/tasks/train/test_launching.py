@@ -11,7 +11,7 @@ import pytest
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
 from tasks.train.launching import run_trainer
 
-LAUNCH: dict[str, Any] = {"hang_seconds": 20.0, "max_seconds": None, "stop_seconds": 10.0}
+LAUNCH: dict[str, Any] = {"given": {}, "hang_seconds": 20.0, "max_seconds": None, "stop_seconds": 10.0}
 STOPS_IN_ORDER = """
 import pathlib, signal, sys, time
 def stop(*_):
@@ -150,3 +150,16 @@ def test_sigterm_to_the_launcher_reaches_the_trainer(tmp_path):
     _, status = os.waitpid(launcher, 0)
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGTERM
     assert (tmp_path / "checkpoint").read_text() == "checkpoint"
+
+
+def test_the_trainer_starts_without_what_the_shell_says_of_arithmetic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    monkeypatch.setenv("MKL_CBWR", "AVX2")
+    monkeypatch.setenv("AWS_PROFILE", "mine")
+    told = "import json, os; print(json.dumps(dict(os.environ)))"
+    (environment,) = launch(tmp_path, told, given={"MKL_CBWR": "COMPATIBLE"})
+    assert "ATEN_CPU_CAPABILITY" not in environment
+    assert environment["MKL_CBWR"] == "COMPATIBLE"
+    assert environment["AWS_PROFILE"] == "mine"

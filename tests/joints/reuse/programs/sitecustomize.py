@@ -1,8 +1,8 @@
 """A tracer that every Python process of a run carries, because Python imports `sitecustomize` as it starts.
 
-Put this folder on PYTHONPATH and name a folder in JOINTS_TRACE: each process leaves a JSON file there with the
+Put this folder on PYTHONPATH and name a folder in BESSEMER_TRACE: each process leaves a JSON file there with the
 project's functions that ran, and the third-party packages whose code ran outside of imports, by stage. A child process
-(the trainer, a worker of a pool) records for the stage that JOINTS_TRACE_STAGE names from its first breath on.
+(the trainer, a worker of a pool) records for the stage that BESSEMER_TRACE_STAGE names from its first breath on.
 """
 
 import atexit
@@ -13,9 +13,9 @@ import sys
 import sysconfig
 import threading
 
-FOLDER = os.environ.get("JOINTS_TRACE")
-STAGE = "JOINTS_TRACE_STAGE"
-PROJECT = os.environ.get("JOINTS_TRACE_PROJECT", "")
+FOLDER = os.environ.get("BESSEMER_TRACE")
+STAGE = "BESSEMER_TRACE_STAGE"
+PROJECT = os.environ.get("BESSEMER_TRACE_PROJECT", "")
 SITE_PACKAGES = tuple({sysconfig.get_paths()["purelib"] + os.sep, sysconfig.get_paths()["platlib"] + os.sep})
 IMPORTING = "<frozen importlib._bootstrap>"
 
