@@ -17,7 +17,7 @@ from model.code_digest import code_digest
 from model.config import TrainerRun
 from model.durable import write_atomically
 from model.guard.decision import Decision
-from model.machine import deciding_parts, part
+from model.machine import machine_of
 
 REPRODUCTION, LOCK = "reproduction.json", "packages.lock"
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -38,7 +38,7 @@ def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decisi
         "code_digest": code_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "machine": {name: part(name) for name in deciding_parts(run.train)},
+        "machine": machine_of(run.train),
         "driver": driver(),
         "environment": {name: os.environ[name] for name in DECIDING_VARIABLES if name in os.environ},
     }

@@ -8,7 +8,7 @@ import torch
 from model.base_weights import base_digest
 from model.config import TrainConfig, TrainerRun
 from model.durable import digest_bytes, digest_file
-from model.machine import deciding_parts, part
+from model.machine import machine_of
 from model.strict import runtime_fields
 
 RUNTIME_SETTINGS = runtime_fields(TrainConfig)
@@ -27,7 +27,7 @@ def must_agree(run: TrainerRun) -> dict[str, Any]:
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding(run).encode()),
         "order": digest_file(run.order),
-        "machine": {name: part(name) for name in deciding_parts(run.train)},
+        "machine": machine_of(run.train),
         "torch": str(torch.__version__),
         "base": None if run.base is None else base_digest(run.base.folder),
     }

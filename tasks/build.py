@@ -7,6 +7,7 @@ The root of all artifacts holds `artifacts/STAGE/IDENTITY`, `aliases/STAGE/IDENT
 
 import functools
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from model.durable import DISK_FULL, NOT_WRITABLE, replace_durably
+from model.environment import trainer_environment
 from model.errors import BessemerError, Infra, InputError
 from tasks.aliases import read_alias
 from tasks.artifact import ACCEPTED, BUILT, Artifact
@@ -51,6 +53,8 @@ class Stage:
     """Modules of the pure stage functions, where the code closure begins."""
     libraries: tuple[str, ...]
     """Distributions whose versions decide the result."""
+    given: Mapping[str, str] | None = None
+    """Variables that the process of its own has in which it works; None for a stage that works in ours."""
     kept: Kept = nothing_kept
     """Files of an unfinished build's scratch folder from which another machine goes on."""
 
@@ -118,7 +122,9 @@ def stage_identity(
         code=code_closure(stage.roots),
         params=config.identity_params(),
         parents={**{name: parent.content for name, parent in parents.items()}, **external},
-        libs=library_versions(stage.libraries),
+        libs=library_versions(
+            stage.libraries, None if stage.given is None else trainer_environment(os.environ, stage.given)
+        ),
     )
 
 

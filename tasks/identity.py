@@ -7,6 +7,7 @@ manifest, so that every miss can name its first cause.
 import functools
 import json
 import math
+import os
 import platform
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,12 +16,14 @@ from importlib import metadata
 from typing import Any
 
 from model import machine
+from model.environment import deciding
 from model.errors import Bug
 from tasks.digests import digest_bytes
 from tasks.schema import FORMAT
 
 PYTHON = "python"
 UNICODE = "unicode"
+ENVIRONMENT = "environment"
 
 
 def canonical_json(value: Any) -> str:
@@ -129,18 +132,23 @@ def _short(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def library_versions(names: Iterable[str]) -> dict[str, str]:
+def library_versions(names: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """Installed versions of the libraries that decide a stage's result; `python` is always among them.
 
     `unicode` stands for the Unicode database of the interpreter; names in `model.machine` stand for parts of the
-    machine that decide the last bits of floating point sums, such as the processor's widest vector instructions.
+    machine that decide the last bits of floating point sums, such as the vector instructions that the libraries choose
+    in a process that starts with `environment`. None stands for this process: variables that it has although they
+    should not pass, and that one of the libraries may have read, count by value.
     """
+    names = tuple(names)
     versions = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
     for name in names:
         if name == UNICODE:
             versions[name] = unicodedata.unidata_version
         elif name in machine.PARTS:
-            versions[name] = machine.part(name)
+            versions[name] = machine.part(name, os.environ if environment is None else environment)
         else:
             versions[name] = metadata.version(name)
+    if environment is None and (found := deciding(os.environ, names)):
+        versions[ENVIRONMENT] = " ".join(f"{name}={value}" for name, value in found.items())
     return versions

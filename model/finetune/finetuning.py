@@ -220,7 +220,7 @@ def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary) -> st
         "parent": parent,
         "vocabulary": vocabulary.digest,
         "code": code_digest(),
-        "instruction_set": part(INSTRUCTION_SET),
+        "instruction_set": part(INSTRUCTION_SET, os.environ),
         "numpy": np.__version__,
         "torch": torch.__version__,
     }

@@ -19,7 +19,7 @@ import psutil
 
 from model.errors import Bug, InputError
 from tasks.code import PROJECT, code_closure
-from tasks.identity import PYTHON, first_difference, library_versions
+from tasks.identity import ENVIRONMENT, PYTHON, first_difference, library_versions
 
 MOST_LOSSES = 2
 """Workers that one part may cost before it is to blame."""
@@ -105,7 +105,10 @@ def check_agreement(identity: str) -> None:
 def _disagreement(code: Mapping[str, str], libs: Mapping[str, str]) -> str | None:
     modules = [name for name in code if "/" not in name]
     try:
-        found = {"code": code_closure(modules), "libs": library_versions(name for name in libs if name != PYTHON)}
+        found = {
+            "code": code_closure(modules),
+            "libs": library_versions(name for name in libs if name not in (PYTHON, ENVIRONMENT)),
+        }
     except (Bug, AttributeError, metadata.PackageNotFoundError) as error:
         return str(error)
     told = first_difference({"code": code, "libs": libs}, found)

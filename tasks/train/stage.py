@@ -34,7 +34,7 @@ def train_stage(config: TrainStageConfig) -> Stage:
         more.append("deepspeed")
     if config.compile and config.device == "cuda":
         more.append("triton")
-    return replace(TRAIN, libraries=(*TRAIN.libraries, *more))
+    return replace(TRAIN, libraries=(*TRAIN.libraries, *more), given=config.given)
 
 
 def build_train(

@@ -1,5 +1,7 @@
 """Parts of the machine that decide last bits: named for the settings that depend on them, and read without PyTorch."""
 
+import platform
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,15 +12,8 @@ import torch
 
 from model import machine
 from model.config import TrainConfig, TrainerRun
-from model.errors import InputError, RecipeError
+from model.errors import Infra, InputError, RecipeError
 from model.training import train
-
-
-@pytest.fixture(autouse=True)
-def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine is made of stays while a process lives, but not from test to test."""
-    for name, answer in machine.PARTS.items():
-        monkeypatch.setitem(machine.PARTS, name, answer.__wrapped__)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @pytest.fixture
@@ -50,25 +45,108 @@ def test_settings_depend_on_parts_of_the_machine(settings: dict[str, object], mo
 def test_the_compiler_and_the_devices_speak_for_themselves(
     program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", str(program("compiler", "echo; echo 'forge++ 12.2.0'; echo 'Copyright'")))
-    assert machine.part(machine.COMPILER) == "forge++ 12.2.0"
-    devices = program("nvidia-smi", "echo 'NVIDIA H200'; echo 'NVIDIA A100'; echo 'NVIDIA H200'")
-    monkeypatch.setenv("PATH", str(devices.parent))
-    assert machine.part(machine.GPU) == "NVIDIA A100; NVIDIA H200"
+    says = str(program("compiler", "echo; echo 'forge++ 12.2.0'; echo 'Copyright'"))
+    assert machine.part(machine.COMPILER, {"CXX": says}) == "forge++ 12.2.0"
+    assert machine.part(machine.COMPILER, {"CXX": "no-such-compiler"}) == machine.NONE
+    devices = program(
+        "nvidia-smi",
+        """
+        case "$*" in
+            *-i\\ 1*) echo 'NVIDIA A100, 8.0' ;;
+            *-i*) exit 6 ;;
+            *) echo 'NVIDIA H200, 9.0'; echo 'NVIDIA A100, 8.0'; echo 'NVIDIA H200, 9.0' ;;
+        esac""",
+    )
+    monkeypatch.setenv("PATH", f"{devices.parent}:/bin")
+    assert machine.part(machine.GPU, {}) == "NVIDIA A100, 8.0; NVIDIA H200, 9.0"
+    assert machine.part(machine.GPU, {"CUDA_VISIBLE_DEVICES": "1"}) == "NVIDIA A100, 8.0"
+    assert machine.part(machine.GPU, {"CUDA_VISIBLE_DEVICES": "odd"}) == "NVIDIA A100, 8.0; NVIDIA H200, 9.0"
+    machine._first_lines.cache_clear()
     program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
-    assert machine.part(machine.GPU) == machine.NONE
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert machine.part(machine.COMPILER) == machine.NONE
+    assert machine.part(machine.GPU, {}) == machine.NONE
 
 
 def test_the_version_of_cuda_is_that_of_pytorch() -> None:
-    assert machine.part(machine.CUDA) == (torch.version.cuda or machine.NONE)
+    assert machine.part(machine.CUDA, {}) == (torch.version.cuda or machine.NONE)
 
 
 def test_pytorch_is_not_loaded_for_it() -> None:
-    asked = "import sys, model.machine as m; [m.part(name) for name in m.PARTS]; print('torch' in sys.modules)"
+    asked = "import sys, model.machine as m; [m.part(name, {}) for name in m.PARTS]; print('torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+@pytest.fixture
+def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """What is chosen under these variables, asked in processes of a user without a cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def ask(**environment: str) -> str:
+        machine._chosen.cache_clear()
+        return machine.part(machine.INSTRUCTION_SET, environment)
+
+    return ask
+
+
+def test_it_is_what_the_libraries_choose(chosen: Callable[..., str]) -> None:
+    plain = chosen()
+    assert f"ATen {torch.backends.cpu.get_cpu_capability()}," in plain
+    capped = chosen(ATEN_CPU_CAPABILITY="default")
+    assert capped == plain.replace(f"ATen {torch.backends.cpu.get_cpu_capability()},", "ATen DEFAULT,")
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="these caps are of x86-64")
+def test_caps_of_other_libraries_show(chosen: Callable[..., str]) -> None:
+    assert "oneDNN Intel SSE4.1," in chosen(ONEDNN_MAX_CPU_ISA="SSE41")
+    assert chosen(MKL_CBWR="COMPATIBLE").split("mode")[1].startswith(" 3")
+
+
+def test_what_the_shell_says_is_not_asked(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert "ATen DEFAULT" not in chosen()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="MKL is there on x86-64 alone")
+def test_mkl_chooses_by_vendor(chosen: Callable[..., str], tmp_path: Path) -> None:
+    """On one processor, by a library that says to MKL that it is Intel's, or that it is not."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler makes the library that answers for the processor")
+    told: set[str] = set()
+    for answer in (0, 1):
+        (tmp_path / "vendor.c").write_text(f"int mkl_serv_intel_cpu_true(void) {{ return {answer}; }}\n")
+        library = str(tmp_path / f"vendor-{answer}.so")
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", library, str(tmp_path / "vendor.c")], check=True)
+        told.add(chosen(LD_PRELOAD=library))
+    assert len(told) == 2, told
+
+
+def test_the_answer_is_kept_while_nothing_changes(
+    chosen: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = chosen()
+    (kept,) = (tmp_path / "cache" / "bessemer").iterdir()
+    asked: list[object] = []
+
+    def ask(settings: object) -> str:
+        asked.append(settings)
+        return "asked anew"
+
+    monkeypatch.setattr(machine, "_asked", ask)
+    assert chosen() == plain
+    assert chosen(ATEN_CPU_CAPABILITY="default") == "asked anew"
+    assert asked == [{"ATEN_CPU_CAPABILITY": "default"}]
+    kept.write_text(kept.read_text().replace("ATen", "ATEN"))
+    assert chosen() == "asked anew", "a damaged answer is not believed"
+    monkeypatch.setattr(machine, "_processor", lambda: ["flags : avx512f"])
+    kept.unlink()
+    assert chosen() == "asked anew", "another processor is asked"
+
+
+def test_a_library_that_does_not_load_is_told(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_QUESTION", "raise ImportError('no torch')")
+    with pytest.raises(Infra, match=r"PyTorch could not be asked .*ImportError: no torch.*train.environment"):
+        chosen()
 
 
 @pytest.mark.parametrize("part", ["instruction-set", "narrow-products"])
@@ -78,7 +156,7 @@ def test_a_run_does_not_go_on_where_sums_are_made_otherwise(
     run = make_run(dtype="bfloat16")
     train(run)
     (run.out / "result" / "model.json").unlink()
-    monkeypatch.setitem(machine.PARTS, part, lambda: "riscv64")
+    monkeypatch.setitem(machine.PARTS, part, lambda environment: "riscv64")
     with pytest.raises(InputError, match=f"its `machine` is .* but this run asks for .*{part}': 'riscv64'"):
         train(run)
 

@@ -184,7 +184,7 @@ def test_every_deciding_version_counts(
                     elif library == tasks.identity.PYTHON:
                         patch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
                     elif library in machine.PARTS:
-                        patch.setitem(machine.PARTS, library, lambda: "riscv64")
+                        patch.setitem(machine.PARTS, library, lambda environment: "riscv64")
                     else:
                         other = {library: "99.99"}
                         patch.setattr(metadata, "version", lambda it, other=other: other.get(it) or installed(it))

@@ -169,7 +169,7 @@ def test_other_code_and_another_processor_make_another_model(
     if changed == "code":
         monkeypatch.setattr(finetuning, "code_digest", lambda: "another")
     else:
-        monkeypatch.setitem(machine.PARTS, machine.INSTRUCTION_SET, lambda: "riscv64")
+        monkeypatch.setitem(machine.PARTS, machine.INSTRUCTION_SET, lambda environment: "riscv64")
     with pytest.raises(InputError, match="holds something else"):
         finetune(bert, "p", given, vocabulary, tmp_path / "out", tell=quiet)
 
