@@ -39,12 +39,12 @@ from model.pause import Paused
 from tasks.artifact import Artifact
 from tasks.build import RunContext, WouldBuild
 from tasks.code import PROJECT
-from tasks.identity import library_versions
+from tasks.identity import PYTHON, library_versions
 from tasks.provenance import git_state
 
 log = logging.getLogger(__name__)
 
-VERSIONS_SHOWN = ("bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
+VERSIONS_SHOWN = (PYTHON, "bessemer", "prefect", "pyarrow", "numba", "sentencepiece", "torch")
 
 
 def standing_run(

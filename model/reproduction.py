@@ -16,13 +16,15 @@ from typing import Any
 from model.code_digest import code_digest
 from model.config import TrainerRun
 from model.durable import write_atomically
+from model.environment import FIXED
 from model.guard.decision import Decision
 from model.machine import machine_of
 
 REPRODUCTION, LOCK = "reproduction.json", "packages.lock"
 DRIVER = Path("/proc/driver/nvidia/version")
-DECIDING_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "NCCL_ALGO", "OMP_NUM_THREADS")
-"""Environment variables that libraries read and that may change a bit. No others are kept: they hold credentials."""
+DECIDING = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_", *FIXED)
+"""Beginnings of environment variables that pass, that libraries read and that may change a bit. Of others only those
+are kept that `train.environment` gives: they hold credentials."""
 
 
 def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decision], run_file: Path) -> None:
@@ -40,7 +42,9 @@ def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decisi
         "platform": platform.platform(),
         "machine": machine_of(run.train),
         "driver": driver(),
-        "environment": {name: os.environ[name] for name in DECIDING_VARIABLES if name in os.environ},
+        "environment": {
+            name: value for name, value in os.environ.items() if name.startswith(DECIDING) or name in run.train.given
+        },
     }
     write_atomically(folder / REPRODUCTION, (json.dumps(told, indent=1, sort_keys=True) + "\n").encode())
 

@@ -133,17 +133,19 @@ def _short(value: Any) -> str:
 
 
 def library_versions(names: Iterable[str], environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Installed versions of the libraries that decide a stage's result; `python` is always among them.
+    """Installed versions of the libraries that decide a stage's result.
 
-    `unicode` stands for the Unicode database of the interpreter; names in `model.machine` stand for parts of the
-    machine that decide the last bits of floating point sums, such as the vector instructions that the libraries choose
-    in a process that starts with `environment`. None stands for this process: variables that it has although they
-    should not pass, and that one of the libraries may have read, count by value.
+    `python` stands for the interpreter, `unicode` for its Unicode database; names in `model.machine` stand for parts of
+    the machine that decide the last bits of floating point sums, such as the vector instructions that the libraries
+    choose in a process that starts with `environment`. None stands for this process: variables that it has although
+    they should not pass, and that one of the libraries may have read, count by value.
     """
     names = tuple(names)
-    versions = {PYTHON: ".".join(platform.python_version_tuple()[:2])}
+    versions: dict[str, str] = {}
     for name in names:
-        if name == UNICODE:
+        if name == PYTHON:
+            versions[name] = ".".join(platform.python_version_tuple()[:2])
+        elif name == UNICODE:
             versions[name] = unicodedata.unidata_version
         elif name in machine.PARTS:
             versions[name] = machine.part(name, os.environ if environment is None else environment)

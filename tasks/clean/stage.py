@@ -7,6 +7,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.clean.config import CleanConfig
 from tasks.execution.executor import make_executor
+from tasks.identity import PYTHON
 from tasks.report import StageReport
 from tasks.wipeout import WipeOutLimits
 from tasks.workspace import Workspace
@@ -30,6 +31,7 @@ CLEAN = Stage(
         "resiliparse",
         "lxml",
         "justext",
+        PYTHON,
         "unicode",
     ),
 )

@@ -5,7 +5,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.earlier import find_earlier
 from tasks.evaluate.config import EvaluateConfig
-from tasks.identity import UNICODE
+from tasks.identity import PYTHON, UNICODE
 from tasks.report import StageReport
 from tasks.workspace import Workspace
 
@@ -23,6 +23,7 @@ EVALUATE = Stage(
         "tokenizers",
         "torch",
         INSTRUCTION_SET,
+        PYTHON,
         UNICODE,
     ),
 )

@@ -19,7 +19,7 @@ import psutil
 
 from model.errors import Bug, InputError
 from tasks.code import PROJECT, code_closure
-from tasks.identity import ENVIRONMENT, PYTHON, first_difference, library_versions
+from tasks.identity import ENVIRONMENT, first_difference, library_versions
 
 MOST_LOSSES = 2
 """Workers that one part may cost before it is to blame."""
@@ -107,7 +107,7 @@ def _disagreement(code: Mapping[str, str], libs: Mapping[str, str]) -> str | Non
     try:
         found = {
             "code": code_closure(modules),
-            "libs": library_versions(name for name in libs if name not in (PYTHON, ENVIRONMENT)),
+            "libs": library_versions(name for name in libs if name != ENVIRONMENT),
         }
     except (Bug, AttributeError, metadata.PackageNotFoundError) as error:
         return str(error)

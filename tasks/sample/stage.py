@@ -7,6 +7,7 @@ from pathlib import Path
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.digests import InputDigests, combined_digest
+from tasks.identity import PYTHON
 from tasks.report import StageReport
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import InputFile, SourceFiles, find_files
@@ -15,7 +16,7 @@ from tasks.sample.remote import RemoteFile
 from tasks.store.patience import heard_waits
 from tasks.workspace import Workspace
 
-SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard", "orjson", "numpy"))
+SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON))
 UNREADABLE = "unreadable"
 
 

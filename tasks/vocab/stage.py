@@ -12,7 +12,9 @@ from tasks.vocab.config import VocabConfig
 from tasks.workspace import Workspace
 
 VOCAB = Stage(
-    "vocab", roots=("tasks.vocab.stage",), libraries=("numpy", "protobuf", "pyarrow", "sentencepiece", "tokenizers")
+    "vocab",
+    roots=("tasks.vocab.stage",),
+    libraries=("numpy", "protobuf", "pyarrow", "sentencepiece", "tokenizers", "unicode"),
 )
 
 

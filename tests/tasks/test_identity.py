@@ -1,17 +1,26 @@
 """Identities: canonical text, refusal of the unstable, and the first cause of a difference."""
 
 import math
+import shutil
+import subprocess
+import sys
+import unicodedata
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Bug
 from model.strict import RUNTIME
+from tasks.clean.stage import CLEAN
 from tasks.config import StrictConfig
+from tasks.evaluate.stage import EVALUATE
 from tasks.identity import Identity, canonical_json, first_difference, library_versions
+from tasks.sample.stage import SAMPLE
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -83,5 +92,43 @@ def test_runtime_fields_stay_out_of_the_identity_at_any_depth() -> None:
     assert Outer().identity_params() == {"bands": 16, "sources": [{"name": "books"}]}
 
 
-def test_python_is_always_among_the_deciding_libraries() -> None:
-    assert library_versions(["pyarrow"]).keys() == {"python", "pyarrow"}
+def test_what_decides_is_told_by_version() -> None:
+    told = library_versions(["pyarrow", "python", "unicode"], {})
+    assert told == {
+        "pyarrow": pa.__version__,
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "unicode": unicodedata.unidata_version,
+    }
+
+
+def test_a_variable_that_a_library_reads_counts_where_the_library_works_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROW_USER_SIMD_LEVEL", "NONE")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert library_versions(["pyarrow"]) == {"pyarrow": pa.__version__, "environment": "ARROW_USER_SIMD_LEVEL=NONE"}
+    assert library_versions(["pyarrow"], {}) == {"pyarrow": pa.__version__}
+
+
+def test_the_version_of_python_decides_sums_and_counts_where_they_are_made() -> None:
+    """By what interpreters of other versions say, where there are any, of the shares of ten equal sources."""
+    weigh = "import sys; weights = [0.1] * 10; print(*sys.version_info[:2], repr(weights[0] / sum(weights)))"
+    shares: dict[bool, set[str]] = {False: set(), True: set()}
+    for interpreter in _interpreters():
+        major, minor, share = subprocess.check_output([interpreter, "-I", "-c", weigh], text=True).split()
+        shares[(int(major), int(minor)) >= (3, 12)].add(share)
+    assert shares[False] <= {"0.10000000000000002"}
+    assert shares[True] <= {"0.1"}
+    for stage in (SAMPLE, CLEAN, EVALUATE):
+        assert "python" in stage.libraries, f"{stage.name} adds up floats in Python"
+
+
+def _interpreters() -> list[Path]:
+    """This one, and those beside it and on the path."""
+    beside = Path(sys.base_prefix).parent.glob("*/bin/python3")
+    named = [shutil.which(f"python3.{minor}") for minor in range(11, 16)]
+    found = [Path(sys.executable), *beside, *(Path(path) for path in named if path)]
+    return [path for path in dict.fromkeys(found) if _starts(path)]
+
+
+def _starts(interpreter: Path) -> bool:
+    done = subprocess.run([interpreter, "-I", "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False)
+    return done.returncode == 0
