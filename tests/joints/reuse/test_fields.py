@@ -38,6 +38,7 @@ OTHERS: dict[str, list[Any]] = {
     "clean.edits": [("nfc", "markup"), ("markup", "nfc")],
     "clean.rules": [("gopher_words_min",)],
     **{f"{stage}.machines.address": ["tcp://other:8786"] for stage in SPREAD_STAGES},
+    "train.environment": [("MKL_CBWR=AVX2",)],
     "train.hosts.address": ["other:29400"],
     "train.hosts.count": [4],
     "vocab.extend": [{"zh": 200}, {"ru": 100}],
