@@ -15,9 +15,10 @@ from flows.recipe import Recipe
 from flows.record import check_writable, new_run_id
 from flows.roots import open_root, refresh
 from model.errors import Infra, InputError
+from tasks.digests import INPUTS
 from tasks.lease import LEASE_SECONDS, build_lease
 from tasks.sample.discovery import find_files
-from tasks.sample.stage import file_digests
+from tasks.sample.stage import digested, file_digests
 from tasks.store.backing import Backing
 
 Say = Callable[[str], None]
@@ -122,7 +123,7 @@ def look(raw: RawRecipe, again: Sequence[str] = (), say: Say = in_silence) -> To
         night.base, night.chain = base.run_id, base.chain
     again = tuple(_named_night(name, nights, base) for name in again)
     with failures_told(raw, night):
-        found = file_digests(find_files(whole.sample), root / "inputs.json")
+        found = file_digests(digested(find_files(whole.sample), root / INPUTS))
     night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
     return Tonight(raw, whole, base, night, again, say=say)
 

@@ -7,7 +7,7 @@ from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.digests import InputDigests
+from tasks.digests import INPUTS, InputDigests
 from tasks.execution.executor import make_executor
 from tasks.report import StageReport
 from tasks.workspace import Workspace
@@ -37,7 +37,7 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
 
 def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]:
     """`benchmark/NAME` -> BLAKE3-128 of its file: benchmarks are parents by content."""
-    digests = InputDigests(root / "inputs.json")
+    digests = InputDigests(root / INPUTS)
     external: dict[str, str] = {}
     for benchmark in config.benchmarks:
         path = Path(benchmark.path)

@@ -5,6 +5,7 @@ when a whole folder moves. A source with several roots marks files of the second
 so that two files of one name stay two.
 """
 
+import errno
 import fnmatch
 import functools
 import glob
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from model.durable import no_file, open_file, why_no_file
+from model.content import Content, open_content, reading
+from model.durable import DISK_FULL, no_file, open_file, why_no_file
 from model.errors import InputError, RecipeError
 from tasks.confinement import check_files
 from tasks.sample.config import SampleConfig, Source
-from tasks.sample.remote import RemoteFile, is_remote, list_remote
+from tasks.sample.remote import RemoteFile, fetched, is_remote, list_remote
 
 _CODE_SUFFIXES = """.py .pyi .pyx .c .h .cc .cpp .cxx .hh .hpp .cu .cuh .m .mm .js .mjs .ts .tsx .jsx .java .kt .scala
     .go .rs .rb .php .pl .pm .sh .bash .zsh .fish .ps1 .bat .sql .r .jl .lua .swift .cs .fs .hs .ml .mli .ex .exs .erl
@@ -44,6 +46,9 @@ _TEXT_FILES = """README LICENSE LICENCE COPYING NOTICE AUTHORS CONTRIBUTORS CHAN
     INSTALL TODO METADATA COPYRIGHT"""
 _TEXT_NAMES = frozenset(_TEXT_FILES.split())
 _CODE_NAMES = frozenset({"Makefile", "Dockerfile"})
+_MACHINE_FAULTS = frozenset(
+    {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, *DISK_FULL}
+)
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -59,6 +64,10 @@ class InputFile:
     size: int
     no_file: str = ""
     """`a FIFO`, `a socket` or `a character device`, of size 0, which is never opened; empty for what may hold data."""
+    content: Content | None = None
+    """What it held when it was digested, and all that is read of it since; None where it was not."""
+    unreadable: str = ""
+    """Why it could not be digested, which stays so, whatever becomes of it."""
 
     @property
     def name(self) -> str:
@@ -66,12 +75,16 @@ class InputFile:
         return self.path.name
 
     def open(self) -> AbstractContextManager[BinaryIO]:
-        """The stored bytes from the first on."""
-        return self.path.open("rb") if isinstance(self.path, RemoteFile) else open_file(self.path)
+        """The stored bytes from the first on; ChangedInput where they are not those that were digested."""
+        if not isinstance(self.path, RemoteFile):
+            return open_file(self.path) if self.content is None else open_content(self.path, self.content)
+        return self.path.open() if self.content is None else reading(self.path.open(), self.content, self.path.uri)
 
     def open_seekable(self) -> AbstractContextManager[BinaryIO]:
-        """The stored bytes, to be read from anywhere."""
-        return self.path.open_seekable() if isinstance(self.path, RemoteFile) else open_file(self.path)
+        """The stored bytes, to be read from anywhere; as `open`."""
+        if not isinstance(self.path, RemoteFile):
+            return self.open()
+        return self.path.open_seekable() if self.content is None else fetched(self.open())
 
 
 @dataclass
@@ -88,6 +101,16 @@ class SourceFiles:
         return sum(max(0, file.size) for file in self.files)
 
 
+def is_fault_of_machine(error: OSError) -> bool:
+    """Whether the machine failed (a disk, memory), and not the file."""
+    return error.errno in _MACHINE_FAULTS
+
+
+def why_unreadable(error: OSError) -> str:
+    """What a reject says of a file that cannot be read."""
+    return f"unreadable: {error.strerror or str(error).splitlines()[0]}"
+
+
 def find_files(config: SampleConfig) -> list[SourceFiles]:
     """The files of every source, in the order of sources and then of root-relative paths.
 
@@ -95,7 +118,13 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
     source without content; RecipeError for a URI of an unknown scheme.
     """
     found = [_files_of(source) for source in config.sources]
-    for listing in found:
+    check_not_empty(found)
+    return found
+
+
+def check_not_empty(listings: list[SourceFiles]) -> None:
+    """Raise InputError where the files of a source have no bytes together."""
+    for listing in listings:
         if all(file.size == 0 for file in listing.files):
             for file in listing.files:
                 listing.passed_over[f"that is {file.no_file}" if file.no_file else "of 0 bytes"] += 1
@@ -104,7 +133,6 @@ def find_files(config: SampleConfig) -> list[SourceFiles]:
                 f"sample: source `{listing.source.name}` is empty: {', '.join(listing.source.paths)} holds no file to"
                 f" read as `{listing.source.format}` ({reasons or 'no files at all'}). Check paths, exclude and format."
             )
-    return found
 
 
 def _files_of(source: Source) -> SourceFiles:

@@ -4,15 +4,15 @@ jsonl, csv, parquet, arrow and WARC hold many records, every other format is one
 told to begin at a later record, which is how an interrupted build goes on.
 """
 
-import errno
 from collections.abc import Callable, Iterator
 
+from model.content import ContentStream
 from tasks.sample.byte_blocks import Gap, blocks_and_gaps, within_limits
 from tasks.sample.charsets import decode_page
 from tasks.sample.columns import arrow_records, parquet_records
 from tasks.sample.config import Source
 from tasks.sample.csv_rows import csv_records
-from tasks.sample.discovery import InputFile
+from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
 from tasks.sample.json_lines import json_records
 from tasks.sample.lines import lines_of
 from tasks.sample.records import BadRecord, PassedOver, Record, decode_text, excerpt_of
@@ -21,7 +21,6 @@ from tasks.sample.warc import warc_records
 
 EMPTY_FILE = "empty file"
 NO_FILE = "not a file but "
-_MACHINE_FAULTS = frozenset({errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT})
 
 OnBytes = Callable[[int], None]
 Found = Iterator[Record | BadRecord | PassedOver]
@@ -31,7 +30,8 @@ def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes)
     """The records of `file` from place `begin` on; `on_bytes` hears of stored bytes as they are consumed.
 
     A file that cannot be opened, or breaks off, ends in one BadRecord. Only faults of the machine (a failing disk, a
-    file that vanished while the stage ran) leave this function, as OSError.
+    file that vanished while the stage ran) leave this function, as OSError, and a file that was changed since it was
+    digested, as ChangedInput.
     """
     place = begin
     try:
@@ -41,18 +41,24 @@ def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes)
                 yield found
     except OSError as error:
         vanished = isinstance(error, FileNotFoundError) and file.size >= 0
-        if vanished or error.errno in _MACHINE_FAULTS:
+        if vanished or is_fault_of_machine(error):
             raise
-        yield BadRecord(place, 0, f"unreadable: {error.strerror or str(error).splitlines()[0]}")
+        yield BadRecord(place, 0, why_unreadable(error))
 
 
 def _records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> Found:
-    if file.size == 0:
+    if file.unreadable:
+        yield BadRecord(0, 0, file.unreadable)
+    elif file.size == 0:
         yield BadRecord(0, 0, f"{NO_FILE}{file.no_file}" if file.no_file else EMPTY_FILE)
     elif file.format in ("parquet", "arrow"):
         reader = parquet_records if file.format == "parquet" else arrow_records
         with file.open_seekable() as stream:
-            yield from reader(stream, file.size, source, begin, on_bytes)
+            for found in reader(stream, file.size, source, begin, on_bytes):
+                if isinstance(stream, ContentStream):
+                    # The library takes bytes that it was refused for a fault of the format.
+                    stream.check()
+                yield found
     else:
         stored = 0
 

@@ -9,20 +9,22 @@ import glob
 import io
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from model.errors import Infra, InputError, RecipeError
+from model.content import ChangedInput
+from model.errors import InputError, RecipeError
 from tasks.confinement import check_address, is_confined, public_socket
-from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3
+from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3, stands_already
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 """What a scheme needs to be installed; hf comes with huggingface_hub."""
 _STREAMED = frozenset({"http", "https"})
-_MARKS = ("ETag", "etag", "md5Hash", "sha256", "blob_id", "LastModified", "last_modified", "updated", "mtime")
+_CONTENT_MARKS = ("ETag", "etag", "md5Hash", "sha256", "blob_id")
+_MARKS = (*_CONTENT_MARKS, "LastModified", "last_modified", "updated", "mtime")
 _SPOOL_BYTES = 64 * 1024**2
 _BLOCK = 1 << 20
 _PARTIAL = 206
@@ -42,21 +44,16 @@ class RemoteFile:
         return PurePosixPath(self.uri.partition("?")[0]).name
 
     @contextmanager
-    def open(self, mode: str = "rb") -> Iterator[BinaryIO]:
+    def open(self) -> Iterator[BinaryIO]:
         """The file's bytes from the first on; an access that fails raises Infra or AccessError, a file that is gone
-        OSError."""
-        del mode
-        with contextlib.closing(_Stream(self.uri)) as stream:
+        OSError, and one that is not the one that was listed ChangedInput."""
+        with contextlib.closing(_Stream(self.uri, self.mark)) as stream:
             stream.begin()
             yield cast(BinaryIO, io.BufferedReader(stream, _BLOCK))
 
-    @contextmanager
-    def open_seekable(self) -> Iterator[BinaryIO]:
-        """The whole file fetched to this machine, for formats whose directory stands at the end."""
-        with self.open() as stream, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as copy:
-            shutil.copyfileobj(stream, copy, _BLOCK)
-            copy.seek(0)
-            yield cast(BinaryIO, copy)
+    def open_seekable(self) -> AbstractContextManager[BinaryIO]:
+        """The file's bytes, to be read from anywhere."""
+        return fetched(self.open())
 
 
 @dataclass(frozen=True)
@@ -72,11 +69,20 @@ class RangedFile(RemoteFile):
             yield cast(BinaryIO, stream)
 
 
+@contextmanager
+def fetched(stored: AbstractContextManager[BinaryIO]) -> Iterator[BinaryIO]:
+    """A whole file on this machine, for formats whose directory stands at the end."""
+    with stored as stream, tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as copy:
+        shutil.copyfileobj(stream, copy, _BLOCK)
+        copy.seek(0)
+        yield cast(BinaryIO, copy)
+
+
 class _Stream(io.RawIOBase):
     """A remote file from its first byte on, over connections that break."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    def __init__(self, uri: str, mark: str | None) -> None:
+        self._uri, self._mark = uri, mark
         self._server = _Server(uri)
         self._stream: Any = None
         self._version: tuple[str | None, ...] | None = None
@@ -105,8 +111,11 @@ class _Stream(io.RawIOBase):
         self._connect()
         try:
             block = self._stream.read(size)
-        except BaseException:
+        except BaseException as error:
             self._drop()
+            if stands_already(error) or type(error).__name__ == "FileExpired":
+                # A store was asked for the version that was opened, and has it no longer.
+                raise ChangedInput(self._uri, "the store no longer has the version that was opened") from error
             raise
         self._position += len(block)
         return block
@@ -118,8 +127,11 @@ class _Stream(io.RawIOBase):
         streamed = self._uri.partition(":")[0] in _STREAMED
         # A size that is known spares two requests: none is needed where bytes are read in their order.
         options: dict[str, Any] = {"block_size": 0, "size": 1} if streamed else {}
+        if streamed:
+            # As stored, of which the mark tells that the listing has; a server marks what it packs for the way anew.
+            options["headers"] = {"Accept-Encoding": "identity"}
         if streamed and self._position:
-            options["headers"] = {"Range": f"bytes={self._position}-", "Accept-Encoding": "identity"}
+            options["headers"]["Range"] = f"bytes={self._position}-"
         self._stream = filesystem.open(path, "rb", **options)
         try:
             self._go_to_position(streamed)
@@ -132,7 +144,8 @@ class _Stream(io.RawIOBase):
         told = getattr(answer, "headers", None) or getattr(self._stream, "details", None) or {}
         version = tuple(str(told[mark]) if told.get(mark) else None for mark in (*_MARKS, "Last-Modified"))
         if self._version not in (None, version):
-            raise Infra(f"sample: {self._uri} was changed while it was read. Run again, and it is read as it is then.")
+            raise ChangedInput(self._uri, "the server tells of another version than when it began to send it")
+        self._check_mark(told)
         self._version = version
         if not streamed:
             self._stream.seek(self._position)
@@ -140,6 +153,14 @@ class _Stream(io.RawIOBase):
             left = self._position
             while left and (skipped := self._stream.read(min(left, _BLOCK))):
                 left -= len(skipped)
+
+    def _check_mark(self, told: Mapping[str, Any]) -> None:
+        """A file that was replaced after it was listed must not be digested under the mark of the one before it."""
+        listed = self._mark or ""
+        for key in _CONTENT_MARKS:
+            found = f"{key}={told.get(key)}"
+            if told.get(key) and f"{key}=" in listed and found not in listed:
+                raise ChangedInput(self._uri, f"it was listed with {listed}, and has {found} now")
 
     def _drop(self) -> None:
         stream, self._stream = self._stream, None

@@ -2,22 +2,30 @@
 
 import functools
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+from model.errors import Infra, InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
-from tasks.digests import InputDigests, combined_digest
+from tasks.digests import INPUTS, InputDigests, combined_digest, forgetting_changed
 from tasks.identity import PYTHON
 from tasks.report import StageReport
 from tasks.sample.config import SampleConfig
-from tasks.sample.discovery import InputFile, SourceFiles, find_files
+from tasks.sample.discovery import (
+    InputFile,
+    SourceFiles,
+    check_not_empty,
+    find_files,
+    is_fault_of_machine,
+    why_unreadable,
+)
 from tasks.sample.limits import RejectLimits
 from tasks.sample.remote import RemoteFile
 from tasks.store.patience import heard_waits
 from tasks.workspace import Workspace
 
 SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON))
-UNREADABLE = "unreadable"
 
 
 def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFiles] | None = None) -> Artifact:
@@ -27,39 +35,59 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
     """
     # A forecast (`explain`) does not wait for a server.
     with nullcontext() if context.dry else heard_waits(functools.partial(context.note, SAMPLE.name)):
-        listings = find_files(config) if known is None else known
-        external = source_digests(listings, context.root / "inputs.json")
+        listings = digested(find_files(config) if known is None else known, context.root / INPUTS)
+        check_not_empty(listings)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.sample.sampling import sample_documents
 
-        return sample_documents(listings, config, workspace)
+        with forgetting_changed(context.root / INPUTS):
+            return sample_documents(listings, config, workspace)
 
+    external = {f"source/{name}": combined_digest(files) for name, files in file_digests(listings).items()}
     limits = RejectLimits(config.max_reject_share)
     return build_artifact(context, SAMPLE, config, {}, run, external=external, limits=limits)
 
 
-def source_digests(listings: list[SourceFiles], cache: Path) -> dict[str, str]:
-    """`source/NAME` -> one digest over the root-relative paths and contents of the source's files."""
-    return {f"source/{name}": combined_digest(files) for name, files in file_digests(listings, cache).items()}
-
-
-def file_digests(listings: list[SourceFiles], cache: Path) -> dict[str, list[tuple[str, str]]]:
-    """Source -> (root-relative path, digest of the content) of each file; unchanged ones are recognised unread."""
+def digested(listings: list[SourceFiles], cache: Path) -> list[SourceFiles]:
+    """The listings, with what each of their files holds; unchanged ones are recognised unread."""
     digests = InputDigests(cache)
     try:
-        return {
-            listing.source.name: [(file.relative, _digest(digests, file)) for file in listing.files]
-            for listing in listings
-        }
+        return [replace(listing, files=[_looked_at(digests, file) for file in listing.files]) for listing in listings]
     finally:
         digests.save()
 
 
-def _digest(digests: InputDigests, file: InputFile) -> str:
+def file_digests(listings: list[SourceFiles]) -> dict[str, list[tuple[str, str]]]:
+    """Source -> (root-relative path, digest of the content) of each file; the files must be digested."""
+    return {listing.source.name: [(file.relative, _digest(file)) for file in listing.files] for listing in listings}
+
+
+def _looked_at(digests: InputDigests, file: InputFile) -> InputFile:
+    if file.no_file:
+        return file  # Which is never opened, whatever becomes of it.
     try:
         if isinstance(file.path, RemoteFile):
-            return digests.digest_stream(file.path.uri, file.path.mark, file.path.open)
-        return digests.digest(file.path)
-    except OSError:
-        return UNREADABLE  # The reader will reject the file by name; readable again, it is another input.
+            content = digests.content_of_stream(file.path.uri, file.path.mark, file.path.open)
+        else:
+            content = digests.content(file.path)
+    except OSError as error:
+        if is_fault_of_machine(error):
+            raise Infra(
+                f"sample: source `{file.source}`: the operating system reported `{error}` at {file.path}. Look at the"
+                f" disk, and run again."
+            ) from error
+        if isinstance(error, FileNotFoundError) and file.size >= 0:
+            raise InputError(
+                f"sample: source `{file.source}`: {file.path} disappeared after its folder was listed; put it back, or"
+                f" run again without it."
+            ) from error
+        return replace(file, unreadable=why_unreadable(error))
+    return replace(file, content=content, size=content.length)
+
+
+def _digest(file: InputFile) -> str:
+    if file.content is not None:
+        return file.content.digest
+    # Readable again, or a file at last, it is another input.
+    return f"unreadable: {file.no_file or file.unreadable}"

@@ -12,7 +12,7 @@ from model.errors import InputError, RecipeError
 from model.published.files import SETTINGS, is_published, published_digest, read_json, weight_files
 from model.same_shape import MAY_DIFFER, check_same_shape
 from tasks.artifact import Artifact
-from tasks.digests import InputDigests
+from tasks.digests import INPUTS, InputDigests
 from tasks.tokenizer import ADDED_PIECES, BASE, DESCRIPTION_FILE, Tokenizer
 from tasks.train.config import TrainStageConfig
 from tasks.train.published_base import check_published_base, network_in, published_start
@@ -30,7 +30,7 @@ def base_model_digest(root: Path, folder: Path | None) -> dict[str, str]:
     if folder is None:
         return {}
     _check_stands(folder)
-    digests = InputDigests(root / "inputs.json")
+    digests = InputDigests(root / INPUTS)
     published = is_published(folder)
     digest = published_digest(folder, digests.digest) if published else digests.digest(folder / DESCRIPTION)
     digests.save()

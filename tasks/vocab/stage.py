@@ -6,7 +6,7 @@ from model.durable import why_no_file
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
-from tasks.digests import InputDigests
+from tasks.digests import INPUTS, InputDigests
 from tasks.report import StageReport
 from tasks.vocab.config import VocabConfig
 from tasks.workspace import Workspace
@@ -42,7 +42,7 @@ def base_digest(root: Path, base: Path | None) -> dict[str, str]:
     if base is None:
         return {}
     check_base_stands(base)
-    digests = InputDigests(root / "inputs.json")
+    digests = InputDigests(root / INPUTS)
     digest = digests.digest(base)
     digests.save()
     return {"base": digest}

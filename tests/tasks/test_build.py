@@ -13,11 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from model.content import ChangedInput, bytes_of
 from model.errors import Infra, InputError, IntegrityError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, Watcher, build_artifact
 from tasks.config import StrictConfig
-from tasks.digests import InputDigests, digest_bytes, digest_file
+from tasks.digests import InputDigests, digest_bytes, digest_file, forgetting_changed
 from tasks.report import StageReport
 from tasks.tables import table_file_name, write_table
 from tasks.workspace import Workspace
@@ -242,12 +243,12 @@ def test_kill_9_at_many_moments_then_the_same_bytes(tmp_path: Path) -> None:
 def test_an_unchanged_input_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "input.txt"
     path.write_bytes(b"pig iron")
-    os.utime(path, (1_000_000_000, 1_000_000_000))
+    monkeypatch.setattr("tasks.digests.SETTLING_SECONDS", -60)
     inputs = InputDigests(tmp_path / "inputs.json")
     assert inputs.digest(path) == digest_bytes(b"pig iron")
     inputs.save()
     again = InputDigests(tmp_path / "inputs.json")
-    monkeypatch.setattr("tasks.digests.digest_file", lambda path: pytest.fail("read an unchanged file"))
+    monkeypatch.setattr("tasks.digests.open_file", lambda path: pytest.fail("read an unchanged file"))
     assert again.digest(path) == digest_bytes(b"pig iron")
 
 
@@ -260,6 +261,59 @@ def test_an_input_changed_within_two_seconds_of_hashing_is_hashed_again(tmp_path
     path.write_bytes(b"cast tin")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert inputs.digest(path) == digest_bytes(b"cast tin")
+
+
+def test_an_old_mtime_does_not_settle_a_file_that_was_just_written(tmp_path: Path) -> None:
+    path = tmp_path / "input.txt"
+    path.write_bytes(b"pig iron")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    inputs = InputDigests(tmp_path / "inputs.json")
+    inputs.digest(path)
+    inputs.save()
+    assert not (tmp_path / "inputs.json").exists(), "its ctime is of this moment, whose tick may hide a later write"
+
+
+def test_a_file_that_is_replaced_between_the_look_and_the_opening_is_not_known_by_the_times_of_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.digests.SETTLING_SECONDS", -60)
+    path, old, new = tmp_path / "input.txt", tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"pig iron")
+    new.write_bytes(b"cast tin")
+    os.link(old, path)
+    opens = os.open
+
+    def replaced(place: os.PathLike[str] | str, *rest: int, **more: int) -> int:
+        if os.fspath(place) == os.fspath(path):
+            path.unlink()
+            os.link(new, path)
+        return opens(place, *rest, **more)
+
+    inputs = InputDigests(tmp_path / "inputs.json")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", replaced)
+        assert inputs.digest(path) == digest_bytes(b"cast tin")
+    path.unlink()
+    os.link(old, path)
+    assert inputs.digest(path) == digest_bytes(b"pig iron")
+
+
+def test_what_a_cache_of_wrong_times_hides_is_an_error_once_and_then_another_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a program that writes through a mapping, which changes no time."""
+    monkeypatch.setattr("tasks.digests.SETTLING_SECONDS", -60)
+    monkeypatch.setattr("tasks.digests._mark", lambda status: [status.st_size])
+    path = tmp_path / "input.txt"
+    path.write_bytes(b"pig iron")
+    inputs = InputDigests(tmp_path / "inputs.json")
+    content = inputs.content(path)
+    inputs.save()
+    path.write_bytes(b"cast tin")
+    assert InputDigests(tmp_path / "inputs.json").content(path) == content
+    with pytest.raises(ChangedInput, match=r"input\.txt was changed"), forgetting_changed(tmp_path / "inputs.json"):
+        bytes_of(path, content)
+    assert InputDigests(tmp_path / "inputs.json").digest(path) == digest_bytes(b"cast tin")
 
 
 def test_digest_of_a_file_is_that_of_its_bytes(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from huggingface_hub.errors import HfHubHTTPError
 from model.errors import AccessError, Infra, InputError, RecipeError
 from tasks.build import RunContext, Watcher
 from tasks.digests import InputDigests
+from tasks.sample import sampling
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.sample.readers import read_records
@@ -230,7 +231,7 @@ def test_a_marked_stream_is_hashed_once(tmp_path):
 
     for mark, times in (("v1", 1), ("v1", 1), ("v2", 2), (None, 3), (None, 4)):
         digests = InputDigests(tmp_path / "inputs.json")
-        assert digests.digest_stream("s3://b/a", mark, open_stream) == digests.digest(tmp_path / "a")
+        assert digests.content_of_stream("s3://b/a", mark, open_stream) == digests.content(tmp_path / "a")
         digests.save()
         assert len(opened) == times
 
@@ -372,8 +373,45 @@ def test_a_page_that_changes_while_it_is_read_is_never_half_of_each(busy, clock,
         stream.read(1000)
         stream.raw._drop()
         busy.etag = '"two"'
-        with pytest.raises(Infra, match="was changed while it was read"):
+        with pytest.raises(InputError, match=r"page\.txt was changed .*the server tells of another version"):
             stream.read()
+
+
+def test_a_page_replaced_between_the_list_and_the_reading_is_not_taken_for_the_one_listed(busy, tmp_path):
+    (listing,) = find_files(config(f"{busy.address}/page.txt"))
+    busy.etag = '"two"'
+    with pytest.raises(InputError, match=r"page\.txt was changed .*listed with ETag=.one."):
+        build_sample(RunContext(tmp_path, "run"), config(f"{busy.address}/page.txt"), [listing])
+    assert not list(tmp_path.glob("inputs.json"))
+
+
+def test_a_page_replaced_between_its_digest_and_the_reading_is_an_error(busy, tmp_path, monkeypatch):
+    whole = sampling.plan_mixture
+
+    def replaced(*given):
+        monkeypatch.setattr(sys.modules[__name__], "WORDS", WORDS.replace(b"words", b"Words"))
+        return whole(*given)
+
+    monkeypatch.setattr(sampling, "plan_mixture", replaced)
+    with pytest.raises(InputError, match=r"page\.txt was changed .*had the digest"):
+        build_sample(RunContext(tmp_path, "run"), config(f"{busy.address}/page.txt"))
+    assert not list(tmp_path.glob("artifacts/*/*"))
+    monkeypatch.setattr(sampling, "plan_mixture", whole)
+    whole_page(tmp_path, busy.address)  # By the same ETag: what is known of it was forgotten.
+
+
+def test_an_object_replaced_between_its_digest_and_the_reading_is_an_error(s3, tmp_path, monkeypatch):
+    whole = sampling.plan_mixture
+
+    def replaced(*given):
+        s3.put_object(Bucket="corpus", Key="changing/a.txt", Body=b"others")
+        return whole(*given)
+
+    s3.put_object(Bucket="corpus", Key="changing/a.txt", Body=b"words!")
+    monkeypatch.setattr(sampling, "plan_mixture", replaced)
+    with pytest.raises(InputError, match=r"corpus/changing/a\.txt was changed"):
+        build_sample(RunContext(tmp_path, "run"), config("s3://corpus/changing"))
+    assert not list(tmp_path.glob("artifacts/*/*"))
 
 
 def test_after_its_patience_the_message_promises_no_other_try(busy, clock, tmp_path):
