@@ -16,13 +16,13 @@ from model.errors import GuardError, InputError, RecipeError
 from tasks.aliases import Alias, alias_path, now, write_alias
 from tasks.artifact import Artifact
 from tasks.build import WouldBuild
-from tasks.identity import differences
+from tasks.identity import OF_CODE, differences
 from tasks.store.attached import store_of
 from tasks.store.records import put_alias
 
 ALL = "all"
 CURE = "Accept or run that one first."
-HARMLESS_AT_BEST = ("code.", "libs.")
+HARMLESS_AT_BEST = (OF_CODE, "libs.")
 """Beginnings of differences that may leave the result as it is."""
 
 

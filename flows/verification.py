@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from flows.stored import file_problem, manifest_problem, set_right
-from model.durable import digest_bytes, digest_file, sync_directory
+from model.durable import digest_file, sync_directory
 from model.errors import BessemerError
 from tasks.artifact import Artifact
 from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside
-from tasks.identity import canonical_json
+from tasks.identity import identity_key
 from tasks.store.attached import root_of, store_of
 from tasks.workspace import FileRecord
 
@@ -125,7 +125,7 @@ def _contradictions(folder: Path, records: list[FileRecord]) -> list[Damage]:
     found: list[str] = []
     if manifest["content"] != content_digest(records):
         found.append("its content digest is not that of the files it lists")
-    if manifest["identity"] != digest_bytes(canonical_json(manifest["identity_parts"]).encode()):
+    if manifest["identity"] != identity_key(manifest["identity_parts"]):
         found.append("its identity is not the digest of the parts it states")
     if manifest["identity"] != folder.name or manifest["stage"] != folder.parent.name:
         found.append(f"it says {manifest['stage']}/{manifest['identity']}")

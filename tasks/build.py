@@ -22,7 +22,7 @@ from tasks.aliases import read_alias
 from tasks.artifact import ACCEPTED, BUILT, Artifact
 from tasks.artifacts.published import MANIFEST
 from tasks.causes import Miss, explain_miss
-from tasks.code import code_closure
+from tasks.code import code_of
 from tasks.config import StrictConfig
 from tasks.identity import Identity, canonical_json, library_versions
 from tasks.lease import LEASE_SECONDS, Lease, build_lease, is_held
@@ -50,7 +50,7 @@ class Stage:
 
     name: str
     roots: tuple[str, ...]
-    """Modules of the pure stage functions, where the code closure begins."""
+    """Where the code that counts begins: `module:name` of functions, or a module that counts whole."""
     libraries: tuple[str, ...]
     """Distributions whose versions decide the result."""
     given: Mapping[str, str] | None = None
@@ -119,7 +119,7 @@ def stage_identity(
     """The identity of a stage's build: parents count by content, external files by their digests."""
     return Identity(
         stage=stage.name,
-        code=code_closure(stage.roots),
+        code=code_of(stage.roots),
         params=config.identity_params(),
         parents={**{name: parent.content for name, parent in parents.items()}, **external},
         libs=library_versions(

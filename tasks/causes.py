@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts.published import MANIFEST, is_set_aside
+from tasks.artifacts.published import MANIFEST, is_set_aside, of_another_format, upgraded_file
 from tasks.identity import Identity, count_differences, first_difference
 from tasks.schema import FORMAT
 
@@ -27,7 +27,10 @@ class Miss:
 
 
 def explain_miss(root: Path, identity: Identity) -> Miss:
-    """The cause of a miss, told from the nearest of the latest artifacts of the stage (the newest of equally near)."""
+    """The cause of a miss, told from the nearest of the latest artifacts of the stage (the newest of equally near).
+
+    Raises InputError where an artifact of another format stands in the root.
+    """
     folder = root / "artifacts" / identity.stage
     candidates = [path for path in folder.glob(f"*/{MANIFEST}") if not is_set_aside(path.parent)]
     latest = sorted(candidates, key=lambda path: path.stat().st_mtime_ns, reverse=True)[:COMPARED_ARTIFACTS]
@@ -53,9 +56,16 @@ def _of_other_sources(parts: dict[str, Any], identity: Identity) -> bool:
 
 
 def _readable_parts(manifest: Path) -> dict[str, Any] | None:
-    """The identity in a manifest; None for one of another format or a damaged one, of which `verify` tells."""
+    """The identity in a manifest; None for a damaged one, of which `verify` tells, and for one that was upgraded.
+
+    Raises InputError for one of another format.
+    """
     try:
         data = json.loads(manifest.read_text())
-        return data["identity_parts"] if data["format"] == FORMAT else None
+        if data["format"] == FORMAT:
+            return data["identity_parts"]
     except (OSError, json.JSONDecodeError, KeyError):
         return None
+    if upgraded_file(manifest.parent).exists():
+        return None
+    raise of_another_format(manifest.parent, data)

@@ -1,246 +1,354 @@
-"""The fingerprint of a stage's code: which of the project's modules its result can depend on, by meaning.
+"""The fingerprint of a stage's code: the functions, classes and constants that its result can depend on, by meaning.
 
-From declared root modules, every static import of the project's own packages is followed, lazy imports inside
-functions included. A module counts as its normalised syntax tree: comments, docstrings (attribute docstrings too),
-formatting and log lines do not count. A name taken from `tasks.schema` counts by value. Files beside a module that are
-not Python count by their bytes. Dynamic imports are refused, since nobody could know what they reach.
+From declared roots every reference is followed, to wherever the definition stands (`tasks.definitions`). Definitions
+are numbered in the order in which they are met, and each counts as its text, with the numbers of what it refers to in
+place of names. So neither the name of a module nor the place of a definition in it counts, and neither does what nobody
+reaches; another target of the same name does.
 
-A log line is a call of a logger's method whose arguments cannot act: one that calls anything but a few pure functions
-counts as code. What only decides whether a stage runs (`DECIDERS`) is not followed, or each edit there would build all.
+A module whose top level does more than bind names counts whole, once importing a reached definition imports it. So does
+a module of which something is asked that cannot be followed. Files count by their bytes where a definition names the
+`__file__` beside which they stand. Imports by a computed name are refused, since nobody could know what they reach.
 """
 
-import ast
 import functools
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import pyarrow as pa
-
-import tasks.schema
 from model.errors import Bug
+from tasks.definitions import (
+    BUILTINS,
+    MUTATING,
+    PACKAGES,
+    SUBCLASSES,
+    WHOLE,
+    Called,
+    Imported,
+    Module,
+    Reference,
+    Written,
+)
 from tasks.digests import digest_bytes, digest_file
 
-PACKAGES = ("flows", "tasks", "model")
 PROJECT = Path(__file__).resolve().parent.parent
-SCHEMAS = "tasks.schema"
-_WHOLE = 2**31 - 1
-DECIDERS = frozenset(
+OPERATIONS = frozenset(
     {
         "tasks.artifacts.published",
         "tasks.build",
         "tasks.code",
         "tasks.confinement",
-        "tasks.execution.arrival",
-        "tasks.execution.dask",
-        "tasks.execution.dask_worker",
-        "tasks.execution.executor",
+        "tasks.execution",
         "tasks.extensions",
         "tasks.identity",
+        "tasks.kernels",
         "tasks.store.attached",
         "tasks.store.patience",
         "tasks.store.published",
         "tasks.workspace",
     }
 )
-"""Modules that decide whether a stage runs and who works on its parts, and nothing of what it gives: functions of the
-user, which `tasks.extensions` loads, count by their own fingerprints as inputs do, what `tasks.store` brings is checked
-by its digest, and how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
+"""Modules and packages that decide whether, where and when a stage runs, and nothing of what it gives. Functions of the
+user, which `tasks.extensions` loads, count by their own fingerprints as inputs do; what `tasks.store` brings is checked
+by its digest; how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
 (`tasks.confinement`) changes nothing of what is in them."""
-LOG_NAMES = frozenset({"log", "logger"})
-LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-_PURE_FUNCTIONS = frozenset(
-    {"abs", "all", "any", "float", "int", "len", "list", "max", "min", "repr", "round", "sorted", "str", "sum", "type"}
-)
-_PURE_METHODS = frozenset({"format", "hex", "items", "join", "keys", "values"})
-_DYNAMIC = frozenset({"__import__", "import_module", "run_module", "run_path", "spec_from_file_location"})
-_COMPUTED_CODE = frozenset({"eval", "exec"})
+DECLARED_BY = frozenset({Reference("tasks.build", ("Stage",))})
+"""Classes of operations whose objects say where a stage's code begins, and are no part of it."""
 
 
-def code_closure(roots: Iterable[str]) -> dict[str, str]:
-    """Module name (or `tasks.schema:NAME`, or data file) -> fingerprint, for all that `roots` reach.
+@dataclass(frozen=True)
+class Code:
+    """What the identity of a stage counts of its code."""
 
-    Raises Bug for a root that does not exist or for a dynamic import within the closure.
+    digest: str
+    roots: tuple[str, ...]
+    definitions: Mapping[str, str]
+    """Definition, or file beside one -> its own digest: tells people what was edited, and counts for nothing itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form stored in a manifest."""
+        return {"digest": self.digest, "roots": list(self.roots), "definitions": dict(self.definitions)}
+
+
+def code_of(roots: Iterable[str], project: Path = PROJECT) -> Code:
+    """The code that `roots` reach, each `module:name`, or the name of a module that counts whole.
+
+    Raises Bug for a root that does not exist, and for what nobody can follow within reach.
     """
-    fingerprints: dict[str, str] = {}
-    waiting = sorted(roots)
-    while waiting:
-        name = waiting.pop()
-        if name in fingerprints or name in DECIDERS:
-            continue
-        if name.startswith(f"{SCHEMAS}:"):
-            fingerprints[name] = _schema_fingerprint(name.partition(":")[2])
-            continue
-        path = _module_path(name)
-        if path is None:
-            raise Bug(f"code closure: module `{name}` is not part of the project at {PROJECT}")
-        digest, imported = _read_module(name, path, path.stat().st_mtime_ns)
-        fingerprints[name] = digest
-        fingerprints.update(_data_files(path))
-        waiting.extend(imported)
-    return dict(sorted(fingerprints.items()))
+    return _Reach(project).code(tuple(roots))
 
 
-def _module_path(name: str) -> Path | None:
-    base = PROJECT.joinpath(*name.split("."))
-    for candidate in (base / "__init__.py", base.with_suffix(".py")):
-        if candidate.is_file():
-            return candidate
-    return None
+def module_file(module: str, project: Path = PROJECT) -> Path:
+    """The file of a module."""
+    base = project.joinpath(*module.split("."))
+    return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
+
+
+def is_operations(module: str) -> bool:
+    """Whether a module counts for nothing."""
+    parts = module.split(".")
+    return any(".".join(parts[:end]) in OPERATIONS for end in range(1, len(parts) + 1))
+
+
+class _Key(NamedTuple):
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.name}"
+
+
+class _Target(NamedTuple):
+    key: _Key | None
+    """The definition; None for what is not of the project, or counts for nothing."""
+    rest: str
+    """What is asked of the definition, or the whole name."""
+
+
+class _Reach:
+    """One walk over the project, in which every file is looked at once."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._root = f"{project}{os.sep}"
+        self._modules: dict[str, Module | None] = {}
+        self._targets: dict[Reference, _Target] = {}
+        self._numbers: dict[_Key, int] = {}
+        self._harmless: tuple[set[_Key], set[_Key]] = (set(), set())
+
+    def code(self, roots: tuple[str, ...]) -> Code:
+        """Number all that the roots reach, and digest it."""
+        for root in roots:
+            module, _, name = root.partition(":")
+            found = self._module(module)
+            if found is None or (name or WHOLE) not in found:
+                raise Bug(f"code: the root `{root}` is no definition of the project at {self._project}")
+            self._number(_Key(module, name or WHOLE))
+        lines: list[str] = []
+        definitions: dict[str, str] = {}
+        run: dict[str, None] = {}
+        while True:
+            for key in self._unwritten(len(lines)):
+                line, own = self._count(key, definitions)
+                lines.append(line)
+                definitions[str(key)] = own
+                self._imported([Imported(key.module, ()), *self._written(key).imports], run)
+            acting = [key for name in run if (key := _Key(name, WHOLE)) not in self._numbers and self._acts(name)]
+            if not acting:
+                break
+            for key in sorted(acting, key=lambda key: digest_bytes(self._written(key).text.encode())):
+                self._number(key)
+        return Code(digest_bytes("\n".join(lines).encode()), roots, dict(sorted(definitions.items())))
+
+    def _unwritten(self, done: int) -> Iterator[_Key]:
+        """Numbered definitions from a place on, those that are numbered meanwhile included."""
+        keys = list(self._numbers)
+        while done < len(keys):
+            yield from keys[done:]
+            done, keys = len(keys), list(self._numbers)
+
+    def _number(self, key: _Key) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _count(self, key: _Key, definitions: dict[str, str]) -> tuple[str, str]:
+        """How a definition counts, and its own digest; the files that it names are taken into `definitions`."""
+        module, written = self._found(key.module), self._written(key)
+        if written.refused is not None:
+            line, name = written.refused
+            raise Bug(f"code: {module.path}:{line} {_WHY.get(name, _WHY_IMPORTED).format(name)}")
+        references = list(written.references)
+        if written.names_its_module:
+            references.append(Reference(key.module, ()))
+        counted, own = [digest_bytes(written.text.encode())], [written.text]
+        for target in map(self._resolve, references):
+            counted.append(target.rest if target.key is None else f"{self._number(target.key)}.{target.rest}")
+            own.append(target.rest if target.key is None else f"{target.key}.{target.rest}")
+        if written.names_its_file:
+            for path, digest in _data_files(module.path.parent):
+                counted.append(f"{path.relative_to(module.path.parent).as_posix()}={digest}")
+                definitions[path.relative_to(self._project).as_posix()] = digest
+        return " ".join(counted), digest_bytes("\n".join(own).encode())
+
+    def _resolve(self, reference: Reference) -> _Target:
+        target = self._targets.get(reference)
+        if target is None:
+            # A circle of imports ends at what is put here first.
+            self._targets[reference] = _Target(None, ".".join(reference.attributes))
+            target = self._targets[reference] = self._find(reference)
+        return target
+
+    def _find(self, reference: Reference) -> _Target:
+        """The definition behind a reference, through imports of other modules, packages and stars."""
+        name, attributes = reference
+        if name.partition(".")[0] not in PACKAGES:
+            return _Target(None, f"@{'.'.join((name, *attributes))}")
+        if is_operations(name):
+            return _Target(None, f"~{'.'.join(attributes)}")
+        module = self._module(name)
+        if module is None:
+            return _Target(None, f"@{'.'.join((name, *attributes))}")
+        if not attributes:
+            return _Target(_Key(name, WHOLE), "")
+        first, rest = attributes[0], attributes[1:]
+        if first in module:
+            if module.maker(first) in DECLARED_BY:
+                return _Target(None, f"~{'.'.join(attributes)}")
+            alias = module.aliases.get(first)
+            if alias is None:
+                return _Target(_Key(name, first), ".".join(rest))
+            return self._resolve(Reference(alias.module, (*alias.attributes, *rest)))
+        for star in module.stars:
+            if star.partition(".")[0] in PACKAGES and self._binds(star, first, set()):
+                return self._resolve(Reference(star, attributes))
+        if module.may_hold(first) and self._module(f"{name}.{first}") is not None:
+            return self._resolve(Reference(f"{name}.{first}", rest))
+        if first in BUILTINS:
+            return _Target(None, ".".join(attributes))
+        return _Target(_Key(name, WHOLE), ".".join(attributes))
+
+    def _binds(self, name: str, wanted: str, seen: set[str]) -> bool:
+        """Whether a module has a name that a star would bring, of its own or from another star."""
+        module = self._module(name)
+        if module is None or name in seen:
+            return False
+        return wanted in module or any(self._binds(star, wanted, seen | {name}) for star in module.stars)
+
+    def _imported(self, waiting: list[Imported], run: dict[str, None]) -> None:
+        """Take into `run` the modules that are run when some are imported."""
+        while waiting:
+            name, taken = waiting.pop()
+            parts = name.split(".")
+            if parts[0] not in PACKAGES:
+                continue
+            package = self._module(name)
+            inner = [f"{name}.{one}" for one in taken if package is not None and package.may_hold(one)]
+            for module in [*(".".join(parts[:end]) for end in range(1, len(parts) + 1)), *inner]:
+                if module in run or is_operations(module):
+                    continue
+                found = self._module(module)
+                if found is not None:
+                    run[module] = None
+                    waiting.extend(found.imports)
+
+    def _acts(self, name: str) -> bool:
+        """Whether importing a module does more than bind names."""
+        module = self._found(name)
+        return (
+            module.acts
+            or any(map(self._call_acts, module.called))
+            or any(self._decorator_acts(decorator) for decorator in module.decorators)
+            or any(self._hears_of_subclasses(base) for bases in module.bases.values() for base in bases)
+            or any(self._definition(metaclass) is not None for metaclass in module.metaclasses.values())
+        )
+
+    def _call_acts(self, called: Called) -> bool:
+        """Whether a call may change state: of a module, or of an object that it is handed."""
+        handed = [key for key in map(self._definition, called.handed) if key is not None]
+        function = None if called.function is None else self._definition(called.function)
+        if function is not None and called.function is not None:
+            given = any(map(self._is_variable, handed))
+            if called.function.attributes[-1] in MUTATING or self._writes(function, given=given):
+                return True
+        return any(self._writes(key, given=False) for key in handed)
+
+    def _decorator_acts(self, decorator: Reference) -> bool:
+        """Whether a decorator changes state: as a method of an object of ours, or by its code."""
+        key = self._definition(decorator)
+        if key is None:
+            return False
+        return bool(self._resolve(decorator).rest) or self._is_variable(key) or self._writes(key, given=False)
+
+    def _is_variable(self, key: _Key) -> bool:
+        return key.name in self._found(key.module).variables
+
+    def _changes_itself(self, key: _Key) -> bool:
+        """Whether a constant is an object of ours whose methods change it."""
+        maker = self._found(key.module).maker(key.name)
+        made_by = None if maker is None else self._definition(maker)
+        return made_by is not None and self._written(made_by).writes_self
+
+    def _definition(self, reference: Reference) -> _Key | None:
+        """The definition of ours behind a name of the top level; None for what has none, a loop's variable say."""
+        key = self._resolve(reference).key
+        return None if key is None or key.name == WHOLE else key
+
+    def _writes(self, key: _Key, *, given: bool) -> bool:
+        """Whether code that a definition reaches changes state of a module, or, if asked, what it is given."""
+        harmless = self._harmless[given]
+        met = {key: None} if key not in harmless else {}
+        waiting = list(met)
+        while waiting:
+            one = waiting.pop()
+            written = self._written(one)
+            if written.writes_state or (given and written.writes_given) or self._changes_itself(one):
+                return True
+            for reference in written.references:
+                inner = self._resolve(reference).key
+                if inner is not None and inner not in met and inner not in harmless:
+                    met[inner] = None
+                    waiting.append(inner)
+        harmless.update(met)
+        return False
+
+    def _hears_of_subclasses(self, base: Reference) -> bool:
+        """Whether making a class below `base` runs code of ours."""
+        key = self._definition(base)
+        if key is None:
+            return False
+        module = self._found(key.module)
+        metaclass = module.metaclasses.get(key.name)
+        return (
+            (metaclass is not None and self._definition(metaclass) is not None)
+            or "__init_subclass__" in self._written(key).text
+            or any(map(self._hears_of_subclasses, module.bases.get(key.name, ())))
+        )
+
+    def _written(self, key: _Key) -> Written:
+        return self._found(key.module).written(key.name)
+
+    def _found(self, name: str) -> Module:
+        module = self._module(name)
+        assert module is not None, name
+        return module
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._modules:
+            self._modules[name] = self._look_for(name)
+        return self._modules[name]
+
+    def _look_for(self, name: str) -> Module | None:
+        base = self._root + name.replace(".", os.sep)
+        for path in (f"{base}.py", f"{base}{os.sep}__init__.py"):
+            try:
+                status = os.stat(path)
+            except OSError:
+                continue
+            return _read(name, path, status.st_mtime_ns, status.st_size)
+        return None
+
+
+_WHY_IMPORTED = "imports a module by a computed name; use a static import"
+_WHY = {
+    SUBCLASSES: "asks for `{}`, and no look at the code tells which there are; name the classes in a table",
+    "eval": "runs code from text by `{}`; write it as code",
+    "exec": "runs code from text by `{}`; write it as code",
+}
 
 
 @functools.lru_cache(maxsize=4096)
-def _read_module(name: str, path: Path, mtime_ns: int) -> tuple[str, tuple[str, ...]]:
-    del mtime_ns  # only there to make an edited file a new cache key
-    tree = ast.parse(path.read_bytes(), filename=str(path))
-    imported = sorted(set(_project_imports(tree, name, path)))
-    return digest_bytes(normalised(tree).encode("utf-8", errors="surrogatepass")), tuple(imported)
+def _read(name: str, path: str, mtime_ns: int, size: int) -> Module:
+    del mtime_ns, size  # only there to make an edited file a new cache key
+    return Module(name, Path(path), Path(path).read_bytes())
 
 
-def normalised(tree: ast.Module) -> str:
-    """The module's syntax tree as text, without what cannot change a result."""
-    _keep_what_acts(tree)
-    return ast.dump(tree, annotate_fields=True, include_attributes=False)
-
-
-def _keep_what_acts(node: ast.AST) -> None:
-    """Remove bare strings (docstrings) and log lines from every block."""
-    # Expressions hold no statements and are most of a tree: visiting them too took 0.18 s of 0.58 s for all stages.
-    for block in ("body", "orelse", "finalbody"):
-        statements = getattr(node, block, None)
-        if isinstance(statements, list):
-            kept = [statement for statement in statements if not _has_no_effect(statement)]
-            setattr(node, block, kept or ([ast.Pass()] if block == "body" else []))
-            for statement in kept:
-                _keep_what_acts(statement)
-    for part in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
-        _keep_what_acts(part)
-
-
-def _has_no_effect(statement: ast.AST) -> bool:
-    if isinstance(statement, ast.Import):
-        return [(alias.name, alias.asname) for alias in statement.names] == [("logging", None)]
-    if isinstance(statement, ast.Assign):
-        return _is_logger(statement)
-    if not isinstance(statement, ast.Expr):
-        return False
-    value = statement.value
-    if isinstance(value, ast.Constant):
-        return isinstance(value.value, str)
-    return isinstance(value, ast.Call) and _calls_a_logger(value) and not _can_act(value)
-
-
-def _is_logger(statement: ast.Assign) -> bool:
-    """`log = logging.getLogger(...)`"""
-    (target, *others), made = statement.targets, statement.value
-    return (
-        not others
-        and isinstance(target, ast.Name)
-        and target.id in LOG_NAMES
-        and isinstance(made, ast.Call)
-        and ast.unparse(made.func) == "logging.getLogger"
-    )
-
-
-def _calls_a_logger(call: ast.Call) -> bool:
-    function = call.func
-    return (
-        isinstance(function, ast.Attribute)
-        and function.attr in LOG_METHODS
-        and isinstance(function.value, ast.Name)
-        and function.value.id in LOG_NAMES
-    )
-
-
-def _can_act(call: ast.Call) -> bool:
-    """Whether an argument of the call does more than look."""
-    for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-        for node in ast.walk(argument):
-            if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):
-                return True
-            if isinstance(node, ast.Call) and not _is_pure(node.func):
-                return True
-    return False
-
-
-def _is_pure(function: ast.expr) -> bool:
-    if isinstance(function, ast.Name):
-        return function.id in _PURE_FUNCTIONS
-    return isinstance(function, ast.Attribute) and function.attr in _PURE_METHODS
-
-
-def _project_imports(tree: ast.Module, name: str, path: Path) -> Iterable[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.partition(".")[0] in PACKAGES:
-                    yield from _with_packages(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            module = _absolute(node, name, path)
-            if module.partition(".")[0] in PACKAGES:
-                yield from _from_import(module, [alias.name for alias in node.names])
-            if node.module == "importlib" and any(alias.name in _DYNAMIC for alias in node.names):
-                raise _dynamic(path, node)
-        elif isinstance(node, ast.Call) and _is_dynamic_import(node.func):
-            raise _dynamic(path, node)
-
-
-def _dynamic(path: Path, node: ast.stmt | ast.expr) -> Bug:
-    return Bug(f"code closure: {path}:{node.lineno} imports a module by a computed name; use a static import")
-
-
-def _absolute(node: ast.ImportFrom, name: str, path: Path) -> str:
-    if node.level == 0:
-        return node.module or ""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for _ in range(node.level - 1):
-        package = package.rpartition(".")[0]
-    return f"{package}.{node.module}" if node.module else package
-
-
-def _from_import(module: str, names: list[str]) -> Iterable[str]:
-    if module == SCHEMAS:
-        yield from (f"{SCHEMAS}:{name}" for name in names)
-        return
-    for name in names:
-        submodule = f"{module}.{name}"
-        yield from _with_packages(module if _module_path(submodule) is None else submodule)
-
-
-def _with_packages(module: str) -> Iterable[str]:
-    """The module and the packages above it, since importing it runs their `__init__` too."""
-    parts = module.split(".")
-    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-
-
-def _is_dynamic_import(function: ast.expr) -> bool:
-    if isinstance(function, ast.Name):
-        return function.id in _DYNAMIC | _COMPUTED_CODE
-    return isinstance(function, ast.Attribute) and function.attr in _DYNAMIC
-
-
-def _schema_fingerprint(name: str) -> str:
-    value = getattr(tasks.schema, name)
-    text = (
-        value.to_string(truncate_metadata=False, element_size_limit=_WHOLE)
-        if isinstance(value, pa.Schema)
-        else repr(value)
-    )
-    return digest_bytes(text.encode())
-
-
-def _data_files(module: Path) -> dict[str, str]:
-    if module.parent in (PROJECT, *(PROJECT / package for package in PACKAGES)):
-        return {}
-    return {path.relative_to(PROJECT).as_posix(): digest_file(path) for path in _data_below(module.parent)}
-
-
-def _data_below(folder: Path) -> Iterable[Path]:
-    """What is neither Python nor hidden in a folder, and in its folders that are no packages."""
+def _data_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """What is neither Python nor hidden in a folder, and in its folders that are no packages, with digests."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "__pycache__")):
             continue
         if path.is_dir():
             if not (path / "__init__.py").exists():
-                yield from _data_below(path)
+                yield from _data_files(path)
         elif path.suffix not in {".py", ".pyc", ".pyi"}:
-            yield path
+            yield path, digest_file(path)

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import RecipeError
-from tasks.code import PACKAGES, normalised
+from model.syntax import meaning
+from tasks.definitions import PACKAGES
 from tasks.digests import combined_digest, digest_bytes
 
 _DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
@@ -116,7 +117,7 @@ def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[list
             tree = ast.parse(path.read_bytes(), filename=str(path))
         except SyntaxError as error:
             raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno}: {error.msg}") from error
-        digests[current] = digest_bytes(normalised(tree).encode("utf-8", errors="surrogatepass"))
+        digests[current] = digest_bytes(meaning(tree).encode())
         waiting.extend(_imports(tree, current, path, folder, where))
     versions = {library: _version(library) for library in sorted(libraries - set(sys.stdlib_module_names))}
     return sorted(digests), combined_digest([*sorted(digests.items()), *versions.items()])

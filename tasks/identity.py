@@ -1,7 +1,8 @@
 """What makes one build the same build as another: canonical text, its digest, and the first difference of two.
 
-identity = BLAKE3-128 of canonical JSON {format, stage, code, params, parents, libs}. The whole text is stored in the
-manifest, so that every miss can name its first cause.
+identity = BLAKE3-128 of canonical JSON {format, stage, code, params, parents, libs}. The parts are stored in the
+manifest, so that every miss can name its first cause. Of the code one digest counts; beside it stand the definitions
+that it was made of, with digests of their own, which only tell people what was edited.
 """
 
 import functools
@@ -18,6 +19,7 @@ from typing import Any
 from model import machine
 from model.environment import deciding
 from model.errors import Bug
+from tasks.code import Code
 from tasks.digests import digest_bytes
 from tasks.schema import FORMAT
 
@@ -57,7 +59,7 @@ class Identity:
     """The parts of an identity; `key` is the 32-digit digest that names the artifact's folder."""
 
     stage: str
-    code: Mapping[str, str]
+    code: Code
     params: Mapping[str, Any]
     parents: Mapping[str, str]
     libs: Mapping[str, str]
@@ -67,7 +69,7 @@ class Identity:
         return {
             "format": FORMAT,
             "stage": self.stage,
-            "code": dict(self.code),
+            "code": self.code.to_json(),
             "params": dict(self.params),
             "parents": dict(self.parents),
             "libs": dict(self.libs),
@@ -76,9 +78,18 @@ class Identity:
     @functools.cached_property
     def key(self) -> str:
         """BLAKE3-128 of the canonical text, 32 hexadecimal digits."""
-        return digest_bytes(canonical_json(self.parts()).encode())
+        return identity_key(self.parts())
 
 
+def identity_key(parts: Mapping[str, Any]) -> str:
+    """The digest that names an artifact, of the parts that its manifest states."""
+    code = parts.get("code")
+    counted = code.get("digest") if isinstance(code, Mapping) else code
+    return digest_bytes(canonical_json({**parts, "code": counted}).encode())
+
+
+OF_CODE = "code: "
+"""How causes begin that are edits of the code."""
 _ORDER = ("format", "stage", "parents", "params", "code", "libs")
 
 
@@ -93,16 +104,28 @@ def first_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | No
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Every cause why two identities differ, in the order of `first_difference`."""
     for part in _ORDER:
-        yield from _differences(old.get(part), new.get(part), part)
+        if part == "code":
+            yield from _edits(old.get(part), new.get(part))
+        else:
+            yield from _differences(old.get(part), new.get(part), part)
 
 
-def count_differences(old: Any, new: Any) -> int:
+def count_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> int:
     """In how many single values two identities differ: 0 when they are equal."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return sum(count_differences(old.get(key), new.get(key)) for key in {*old, *new})
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple) and len(old) == len(new):
-        return sum(count_differences(before, after) for before, after in zip(old, new, strict=True))
-    return int(canonical_json(old) != canonical_json(new))
+    return sum(1 for _ in differences(old, new))
+
+
+def _edits(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> Iterator[str]:
+    """The definitions in which the code of two identities differs; one that only moved does not."""
+    if old is None or new is None or old["digest"] == new["digest"]:
+        return
+    before, now = old["definitions"], new["definitions"]
+    edited = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    for name in edited:
+        how = "is new" if name not in before else "is gone" if name not in now else "was edited"
+        yield f"{OF_CODE}{name.replace(':', '.')} {how}"
+    if not edited:
+        yield f"{OF_CODE}it begins at {', '.join(old['roots'])} -> {', '.join(new['roots'])}"
 
 
 def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
@@ -119,8 +142,6 @@ def _differences(old: Any, new: Any, path: str) -> Iterator[str]:
             yield from _differences(before, after, f"{path}[{index}]")
     elif canonical_json(old) == canonical_json(new):
         return
-    elif path.startswith("code."):
-        yield f"{path} was edited"
     elif path.startswith("parents."):
         yield f"the input `{path.removeprefix('parents.')}` has other content ({old[:12]} -> {new[:12]})"
     else:

@@ -3,7 +3,7 @@
 import json
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ class OtherVersion:
 
     folder: Path
     changed: Mapping[str, tuple[Any, Any]]
-    """By `code.MODULE` or `libs.NAME`, what it was then and is now; None where there was or is none."""
+    """By `code.MODULE:NAME` or `libs.NAME`, what it was then and is now; None where there was or is none."""
 
 
 def other_version(root: Path, identity: Identity) -> OtherVersion | None:
@@ -40,13 +40,20 @@ def other_version(root: Path, identity: Identity) -> OtherVersion | None:
     if not found:
         return None
     _, folder, theirs = max(found, key=lambda one: one[:2])
-    changed = {
-        f"{part}.{name}": (theirs[part].get(name), parts[part].get(name))
-        for part in VERSIONED
-        for name in sorted({*theirs[part], *parts[part]})
-        if theirs[part].get(name) != parts[part].get(name)
+    return OtherVersion(folder, dict(_changed(theirs, parts)))
+
+
+def _changed(theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    pairs = {
+        "code": (theirs["code"]["definitions"], mine["code"]["definitions"]),
+        "libs": (theirs["libs"], mine["libs"]),
     }
-    return OtherVersion(folder, changed)
+    if theirs["code"]["digest"] == mine["code"]["digest"]:
+        del pairs["code"]
+    for part, (then, now) in pairs.items():
+        for name in sorted({*then, *now}):
+            if then.get(name) != now.get(name):
+                yield f"{part}.{name}", (then.get(name), now.get(name))
 
 
 def adopt(root: Path, other: OtherVersion, identity: Identity) -> Path:

@@ -7,8 +7,10 @@ where they are read, in `model/schema.py`.
 
 import pyarrow as pa
 
-FORMAT = 1
+FORMAT = 2
 """Format of artifacts; a part of every identity and manifest."""
+OLDEST = 2
+"""The first format from which `bessemer upgrade` leads to this one."""
 DOC_ID_BYTES = 16
 EVIDENCE_BYTES = 200
 

@@ -17,9 +17,9 @@ from typing import Any
 
 from model.durable import link_or_copy, sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
-from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside, upgraded_file
-from tasks.digests import digest_bytes, digest_file
-from tasks.identity import canonical_json
+from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside, of_another_format, upgraded_file
+from tasks.digests import digest_file
+from tasks.identity import identity_key
 from tasks.schema import FORMAT
 from tasks.workspace import FileRecord
 
@@ -28,7 +28,7 @@ Step = Callable[[Path, dict[str, Any]], None]
 the copy's files are links to those of the artifact that stands. Digests, sizes, content and identity follow."""
 
 STEPS: dict[int, Step] = {}
-"""Format -> the step from it to the next one. Format 1 is the first."""
+"""Format -> the step from it to the next one, from OLDEST on."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _upgraded(
 ) -> dict[str, Any]:
     missing = [number for number in range(manifest["format"], to) if number not in steps]
     if missing:
-        raise InputError(f"{place} is of format {manifest['format']}, and nothing leads from {missing[0]} to the next")
+        raise of_another_format(place, manifest)
     records = [FileRecord(**record) for record in manifest["files"]]
     damaged = [record.name for record in records if digest_file(place / record.name) != record.digest]
     if damaged:
@@ -156,4 +156,4 @@ def _complete(
     parts = copy["identity_parts"]
     parts["parents"] = {name: contents.get(digest, digest) for name, digest in parts["parents"].items()}
     parts["format"] = copy["format"] = to
-    copy["identity"] = digest_bytes(canonical_json(parts).encode())
+    copy["identity"] = identity_key(parts)

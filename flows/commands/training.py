@@ -122,5 +122,5 @@ def _begun_by(other: "OtherVersion") -> str:
         for name, (before, now) in other.changed.items()
         if name not in code
     ]
-    edited = [f"{len(code)} modules of the program"] if code else []
+    edited = [f"{len(code)} definitions of the program"] if code else []
     return f"begun under another version: {', '.join([*rest, *edited])}"

@@ -12,7 +12,7 @@ from flows.record import read_recipe
 from flows.road import STAGES
 from tasks.artifact import Artifact
 from tasks.evaluate.comparison import WITHIN, paired_differences
-from tasks.identity import differences
+from tasks.identity import OF_CODE, differences
 
 SAME, OTHER, ALONE = "the same bytes", "other bytes", "in one run alone"
 PAIRED, APART = "item by item", "from standard errors"
@@ -74,17 +74,17 @@ def _by_name(value: Any) -> Any:
 
 def _stage(stage: str, first: dict[str, Artifact], second: dict[str, Artifact]) -> dict[str, Any]:
     """Whether both runs have the same artifact of a stage, and if not, what of its identity differs: settings and
-    inputs one by one, modules of code as a count."""
+    inputs one by one, definitions of code as a count."""
     if stage not in first or stage not in second:
         return {"stage": stage, "verdict": ALONE, "causes": [], "contents": [None, None]}
     pair = (first[stage], second[stage])
     told = list(differences(*(artifact.manifest["identity_parts"] for artifact in pair)))
-    code = [cause for cause in told if cause.startswith("code.")]
-    causes = [cause for cause in told if not cause.startswith("code.")]
+    code = [cause for cause in told if cause.startswith(OF_CODE)]
+    causes = [cause for cause in told if not cause.startswith(OF_CODE)]
     if code:
-        names = ", ".join(cause.split()[0].removeprefix("code.") for cause in code[:3])
+        names = ", ".join(cause.removeprefix(OF_CODE).split()[0] for cause in code[:3])
         causes.append(
-            f"{len(code)} module{'s' if len(code) > 1 else ''} of code: {names}{' …' if len(code) > 3 else ''}"
+            f"{len(code)} definition{'s' if len(code) > 1 else ''} of code: {names}{' …' if len(code) > 3 else ''}"
         )
     rest = [f"{len(causes) - MOST_CAUSES} more"] if len(causes) > MOST_CAUSES else []
     return {

@@ -2,14 +2,14 @@
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from model.errors import InputError, IntegrityError
 from tasks.digests import combined_digest, digest_file
-from tasks.schema import FORMAT
+from tasks.schema import FORMAT, OLDEST
 from tasks.store.attached import root_of, store_of
 from tasks.store.published import fetch_files, fetch_manifest
 from tasks.workspace import FileRecord
@@ -32,7 +32,7 @@ def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         if manifest["format"] != FORMAT:
-            return read_manifest(_successor(path, manifest["format"]))
+            return read_manifest(_successor(path, manifest))
         for part in ("stage", "identity", "content"):
             manifest[part]
         return path, manifest
@@ -86,18 +86,29 @@ def is_set_aside(path: Path) -> bool:
     return ".conflict-" in path.name or ".damaged-" in path.name
 
 
-def _successor(path: Path, found: int) -> Path:
+def _successor(path: Path, manifest: Mapping[str, Any]) -> Path:
     """The copy in this format of an artifact of another."""
     file = upgraded_file(path)
     if file.exists():
         return path.with_name(json.loads(file.read_text())["identity"])
-    if found < FORMAT:
-        cure = "Run `bessemer upgrade`: it makes a copy in this format, and changes nothing that stands."
-    else:
+    raise of_another_format(path, manifest)
+
+
+def of_another_format(path: Path, manifest: Mapping[str, Any]) -> InputError:
+    """The error that an artifact of another format is: which version made it, and what to do."""
+    found, commit = manifest["format"], (manifest.get("git") or {}).get("commit")
+    if found > FORMAT:
         cure = "A later version made it: use that one, or another --root."
-    raise InputError(
-        f"{path} is an artifact of format {found}, and this version of Bessemer reads format {FORMAT}. {cure}"
-    )
+    elif found < OLDEST:
+        cure = (
+            f"Nothing leads from format {found} to this one. Give this version a root of its own with --root, where it"
+            f" builds anew, or use the version that made this one."
+        )
+    else:
+        cure = "Run `bessemer upgrade`: it makes a copy in this format, and changes nothing that stands."
+    made_by = f"commit {commit[:12]}" if commit else "an installed version"
+    told = f"{path} is an artifact of format {found}, made by {made_by}, and this version of Bessemer reads format"
+    return InputError(f"{told} {FORMAT}. {cure}")
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from tasks.workspace import Workspace
 
 CHUNK = Stage(
     "chunk",
-    roots=("tasks.chunk.stage",),
+    roots=("tasks.chunk.stage:build_chunk",),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "sentencepiece", "tokenizers", "unicode"),
 )
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CLEAN = Stage(
     "clean",
-    roots=("tasks.clean.stage",),
+    roots=("tasks.clean.stage:build_clean",),
     libraries=(
         "pyarrow",
         "numpy",

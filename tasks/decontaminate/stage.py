@@ -14,7 +14,7 @@ from tasks.workspace import Workspace
 
 DECONTAMINATE = Stage(
     "decontaminate",
-    roots=("tasks.decontaminate.stage",),
+    roots=("tasks.decontaminate.stage:build_decontaminate",),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode"),
 )
 

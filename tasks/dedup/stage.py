@@ -9,7 +9,9 @@ from tasks.report import StageReport
 from tasks.wipeout import WipeOutLimits
 from tasks.workspace import Workspace
 
-DEDUP = Stage("dedup", roots=("tasks.dedup.stage",), libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode"))
+DEDUP = Stage(
+    "dedup", roots=("tasks.dedup.stage:build_dedup",), libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode")
+)
 
 
 def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:

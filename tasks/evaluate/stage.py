@@ -11,7 +11,7 @@ from tasks.workspace import Workspace
 
 EVALUATE = Stage(
     "evaluate",
-    roots=("tasks.evaluate.stage",),
+    roots=("tasks.evaluate.stage:build_evaluate",),
     libraries=(
         "llvmlite",
         "numba",

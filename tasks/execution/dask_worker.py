@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from model.errors import Bug, InputError
-from tasks.code import PROJECT, code_closure
+from tasks.code import code_of, module_file
 from tasks.identity import ENVIRONMENT, first_difference, library_versions
 
 MOST_LOSSES = 2
@@ -102,26 +102,20 @@ def check_agreement(identity: str) -> None:
         )
 
 
-def _disagreement(code: Mapping[str, str], libs: Mapping[str, str]) -> str | None:
-    modules = [name for name in code if "/" not in name]
+def _disagreement(code: Mapping[str, Any], libs: Mapping[str, str]) -> str | None:
     try:
-        found = {
-            "code": code_closure(modules),
-            "libs": library_versions(name for name in libs if name != ENVIRONMENT),
-        }
-    except (Bug, AttributeError, metadata.PackageNotFoundError) as error:
+        mine = code_of(code["roots"])
+        versions = library_versions(name for name in libs if name != ENVIRONMENT)
+    except (Bug, metadata.PackageNotFoundError) as error:
         return str(error)
-    told = first_difference({"code": code, "libs": libs}, found)
+    told = first_difference({"code": code, "libs": libs}, {"code": mine.to_json(), "libs": versions})
     if told is not None:
         return told
     # A file that is younger than this process may say something else than what was loaded from it.
     started = psutil.Process().create_time()
-    for name in modules:
-        path = PROJECT.joinpath(*name.split("."))
-        if any(
-            file.exists() and file.stat().st_mtime > started for file in (path.with_suffix(".py"), path / "__init__.py")
-        ):
-            return f"{name} was edited after the worker had started"
+    for module in sorted({name.partition(":")[0] for name in mine.definitions if ":" in name}):
+        if module_file(module).stat().st_mtime > started:
+            return f"{module} was edited after the worker had started"
     return None
 
 

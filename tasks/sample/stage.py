@@ -25,7 +25,9 @@ from tasks.sample.remote import RemoteFile
 from tasks.store.patience import heard_waits
 from tasks.workspace import Workspace
 
-SAMPLE = Stage("sample", roots=("tasks.sample.stage",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON))
+SAMPLE = Stage(
+    "sample", roots=("tasks.sample.stage:build_sample",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON)
+)
 
 
 def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFiles] | None = None) -> Artifact:

@@ -18,7 +18,7 @@ from tasks.workspace import Workspace
 
 TRAIN = Stage(
     "train",
-    roots=("tasks.train.stage", "model.train"),
+    roots=("tasks.train.stage:build_train", "model.train:__main__"),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
     kept=kept_files,
 )

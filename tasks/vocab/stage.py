@@ -13,7 +13,7 @@ from tasks.workspace import Workspace
 
 VOCAB = Stage(
     "vocab",
-    roots=("tasks.vocab.stage",),
+    roots=("tasks.vocab.stage:build_vocab",),
     libraries=("numpy", "protobuf", "pyarrow", "sentencepiece", "tokenizers", "unicode"),
 )
 

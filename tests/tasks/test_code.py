@@ -1,172 +1,274 @@
-"""The code fingerprint changes with meaning and with nothing else."""
+"""The fingerprint of a stage's code follows what its roots reach, wherever it stands, and counts nothing else."""
 
-import ast
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-import tasks.code
 from flows.road import STAGES
 from model.errors import Bug
 from tasks.build import Stage
-from tasks.code import code_closure, normalised
+from tasks.code import Code, code_of, is_operations
 
-
-def meaning(source: str) -> str:
-    return normalised(ast.parse(source))
-
-
-BASE = "def f(x):\n    return x + 1\n"
-
-
-@pytest.mark.parametrize(
-    "same",
-    [
-        "# a comment\ndef f(x):\n    return x + 1  # why\n",
-        'def f(x):\n    """Says what f does."""\n    return x + 1\n',
-        '"""Module."""\ndef f(x):\n\n\n    return (x +\n        1)\n',
-        'def f(x):\n    log.info("adding to %s", x)\n    return x + 1\n',
-        'def f(x):\n    logger.debug("adding")\n    return x + 1\n',
-        'def f(x):\n    log.info("%s of %s", len(x), ", ".join(sorted(x)))\n    return x + 1\n',
-        "import logging\nlog = logging.getLogger(__name__)\n\ndef f(x):\n    return x + 1\n",
-    ],
-)
-def test_what_cannot_change_a_result_does_not_count(same: str) -> None:
-    assert meaning(same) == meaning(BASE)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        "def f(x):\n    return x + 2\n",
-        "def f(x, y=0):\n    return x + 1\n",
-        "def f(x):\n    return x - 1\n",
-        "@cache\ndef f(x):\n    return x + 1\n",
-        "def f(x):\n    blog.info(x)\n    return x + 1\n",
-        "def f(x):\n    log.write(x)\n    return x + 1\n",
-        "def f(x):\n    log.append(x)\n    return x + 1\n",
-        'def f(x):\n    log.info("%s", x.pop())\n    return x + 1\n',
-        'def f(x):\n    log.info("%s", x := 3)\n    return x + 1\n',
-        "LIMIT = 3\ndef f(x):\n    return x + 1\n",
-    ],
-)
-def test_what_can_change_a_result_counts(other: str) -> None:
-    assert meaning(other) != meaning(BASE)
-
-
-def test_a_function_left_with_only_its_docstring_is_still_a_function() -> None:
-    assert meaning('def f():\n    """Nothing."""\n') == meaning("def f():\n    pass\n")
-
-
-def test_attribute_docstrings_are_help_and_not_meaning() -> None:
-    assert meaning('class C:\n    bands: int = 16\n    """Bands."""\n') == meaning("class C:\n    bands: int = 16\n")
+ROOT = "tasks.a:run"
+Write = Callable[..., Code]
 
 
 @pytest.fixture
-def small_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """tasks.a imports tasks.b lazily, tasks.b takes the LEDGER schema; tasks.c is a stranger."""
-    (tmp_path / "tasks" / "words").mkdir(parents=True)
-    files = {
-        "tasks/__init__.py": "",
-        "tasks/a.py": "def run():\n    from tasks.b import go\n    return go()\n",
-        "tasks/b.py": "from tasks.schema import LEDGER\nfrom .words import lists\ndef go():\n    return LEDGER\n",
-        "tasks/c.py": "import os\n",
-        "tasks/words/__init__.py": "",
-        "tasks/words/lists.py": "NAMES = ()\n",
-        "tasks/words/en.txt": "the\n",
-    }
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    monkeypatch.setattr(tasks.code, "PROJECT", tmp_path)
-    return tmp_path
+def write(tmp_path: Path) -> Write:
+    """`write(a="...", b="...")` writes `tasks/a.py` and `tasks/b.py`, and gives the code of `tasks.a:run`. Files that
+    were written before stay; `words__lists` is `tasks/words/lists.py`."""
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "__init__.py").write_text("")
+
+    def written(*roots: str, **files: str) -> Code:
+        for name, text in files.items():
+            path = tmp_path / "tasks" / f"{name.replace('__', '/')}.py"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return code_of(roots or [ROOT], tmp_path)
+
+    return written
 
 
-def test_closure_follows_lazy_and_relative_imports_and_leaves_strangers_out(small_project: Path) -> None:
-    assert list(code_closure(["tasks.a"])) == [
-        "tasks",
-        "tasks.a",
-        "tasks.b",
-        "tasks.schema:LEDGER",
-        "tasks.words",
-        "tasks.words.lists",
-        "tasks/words/en.txt",
-    ]
+A = "from tasks.b import go\n\nLIMIT = 3\n\ndef run(x):\n    return go(x, LIMIT)\n\ndef idle():\n    return 1\n"
+B = "STEP = 2\nOTHER = 5\n\ndef go(x, limit):\n    return x + STEP * limit\n\ndef stay():\n    return OTHER\n"
 
 
-@pytest.mark.parametrize("name", ["tasks/a.py", "tasks/b.py", "tasks/words/lists.py", "tasks/words/en.txt"])
-def test_every_reached_file_counts(small_project: Path, name: str) -> None:
-    before = code_closure(["tasks.a"])
-    path = small_project / name
-    path.write_text(path.read_text() + "more = 1\n")
-    after = code_closure(["tasks.a"])
-    assert [key for key in before if before[key] != after[key]] == [
-        name if name.endswith(".txt") else name.removesuffix(".py").replace("/", ".")
-    ]
-
-
-def test_a_schema_counts_by_value(monkeypatch: pytest.MonkeyPatch, small_project: Path) -> None:
-    before = code_closure(["tasks.b"])["tasks.schema:LEDGER"]
-    monkeypatch.setattr(tasks.schema, "LEDGER", tasks.schema.LEDGER.remove(0))
-    assert code_closure(["tasks.b"])["tasks.schema:LEDGER"] != before
-
-
-@pytest.mark.parametrize("asking", ["import tasks.schema\n", "from tasks import schema\n"])
-def test_the_schemas_as_a_module_count_as_a_whole(small_project: Path, asking: str) -> None:
-    (small_project / "tasks" / "schema.py").write_text("LEDGER = 1\n")
-    (small_project / "tasks" / "c.py").write_text(asking)
-    assert "tasks.schema" in code_closure(["tasks.c"])
-
-
-def test_a_long_note_on_a_field_counts_to_its_last_letter(monkeypatch: pytest.MonkeyPatch, small_project: Path) -> None:
-    def fingerprint(note: str) -> str:
-        schema = pa.schema([pa.field("row", pa.int64(), metadata={"note": note})])
-        monkeypatch.setattr(tasks.schema, "LEDGER", schema)
-        return code_closure(["tasks.b"])["tasks.schema:LEDGER"]
-
-    assert fingerprint("x" * 200) == fingerprint("x" * 200)
-    assert fingerprint("x" * 200) != fingerprint("x" * 199 + "y")
-
-
-def test_data_in_a_folder_below_counts(small_project: Path) -> None:
-    below = small_project / "tasks" / "words" / "lists_of_words"
-    below.mkdir()
-    (below / "it.txt").write_text("il\n")
-    before = code_closure(["tasks.a"])
-    (below / "it.txt").write_text("lo\n")
-    after = code_closure(["tasks.a"])
-    assert [key for key in before if before[key] != after[key]] == ["tasks/words/lists_of_words/it.txt"]
-
-
-def test_what_decides_whether_a_stage_runs_is_not_followed(small_project: Path) -> None:
-    (small_project / "tasks" / "c.py").write_text("from tasks.build import Stage\nfrom tasks.b import go\n")
-    assert "tasks.b" in code_closure(["tasks.c"])
-    assert "tasks.build" not in code_closure(["tasks.c"])
+def test_functions_and_constants_that_are_reached_count_and_no_others(write: Write) -> None:
+    assert set(write(a=A, b=B).definitions) == {"tasks.a:run", "tasks.a:LIMIT", "tasks.b:go", "tasks.b:STEP"}
 
 
 @pytest.mark.parametrize(
-    "dynamic",
+    ("old", "new", "edited"),
     [
-        "import importlib\nimportlib.import_module('x')\n",
-        "\nfrom importlib import import_module as fetch\n",
-        "import runpy\nrunpy.run_module('x')\n",
-        "text = ''\nexec(text)\n",
+        ("LIMIT = 3", "LIMIT = 4", "tasks.a:LIMIT"),
+        ("go(x, LIMIT)", "go(LIMIT, x)", "tasks.a:run"),
+        ("STEP = 2", "STEP = 2.0", "tasks.b:STEP"),
+        ("x + STEP", "x - STEP", "tasks.b:go"),
     ],
 )
-def test_dynamic_imports_are_refused_with_their_place(small_project: Path, dynamic: str) -> None:
-    (small_project / "tasks" / "c.py").write_text(dynamic)
-    with pytest.raises(Bug, match=r"c\.py:2 imports a module by a computed name"):
-        code_closure(["tasks.c"])
+def test_an_edit_of_what_is_reached_counts_and_is_named(write: Write, old: str, new: str, edited: str) -> None:
+    before = write(a=A, b=B)
+    after = write(a=A.replace(old, new), b=B.replace(old, new))
+    assert after.digest != before.digest
+    assert [name for name in before.definitions if before.definitions[name] != after.definitions[name]] == [edited]
 
 
-def test_a_root_that_does_not_exist_is_a_bug(small_project: Path) -> None:
-    with pytest.raises(Bug, match=r"tasks\.nowhere"):
-        code_closure(["tasks.nowhere"])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return 1", "return 2"),
+        ("OTHER = 5", "OTHER = 6"),
+        ("return OTHER", "return None"),
+        ("def stay():\n    return OTHER\n", ""),
+        ("STEP = 2\n", "STEP = 2\nMORE = 7\n"),
+        ("STEP = 2\n", "import json\nfrom tasks.c import nothing\n\nSTEP = 2  # metres\n"),
+        ("def run(x):\n", 'def run(x):\n    """Say it."""\n'),
+        ("LIMIT = 3\n", ""),
+    ],
+)
+def test_an_edit_of_a_neighbour_that_nobody_reaches_changes_nothing(write: Write, old: str, new: str) -> None:
+    """The last one moves a constant to the end of its module."""
+    before = write(a=A, b=B, c="def nothing():\n    pass\n")
+    moved = "" if new or "LIMIT" not in old else old
+    assert write(a=A.replace(old, new) + moved, b=B.replace(old, new)) == before
+
+
+def test_a_function_that_moves_to_another_module_changes_nothing(write: Write) -> None:
+    before = write(a=A, b=B)
+    moved = write(a=A.replace("tasks.b", "tasks.c"), b="", c=B)
+    assert moved.digest == before.digest
+    here = write(a=B + A.replace("from tasks.b import go\n", ""))
+    assert here.digest == before.digest
+    assert {name.partition(":")[0] for name in here.definitions} == {"tasks.a"}
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        "import tasks.b\n\nLIMIT = 3\n\ndef run(x):\n    return tasks.b.go(x, LIMIT)\n",
+        "import tasks.b as other\n\nLIMIT = 3\n\ndef run(x):\n    return other.go(x, LIMIT)\n",
+        "from tasks import b\n\nLIMIT = 3\n\ndef run(x):\n    return b.go(x, LIMIT)\n",
+        "from . import b\n\nLIMIT = 3\n\ndef run(x):\n    return b.go(x, LIMIT)\n",
+        "from .b import go as come\n\nLIMIT = 3\n\ndef run(x):\n    return come(x, LIMIT)\n",
+        "LIMIT = 3\n\ndef run(x):\n    from tasks.b import go\n    return go(x, LIMIT)\n",
+        "LIMIT = 3\n\ndef run(x):\n    import tasks.b\n    return tasks.b.go(x, LIMIT)\n",
+        "from tasks.shop import go\n\nLIMIT = 3\n\ndef run(x):\n    return go(x, LIMIT)\n",
+        "from tasks.shop import *\n\nLIMIT = 3\n\ndef run(x):\n    return go(x, LIMIT)\n",
+        "import tasks.c\nimport tasks.b\n\nLIMIT = 3\n\ndef run(x):\n    return tasks.b.go(x, LIMIT)\n",
+    ],
+)
+def test_the_way_to_a_function_does_not_count(write: Write, a: str) -> None:
+    before = write(a=A, b=B)
+    assert write(a=a, shop="from tasks.b import go\n", c="").digest == before.digest
+
+
+def test_an_equally_named_function_of_another_module_counts(write: Write) -> None:
+    before = write(a=A, b=B, c=B.replace("x + STEP", "x - STEP"))
+    after = write(a=A.replace("tasks.b", "tasks.c"))
+    assert after.digest != before.digest
+    assert before.definitions["tasks.b:go"] != after.definitions["tasks.c:go"]
+
+
+def test_functions_that_change_places_count_though_the_same_definitions_are_reached(write: Write) -> None:
+    a = "from tasks.b import f\nfrom tasks.c import f as g\n\ndef run(x):\n    return f(x) - g(x)\n"
+    before = write(a=a, b="def f(x):\n    return 1\n", c="def f(x):\n    return 2\n")
+    after = write(a=a.replace("f(x) - g(x)", "g(x) - f(x)"))
+    assert before.digest != after.digest
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("from math import floor as cut\n", "from math import ceil as cut\n"),
+        ("import json as cut\n", "import pickle as cut\n"),
+        ("import os.path as cut\n", "import os as cut\n"),
+    ],
+)
+def test_another_library_under_the_same_name_counts(write: Write, before: str, after: str) -> None:
+    run = "\ndef run(x):\n    return cut(x)\n"
+    assert write(a=before + run).digest != write(a=after + run).digest
+
+
+def test_functions_that_call_each_other_are_followed_once(write: Write) -> None:
+    a = "def run(x):\n    return back(x - 1)\n\ndef back(x):\n    return run(x) if x else 0\n"
+    before = write(a=a)
+    assert set(before.definitions) == {"tasks.a:run", "tasks.a:back"}
+    assert write(a=a.replace("else 0", "else 1")).digest != before.digest
+
+
+SCOPES = {
+    "a parameter": "def run(LIMIT):\n    return LIMIT\n",
+    "a variable": "def run(x):\n    LIMIT = x\n    return LIMIT\n",
+    "a variable that is bound later": "def run(x):\n    if x:\n        return LIMIT\n    LIMIT = x\n",
+    "a loop": "def run(x):\n    for LIMIT in x:\n        print(LIMIT)\n",
+    "a comprehension": "def run(x):\n    return [LIMIT for LIMIT in x]\n",
+    "a walrus in a comprehension": "def run(x):\n    return [LIMIT := y for y in x], LIMIT\n",
+    "a nested function": "def run(x):\n    def LIMIT():\n        return 1\n    return LIMIT()\n",
+    "a variable of the function around": "def run(LIMIT):\n    def inner():\n        return LIMIT\n    return inner\n",
+    "nonlocal": "def run(LIMIT):\n    def inner():\n        nonlocal LIMIT\n        LIMIT = 1\n    return inner\n",
+    "a lambda": "def run(x):\n    return lambda LIMIT: LIMIT\n",
+    "with": "def run(x):\n    with x as (LIMIT, y):\n        return LIMIT\n",
+    "except": "def run(x):\n    try:\n        x()\n    except KeyError as LIMIT:\n        return LIMIT\n",
+    "match": "def run(x):\n    match x:\n        case [1, *LIMIT]:\n            return LIMIT\n",
+    "match by keys": "def run(x):\n    match x:\n        case {1: 2, **LIMIT}:\n            return LIMIT\n",
+    "an import": "def run(x):\n    import json as LIMIT\n    return LIMIT.dumps(x)\n",
+    "an attribute": "def run(x):\n    return x.LIMIT\n",
+    "a keyword": "def run(x):\n    return x(LIMIT=1)\n",
+}
+OUTSIDE = {
+    "a default": "def run(LIMIT=LIMIT):\n    return LIMIT\n",
+    "a decorator": "from functools import partial\n\n@partial(print, LIMIT)\ndef run(x):\n    LIMIT = 1\n",
+    "global": "def run(x):\n    global LIMIT\n    LIMIT = x\n",
+    "global within a function that has such a variable": (
+        "def run(LIMIT):\n    def inner():\n        global LIMIT\n        return LIMIT\n    return inner\n"
+    ),
+    "a variable of the function around a class that has such an attribute": (
+        "def run(x):\n    from tasks.a import LIMIT as y\n    class C:\n        y = 1\n        def m(self):\n"
+        "            return y\n    return C\n"
+    ),
+    "the first iterable of a comprehension": "def run(x):\n    return [LIMIT for LIMIT in LIMIT]\n",
+    "a nested function reads it": "def run(x):\n    def inner():\n        return LIMIT\n    return inner\n",
+    "a method beside an attribute": (
+        "def run(x):\n    class C:\n        LIMIT = 1\n        def m(self):\n            return LIMIT\n    return C\n"
+    ),
+    "a class body before it binds the name": "def run(x):\n    class C:\n        LIMIT = LIMIT + 1\n    return C\n",
+    "a comprehension in a class body": (
+        "def run(x):\n    class C:\n        LIMIT = 1\n        y = [LIMIT for _ in x]\n    return C\n"
+    ),
+    "an annotation": "def run(x: LIMIT):\n    return x\n",
+    "an annotation as text": "def run(x: 'list[LIMIT]'):\n    return x\n",
+    "a result": "def run(x) -> LIMIT:\n    return x\n",
+    "an f-string": "def run(x):\n    return f'{x:{LIMIT}}'\n",
+    "a match": "def run(x):\n    match x:\n        case LIMIT.y:\n            return 1\n",
+    "del": "def run(x):\n    global LIMIT\n    del LIMIT\n",
+}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_name_of_its_own_scope_is_no_constant_of_the_module(write: Write, scope: str) -> None:
+    before = write(a=f"LIMIT = 1\n\n{SCOPES[scope]}")
+    assert set(before.definitions) == {"tasks.a:run"}
+    assert write(a=f"LIMIT = 2\n\n{SCOPES[scope]}").digest == before.digest
+
+
+@pytest.mark.parametrize("scope", OUTSIDE)
+def test_a_name_from_outside_of_a_scope_is_followed(write: Write, scope: str) -> None:
+    assert write(a=f"LIMIT = 1\n\n{OUTSIDE[scope]}").digest != write(a=f"LIMIT = 2\n\n{OUTSIDE[scope]}").digest
+
+
+def test_words_of_a_literal_are_no_names(write: Write) -> None:
+    run = 'def run(x: Literal["LIMIT"], y: Annotated[int, "LIMIT"]):\n    return x\n'
+    assert set(write(a=f"from typing import Annotated, Literal\n\nLIMIT = 1\n\n{run}").definitions) == {"tasks.a:run"}
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "told"),
+    [
+        (
+            "import importlib\n\ndef run(x):\n    importlib.import_module(x)\n",
+            r"a\.py:4 imports a module by a computed",
+        ),
+        ("from importlib import import_module as f\n\ndef run(x):\n    f(x)\n", r"a\.py:4 imports a module by a"),
+        ("import runpy\n\ndef run(x):\n\n    runpy.run_module(x)\n", r"a\.py:5 imports a module by a computed"),
+        ("def run(x):\n    return __import__(x)\n", r"a\.py:2 imports a module by a computed"),
+        ("def run(x):\n    exec(x)\n", r"a\.py:2 runs code from text by `exec`"),
+        ("def run(x):\n    return [eval(y) for y in x]\n", r"a\.py:2 runs code from text by `eval`"),
+        ("class C:\n    pass\n\ndef run(x):\n    return C.__subclasses__()\n", r"a\.py:5 asks for `__subclasses__`"),
+    ],
+)
+def test_what_nobody_can_follow_is_refused_with_its_place(write: Write, dynamic: str, told: str) -> None:
+    with pytest.raises(Bug, match=told):
+        write(a=dynamic)
+
+
+def test_what_nobody_can_follow_is_no_matter_where_nobody_reaches_it(write: Write) -> None:
+    assert set(write(a="def run(x):\n    return x\n\ndef idle(x):\n    return eval(x)\n").definitions) == {ROOT}
+
+
+@pytest.mark.parametrize("root", ["tasks.nowhere:run", "tasks.a:walk", "tasks.nowhere"])
+def test_a_root_that_does_not_exist_is_a_bug(write: Write, root: str) -> None:
+    with pytest.raises(Bug, match=f"the root `{root}` is no definition"):
+        write(root, a=A, b=B)
+
+
+def test_a_module_as_a_root_counts_whole(write: Write) -> None:
+    before = write("tasks.a", a=A, b=B)
+    assert write("tasks.a", a=A.replace("return 1", "return 2")).digest != before.digest
+
+
+def test_the_block_for_a_module_that_is_run_is_a_root_of_its_own(write: Write) -> None:
+    a = "def run(x):\n    return x\n\nif __name__ == '__main__':\n    run(1)\n"
+    other = a.replace("run(1)", "run(2)")
+    assert write(a=a) == write(a=other)
+    assert write("tasks.a:__main__", a=a).digest != write("tasks.a:__main__", a=other).digest
+
+
+def test_operations_count_for_nothing(write: Write) -> None:
+    a = "from tasks.build import build_artifact\nfrom tasks.b import go\n\ndef run(x):\n    return build_artifact(go)\n"
+    before = write(a=a, b=B, build="from tasks.b import stay\n\ndef build_artifact(f):\n    return f, stay()\n")
+    assert set(before.definitions) == {"tasks.a:run", "tasks.b:go", "tasks.b:STEP"}
+    assert write(build="REGISTER = {}\nREGISTER[1] = 2\n\ndef build_artifact(f):\n    return None\n") == before
+    assert write(a=a.replace("build_artifact(", "wait("), build="").digest != before.digest
+
+
+def test_what_declares_a_stage_is_no_part_of_its_code(write: Write) -> None:
+    a = "from tasks.build import Stage\n\nS = Stage('s', roots=('x',))\n\ndef run(x):\n    return S\n"
+    assert write(a=a, build="class Stage:\n    pass\n") == write(a=a.replace("'x'", "'y'"))
+
+
+def test_packages_of_operations_hold_all_that_is_below_them() -> None:
+    assert is_operations("tasks.execution.dask")
+    assert is_operations("tasks.build")
+    assert not is_operations("tasks.builders")
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_a_fingerprint_that_begins_at_its_own_module(stage: str) -> None:
     module = importlib.import_module(f"tasks.{stage}.stage")
     (declared,) = (value for value in vars(module).values() if isinstance(value, Stage))
-    assert {f"tasks.{stage}.stage", f"tasks.{stage}.config", "tasks.tables"} <= set(code_closure(declared.roots))
+    found = code_of(declared.roots).definitions
+    assert {f"tasks.{stage}.stage:build_{stage}", "tasks.report:StageReport"} <= set(found)
+    assert any(name.startswith(f"tasks.{stage}.config:") for name in found)

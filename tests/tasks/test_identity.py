@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from model.errors import Bug
 from model.strict import RUNTIME
 from tasks.clean.stage import CLEAN
+from tasks.code import Code
 from tasks.config import StrictConfig
 from tasks.evaluate.stage import EVALUATE
-from tasks.identity import Identity, canonical_json, first_difference, library_versions
+from tasks.identity import Identity, canonical_json, count_differences, first_difference, library_versions
 from tasks.sample.stage import SAMPLE
 
 JSON = st.recursive(
@@ -45,9 +46,10 @@ def test_difference_is_found_exactly_when_there_is_one(old: Any, new: Any) -> No
     assert (first_difference(left, right) is None) == (canonical_json(old) == canonical_json(new))
 
 
+ROOTS, SIGN = ("tasks.dedup.stage:build",), "tasks.dedup.minhash:sign"
 IDENTITY = Identity(
     stage="dedup",
-    code={"tasks.dedup.minhash": "aa"},
+    code=Code("1", ROOTS, {SIGN: "aa"}),
     params={"bands": 16},
     parents={"documents": "cc"},
     libs={"numba": "0.68.1"},
@@ -58,8 +60,10 @@ IDENTITY = Identity(
     ("changed", "cause"),
     [
         ({"stage": "clean"}, 'stage: "dedup" -> "clean"'),
-        ({"code": {"tasks.dedup.minhash": "ab"}}, "code.tasks.dedup.minhash was edited"),
-        ({"code": {"tasks.dedup.minhash": "aa", "tasks.dedup.lsh": "x"}}, "code.tasks.dedup.lsh is new"),
+        ({"code": Code("2", ROOTS, {SIGN: "ab"})}, "code: tasks.dedup.minhash.sign was edited"),
+        ({"code": Code("2", ROOTS, {SIGN: "aa", "tasks.dedup.lsh:key": "x"})}, "code: tasks.dedup.lsh.key is new"),
+        ({"code": Code("2", ROOTS, {})}, "code: tasks.dedup.minhash.sign is gone"),
+        ({"code": Code("2", ("a:b",), {SIGN: "aa"})}, "code: it begins at tasks.dedup.stage:build -> a:b"),
         ({"params": {"bands": 14}}, "params.bands: 16 -> 14"),
         ({"parents": {"documents": "cd"}}, "the input `documents` has other content (cc -> cd)"),
         ({"libs": {"numba": "0.69.0"}}, 'libs.numba: "0.68.1" -> "0.69.0"'),
@@ -70,6 +74,13 @@ def test_each_part_of_an_identity_changes_the_key_and_is_named(changed: dict[str
     other = replace(IDENTITY, **changed)
     assert other.key != IDENTITY.key
     assert first_difference(IDENTITY.parts(), other.parts()) == cause
+
+
+def test_code_that_moved_is_the_same_code() -> None:
+    moved = replace(IDENTITY, code=Code("1", ROOTS, {"tasks.dedup.signing:sign": "ac"}))
+    assert moved.key == IDENTITY.key
+    assert first_difference(IDENTITY.parts(), moved.parts()) is None
+    assert count_differences(IDENTITY.parts(), moved.parts()) == 0
 
 
 def test_inputs_are_named_before_settings() -> None:

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+from tasks.code import Code
 from tasks.identity import Identity, canonical_json
 from tasks.other_versions import IDENTITY, adopt, other_version
 
-NOW = Identity("train", {"model/loop.py": "b"}, {"rate": 1}, {"rows": "r"}, {"torch": "2.13.0", "numba": "0.68"})
+ROOTS, LOOP = ("model.train:__main__",), "model.loop:step"
+NOW = Identity("train", Code("2", ROOTS, {LOOP: "b"}), {"rate": 1}, {"rows": "r"}, {"torch": "2.13.0", "numba": "0.68"})
 
 
 def left(root: Path, identity: Identity) -> Path:
@@ -17,12 +19,12 @@ def left(root: Path, identity: Identity) -> Path:
 
 
 def test_what_differs_in_code_and_libraries_alone_is_found(tmp_path: Path) -> None:
-    then = replace(NOW, code={"model/loop.py": "a"}, libs={"torch": "2.12.0", "numba": "0.68"})
+    then = replace(NOW, code=Code("1", ROOTS, {LOOP: "a"}), libs={"torch": "2.12.0", "numba": "0.68"})
     folder = left(tmp_path, then)
     found = other_version(tmp_path, NOW)
     assert found is not None
     assert found.folder == folder
-    assert found.changed == {"code.model/loop.py": ("a", "b"), "libs.torch": ("2.12.0", "2.13.0")}
+    assert found.changed == {"code.model.loop:step": ("a", "b"), "libs.torch": ("2.12.0", "2.13.0")}
 
 
 def test_other_settings_or_rows_are_another_build(tmp_path: Path) -> None:

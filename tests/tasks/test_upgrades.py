@@ -14,10 +14,9 @@ from tasks.artifact import Artifact
 from tasks.artifacts.published import MANIFEST, upgraded_file
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
-from tasks.digests import digest_bytes
-from tasks.identity import canonical_json
+from tasks.identity import identity_key
 from tasks.report import StageReport
-from tasks.schema import FORMAT
+from tasks.schema import FORMAT, OLDEST
 from tasks.tables import read_table, write_table
 from tasks.upgrades import STEPS, Upgraded, outdated, upgrade
 from tasks.workspace import Workspace
@@ -60,7 +59,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def test_there_is_a_step_from_every_format_that_was_left() -> None:
-    assert sorted(STEPS) == list(range(1, FORMAT))
+    assert sorted(STEPS) == list(range(OLDEST, FORMAT))
 
 
 def test_the_copy_is_of_the_next_format_and_the_old_one_keeps_its_bytes(
@@ -86,7 +85,7 @@ def test_the_copy_is_of_the_next_format_and_the_old_one_keeps_its_bytes(
         "content": sample.content,
     }
     for one in (sample, chunk):
-        assert one.identity == digest_bytes(canonical_json(one.manifest["identity_parts"]).encode())
+        assert one.identity == identity_key(one.manifest["identity_parts"])
         assert one.manifest["identity_parts"]["format"] == NEXT
     assert chunk.manifest["identity_parts"]["parents"] == {"sample": sample.content}
 
@@ -124,11 +123,31 @@ def test_damage_is_not_upgraded(family: tuple[Artifact, Artifact], tmp_path: Pat
 
 
 def test_a_missing_step_and_a_later_format_are_told(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"nothing leads from {FORMAT} to the next"):
-        list(upgrade(tmp_path, {}, NEXT))
+    rewritten(family[0].path, format=OLDEST - 1)
+    with pytest.raises(
+        InputError, match=f"Nothing leads from format {OLDEST - 1} to this one. Give this version a root"
+    ):
+        list(upgrade(tmp_path))
+    rewritten(family[0].path, format=FORMAT)
     with pytest.raises(InputError, match="a later version made it"):
         outdated(tmp_path, FORMAT - 1)
     assert list(upgrade(tmp_path)) == [], "of this format all are"
+
+
+def rewritten(artifact: Path, **values: Any) -> None:
+    """Put other values into a manifest."""
+    manifest = json.loads((artifact / MANIFEST).read_text()) | values
+    (artifact / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_build_beside_an_artifact_of_another_format_says_which_version_made_it(
+    family: tuple[Artifact, Artifact], tmp_path: Path
+) -> None:
+    rewritten(family[0].path, format=OLDEST - 1, git={"commit": "0123456789abcdef", "dirty": False})
+    with pytest.raises(
+        InputError, match=r"format 1, made by commit 0123456789ab, and .* reads format 2\. Nothing leads"
+    ):
+        make(tmp_path, "sample", {"other": family[1]})
 
 
 def test_steps_follow_each_other(family: tuple[Artifact, Artifact], tmp_path: Path) -> None:

@@ -200,23 +200,24 @@ def test_data_beside_the_code(
     """Word lists and tables beside the modules are code: their bytes count."""
     asking = forecaster(project=checkout)
     manifests = walked.manifests()
-    files = {name for manifest in manifests.values() for name in manifest["identity_parts"]["code"] if "/" in name}
+    code = {stage: manifest["identity_parts"]["code"]["definitions"] for stage, manifest in manifests.items()}
+    files = {name for definitions in code.values() for name in definitions if ":" not in name}
     assert "tasks/clean/stop_words.tsv" in files
     with joint("identity: data files beside the code changed") as tally:
         for file in sorted(files):
-            (stage,) = (name for name, manifest in manifests.items() if file in manifest["identity_parts"]["code"])
+            (stage,) = (name for name, definitions in code.items() if file in definitions)
             path = checkout / file
             for told, change in OTHER_BYTES.items():
                 answers = _after(change, path, asking.ask)
-                _expect_only(tally, f"{file} {told}", answers, stage, f"code.{file} was edited")
+                _expect_only(tally, f"{file} {told}", answers, stage, f"code: {file} was edited")
             for told, change in SAME_BYTES.items():
                 _expect_reuse(tally, f"{file} {told}", _after(change, path, asking.ask))
             away = path.rename(checkout / "away")
-            _expect_only(tally, f"{file} removed", asking.ask(), stage, f"code.{file} is gone")
+            _expect_only(tally, f"{file} removed", asking.ask(), stage, f"code: {file} is gone")
             away.rename(path)
             more = path.with_name("more.tsv")
             more.write_text("more\n")
-            _expect_only(tally, f"{more.name} added", asking.ask(), stage, f"code.{more.relative_to(checkout)} is new")
+            _expect_only(tally, f"{more.name} added", asking.ask(), stage, f"code: {more.relative_to(checkout)} is new")
             more.unlink()
         tally.note = f"{', '.join(sorted(files))}"
 

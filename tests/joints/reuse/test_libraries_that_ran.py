@@ -59,7 +59,7 @@ def test_what_a_stage_imports_decides_by_version(
     exempt: set[tuple[str, str]] = set()
     with joint("identity: libraries that the code imports") as tally:
         for stage, identity in identities(alloy / "alloy.toml", tmp_path).items():
-            imported = set().union(*(_imported(module) for module in identity.code if "/" not in module))
+            imported = set().union(*(_imported(module) for module in _modules(identity)))
             for package in sorted(imported):
                 names = [name.lower() for name in providers.get(package, [package])]
                 if any(name in CANNOT_DECIDE for name in names):
@@ -73,10 +73,15 @@ def test_what_a_stage_imports_decides_by_version(
     assert exempt == UNUSED.keys(), "a reason that is no longer needed"
 
 
+def _modules(identity: Identity) -> set[str]:
+    """The modules in which the definitions stand that an identity counts."""
+    return {name.partition(":")[0] for name in identity.code.definitions if ":" in name}
+
+
 def _imported(module: str) -> set[str]:
     """Top-level packages, but the standard library's and ours, that a module of a stage's code imports; `unicode` for
     the Unicode database."""
-    base = PROJECT.joinpath(*module.partition(":")[0].split("."))
+    base = PROJECT.joinpath(*module.split("."))
     path = base.with_suffix(".py") if base.with_suffix(".py").exists() else base / "__init__.py"
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -223,7 +223,7 @@ def test_a_worker_with_other_code_is_refused(
         words, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        with pytest.raises(InputError, match=r"other versions than the build of clean \(code.tasks.clean.cleaning was"):
+        with pytest.raises(InputError, match=r"other versions than the build of clean \(code: tasks.clean.cleaning\."):
             build_clean(context, documents, QUIET.model_copy(update={"machines": cluster.machines}))
     finally:
         worker.kill()

@@ -18,7 +18,7 @@ from tasks.identity import canonical_json
 STAGE = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
 
 
-def job_in(folder: Path, function: Any = operator.mul, **changed: dict[str, str]) -> Job:
+def job_in(folder: Path, function: Any = operator.mul, **changed: dict[str, Any]) -> Job:
     """A job of a build in `folder`; `changed` are parts of its identity that the driver has otherwise."""
     parts = stage_identity(STAGE, StrictConfig(), {}, {}).parts()
     for part, values in changed.items():
@@ -40,8 +40,11 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"code": {"tasks.ledger": "0" * 32}}, "code.tasks.ledger was edited"),
-        ({"code": {"tasks.gone": "0" * 32}}, "tasks.gone"),
+        (
+            {"code": {"digest": "0", "definitions": {"tasks.ledger:*": "0"}}},
+            r"code: tasks\.ledger\.\* was edited",
+        ),
+        ({"code": {"digest": "0", "roots": ["tasks.gone:f"]}}, "the root `tasks.gone:f` is no definition"),
         ({"libs": {"pyarrow": "1.0"}}, r'libs\.pyarrow: "1\.0" ->'),
         ({"libs": {"python": "3.99"}}, r'libs\.python: "3\.99" ->'),
     ],

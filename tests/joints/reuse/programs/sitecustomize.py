@@ -36,8 +36,10 @@ def _profile(frame, event, argument):
                 _package_of(code.co_filename),
                 code,
             )  # The code stays alive, so its id stays its own
-            if code.co_filename.startswith(PROJECT + os.sep):
-                functions.setdefault(_stage, {})[id(code)] = code
+        ran = functions.setdefault(_stage, {})
+        # What runs once, as a module is imported, counts by what it makes.
+        if id(code) not in ran and code.co_filename.startswith(PROJECT + os.sep) and not _is_importing(frame):
+            ran[id(code)] = code
         package = known[0]
     elif event == "c_call":
         owner = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
@@ -65,11 +67,23 @@ def _is_importing(frame):
     return False
 
 
+def _compiled():
+    """The code of kernels that were compiled, by its id: they run as machine code, which no tracer sees."""
+    values = (value for module in list(sys.modules.values()) for value in list(vars(module).values()))
+    kernels = [value for value in values if type(value).__name__ == "CPUDispatcher" and value.signatures]
+    return {id(kernel.py_func.__code__): kernel.py_func.__code__ for kernel in kernels}
+
+
+def _ours(codes):
+    return {key: code for key, code in codes.items() if code.co_filename.startswith(PROJECT + os.sep)}
+
+
 @contextlib.contextmanager
 def recording(stage):
     """Record under the name of a stage, in this process, its new threads and its child processes."""
     global _stage
     _seen.clear()
+    before = _compiled()
     os.environ[STAGE] = _stage = stage
     threading.setprofile(_profile)
     sys.setprofile(_profile)
@@ -78,6 +92,8 @@ def recording(stage):
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        kernels = {key: code for key, code in _compiled().items() if key not in before}
+        functions.setdefault(stage, {}).update(_ours(kernels))
         del os.environ[STAGE]
         _stage = None
 
@@ -89,6 +105,8 @@ def _place(code):
 def _write():
     sys.setprofile(None)
     threading.setprofile(None)
+    if _stage is not None:
+        functions.setdefault(_stage, {}).update(_ours(_compiled()))
     found = {
         stage: {
             "functions": sorted({_place(code) for code in functions.get(stage, {}).values()}),
