@@ -12,6 +12,7 @@ from typing import Any
 
 import blake3
 
+from model.content import Content, bytes_of
 from model.durable import digest_file, file_bytes, why_no_file
 from model.errors import InputError
 
@@ -77,8 +78,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
-def read_bounded(path: Path, most: int) -> bytes:
-    """The bytes of a file; InputError where it is none (a pipe would wait for ever), or has more than `most`."""
+def read_bounded(path: Path, most: int, content: Content | None = None) -> bytes:
+    """The bytes of a file; InputError where it is none (a pipe would wait for ever), or has more than `most`, or does
+    not hold the `content` that it had."""
     if problem := why_no_file(path):
         raise InputError(f"{path} {problem}. Name the file itself.")
     if path.stat().st_size > most:
@@ -86,7 +88,7 @@ def read_bounded(path: Path, most: int) -> bytes:
             f"{path} has {path.stat().st_size:,} bytes, and no file of its kind has more than {most:,}. Take an"
             f" untouched copy of the model."
         )
-    return file_bytes(path)
+    return file_bytes(path) if content is None else bytes_of(path, content)
 
 
 def check_header(path: Path) -> None:

@@ -8,6 +8,7 @@ again.
 import functools
 import io
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from model.content import Content
 from model.durable import write_atomically
 from model.errors import Bug
 from tasks.artifact import Artifact, artifact_at
@@ -69,14 +71,18 @@ class _Corpus:
 
 
 def decontaminate(
-    documents: Artifact, config: DecontaminateConfig, workspace: Workspace, executor: Executor
+    documents: Artifact,
+    config: DecontaminateConfig,
+    contents: Mapping[Path, Content],
+    workspace: Workspace,
+    executor: Executor,
 ) -> StageReport:
-    """Cut, drop or flag what the benchmarks share with DOCUMENTS and set the held-out split aside; same bytes for any
-    number of workers.
+    """Cut, drop or flag what the benchmarks, whose files have `contents`, share with DOCUMENTS and set the held-out
+    split aside; same bytes for any number of workers.
 
     Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
     """
-    items = read_items(config.benchmarks)
+    items = read_items(config.benchmarks, contents)
     patterns = build_patterns(items, config)
     corpus = _scan_corpus(documents, patterns, workspace, executor)
     template = template_patterns(patterns, items, config.template_items)

@@ -3,11 +3,15 @@
 import itertools
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
+from model.content import Content
 from model.errors import InputError, RecipeError
 from tasks.decontaminate.adapters import ADAPTERS, fields_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
@@ -43,12 +47,15 @@ class Item:
         return tuple(dict.fromkeys((self.match_text, *self.parts)))
 
 
-def read_items(benchmarks: tuple[Benchmark, ...]) -> list[Item]:
-    """All items in order of the benchmarks and of their files.
+def read_items(
+    benchmarks: tuple[Benchmark, ...], contents: Mapping[Path, Content] = MappingProxyType({})
+) -> list[Item]:
+    """All items in order of the benchmarks and of their files, which hold `contents` where they were digested.
 
-    Raises InputError for a file that is missing, unreadable or empty, and for a record without a field it needs.
+    Raises InputError for a file that is missing, unreadable, changed or empty, and for a record without a field it
+    needs.
     """
-    return [item for benchmark in benchmarks for item in _read_benchmark(benchmark)]
+    return [item for benchmark in benchmarks for item in _read_benchmark(benchmark, contents)]
 
 
 def check_first_items(benchmark: Benchmark) -> None:
@@ -96,11 +103,11 @@ def _fields_of(benchmark: Benchmark) -> BenchmarkFields:
     return fields_of(benchmark)
 
 
-def _read_benchmark(benchmark: Benchmark) -> list[Item]:
+def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> list[Item]:
     fields = _fields_of(benchmark)
     items: list[Item] = []
     seen: dict[str, int] = {}
-    for number, record in read_records(benchmark, fields):
+    for number, record in read_records(benchmark, fields, contents=contents):
         item = _to_item(benchmark, fields, number, record)
         if item.item_id in seen:
             raise InputError(

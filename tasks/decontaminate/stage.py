@@ -1,13 +1,15 @@
 """Building the decontaminate artifact, without Prefect and without loading what only the work itself needs."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
+from model.content import Content
 from model.durable import why_no_file
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.digests import INPUTS, InputDigests
+from tasks.digests import INPUTS, InputDigests, forgetting_changed
 from tasks.execution.executor import make_executor
 from tasks.report import StageReport
 from tasks.workspace import Workspace
@@ -25,20 +27,32 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
     Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
     """
 
+    benchmarks = benchmark_contents(context.root, config)
+
     def run(workspace: Workspace) -> StageReport:
         from tasks.decontaminate.decontaminate import decontaminate
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
-        return decontaminate(documents, config, workspace, executor)
+        with forgetting_changed(context.root / INPUTS):
+            return decontaminate(documents, config, {of.path: of.content for of in benchmarks}, workspace, executor)
 
-    external = benchmark_digests(context.root, config)
+    external = {of.name: of.content.digest for of in benchmarks}
     return build_artifact(context, DECONTAMINATE, config, {"documents": documents}, run, external)
 
 
-def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]:
-    """`benchmark/NAME` -> BLAKE3-128 of its file: benchmarks are parents by content."""
+@dataclass(frozen=True)
+class BenchmarkFile:
+    """A file of a benchmark, which is a parent by content, under its name in the identity."""
+
+    name: str
+    path: Path
+    content: Content
+
+
+def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[BenchmarkFile]:
+    """The files of all benchmarks; InputError for one that is none."""
     digests = InputDigests(root / INPUTS)
-    external: dict[str, str] = {}
+    found: list[BenchmarkFile] = []
     for benchmark in config.benchmarks:
         path = Path(benchmark.path)
         if problem := why_no_file(path):
@@ -46,7 +60,7 @@ def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]
                 f"benchmark `{benchmark.name}`: {path} {problem}. Set its `path` in the recipe to a .jsonl or .jsonl.gz"
                 f" file."
             )
-        external[f"benchmark/{benchmark.name}"] = digests.digest(path)
+        found.append(BenchmarkFile(f"benchmark/{benchmark.name}", path, digests.content(path)))
         if benchmark.answers_path is not None:
             answers = Path(benchmark.answers_path)
             if problem := why_no_file(answers):
@@ -54,6 +68,6 @@ def benchmark_digests(root: Path, config: DecontaminateConfig) -> dict[str, str]
                     f"benchmark `{benchmark.name}`: {answers} {problem}. Set its `answers_path` to the file that holds"
                     f" the right answers, or leave it out."
                 )
-            external[f"benchmark/{benchmark.name}/answers"] = digests.digest(answers)
+            found.append(BenchmarkFile(f"benchmark/{benchmark.name}/answers", answers, digests.content(answers)))
     digests.save()
-    return external
+    return found

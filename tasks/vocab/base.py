@@ -15,6 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from sentencepiece import sentencepiece_model_pb2 as schema
 
+from model.content import Content
 from model.errors import InputError
 from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
 from tasks.tokenizer import is_json, json_model, json_model_type
@@ -55,9 +56,10 @@ def write_model(parsed: Any) -> bytes:
     return parsed.SerializeToString(deterministic=True)
 
 
-def read_base(path: Path) -> bytes:
-    """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same."""
-    given = read_bounded(path, MOST_VOCABULARY_BYTES)
+def read_base(path: Path, content: Content | None = None) -> bytes:
+    """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same; ChangedInput where it does not
+    hold `content`."""
+    given = read_bounded(path, MOST_VOCABULARY_BYTES, content)
     packed = next((name for beginning, name in PACKED.items() if given.startswith(beginning)), None)
     if packed is not None:
         raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")
@@ -73,16 +75,16 @@ def read_base(path: Path) -> bytes:
         ) from error
 
 
-def prepared_base(config: VocabConfig) -> bytes:
+def prepared_base(config: VocabConfig, released: bytes | None = None) -> bytes:
     """The base's bytes, ready to be extended: without a normaliser that loses text where `config` says so, behind its
     pieces T5's sentinels and the rows that its embedding has besides, the 256 byte pieces where it lacks them, and
-    special tokens.
+    special tokens. `released` is what `read_base` gave, where it was read before.
 
     Raises InputError for a file that is no SentencePiece model, or one that would lose text.
     """
     path = config.base
     assert path is not None, "only a vocabulary with a base is prepared"
-    given = read_base(path)
+    given = read_base(path) if released is None else released
     if json_model_type(given) == "WordPiece":
         from tasks.vocab.word_pieces import prepared_word_pieces
 

@@ -15,7 +15,7 @@ from model.errors import Bug, InputError
 from tasks.artifact import Artifact
 from tasks.open_tokenizer import tokenizer_of
 from tasks.report import StageReport
-from tasks.vocab.base import prepared_base, read_base
+from tasks.vocab.base import prepared_base
 from tasks.vocab.comparison import compare, texts_by
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, train_donor
@@ -32,15 +32,16 @@ EXAMPLES = 20
 """Pieces shown of those that the text never uses."""
 
 
-def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Workspace) -> StageReport:
-    """Write the base with the rows that `config.extend` asks for; as it is where nothing is asked for.
+def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes, workspace: Workspace) -> StageReport:
+    """Write the base, whose file holds `released`, with the rows that `config.extend` asks for; as it is where nothing
+    is asked for.
 
     Raises InputError when the base loses text or the run's text cannot give that many rows.
     """
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
-    before = prepared_base(config)
+    before = prepared_base(config, released)
     sizes = bytes_by_source(documents)
     plan = planned_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
     model, added, first = before, dict[str, Growth](), dict[str, int]()
@@ -57,8 +58,6 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, workspace: Works
     check_extension(before, model)
     tokenizer = tokenizer_of(model)
     check_special(tokenizer, config.special_names)
-    assert config.base is not None, "only a vocabulary with a base is extended"
-    released = read_base(config.base)
     with workspace.unit(UNIT) as unit:
         rows_of_base = max(piece_count(released), config.embedding_rows)
         write_tokenizer(unit, tokenizer, Origin(released, before, rows_of_base))

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from model.content import Content
 from model.durable import why_no_file
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
-from tasks.digests import INPUTS, InputDigests
+from tasks.digests import INPUTS, InputDigests, forgetting_changed
 from tasks.report import StageReport
 from tasks.vocab.config import VocabConfig
 from tasks.workspace import Workspace
@@ -24,28 +25,33 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
     Raises InputError for a base that is missing, is no SentencePiece model or loses text, before any document is read.
     """
 
+    base = base_content(context.root, config.base)
+
     def run(workspace: Workspace) -> StageReport:
         if config.base is not None:
+            from tasks.vocab.base import read_base
             from tasks.vocab.extending import extend_vocabulary
 
-            return extend_vocabulary(documents, config, workspace)
+            with forgetting_changed(context.root / INPUTS):
+                released = read_base(config.base, base)
+            return extend_vocabulary(documents, config, released, workspace)
         from tasks.vocab.training import train_vocabulary
 
         return train_vocabulary(documents, config, workspace)
 
-    external = base_digest(context.root, config.base)
+    external = {} if base is None else {"base": base.digest}
     return build_artifact(context, VOCAB, config, {"documents": documents}, run, external)
 
 
-def base_digest(root: Path, base: Path | None) -> dict[str, str]:
-    """`base` -> BLAKE3-128 of the base's file: it is a parent by content; nothing where there is no base."""
+def base_content(root: Path, base: Path | None) -> Content | None:
+    """What the base's file holds, which is a parent by content; None where there is no base."""
     if base is None:
-        return {}
+        return None
     check_base_stands(base)
     digests = InputDigests(root / INPUTS)
-    digest = digests.digest(base)
+    content = digests.content(base)
     digests.save()
-    return {"base": digest}
+    return content
 
 
 def check_base_stands(path: Path) -> None:

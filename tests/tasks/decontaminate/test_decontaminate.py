@@ -1,5 +1,6 @@
 """The decontaminate stage as a whole: what is cut, dropped, flagged, held out, and what the tables say."""
 
+import gzip
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -13,6 +14,9 @@ import pytest
 from model.errors import InputError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
+from tasks.decontaminate import decontaminate as decontaminate_module
+from tasks.decontaminate import records
+from tasks.decontaminate.adapters import GENERIC
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
 from tasks.decontaminate.stage import build_decontaminate
@@ -394,3 +398,57 @@ def test_a_missing_or_empty_benchmark_stops_before_any_document_is_read(
     with pytest.raises(InputError, match="no items"):
         build_decontaminate(context, documents, config_for(quiz(tmp_path)))
     assert not list((context.root / "work").glob("*/scratch/hits/*"))
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("of", ["questions", "answers"])
+def test_a_benchmark_replaced_between_its_digest_and_the_reading_is_an_error(
+    of: str,
+    suffix: str,
+    tmp_path: Path,
+    context: RunContext,
+    make_documents: MakeDocuments,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def write(path: Path, text: str) -> Path:
+        beside = path.with_name("beside")
+        beside.write_bytes(gzip.compress(text.encode()) if suffix == ".jsonl.gz" else text.encode())
+        return beside.replace(path)
+
+    questions = write(tmp_path / f"questions{suffix}", f"{prose(1, 30)}\n")
+    answers = write(tmp_path / f"answers{suffix}", "yes\n")
+    benchmark = Benchmark.model_validate(
+        {"name": "quiz", "path": questions, "answers_path": answers, "fields": {"context": "line", "id": ""}}
+    )
+    changed = tmp_path / f"{of}{suffix}"
+    documents = make_documents([[("web", prose(4))]])
+    whole = decontaminate_module.read_items
+
+    def replaced(*given: Any) -> Any:
+        write(changed, f"{prose(5, 30)}\n")
+        return whole(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(decontaminate_module, "read_items", replaced)
+        with pytest.raises(InputError, match=rf"{changed.name} was changed"):
+            build_decontaminate(context, documents, config_for(benchmark))
+    assert not list(context.root.glob("artifacts/decontaminate/*"))
+    (item,) = build_decontaminate(context, documents, config_for(benchmark)).table("items").to_pylist()
+    assert (item["context"] == prose(5, 30)) == (of == "questions")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_benchmark_that_unpacks_to_more_than_memory_is_an_error(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MOST_UNPACKED_BYTES", 100_000)
+    path = tmp_path / f"quiz{suffix}"
+    text = f"{json.dumps({'id': 1, 'question': 'x' * 99_000, 'answer': 'y'})}\n".encode()
+    for times, refused in ((1, False), (2, True)):
+        path.write_bytes(gzip.compress(text * times) if suffix == ".jsonl.gz" else text * times)
+        found = records.read_records(Benchmark(name="quiz", path=path), GENERIC)
+        if refused:
+            with pytest.raises(InputError, match=r"quiz\.jsonl.* holds more than 100,000 bytes"):
+                list(found)
+        else:
+            assert len(list(found)) == 1

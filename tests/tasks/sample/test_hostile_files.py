@@ -24,7 +24,7 @@ from tasks.build import RunContext
 from tasks.clean.config import CleanConfig, DenyConfig, SpellingConfig, WordListConfig
 from tasks.clean.stage import read_supplied
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
-from tasks.decontaminate.stage import benchmark_digests
+from tasks.decontaminate.stage import benchmark_contents
 from tasks.sample import byte_blocks, columns
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import InputFile, find_files, guess_format
@@ -434,8 +434,8 @@ GIVEN: list[Callable[[Path], object]] = [
     lambda path: read_supplied(CleanConfig(word_lists=(WordListConfig(name="w", path=str(path)),))),
     lambda path: read_supplied(CleanConfig(spelling=(SpellingConfig(path=str(path)),))),
     lambda path: check_base_stands(path),
-    lambda path: benchmark_digests(path.parent, DecontaminateConfig(benchmarks=(Benchmark(name="b", path=path),))),
-    lambda path: benchmark_digests(
+    lambda path: benchmark_contents(path.parent, DecontaminateConfig(benchmarks=(Benchmark(name="b", path=path),))),
+    lambda path: benchmark_contents(
         path.parent, DecontaminateConfig(benchmarks=(Benchmark(name="b", path=Path(__file__), answers_path=path),))
     ),
 ]

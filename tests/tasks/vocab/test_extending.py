@@ -16,6 +16,7 @@ from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.open_tokenizer import open_tokenizer
 from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
+from tasks.vocab import base as vocab_base
 from tasks.vocab.base import prepared_base, read_model
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, covering, train_donor
@@ -145,6 +146,26 @@ def test_the_base_counts_by_its_content_wherever_it_lies(
     assert not second.reused
     assert "the input `base` has other content" in second.cause
     assert second.content != first.content
+
+
+def test_a_base_replaced_between_its_digest_and_the_reading_is_an_error(
+    context: RunContext, documents: Artifact, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, other = tmp_path / "base.model", tmp_path / "other.model"
+    path.write_bytes(base.read_bytes())
+    other.write_bytes(trained(vocab_size=341))
+    whole = vocab_base.read_base
+
+    def replaced(*given):
+        path.write_bytes(other.read_bytes())
+        return whole(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(vocab_base, "read_base", replaced)
+        with pytest.raises(InputError, match=r"base\.model was changed"):
+            build_vocab(context, documents, VocabConfig(base=path))
+    assert not list(context.root.glob("artifacts/vocab/*"))
+    assert open_tokenizer(build_vocab(context, documents, VocabConfig(base=path))).model == other.read_bytes()
 
 
 def test_the_same_rows_whatever_the_order_of_languages_and_parts(context: RunContext, make_documents, base: Path):
