@@ -35,24 +35,23 @@ from tasks.digests import digest_bytes, digest_file
 PROJECT = Path(__file__).resolve().parent.parent
 OPERATIONS = frozenset(
     {
-        "tasks.artifacts.published",
-        "tasks.build",
-        "tasks.code",
-        "tasks.confinement",
-        "tasks.execution",
-        "tasks.extensions",
-        "tasks.identity",
-        "tasks.kernels",
-        "tasks.store.attached",
-        "tasks.store.patience",
-        "tasks.store.published",
-        "tasks.workspace",
+        *("model.code_digest", "model.diagnosis", "model.failures", "model.hanging", "model.heartbeat"),
+        *("model.hosts_config", "model.launch", "model.link", "model.meeting", "model.parent_death", "model.pause"),
+        *("model.place", "model.rendezvous", "model.reproduction", "model.restart_config", "model.restarts"),
+        *("model.supervisor", "model.watching"),
+        *("tasks.artifacts.published", "tasks.build", "tasks.code", "tasks.confinement", "tasks.execution"),
+        *("tasks.extensions", "tasks.identity", "tasks.kernels", "tasks.lease", "tasks.limits", "tasks.publication"),
+        *("tasks.sample.limits", "tasks.store", "tasks.train.launching", "tasks.train.limits", "tasks.train.telling"),
+        *("tasks.wipeout", "tasks.workspace"),
     }
 )
-"""Modules and packages that decide whether, where and when a stage runs, and nothing of what it gives. Functions of the
-user, which `tasks.extensions` loads, count by their own fingerprints as inputs do; what `tasks.store` brings is checked
-by its digest; how long a server is waited for (`tasks.store.patience`) or which files a stranger's recipe may read
-(`tasks.confinement`) changes nothing of what is in them."""
+"""Modules and packages that decide whether, where and when a stage runs, and nothing of what it gives: who works on its
+parts (`tasks.execution`), where an unfinished build keeps them (`tasks.workspace`), what ends it (`tasks.limits`), what
+brings and checks an artifact's files (`tasks.artifacts.published`, `tasks.store`), who launches, watches and restarts
+the ranks of a training (`model.supervisor`), and what they tell (`model.link`). Functions of the user, which
+`tasks.extensions` loads, count by their own fingerprints as inputs do; which files a stranger's recipe may read
+(`tasks.confinement`) changes nothing of what is in them. `tests/joints/reuse/test_operations.py` changes all of them
+at once, and holds identities and bytes."""
 DECLARED_BY = frozenset({Reference("tasks.build", ("Stage",))})
 """Classes of operations whose objects say where a stage's code begins, and are no part of it."""
 
