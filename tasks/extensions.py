@@ -3,18 +3,25 @@
 This is the one module below `flows/` that imports by name. No stage's pure code imports it: a stage's front resolves
 the names before the build and hands the functions over, and puts their fingerprints into the identity as it does with
 inputs. A fingerprint covers the user's module and every module of the same folder that it reaches by static imports,
-by meaning as ours (`tasks/code.py`), and the versions of the installed distributions that they import.
+by meaning as ours (`tasks/code.py`), and the versions of the installed distributions that they import. What was
+fingerprinted is what runs, whatever becomes of the files.
 """
 
 import ast
 import importlib
+import importlib.abc
+import importlib.machinery
 import importlib.metadata
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
+from model.durable import file_bytes
 from model.errors import RecipeError
 from model.syntax import meaning
 from tasks.definitions import PACKAGES
@@ -55,8 +62,8 @@ def load_extension(name: str, folder: Path, where: str) -> Extension:
     if module.partition(".")[0] in (*PACKAGES, *sys.stdlib_module_names):
         raise RecipeError(f"{where}: a module of yours cannot be called `{module}`, which is taken; rename the file")
     folder = folder.resolve()
-    modules, fingerprint = _fingerprint(module, folder, name, where)
-    loaded = _load(module, folder, modules, fingerprint, name, where)
+    sources, fingerprint = _fingerprint(module, folder, name, where)
+    loaded = _load(module, folder, sources, fingerprint, name, where)
     function = getattr(loaded, attribute, None)
     if function is None:
         there = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
@@ -71,14 +78,56 @@ def _load_again(name: str, folder: Path, fingerprint: str) -> Extension:
     return extension
 
 
-def _load(module: str, folder: Path, modules: list[str], fingerprint: str, name: str, where: str) -> Any:
+@dataclass(frozen=True)
+class _Source:
+    """A module of the user as it was fingerprinted."""
+
+    path: Path
+    code: bytes
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs the bytes that were fingerprinted, and not those of the file, or of a `.pyc` beside it, which may be others
+    by now."""
+
+    def __init__(self, module: str, source: _Source) -> None:
+        super().__init__(module, str(source.path))
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source.code, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds modules of the user, also those that a function imports when it is called."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, _Source] = {}
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if (source := self.sources.get(fullname)) is None:
+            return None
+        inner = [str(source.path.parent)] if source.path.name == "__init__.py" else None
+        loader = _Loader(fullname, source)
+        return spec_from_file_location(fullname, source.path, loader=loader, submodule_search_locations=inner)
+
+
+_finder = _Finder()
+
+
+def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: str, name: str, where: str) -> Any:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
     # Another folder may hold a module of the same name, so that only the one in use stays on the path.
     sys.path[:] = [place for place in sys.path if place not in _folders]
     sys.path.append(str(folder))
     _folders.add(str(folder))
+    _finder.sources = {
+        key: source for key, source in _finder.sources.items() if source.path.is_relative_to(folder)
+    } | sources
     if _loaded.get(module) != (str(folder), fingerprint):
         # A process that lives long must not go on with what the file said yesterday.
-        for reached in modules:
+        for reached in sources:
             sys.modules.pop(reached, None)
         importlib.invalidate_caches()
     try:
@@ -99,7 +148,8 @@ def _lies_in(module: Any, folder: Path) -> bool:
     return file is not None and Path(file).resolve().is_relative_to(folder)
 
 
-def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[list[str], str]:
+def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[dict[str, _Source], str]:
+    sources: dict[str, _Source] = {}
     digests: dict[str, str] = {}
     libraries: set[str] = set()
     waiting = [module]
@@ -114,13 +164,19 @@ def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[list
             libraries.add(current.partition(".")[0])
             continue
         try:
-            tree = ast.parse(path.read_bytes(), filename=str(path))
+            sources[current] = _Source(path, file_bytes(path))
+            tree = ast.parse(sources[current].code, filename=str(path))
         except SyntaxError as error:
             raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno}: {error.msg}") from error
+        except OSError as error:
+            raise RecipeError(f"{where}: `{name}`: {path} cannot be read ({error})") from error
         digests[current] = digest_bytes(meaning(tree).encode())
         waiting.extend(_imports(tree, current, path, folder, where))
+        # Of `a.b`, the package `a` runs first.
+        if (package := current.rpartition(".")[0]) and _file_of(package, folder) is not None:
+            waiting.append(package)
     versions = {library: _version(library) for library in sorted(libraries - set(sys.stdlib_module_names))}
-    return sorted(digests), combined_digest([*sorted(digests.items()), *versions.items()])
+    return sources, combined_digest([*sorted(digests.items()), *versions.items()])
 
 
 def _file_of(module: str, folder: Path) -> Path | None:

@@ -1,8 +1,12 @@
 """Functions of the user: found in their folder, part of the identity by meaning, and told clearly when wrong."""
 
+import os
+import py_compile
+
 import pytest
 
 from model.errors import RecipeError
+from tasks import extensions
 from tasks.build import RunContext
 from tasks.clean.config import CleanConfig, ExtensionsConfig
 from tasks.clean.stage import build_clean
@@ -92,3 +96,52 @@ def test_a_rule_of_the_user_needs_its_limit(context, make_documents, folder):
     extensions = ExtensionsConfig(path=str(folder), rules=("house_shouts:SHOUTS",))
     with pytest.raises(RecipeError, match="has no limit"):
         build_clean(context, make_documents([[("s", "x")]]), CleanConfig(extensions=extensions))
+
+
+def test_what_was_fingerprinted_runs_though_the_files_are_replaced_before_they_are_imported(folder, monkeypatch):
+    before = load_extension("house_rules:drop_signature", folder, "here").fingerprint
+    (folder / "house_words.py").write_text("SIGNATURE = '~~ '\n")
+    whole = extensions._fingerprint
+
+    def replaced(*given):
+        found = whole(*given)
+        (folder / "house_words.py").write_text("SIGNATURE = '## '\n")
+        (folder / "house_rules.py").write_text("raise ValueError('imported')\n")
+        return found
+
+    monkeypatch.setattr(extensions, "_fingerprint", replaced)
+    found = load_extension("house_rules:drop_signature", folder, "here")
+    assert found.fingerprint != before
+    assert found.function("one -- two ~~ three ## four", None) == "one -- two "
+
+
+def test_what_was_fingerprinted_runs_though_it_is_imported_by_a_call_after_an_edit(tmp_path):
+    (tmp_path / "house_late.py").write_text("def say(text, about):\n    from house_said import WORD\n    return WORD\n")
+    (tmp_path / "house_said.py").write_text("WORD = 'first'\n")
+    found = load_extension("house_late:say", tmp_path, "here")
+    (tmp_path / "house_said.py").write_text("WORD = 'other'\n")
+    assert found.function("", None) == "first"
+    assert load_extension("house_late:say", tmp_path, "here").function("", None) == "other"
+
+
+def test_compiled_code_beside_a_module_does_not_run_in_its_place(tmp_path):
+    path = tmp_path / "house_stale.py"
+    path.write_text("def say(text, about):\n    return 'first'\n")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    py_compile.compile(str(path))
+    path.write_text("def say(text, about):\n    return 'other'\n")
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert load_extension("house_stale:say", tmp_path, "here").function("", None) == "other"
+
+
+def test_the_packages_above_a_module_count_too(tmp_path):
+    (tmp_path / "house_pack").mkdir()
+    (tmp_path / "house_pack" / "__init__.py").write_text("WORD = 'first'\n")
+    (tmp_path / "house_pack" / "said.py").write_text(
+        "import house_pack\n\ndef say(text, about):\n    return house_pack.WORD\n"
+    )
+    (tmp_path / "house_pack" / "inner.py").write_text("def say(text, about):\n    return text\n")
+    before = load_extension("house_pack.inner:say", tmp_path, "here").fingerprint
+    (tmp_path / "house_pack" / "__init__.py").write_text("WORD = 'other'\n")
+    assert load_extension("house_pack.inner:say", tmp_path, "here").fingerprint != before
+    assert load_extension("house_pack.said:say", tmp_path, "here").function("", None) == "other"
