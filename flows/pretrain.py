@@ -27,10 +27,12 @@ from flows.form import (
     chosen_stretch,
     settings,
 )
+from flows.page import write_run_page
+from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe
 from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
-from flows.road import walk
+from flows.road import stretch, walk
 from flows.roots import open_root
 from flows.run import Run
 from flows.shipped import open_recipe
@@ -84,6 +86,7 @@ def pretrain(
         check_crashes()
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
         with ended_with_its_run(), dashboard() as shown:
+            check_prerequisites(chosen, stretch(**asked), root, force=force)
             run = Run(chosen, root, **asked, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
             shown.name_run(chosen.name, run.run_id)
@@ -94,7 +97,7 @@ def pretrain(
                 tell_error(run.record.data["stages"], error)
                 raise
             finally:
-                log.info("run page: %s", run.write_page())
+                log.info("run page: %s", write_run_page(run))
                 shown.summarize(run.record.data)
     except (BessemerError, OSError) as failed:
         error = worth_another_run(failed)

@@ -15,9 +15,6 @@ from prefect.client.schemas.objects import State
 from flows.builders import BUILDERS
 from flows.gate import check_gate
 from flows.interrupts import raise_if_interrupted
-from flows.page import write_page
-from flows.page.writing import PAGE
-from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe
 from flows.record import (
     INTERRUPTED,
@@ -113,7 +110,6 @@ class Run:
         run_id: str | None = None,
     ) -> None:
         buildable = stretch(from_stage, until, only)
-        check_prerequisites(recipe, buildable, root, force=force)
         self.run_id = run_id or new_run_id()
         check_run_id(self.run_id)
         check_writable(root)
@@ -122,7 +118,7 @@ class Run:
         self._last = buildable[-1]
         self._gate = recipe.evaluate.gate
         self._stage = ""
-        self._failed = False
+        self.failed = False
         write_atomically(self.folder / RECIPE, recipe.model_dump_json(indent=1).encode())
         asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
         self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, asked), ONLOOKER.get())
@@ -153,25 +149,6 @@ class Run:
             check_gate(artifact, self._gate)
         return artifact
 
-    def write_page(self) -> Path:
-        """The run page; that of an earlier run where this one found every artifact standing, which reads no data.
-
-        Raises OSError where it cannot be written, unless the run failed already: its own error is the one to report.
-        """
-        earlier = same_artifacts(self.context.root, self.record.data)
-        page = Path(earlier["page"]) if earlier is not None else self.folder / PAGE
-        try:
-            if earlier is None:
-                page = write_page(self.folder, self.context.root)
-            self.record.data["page"] = str(page)
-            self.record.save()
-            put_record(self.context.root, self.run_id, pages=True)
-        except OSError as unwritten:
-            if not self._failed:
-                raise
-            log.error("the page of run %s could not be written: %s", self.run_id, unwritten)
-        return page
-
     def __enter__(self) -> "Run":
         put_record(self.context.root, self.run_id)
         return self
@@ -182,7 +159,7 @@ class Run:
         paused = isinstance(error, Paused)
         ended = kind is None or issubclass(kind, EndOfRoad) or paused
         stopped = error is not None and not isinstance(error, Exception)
-        self._failed = not ended
+        self.failed = not ended
         self.record.data["state"] = PAUSED if paused else "completed" if ended else INTERRUPTED if stopped else "failed"
         self.record.data["finished"] = time.time()
         try:

@@ -5,6 +5,6 @@
 `clusters.py`, `steps.py` and `fates.py` look up documents.
 """
 
-from flows.page.writing import write_page
+from flows.page.writing import write_page, write_run_page
 
-__all__ = ["write_page"]
+__all__ = ["write_page", "write_run_page"]

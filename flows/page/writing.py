@@ -11,7 +11,9 @@ from typing import TypeVar
 from flows.findings import FINDINGS, gone_artifacts
 from flows.page.rendering import render
 from flows.page.view import view_of
-from flows.record import RECORD, read_record
+from flows.record import RECORD, read_record, same_artifacts
+from flows.roots import put_record
+from flows.run import Run
 from model.durable import NOT_WRITABLE, write_atomically
 from model.errors import BessemerError
 
@@ -19,6 +21,27 @@ PAGE = "page.html"
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
+
+
+def write_run_page(run: Run) -> Path:
+    """Write the page of a run that ended; return that of an earlier run where this one built nothing.
+
+    Raises OSError where it cannot be written, unless the run failed already: its own error is the one to report.
+    """
+    root, record = run.context.root, run.record
+    earlier = same_artifacts(root, record.data)
+    page = Path(earlier["page"]) if earlier is not None else run.folder / PAGE
+    try:
+        if earlier is None:
+            page = write_page(run.folder, root)
+        record.data["page"] = str(page)
+        record.save()
+        put_record(root, run.run_id, pages=True)
+    except OSError as unwritten:
+        if not run.failed:
+            raise
+        log.error("the page of run %s could not be written: %s", run.run_id, unwritten)
+    return page
 
 
 def write_page(run_folder: Path, root: Path) -> Path:
