@@ -28,13 +28,12 @@ from flows.form import (
     settings,
 )
 from flows.page import write_run_page
-from flows.prerequisites import check_prerequisites
+from flows.prerequisites import start_run
 from flows.recipe import Recipe
 from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
-from flows.road import stretch, walk
+from flows.road import walk
 from flows.roots import open_root
-from flows.run import Run
 from flows.shipped import open_recipe
 from flows.wording import tally
 from model.errors import BessemerError
@@ -86,8 +85,7 @@ def pretrain(
         check_crashes()
         chosen = recipe if isinstance(recipe, Recipe) else open_recipe(recipe, root, settings(changes), limit)
         with ended_with_its_run(), dashboard() as shown:
-            check_prerequisites(chosen, stretch(**asked), root, force=force)
-            run = Run(chosen, root, **asked, force=force, run_id=run_id)
+            run = start_run(chosen, root, **asked, force=force, run_id=run_id)
             log.info("run %s of recipe %s under %s", run.run_id, chosen.name, root)
             shown.name_run(chosen.name, run.run_id)
             try:

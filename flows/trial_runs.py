@@ -7,12 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from flows.prerequisites import check_prerequisites
+from flows.prerequisites import start_run
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
 from flows.record import ONLOOKER
-from flows.road import stretch, walk
-from flows.run import Run
+from flows.road import walk
 from tasks.artifact import BUILT, Artifact
 from tasks.build import Watcher
 
@@ -51,8 +50,7 @@ def run_road(recipe: Recipe, root: Path, run_id: str, watcher: Watcher, *, until
     """
     token = ONLOOKER.set(watcher)
     try:
-        check_prerequisites(recipe, stretch(until=until), root)
-        run = Run(recipe, root, run_id=run_id, until=until)
+        run = start_run(recipe, root, run_id=run_id, until=until)
     finally:
         ONLOOKER.reset(token)
 

@@ -16,13 +16,12 @@ from flows.events import tell_error, tell_event
 from flows.nightly.beginning import begun
 from flows.nightly.night import Between, PromotionBlocked, idle, spend
 from flows.page import write_run_page
-from flows.prerequisites import check_prerequisites
+from flows.prerequisites import start_run
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
 from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
-from flows.road import STAGES, walk
-from flows.run import Run
+from flows.road import walk
 from model.errors import BessemerError
 from tasks.artifact import Artifact
 from tasks.outcome import one_line
@@ -69,8 +68,7 @@ def nightly(
 def _down_the_road(recipe: Recipe, root: Path, run_id: str, between: Between) -> dict[str, Any]:
     log = get_run_logger()
     with dashboard() as shown:
-        check_prerequisites(recipe, STAGES, root)
-        run = Run(recipe, root, run_id=run_id)
+        run = start_run(recipe, root, run_id=run_id)
         log.info("run %s of recipe %s under %s", run.run_id, recipe.name, root)
         shown.name_run(recipe.name, run.run_id)
 

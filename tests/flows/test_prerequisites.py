@@ -10,10 +10,9 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.explaining import explain
-from flows.prerequisites import check_prerequisites
+from flows.prerequisites import check_prerequisites, start_run
 from flows.recipe import Recipe, load_recipe
 from flows.road import STAGES, stretch
-from flows.run import Run
 from model.config import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
@@ -87,7 +86,7 @@ def test_what_a_stage_cannot_begin_with_is_told_before_all_work(
     with pytest.raises(kind, match=message):
         explain(recipe, folder / "root")
     with pytest.raises(kind, match=message):
-        Run(recipe, folder / "root", until=stage)
+        start_run(recipe, folder / "root", until=stage)
     assert not (folder / "root").exists()
     # A run that does not come to the stage goes on without it.
     check_prerequisites(recipe, STAGES[: STAGES.index(stage)])

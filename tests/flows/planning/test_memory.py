@@ -10,10 +10,9 @@ import model.micro_batch
 from flows.cli import app
 from flows.planning.calculator import Asked, calculate
 from flows.planning.memory import check_memory, layouts, memory_told, network_of, recipe_memory
-from flows.prerequisites import check_prerequisites
+from flows.prerequisites import check_prerequisites, start_run
 from flows.recipe import Recipe, find_recipe, load_recipe
 from flows.road import STAGES, stretch
-from flows.run import Run
 from model.config import TrainConfig
 from model.errors import RecipeError
 from model.memory import rank_memory
@@ -75,7 +74,7 @@ def test_a_training_that_cannot_fit_is_refused_before_anything_is_built(recipe: 
     check_prerequisites(recipe, STAGES)
     machine_of(memory.total - 1)
     with pytest.raises(RecipeError, match=r"at least .* this machine has .* weights .* \+ gradients .* \+ optimizer "):
-        Run(recipe, tmp_path / "root")
+        start_run(recipe, tmp_path / "root")
     assert not (tmp_path / "root").exists()
     check_prerequisites(recipe, stretch(until="chunk"))
     # Ranks of one machine share it; those of two have two.
