@@ -11,9 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 STDLIB = Path(sysconfig.get_paths()["stdlib"])
 LEAKED_MODULE = "heapq"
+
+# How long an example takes is the machine's business, not a property of the code.
+settings.register_profile("bessemer", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bessemer")
 
 
 def pytest_configure() -> None:
