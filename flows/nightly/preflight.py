@@ -128,7 +128,10 @@ def _seconds(
 
 def _files(new: Files) -> Iterator[tuple[type[BessemerError], str]]:
     lost = [
-        f"{source}: {path}" for source, files in new.items() for path, digest in files.items() if digest == UNREADABLE
+        f"{source}: {path}"
+        for source, files in new.items()
+        for path, digest in files.items()
+        if digest.startswith(UNREADABLE)
     ]
     if lost:
         more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""

@@ -29,6 +29,9 @@ SAMPLE = Stage(
     "sample", roots=("tasks.sample.stage:build_sample",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON)
 )
 
+UNREADABLE = "unreadable"
+"""Begins what stands for the digest of a file that has none; why follows."""
+
 
 def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFiles] | None = None) -> Artifact:
     """DOCUMENTS of all sources; the files count by content. `known` are the sources' files where they are listed.
@@ -92,4 +95,4 @@ def _digest(file: InputFile) -> str:
     if file.content is not None:
         return file.content.digest
     # Readable again, or a file at last, it is another input.
-    return f"unreadable: {file.no_file or file.unreadable}"
+    return f"{UNREADABLE}: {file.no_file or file.unreadable}"
