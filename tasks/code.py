@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from model.durable import digest_bytes, digest_file
 from model.errors import Bug
 from tasks.definitions import (
     BUILTINS,
@@ -30,7 +31,6 @@ from tasks.definitions import (
     Reference,
     Written,
 )
-from tasks.digests import digest_bytes, digest_file
 
 PROJECT = Path(__file__).resolve().parent.parent
 OPERATIONS = frozenset(
@@ -40,7 +40,14 @@ OPERATIONS = frozenset(
         *("model.place", "model.rendezvous", "model.reproduction", "model.restart_config", "model.restarts"),
         *("model.supervisor", "model.watching"),
         *("tasks.artifacts.published", "tasks.build", "tasks.code", "tasks.confinement", "tasks.execution"),
-        *("tasks.extensions", "tasks.identity", "tasks.kernels", "tasks.lease", "tasks.limits", "tasks.publication"),
+        *(
+            "tasks.extensions",
+            "tasks.identity",
+            "tasks.kernel_cache",
+            "tasks.lease",
+            "tasks.limits",
+            "tasks.publication",
+        ),
         *("tasks.sample.limits", "tasks.store", "tasks.train.launching", "tasks.train.limits", "tasks.train.telling"),
         *("tasks.wipeout", "tasks.workspace"),
     }
@@ -120,7 +127,7 @@ class _Reach:
         """Number all that the roots reach, and digest it."""
         for root in roots:
             module, _, name = root.partition(":")
-            found = self._module(module)
+            found = self._module(module) if module.partition(".")[0] in PACKAGES else None
             if found is None or (name or WHOLE) not in found:
                 raise Bug(f"code: the root `{root}` is no definition of the project at {self._project}")
             self._number(_Key(module, name or WHOLE))

@@ -1,59 +1,139 @@
-"""Compiled kernels: their cache folder follows every edit of the room, and rooms keep kernels to themselves."""
+"""Compiled kernels are kept by their own code: real compilation, in copies of the project at other paths."""
 
-import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tasks import kernels
 from tasks.code import PROJECT
-from tasks.kernels import kernel, room_fingerprint
+
+KERNELS = {
+    "mixing": "from tasks.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
+    "signing": (
+        "from tasks.kernels import kernel\nfrom tasks.small.mixing import mix\n\n\n"
+        "@kernel\ndef sign(x):\n    return mix(x) + 1\n\n\n@kernel\ndef alone(x):\n    return x - 1\n"
+    ),
+}
+RUN = """
+import json
+from tasks.small.mixing import mix
+from tasks.small.signing import alone, sign
+told = {}
+for kernel in (sign, mix, alone):
+    value = kernel(10)
+    told[kernel.__name__] = [value, sum(kernel.stats.cache_misses.values()), sum(kernel.stats.cache_hits.values())]
+print(json.dumps(told))
+"""
 
 
-def test_an_edited_helper_is_another_cache_folder(tmp_path: Path) -> None:
-    (tmp_path / "hashing.py").write_text("A = 1\n")
-    (tmp_path / "helper.py").write_text("B = 1\n")
-    before = room_fingerprint(tmp_path)
-    assert room_fingerprint(tmp_path) == before
-    (tmp_path / "helper.py").write_text("B = 2\n")
-    assert room_fingerprint(tmp_path) != before
+def copy_of_the_project(folder: Path) -> Path:
+    """Its packages, with a room of three small kernels."""
+    for package in ("tasks", "model"):
+        shutil.copytree(PROJECT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tasks" / "small").mkdir()
+    (folder / "tasks" / "small" / "__init__.py").write_text("")
+    for name, text in KERNELS.items():
+        (folder / "tasks" / "small" / f"{name}.py").write_text(text)
+    return folder
 
 
-def test_a_kernel_is_compiled_into_the_folder_of_its_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels._SETTINGS, "CACHE_DIR", str(tmp_path))
-    kernels._cache_folder.cache_clear()
-    try:
-        double = kernel(_double)
-        assert double(21) == 42
-        folder = tmp_path / f"kernels-tasks-{room_fingerprint(Path(__file__).parent)}"
-        assert list(folder.rglob("*.nbi"))
-        assert str(tmp_path) == kernels._SETTINGS.CACHE_DIR
-    finally:
-        kernels._cache_folder.cache_clear()
+def run(project: Path, home: Path, **more: str) -> tuple[dict[str, int], set[str]]:
+    """What the kernels gave, and which of them were compiled; the others were loaded."""
+    names = ("PATH", "LD_LIBRARY_PATH")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    environment |= {"HOME": str(home), "PYTHONPATH": str(project), **more}
+    words = [sys.executable, "-c", RUN]
+    done = subprocess.run(words, env=environment, cwd=project, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(compiled + loaded == 1 for _, compiled, loaded in told.values()), told
+    return {name: value for name, (value, _, _) in told.items()}, {name for name in told if told[name][1]}
 
 
-def test_without_a_writable_place_a_kernel_still_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A home in which the kernels were compiled once, and the project that did it."""
+    home = tmp_path_factory.mktemp("home")
+    first = copy_of_the_project(tmp_path_factory.mktemp("first"))
+    assert run(first, home) == ({"sign": 31, "mix": 30, "alone": 9}, {"sign", "mix", "alone"})
+    return first, home
+
+
+def test_another_checkout_of_the_same_code_compiles_nothing(compiled: tuple[Path, Path], tmp_path: Path) -> None:
+    second = copy_of_the_project(tmp_path / "second")
+    assert run(second, compiled[1]) == ({"sign": 31, "mix": 30, "alone": 9}, set())
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new", "values", "anew"),
+    [
+        ("mixing", "STEP = 3", "STEP = 4", {"sign": 41, "mix": 40, "alone": 9}, {"sign", "mix"}),
+        ("mixing", "x * STEP", "x + STEP", {"sign": 14, "mix": 13, "alone": 9}, {"sign", "mix"}),
+        ("signing", "mix(x) + 1", "mix(x) + 2", {"sign": 32, "mix": 30, "alone": 9}, {"sign"}),
+        ("signing", "x - 1", "x - 2", {"sign": 31, "mix": 30, "alone": 8}, {"alone"}),
+        ("mixing", "\n\n\n@kernel", "\n\n\n# a comment\n\n\n@kernel", {"sign": 31, "mix": 30, "alone": 9}, set()),
+    ],
+)
+def test_an_edit_compiles_those_kernels_that_reach_it(
+    compiled: tuple[Path, Path],
+    tmp_path: Path,
+    module: str,
+    old: str,
+    new: str,
+    values: dict[str, int],
+    anew: set[str],
+) -> None:
+    second = copy_of_the_project(tmp_path / "second")
+    assert old in KERNELS[module]
+    (second / "tasks" / "small" / f"{module}.py").write_text(KERNELS[module].replace(old, new))
+    assert run(second, compiled[1]) == (values, anew)
+
+
+def test_how_kernels_are_compiled_counts(compiled: tuple[Path, Path], tmp_path: Path) -> None:
+    second = copy_of_the_project(tmp_path / "second")
+    kernels = second / "tasks" / "kernels.py"
+    kernels.write_text(kernels.read_text().replace("nogil=True", "nogil=True, fastmath=True"))
+    assert run(second, compiled[1])[1] == {"sign", "mix", "alone"}
+
+
+def test_where_the_home_cannot_be_written_kernels_are_kept_beside_the_modules(tmp_path: Path) -> None:
+    occupied = tmp_path / "home"
+    occupied.write_text("no folder")
+    project = copy_of_the_project(tmp_path / "project")
+    assert run(project, occupied)[1] == {"sign", "mix", "alone"}
+    assert run(project, occupied)[1] == set()
+    assert list((project / "tasks" / "small" / "__pycache__" / "kernels").rglob("*.nbi"))
+
+
+def test_a_folder_that_is_named_is_the_one(compiled: tuple[Path, Path], tmp_path: Path) -> None:
+    first, home = compiled
+    assert run(first, home, NUMBA_CACHE_DIR=str(tmp_path / "named"))[1] == {"sign", "mix", "alone"}
+    assert {path.parent.name for path in (tmp_path / "named" / "kernels").rglob("*.nbi")} == {
+        "tasks.small.mixing",
+        "tasks.small.signing",
+    }
+
+
+def test_without_any_place_a_kernel_still_runs(compiled: tuple[Path, Path], tmp_path: Path) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("no folder")
-    monkeypatch.setattr(kernels._SETTINGS, "CACHE_DIR", str(occupied))
-    kernels._cache_folder.cache_clear()
-    try:
-        assert kernel(_double)(4) == 8
-    finally:
-        kernels._cache_folder.cache_clear()
+    words = [sys.executable, "-c", "from tasks.small.mixing import mix; print(mix(2))"]
+    environment = {**os.environ, "PYTHONPATH": str(compiled[0]), "NUMBA_CACHE_DIR": str(occupied)}
+    done = subprocess.run(words, env=environment, cwd=compiled[0], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("6\n", "")
+
+
+def test_a_function_that_is_none_of_the_projects_is_compiled_and_not_kept() -> None:
+    from tasks.kernels import kernel
+
+    double = kernel(_double)
+    assert double(21) == 42
+    assert sum(double.stats.cache_hits.values()) == sum(double.stats.cache_misses.values()) == 0
 
 
 def _double(value):
     return 2 * value
-
-
-@pytest.mark.parametrize("room", ["dedup", "decontaminate", "tokenizing"])
-def test_kernel_modules_take_compiled_code_from_their_own_room_only(room: str) -> None:
-    """A kernel that called another room's kernel would keep stale code after an edit there."""
-    for path in (PROJECT / "tasks" / room).glob("*.py"):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("tasks."):
-                other = PROJECT.joinpath(*node.module.split(".")).with_suffix(".py")
-                outside = not node.module.startswith(f"tasks.{room}") and node.module != "tasks.kernels"
-                assert not (outside and other.exists() and "@kernel" in other.read_text()), (path, node.module)

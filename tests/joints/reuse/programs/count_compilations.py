@@ -2,7 +2,7 @@
 
 `count_compilations.py RECIPE ROOT STAGE ROOM [one-folder]` builds the stage from those before it, which stand in the
 root, and prints {"content", "compiled", "loaded"}. With `one-folder` compiled code is kept as numba keeps it by itself:
-in one place, whatever the fingerprint of the room is.
+by the file that holds a function, whatever else it reaches.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from numba.core.dispatcher import Dispatcher
 
-import tasks.kernels
+import tasks.kernel_cache
 from flows.builders import BUILDERS
 from flows.recipe import load_recipe
 from flows.road import STAGES, walk
@@ -24,7 +24,7 @@ from tasks.build import RunContext
 def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool) -> None:
     """Build one stage from what stands before it."""
     if one_folder:
-        tasks.kernels.room_fingerprint = lambda folder: "numba"
+        tasks.kernel_cache.kept = _kept_by_numba
     recipe = load_recipe(recipe_path, root)
     context = RunContext(root, run_id="20250101T000000Z-abcdef")
     told: dict[str, Any] = {}
@@ -52,6 +52,11 @@ def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool
         told["compiled"] = sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels.values())
         told["loaded"] = sum(sum(kernel.stats.cache_hits.values()) for kernel in kernels.values())
         print(json.dumps(told))
+
+
+def _kept_by_numba(dispatcher: Any) -> Any:
+    dispatcher.enable_caching()
+    return dispatcher
 
 
 if __name__ == "__main__":
