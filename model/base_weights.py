@@ -6,11 +6,11 @@ from torch import Tensor
 
 from model.architecture import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config import StartingModel
-from model.errors import IntegrityError
+from model.content import ChangedInput, unchanged
 from model.networks import Network
-from model.published.files import is_published, published_digest
+from model.published.files import SETTINGS, is_published, published_digest, weight_files
 from model.published.folder import open_published, published_config, read_published
-from model.weights import describe_model, description_digest, load_model, network_of
+from model.weights import DESCRIPTION, WEIGHTS, describe_model, description_digest, load_model, network_of
 
 
 def base_config(folder: Path) -> GPTConfig | BERTConfig | T5Config:
@@ -28,19 +28,23 @@ def base_digest(folder: Path) -> str:
 def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
     """Its weights by our names, and the digest that stands for them.
 
-    Raises InputError where they are not those of the network that the folder describes, IntegrityError where their
-    bytes have changed since the run was planned.
+    Raises InputError where they are not those of the network that the folder describes, ChangedInput where the model
+    is not the one with which the run was planned, or is written to while it is read.
     """
-    if not is_published(base.folder):
+    with unchanged(_files(base.folder)):
+        digest = base_digest(base.folder)
+        if base.digest is not None and digest != base.digest:
+            raise ChangedInput(str(base.folder), f"the model had the digest {base.digest}, and has {digest} now")
+        if is_published(base.folder):
+            return read_published(open_published(base.folder)), digest
         trained = load_model(base.folder, base.tokenizer_digest)
         return trained.state_dict(), describe_model(base.folder)["weights_digest"]
-    digest = published_digest(base.folder)
-    if base.digest is not None and digest != base.digest:
-        raise IntegrityError(
-            f"the model in {base.folder} has the digest {digest}, and the run was to start from {base.digest}. Its"
-            f" bytes changed; nothing was computed from them. Run again, and the changed model counts as another."
-        )
-    return read_published(open_published(base.folder)), digest
+
+
+def _files(folder: Path) -> list[Path]:
+    if is_published(folder):
+        return [folder / SETTINGS, *weight_files(folder)]
+    return [folder / DESCRIPTION, folder / WEIGHTS]
 
 
 def base_network(folder: Path) -> tuple[Network, str]:

@@ -302,7 +302,7 @@ class StartingModel(Strict):
     folder: Path
     """Folder with its `model.safetensors` and `model.json`, or that of a published model, as `transformers` has it."""
     digest: str | None = None
-    """Digest of a published model's settings and weights, against which they are held."""
+    """What stands for its settings and weights in the identity of the run, against which they are held."""
     tokenizer_digest: str
     """Digest of the tokenizer that it was trained with: the run's own, or the one that the run's was grown from."""
     added_pieces: Path | None = None

@@ -10,7 +10,7 @@ import functools
 import io
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +102,27 @@ def bytes_of(path: Path | str, content: Content) -> bytes:
     """All bytes of a file that was digested; ChangedInput where they are others now."""
     with open_content(path, content) as stream:
         return stream.read()
+
+
+@contextmanager
+def unchanged(paths: Sequence[Path]) -> Iterator[None]:
+    """Raise ChangedInput where one of the files is replaced, or written to, before the block ends, for libraries that
+    open files by name."""
+    before = [_state(path) for path in paths]
+    try:
+        yield
+    finally:
+        for path, state in zip(paths, before, strict=True):
+            if _state(path) != state:
+                raise ChangedInput(str(path), "it was written to, or replaced, while it was read")
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino, status.st_ctime_ns
 
 
 class _Opened(AbstractContextManager[BinaryIO]):

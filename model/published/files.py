@@ -12,8 +12,8 @@ from typing import Any
 
 import blake3
 
-from model.content import Content, bytes_of
-from model.durable import digest_file, file_bytes, why_no_file
+from model.content import Content, bytes_of, content_of_file
+from model.durable import file_bytes, why_no_file
 from model.errors import InputError
 
 SETTINGS = "config.json"
@@ -55,9 +55,9 @@ def weight_files(folder: Path) -> list[Path]:
     raise InputError(f"{folder} has neither {ONE_FILE} nor {INDEX}: there are no weights in it")
 
 
-def published_digest(folder: Path, digest: Callable[[Path], str] = digest_file) -> str:
+def published_digest(folder: Path, digest: Callable[[Path], str] = lambda path: content_of_file(path).digest) -> str:
     """A digest that stands for settings and weights, whatever the files' dates and whereabouts; `digest` is that of one
-    file."""
+    file's content."""
     paths = [folder / SETTINGS, *weight_files(folder)]
     told = "".join(f"{path.name} {digest(path)}\n" for path in paths)
     return blake3.blake3(told.encode()).hexdigest(length=16)

@@ -98,8 +98,11 @@ def _check_stands(folder: Path) -> None:
         )
 
 
-def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -> StartingModel | None:
-    """What the trainer is told of the model in `folder`; None without one.
+def starting_model(
+    folder: Path | None, vocab: Artifact, tokenizer: Tokenizer, digest: str | None = None
+) -> StartingModel | None:
+    """What the trainer is told of the model in `folder`, which had the `digest` when the run was planned; None without
+    one.
 
     Raises InputError where the run's tokenizer is neither the model's own nor grown from it.
     """
@@ -108,10 +111,10 @@ def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -
     origin = json.loads(vocab.file(DESCRIPTION_FILE).read_text()).get(BASE)
     tables = vocab.files(ADDED_PIECES)
     if is_published(folder):
-        return published_start(folder, tokenizer.vocab_size, origin, tables[0] if tables else None)
+        return published_start(folder, tokenizer.vocab_size, origin, tables[0] if tables else None, digest)
     trained_with = _description(folder).get("tokenizer_digest")
     if trained_with == tokenizer.digest:
-        return StartingModel(folder=folder.resolve(), tokenizer_digest=tokenizer.digest)
+        return StartingModel(folder=folder.resolve(), digest=digest, tokenizer_digest=tokenizer.digest)
     if trained_with is None or origin is None or origin["digest"] != trained_with:
         grown = f"grown from {origin['digest']}" if origin else "grown from no other"
         raise InputError(
@@ -124,7 +127,9 @@ def starting_model(folder: Path | None, vocab: Artifact, tokenizer: Tokenizer) -
             f"train.base_model: this run's vocabulary was grown from that of the model in {folder}, and does not say"
             f" what its new pieces were before. It comes from an earlier version; run again from vocab."
         )
-    return StartingModel(folder=folder.resolve(), tokenizer_digest=trained_with, added_pieces=tables[0].resolve())
+    return StartingModel(
+        folder=folder.resolve(), digest=digest, tokenizer_digest=trained_with, added_pieces=tables[0].resolve()
+    )
 
 
 def _description(folder: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
-from model.published.files import MOST_VOCABULARY_BYTES, published_digest, read_bounded
+from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
 from model.same_shape import check_same_shape
 from tasks.digests import digest_bytes
 from tasks.tokenizer import is_json
@@ -47,10 +47,11 @@ def check_published_base(folder: Path, asked: Any, base: Path | None, pieces: in
 
 
 def published_start(
-    folder: Path, pieces: int, origin: Mapping[str, Any] | None, added_pieces: Path | None
+    folder: Path, pieces: int, origin: Mapping[str, Any] | None, added_pieces: Path | None, planned: str | None
 ) -> StartingModel:
     """What the trainer is told of the published model in `folder`, for a vocabulary of `pieces` that was grown from
-    `origin`; `added_pieces` says what its new pieces were before.
+    `origin`; `added_pieces` says what its new pieces were before, and `planned` is the model's digest when the run was
+    planned.
 
     Raises InputError where that is not the model's own.
     """
@@ -61,7 +62,7 @@ def published_start(
         raise InputError(_too_few(folder, rows, pieces))
     return StartingModel(
         folder=folder.resolve(),
-        digest=published_digest(folder),
+        digest=planned,
         tokenizer_digest=digest,
         added_pieces=added_pieces.resolve() if added_pieces is not None and pieces > rows else None,
     )

@@ -59,7 +59,10 @@ def build_train(
             on_log(message)
 
         log_path = context.root / "runs" / context.run_id / LOG_FILE
-        return train_model(sequences, vocab, config, workspace, on_log=listen, log_path=log_path)
+        base_digest = external.get("base_model")
+        return train_model(
+            sequences, vocab, config, workspace, on_log=listen, log_path=log_path, base_digest=base_digest
+        )
 
     external = base_model_digest(context.root, config.base_model)
     parents = {"sequences": sequences, "vocab": vocab}

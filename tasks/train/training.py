@@ -49,8 +49,10 @@ def train_model(
     *,
     on_log: OnLog,
     log_path: Path,
+    base_digest: str | None = None,
 ) -> StageReport:
-    """Train to the end of ORDER, going on from what a killed build left; `on_log` hears the trainer's messages.
+    """Train to the end of ORDER, going on from what a killed build left; `on_log` hears the trainer's messages, and
+    `base_digest` is that of the base model in the run's identity.
 
     Raises RecipeError where the network's vocabulary is not the tokenizer's, Paused where the settings ask for a pause,
     and what `launching.run_trainer` raises.
@@ -59,7 +61,7 @@ def train_model(
     if finished is not None:
         return finished
     out = workspace.scratch(TRAINING).resolve()
-    run = trainer_run(sequences, vocab, config, out)
+    run = trainer_run(sequences, vocab, config, out, base_digest)
     write_atomically(out / RUN_FILE, run.model_dump_json(indent=1).encode())
 
     pauses: list[Paused] = []
@@ -92,8 +94,11 @@ def _silence(config: TrainStageConfig) -> float:
     return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
 
 
-def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path) -> TrainerRun:
-    """What the trainer is told: checked files, the network with the tokenizer's vocabulary, and the settings."""
+def trainer_run(
+    sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path, base_digest: str | None = None
+) -> TrainerRun:
+    """What the trainer is told: checked files, the network with the tokenizer's vocabulary, and the settings;
+    `base_digest` is that of the base model in the run's identity."""
     tokenizer = open_tokenizer(vocab)
     return TrainerRun(
         sequences=tuple(path.resolve() for path in sequences.files("sequences")),
@@ -104,7 +109,7 @@ def trainer_run(sequences: Artifact, vocab: Artifact, config: TrainStageConfig, 
         tokenizer_digest=tokenizer.digest,
         model=_fitted(config.model, tokenizer.vocab_size),
         train=config.trainer_config(),
-        base=starting_model(config.base_model, vocab, tokenizer),
+        base=starting_model(config.base_model, vocab, tokenizer, base_digest),
         heldout=_heldout(sequences) if config.validation_steps else None,
     )
 

@@ -1,6 +1,7 @@
 """Training that goes on from a trained model, with new rows for an extended vocabulary, alone or with all weights."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -14,12 +15,15 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
+from model import weights as weights_module
+from model.base_weights import base_digest, base_weights
 from model.config import OptimizerConfig, StartingModel, TrainerRun
+from model.content import ChangedInput
 from model.errors import InputError, IntegrityError, RecipeError
 from model.optimizers import make_optimizer
 from model.start import starting_network
 from model.training import train
-from model.weights import load_model
+from model.weights import describe_model, load_model
 
 OLD, NEW = 40, 8
 """The tiny run's 48 pieces: those of the base, and those that extend it."""
@@ -277,6 +281,34 @@ def test_a_base_whose_bytes_changed_is_not_trained_on(extend, base: Path, tmp_pa
     (copy / "model.safetensors").write_bytes(data)
     with pytest.raises(IntegrityError, match="bytes changed after training"):
         train(moved.model_copy(update={"out": tmp_path / "flipped"}))
+
+
+def test_a_base_that_is_another_than_the_run_was_planned_with_is_an_error(extend, base: Path) -> None:
+    planned = extend().base.model_copy(update={"digest": base_digest(base)})
+    assert base_weights(planned)[1] == describe_model(base)["weights_digest"]
+    other = planned.model_copy(update={"digest": "0" * 32})
+    with pytest.raises(ChangedInput, match=f"the model had the digest {other.digest}, and has {planned.digest} now"):
+        base_weights(other)
+
+
+@pytest.mark.parametrize("moment", ["describe_model", "load_file"])
+@pytest.mark.parametrize("name", ["model.json", "model.safetensors"])
+def test_a_base_replaced_while_it_is_read_is_an_error(
+    name: str, moment: str, extend, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(base, copy)
+    whole = getattr(weights_module, moment)
+
+    def replaced(*given):
+        found = whole(*given)
+        (tmp_path / "beside").write_bytes((copy / name).read_bytes())
+        (tmp_path / "beside").replace(copy / name)
+        return found
+
+    monkeypatch.setattr(weights_module, moment, replaced)
+    with pytest.raises(ChangedInput, match=rf"{name} was changed .* while it was read"):
+        base_weights(extend().base.model_copy(update={"folder": copy}))
 
 
 def test_a_checkpoint_goes_on_from_a_moved_base_and_not_from_another(extend, base: Path, tmp_path: Path) -> None:
