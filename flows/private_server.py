@@ -21,6 +21,7 @@ from pathlib import Path
 
 from flows.service.api import crash_lost_runs
 from flows.service.files import PATIENT_CLIENT, ServiceFiles, standing_server
+from flows.service.fresh_database import copy_database, keep_database
 from flows.service.password import OF_CLIENTS, OF_SERVER, new_password, use_password
 from model.errors import Infra
 from model.parent_death import die_with_parent
@@ -125,6 +126,7 @@ class _Private:
             OF_CLIENTS: password,
             **({"PREFECT_PROFILES_PATH": str(profiles)} if profiles is not None else {}),
         }
+        self._home = Path(home)
         self._environment = files.environment() | EPHEMERAL | IMPATIENT | self.clients_settings | {OF_SERVER: password}
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -133,6 +135,7 @@ class _Private:
         self._thread = threading.Thread(target=self._keep, daemon=True)
 
     def __enter__(self) -> "_Private":
+        makes_its_own = copy_database(self._home)
         self._thread.start()
         try:
             wait_until_healthy(self.url, lambda: not self._given_up, "run again with -v to see its log")
@@ -140,6 +143,8 @@ class _Private:
             self.__exit__()
             raise
         self._answered = True
+        if makes_its_own:
+            keep_database(self._home)
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -19,6 +19,7 @@ from flows.service.app import ADDRESSES, known_addresses
 from flows.service.automations import write_automations
 from flows.service.database import CONNECTION_URL, check_same, database_settings, inherited, without_password
 from flows.service.files import POOL, ServiceFiles, deployments_file, shipped
+from flows.service.fresh_database import copy_database
 from flows.service.password import asked_by_server, use_password, write_password
 from model.durable import write_atomically
 from model.errors import Infra, InputError
@@ -93,6 +94,7 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         )
         if is_new:
             tell(_how_to_use(files, password_file))
+        copy_database(Path(files.environment()["PREFECT_HOME"]))
         tell(f"starting a Prefect server on port {asked.port}")
         spawn_server(files)
     else:
