@@ -21,6 +21,7 @@ from model.durable import digest_bytes, digest_file
 from model.errors import Bug
 from tasks.definitions import (
     BUILTINS,
+    LOADED,
     MUTATING,
     PACKAGES,
     SUBCLASSES,
@@ -180,7 +181,7 @@ class _Reach:
         target = self._targets.get(reference)
         if target is None:
             # A circle of imports ends at what is put here first.
-            self._targets[reference] = _Target(None, ".".join(reference.attributes))
+            self._targets[reference] = _Target(_Key(reference.module, WHOLE), ".".join(reference.attributes))
             target = self._targets[reference] = self._find(reference)
         return target
 
@@ -197,7 +198,7 @@ class _Reach:
         if not attributes:
             return _Target(_Key(name, WHOLE), "")
         first, rest = attributes[0], attributes[1:]
-        if first in module:
+        if first in module and not module.may_hold(first):
             if module.maker(first) in DECLARED_BY:
                 return _Target(None, f"~{'.'.join(attributes)}")
             alias = module.aliases.get(first)
@@ -336,6 +337,7 @@ class _Reach:
 
 _WHY_IMPORTED = "imports a module by a computed name; use a static import"
 _WHY = {
+    LOADED: "takes a module from `{}`; use a static import",
     SUBCLASSES: "asks for `{}`, and no look at the code tells which there are; name the classes in a table",
     "eval": "runs code from text by `{}`; write it as code",
     "exec": "runs code from text by `{}`; write it as code",

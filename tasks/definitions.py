@@ -27,9 +27,12 @@ MARK = "#"
 DYNAMIC_IMPORTS = frozenset({"__import__", "import_module", "run_module", "run_path", "spec_from_file_location"})
 COMPUTED_CODE = frozenset({"eval", "exec"})
 SUBCLASSES = "__subclasses__"
+LOADED = "sys.modules"
+_PLACES = frozenset({"__file__", "__path__", "__spec__"})
+_DATA = ("importlib.resources", "pkgutil.get_data")
 _REFUSED = DYNAMIC_IMPORTS | {SUBCLASSES}
 BUILTINS = frozenset(dir(builtins)) | {
-    *("__annotations__", "__class__", "__doc__", "__module__", "__name__", "__package__", "__qualname__", "__spec__")
+    *("__annotations__", "__class__", "__doc__", "__module__", "__name__", "__package__", "__qualname__", *_PLACES)
 }
 _NAMESPACES = frozenset({"globals", "vars", "locals"})
 MUTATING = frozenset(
@@ -119,7 +122,8 @@ class Module:
 
     def may_hold(self, name: str) -> bool:
         """Whether a name may be that of a module within this one."""
-        return self.package == self.name and name not in self
+        own = Reference(self.name, (name,))
+        return self.package == self.name and (name not in self or self.aliases.get(name) == own)
 
     def maker(self, name: str) -> Reference | None:
         """What is called to make a constant."""
@@ -454,7 +458,7 @@ class _Definition(TreeText):
     def _builtin(self, root: ast.Name, attributes: Sequence[str]) -> bool:
         """Take note of a name that nobody binds; False, since it is written as it stands."""
         name = root.id
-        if name == "__file__":
+        if name in _PLACES:
             self._found.names_its_file = True
         elif name in COMPUTED_CODE | DYNAMIC_IMPORTS and not attributes:
             self._refuse(root, name)
@@ -467,10 +471,10 @@ class _Definition(TreeText):
         dotted = ".".join((module, *attributes))
         if node is not None and attributes and attributes[0] in _REFUSED:
             self._refuse(node, attributes[0])
-        if dotted.startswith("importlib.resources"):
+        if dotted.startswith(_DATA):
             self._found.names_its_file = True
-        if dotted.startswith("sys.modules"):
-            self._found.names_its_module = True
+        if dotted.startswith(LOADED) and node is not None:
+            self._refuse(node, LOADED)
         self._found.references.append(reference)
         self.write(MARK)
 

@@ -299,6 +299,24 @@ CASES = {
         [("rules/setting", "= 9", "= 8")],
         [],
     ),
+    "a package that imports its own modules": Case(
+        {
+            "a": "from tasks.words import lists\n\ndef run(x):\n    return lists.go(x)\n",
+            "words/__init__": "from tasks.words import lists\n",
+            "words/lists": "def go(x):\n    return x + 1\n\ndef idle(x):\n    return 1\n",
+        },
+        [("words/lists", "x + 1", "x + 2")],
+        [("words/lists", "return 1", "return 2")],
+    ),
+    "modules that import a name from each other": Case(
+        {
+            "a": "from tasks.b import go\n\ndef run(x):\n    return go(x)\n",
+            "b": "from tasks.c import go\n\ndef here():\n    return 1\n",
+            "c": "from tasks.b import go\n\ndef there():\n    return 1\n",
+        },
+        [("b", "return 1", "return 2")],
+        [],
+    ),
     "names that nobody binds": Case(
         {
             "a": "from tasks.b import go\n\ndef run(x):\n    return go(x)\n",
@@ -348,6 +366,8 @@ def test_what_decides_counts_and_what_does_not_stays_out(case: str, tmp_path: Pa
 
 READS = {
     "the file beside the module": "from pathlib import Path\n\ndef words():\n    return Path(__file__).parent\n",
+    "the folder of the package": "def words():\n    return __spec__.origin\n",
+    "data of the package": "import pkgutil\n\ndef words():\n    return pkgutil.get_data(__package__, 'en.txt')\n",
     "resources of the package": "import importlib.resources as r\n\ndef words():\n    return r.files(__package__)\n",
 }
 
