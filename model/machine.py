@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.durable import write_atomically
-from model.environment import deciding, trainer_environment
+from model.environment import FIXED, deciding, trainer_environment
 from model.errors import Infra
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def _chosen(settings: tuple[tuple[str, str], ...]) -> str:
     """What the libraries say under these settings. Loading PyTorch takes seconds, so that the answer is kept in the
     user's cache while processor, libraries and settings are the same."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bessemer"
-    kept = cache / f"instruction-set-{_digest([settings, _QUESTION, sys.executable, _processor(), _libraries()])}"
+    asked = _digest([settings, FIXED, _QUESTION, sys.executable, _processor(), _libraries()])
+    kept = cache / f"instruction-set-{asked}"
     try:
         digest, _, answer = kept.read_text("utf-8").partition("\n")
         if digest == _digest(answer):

@@ -32,6 +32,7 @@ from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, Proc
 
 from flows.service.files import POOL, deployments_file
 from model.durable import digest_bytes
+from model.environment import shed
 from model.errors import GuardError
 
 if TYPE_CHECKING:
@@ -183,4 +184,5 @@ async def main(name: str | None) -> None:
 
 
 if __name__ == "__main__":
+    shed()
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))

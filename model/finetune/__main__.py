@@ -4,11 +4,11 @@ MODEL is a folder with `model.safetensors` and `model.json`, VOCABULARY a `token
 (a run's `fast_tokenizer.json`). The exit code is that of the error's class.
 """
 
-import os
 import shutil
 import sys
 from pathlib import Path
 
+from model.environment import shed
 from model.errors import BessemerError, RecipeError
 
 USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"
@@ -16,7 +16,6 @@ USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"
 
 def main(arguments: list[str]) -> int:
     """Fine-tune as the words say; returns the exit code."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         if len(arguments) != 4:
             raise RecipeError(f"{len(arguments)} words given, four wanted; {USAGE}")
@@ -55,4 +54,5 @@ def _copy(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
+    shed()
     sys.exit(main(sys.argv[1:]))

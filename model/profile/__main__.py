@@ -5,11 +5,11 @@ The run's folder is not touched. The exit code is that of the error's class (`mo
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 
 from model.config import TrainerRun
+from model.environment import shed
 from model.errors import BessemerError, Infra
 from model.train import read_run
 
@@ -17,8 +17,6 @@ from model.train import read_run
 def main(arguments: list[str]) -> int:
     """Profile the run that a JSON file describes; returns the exit code."""
     asked = _parser().parse_args(arguments)
-    # As the trainer sets it, before torch is loaded: threads that spin while they wait would be measured too.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         run = read_run(asked.run)
         _profile(run, asked)
@@ -64,4 +62,5 @@ def _profile(run: TrainerRun, asked: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
+    shed()
     sys.exit(main(sys.argv[1:]))

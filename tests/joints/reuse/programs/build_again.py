@@ -2,8 +2,8 @@
 `build_again.py RECIPE ROOT [STAGE ...]`, the stages that are forced. Train is the last but evaluate, if it is named.
 
 Prints one JSON line a stage: {"stage", "identity", "content", "outcome", "arithmetic"}; outcome is `other bytes` where
-a forced build differs from what stands. With BESSEMER_MACHINE=NAME=VALUE each process is told the variable, which makes
-this another machine.
+a forced build differs from what stands. With BESSEMER_MACHINE nothing is left out, since all processes are then told
+something as they start, which makes this another machine (test_environments.py).
 """
 
 import json
@@ -12,19 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from model import environment
+from model.environment import shed
 
-if "BESSEMER_MACHINE" in os.environ:
-    name, _, value = os.environ["BESSEMER_MACHINE"].partition("=")
-    environment.FIXED[name] = value
-environment.shed()
+if "BESSEMER_MACHINE" not in os.environ:
+    shed()
 
-from flows.builders import BUILDERS  # noqa: E402  # what is imported reads variables
-from flows.recipe import load_recipe  # noqa: E402
-from flows.road import walk  # noqa: E402
-from model.errors import IntegrityError  # noqa: E402
-from tasks.artifact import Artifact  # noqa: E402
-from tasks.build import RunContext  # noqa: E402
+from flows.builders import BUILDERS  # what is imported reads variables
+from flows.recipe import load_recipe
+from flows.road import walk
+from model.errors import IntegrityError
+from tasks.artifact import Artifact
+from tasks.build import RunContext
 
 
 def main(recipe: Path, root: Path, forced: frozenset[str]) -> None:
