@@ -47,7 +47,8 @@ class Source(StrictConfig):
     paths: Annotated[tuple[str, ...], RUNTIME, Reach.SOURCE] = Field(min_length=1)
     """Files, folders, or patterns with `*`, `?`, `[...]` and `**`, on this machine or by URI (`s3://`, `gs://`,
     `http://`, `https://`, `hf://`, `file://`); folders are read recursively, without hidden files. The files' contents
-    decide the result, not where they lie."""
+    decide the result, not where they lie. A file is read up to the length that it has when a run looks at it; a last
+    line that is still being written then is read as it is, and whole by the next run."""
 
     format: Format = "auto"
     """How the files are read; `auto` goes by each file's suffix and passes over suffixes it does not know."""

@@ -37,12 +37,36 @@ class _Enough(Exception):
 
 
 def first_misfit(listing: SourceFiles) -> Misfit | None:
-    """What is wrong with all of a source's first records; None where one can be read, or nothing is known."""
+    """What is wrong with all of a source's first records; None where one can be read and one has an address where
+    addresses are asked for, or nothing is known."""
     for setting, source in _looks(listing.source):
         misfit = _misfit(listing.files, source, setting)
         if misfit is not None:
             return misfit
-    return None
+    return _without_addresses(listing.files, listing.source)
+
+
+def _without_addresses(files: Sequence[InputFile], source: Source) -> Misfit | None:
+    """An address may be missing from a record, and so is no reason to reject it; from all, its field is another."""
+    if source.url_field is None or source.thread is not None:
+        return None
+    read = 0
+    for file in _some(files):
+        for record in _first_records(file, source):
+            if isinstance(record, Record):
+                if record.url is not None:
+                    return None
+                read += 1
+    if not read:
+        return None
+    told = f"none of the first {read} records of {len(_some(files))} files has an address in `{source.url_field}`"
+    return Misfit("url_field", told)
+
+
+def _some(files: Sequence[InputFile]) -> list[InputFile]:
+    """A few of them, evenly spread."""
+    looked = min(MOST_FILES, len(files))
+    return [files[number * len(files) // looked] for number in range(looked)]
 
 
 def _looks(source: Source) -> Iterator[tuple[str, Source]]:
@@ -58,8 +82,7 @@ def _looks(source: Source) -> Iterator[tuple[str, Source]]:
 
 def _misfit(files: Sequence[InputFile], source: Source, id_setting: str) -> Misfit | None:
     found: list[tuple[InputFile, BadRecord]] = []
-    looked = min(MOST_FILES, len(files))
-    for file in (files[number * len(files) // looked] for number in range(looked)):
+    for file in _some(files):
         for record in _first_records(file, source):
             if isinstance(record, Record):
                 return None
@@ -73,8 +96,8 @@ def _misfit(files: Sequence[InputFile], source: Source, id_setting: str) -> Misf
     setting = id_setting if asked == "id_field" else asked
     return Misfit(
         setting or ("paths" if source.format == "auto" else "format"),
-        f"none of the first {len(found)} records of {looked} files can be read as {file.format}; the first, record"
-        f" {bad.number} of {file.relative}: {bad.reason}{shown}",
+        f"none of the first {len(found)} records of {len(_some(files))} files can be read as {file.format}; the first,"
+        f" record {bad.number} of {file.relative}: {bad.reason}{shown}",
     )
 
 

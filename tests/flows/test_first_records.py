@@ -261,3 +261,22 @@ def test_lines_are_those_on_which_a_value_begins() -> None:
 def test_a_recipe_that_is_a_folder_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="is a folder; name a TOML file"):
         find_recipe(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_an_address_that_no_record_has_is_told_and_one_that_some_lack_is_not(name: str, tmp_path: Path) -> None:
+    def misfit(url_field: str, *links: str):
+        rows = [{"text": "words", **({"link": link} if link else {})} for link in links]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        if name == "a.csv":
+            text = "text,link\n" + "".join(f"words,{link}\n" for link in links)
+        (tmp_path / name).write_text(text)
+        source = Source(name="s", paths=(str(tmp_path / name),), weight=1, url_field=url_field)
+        (listing,) = find_files(SampleConfig(sources=(source,), budget_tokens=1))
+        return first_misfit(listing)
+
+    assert misfit("link", "", "http://a.example") is None
+    found = misfit("url", "", "http://a.example")
+    assert found is not None
+    assert found.setting == "url_field"
+    assert found.problem == "none of the first 2 records of 1 files has an address in `url`"

@@ -1,5 +1,8 @@
 """Paths, folders and patterns become files with stable names; what does not exist is an error before work begins."""
 
+import os
+import socket
+
 import pytest
 from pydantic import ValidationError
 
@@ -178,3 +181,20 @@ def test_source_names_must_differ():
 def test_threads_of_another_format_are_refused(tree):
     with pytest.raises(RecipeError, match="threads are read from jsonl"):
         listing(f"{tree}/a.txt", thread=Thread())
+
+
+@pytest.mark.parametrize("pattern", ["", "*"])
+def test_a_pipe_or_socket_without_a_suffix_is_passed_over_by_name(pattern, tmp_path):
+    (tmp_path / "a.txt").write_text("words")
+    (tmp_path / "picture.png").write_bytes(b"png")
+    os.mkfifo(tmp_path / "control")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "listener"))
+        source = Source(name="s", paths=(str(tmp_path / pattern),), weight=1)
+        (listing,) = find_files(SampleConfig(sources=(source,), budget_tokens=1))
+    assert [file.relative for file in listing.files] == ["a.txt"]
+    assert dict(listing.passed_over) == {
+        "not a file but a FIFO (control)": 1,
+        "not a file but a socket (listener)": 1,
+        "of another format": 1,
+    }
