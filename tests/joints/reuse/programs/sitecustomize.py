@@ -43,6 +43,7 @@ def _profile(frame, event, argument):
         package = known[0]
     elif event == "c_call":
         owner = getattr(argument, "__module__", None) or type(getattr(argument, "__self__", None)).__module__
+        owner = getattr(owner, "__name__", owner)  # psutil's functions name the module itself
         package = owner.partition(".")[0]
         if package in sys.stdlib_module_names:
             return
