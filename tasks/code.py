@@ -92,6 +92,7 @@ def module_file(module: str, project: Path = PROJECT) -> Path:
     return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
 
 
+@functools.cache
 def is_operations(module: str) -> bool:
     """Whether a module counts for nothing."""
     parts = module.split(".")
@@ -140,7 +141,8 @@ class _Reach:
                 line, own = self._count(key, definitions)
                 lines.append(line)
                 definitions[str(key)] = own
-                self._imported([Imported(key.module, ()), *self._written(key).imports], run)
+                here = [] if key.module in run else [Imported(key.module, ())]
+                self._imported([*here, *self._written(key).imports], run)
             acting = [key for name in run if (key := _Key(name, WHOLE)) not in self._numbers and self._acts(name)]
             if not acting:
                 break

@@ -43,6 +43,11 @@ MUTATING = frozenset(
 )
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NAMED = (*_FUNCTIONS, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_OF_TARGETS = (ast.Assign, ast.Delete)
+_OF_TARGET = (ast.AugAssign, ast.AnnAssign)
+_WITHOUT_BLOCKS = (ast.Expr, ast.Return, ast.Raise, ast.Pass, ast.Assert)
 
 
 class Reference(NamedTuple):
@@ -198,7 +203,7 @@ class Module:
         """Note what importing the module calls within a statement; `own` are names of the class around it."""
         if isinstance(node, ast.Lambda):
             return
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, _IMPORTS):
             self.imports.extend(imported(node, self.package))
         if isinstance(node, _FUNCTIONS):
             self.decorators.extend(_chains(node.decorator_list, own, self))
@@ -269,9 +274,7 @@ def _is_constant(statement: ast.stmt) -> bool:
 def _is_variable(bound: Sequence[ast.stmt | Reference]) -> bool:
     plain = (ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.JoinedStr)
     return any(
-        isinstance(one, ast.stmt)
-        and not isinstance(one, (*_FUNCTIONS, ast.ClassDef))
-        and not isinstance(getattr(one, "value", None), plain)
+        isinstance(one, ast.stmt) and not isinstance(one, _NAMED) and not isinstance(getattr(one, "value", None), plain)
         for one in bound
     )
 
@@ -312,20 +315,20 @@ def _bound_in(
     targets: list[ast.expr] = []
     while waiting:
         node: Any = waiting.pop()
-        if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+        if isinstance(node, _NAMED):
             names.append(node.name)
-        elif isinstance(node, ast.Assign | ast.Delete):
+        elif isinstance(node, _OF_TARGETS):
             targets += node.targets
-        elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        elif isinstance(node, _OF_TARGET):
             targets.append(node.target)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
+        elif isinstance(node, _IMPORTS):
             for name, reference in _aliases(node, package):
                 imports.setdefault(name, []).append(reference)
         elif isinstance(node, ast.Global):
             of_module.update(node.names)
         elif isinstance(node, ast.Nonlocal):
             elsewhere.update(node.names)
-        elif not isinstance(node, ast.Expr | ast.Return):
+        elif not isinstance(node, _WITHOUT_BLOCKS):
             if isinstance(node, ast.For | ast.AsyncFor):
                 targets.append(node.target)
             elif isinstance(node, ast.With | ast.AsyncWith):
@@ -502,7 +505,7 @@ class _Definition(TreeText):
 
     def left_out(self, statement: ast.stmt) -> bool:
         """Imports of ours inside of functions count where their names are used, and by what importing runs."""
-        if self._scopes and isinstance(statement, ast.Import | ast.ImportFrom):
+        if self._scopes and isinstance(statement, _IMPORTS):
             found = list(imported(statement, self._module.package))
             self._found.imports.extend(found)
             return all(one.module.partition(".")[0] in PACKAGES for one in found)
