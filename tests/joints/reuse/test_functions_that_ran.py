@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from tasks.code import is_operations
+from tasks.code import code_of, is_operations
 from tasks.identity import OF_CODE
 
 pytestmark = pytest.mark.joints
 
 LISTENERS = {("tasks/build.py", "Watcher.progress"), ("flows/builders.py", "_build_train.<locals>.<lambda>")}
 """Ran within a stage, and only hear how far it is."""
+LOADERS = {"model.failures", "tasks.extensions"}
+"""Modules of operations that take modules by name, which nobody can follow."""
 _BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _KINDS = {
     "<lambda>": ast.Lambda,
@@ -61,13 +63,27 @@ def _names(causes: list[str], module: str, function: str) -> bool:
 def _stages_by_function(walked: Any) -> dict[str, dict[tuple[str, int], set[str]]]:
     """File -> (qualified name, first line) -> stages in which it ran."""
     found: dict[str, dict[tuple[str, int], set[str]]] = {}
+    # What operations name themselves (to write a file durably, say) also runs where the stage does not name it.
+    modules = (
+        path.relative_to(walked.project)
+        for room in ("tasks", "model")
+        for path in (walked.project / room).rglob("*.py")
+    )
+    names = sorted(_module(path.as_posix()) for path in modules)
+    serving = code_of(
+        [name for name in names if is_operations(name) and name not in LOADERS], walked.project
+    ).definitions
+    counted = {name: told["identity_parts"]["code"]["definitions"] for name, told in walked.manifests().items()}
     for stage, functions in walked.functions.items():
         for file, name, line in functions:
             # `make setup` lays the environment into the checkout; its libraries have a proof of their own.
             if file.startswith(("tests/", ".venv/")) or (file, name) in LISTENERS:
                 continue
             assert file.startswith(("tasks/", "model/")), f"{file} ran within {stage}"
-            if is_operations(_module(file)):
+            if is_operations(_module(file)) or name == "<module>":
+                continue
+            definition = f"{_module(file)}:{name.partition('.')[0]}"
+            if definition in serving and definition not in counted[stage]:
                 continue
             places = found.setdefault(file, {})
             places.setdefault((name, line), set()).add(stage)
