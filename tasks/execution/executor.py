@@ -40,6 +40,7 @@ def make_executor(machines: Machines, workers: int, workspace: Workspace, *, in_
     return Threads(workers) if kind == THREADS else Processes(workers)
 
 
+@dataclass(frozen=True)
 class ThisProcess:
     """One part after the other, here."""
 
