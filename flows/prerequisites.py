@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.builders import BUILDERS
 from flows.recipe import Recipe
-from flows.road import EndOfRoad, stretch, walk
-from flows.run import Run
+from flows.road import EndOfRoad, walk
 from flows.verification import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.artifact import Artifact
@@ -25,21 +24,6 @@ if TYPE_CHECKING:
 
 SPREAD = frozenset({"clean", "dedup", "decontaminate", "chunk"})
 """Stages whose parts may be worked on by other machines."""
-
-
-def start_run(
-    recipe: Recipe,
-    root: Path,
-    *,
-    from_stage: str | None = None,
-    until: str | None = None,
-    only: str | None = None,
-    force: bool = False,
-    run_id: str | None = None,
-) -> Run:
-    """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse."""
-    check_prerequisites(recipe, stretch(from_stage, until, only), root, force=force)
-    return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)
 
 
 def check_prerequisites(

@@ -28,13 +28,13 @@ from flows.form import (
     settings,
 )
 from flows.page import write_run_page
-from flows.prerequisites import start_run
 from flows.recipe import Recipe
 from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
 from flows.road import walk
 from flows.roots import open_root
 from flows.shipped import open_recipe
+from flows.start_run import start_run
 from flows.wording import tally
 from model.errors import BessemerError
 from tasks.chunk.task import chunk

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from flows.prerequisites import start_run
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
 from flows.record import ONLOOKER
 from flows.road import walk
+from flows.start_run import start_run
 from tasks.artifact import BUILT, Artifact
 from tasks.build import Watcher
 

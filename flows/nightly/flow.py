@@ -16,12 +16,12 @@ from flows.events import tell_error, tell_event
 from flows.nightly.beginning import begun
 from flows.nightly.night import Between, PromotionBlocked, idle, spend
 from flows.page import write_run_page
-from flows.prerequisites import start_run
 from flows.pretrain import TASKS
 from flows.recipe import Recipe
 from flows.record import leave_end
 from flows.restarting import check_crashes, worth_another_run
 from flows.road import walk
+from flows.start_run import start_run
 from model.errors import BessemerError
 from tasks.artifact import Artifact
 from tasks.outcome import one_line

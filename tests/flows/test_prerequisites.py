@@ -1,6 +1,7 @@
 """What would stop a later stage stops a run before its first one, and before it has a name."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.explaining import explain
-from flows.prerequisites import check_prerequisites, start_run
+from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe, load_recipe
 from flows.road import STAGES, stretch
+from flows.start_run import start_run
 from model.config import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
@@ -146,3 +148,9 @@ def test_a_cluster_without_dask_is_told_before_anything_is_read(folder: Path, mo
     check_prerequisites(recipe, stretch(until="clean"))
     with pytest.raises(RecipeError, match=r"pip install 'bessemer\[dask\]'"):
         check_prerequisites(recipe, stretch(until="dedup"))
+
+
+def test_what_is_checked_before_a_server_is_chosen_loads_no_prefect() -> None:
+    """Prefect reads the address of its server where it is imported first: imported sooner, it starts one of its own."""
+    program = "import flows.prerequisites, sys; sys.exit('prefect' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -10,9 +10,10 @@ import model.micro_batch
 from flows.cli import app
 from flows.planning.calculator import Asked, calculate
 from flows.planning.memory import check_memory, layouts, memory_told, network_of, recipe_memory
-from flows.prerequisites import check_prerequisites, start_run
+from flows.prerequisites import check_prerequisites
 from flows.recipe import Recipe, find_recipe, load_recipe
 from flows.road import STAGES, stretch
+from flows.start_run import start_run
 from model.config import TrainConfig
 from model.errors import RecipeError
 from model.memory import rank_memory
