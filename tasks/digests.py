@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from model.content import ChangedInput, Content, content_of
-from model.durable import NOT_WRITABLE, digest_bytes, digest_file, open_file, write_atomically
+from model.durable import NOT_WRITABLE, digest_bytes, digest_file, open_file
+from model.errors import IntegrityError
+from model.sealed import read_sealed, write_sealed
 
 __all__ = ["INPUTS", "InputDigests", "combined_digest", "digest_bytes", "digest_file", "forgetting_changed"]
 
@@ -40,9 +42,9 @@ class InputDigests:
         self._changed = False
         if cache.exists():
             try:
-                self._known = json.loads(cache.read_text())
-            except json.JSONDecodeError:
-                # A cache is worth nothing when unreadable: everything is hashed again.
+                self._known = read_sealed(cache, "It is written anew, and all input is hashed again.")["files"]
+            except IntegrityError as error:
+                log.warning("%s", error)
                 self._changed = True
 
     def digest(self, path: Path) -> str:
@@ -102,7 +104,7 @@ class InputDigests:
         if not self._changed:
             return
         try:
-            write_atomically(self._cache, json.dumps(self._known).encode("utf-8", errors="surrogateescape"))
+            write_sealed(self._cache, {"files": self._known}, indent=None)
         except OSError as error:
             if error.errno not in NOT_WRITABLE:
                 raise
