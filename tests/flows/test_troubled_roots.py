@@ -12,6 +12,7 @@ from flows.recipe import Recipe, load_recipe
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
 from tasks.build import RunContext
+from tasks.schema import FORMAT
 
 
 @pytest.fixture
@@ -25,9 +26,9 @@ def only(root: Path, stage: str) -> Artifact:
 
 def test_an_artifact_of_another_format_is_refused_and_left_alone(recipe: Recipe, root: Path) -> None:
     (path,) = root.glob("artifacts/clean/*/manifest.json")
-    manifest = {**json.loads(path.read_text()), "format": 2}
+    manifest = {**json.loads(path.read_text()), "format": FORMAT + 1}
     path.write_text(json.dumps(manifest))
-    message = r"is an artifact of format 2, and this version of Bessemer reads format 1\. A later version made it: use"
+    message = r"is an artifact of format 3, and this version of Bessemer reads format 2\. A later version made it: use"
     with pytest.raises(InputError, match=message):
         BUILDERS["clean"](RunContext(root, "run"), only(root, "sample"), recipe.clean)
     with pytest.raises(InputError, match=message):
