@@ -28,7 +28,7 @@ def test_an_artifact_of_another_format_is_refused_and_left_alone(recipe: Recipe,
     (path,) = root.glob("artifacts/clean/*/manifest.json")
     manifest = {**json.loads(path.read_text()), "format": FORMAT + 1}
     path.write_text(json.dumps(manifest))
-    message = r"is an artifact of format 3, made by .*, and this version of Bessemer reads format 2\. A later version made it: use"
+    message = r"of format 3, made by .*, and this version of Bessemer reads format 2\. A later version made it: use"
     with pytest.raises(InputError, match=message):
         BUILDERS["clean"](RunContext(root, "run"), only(root, "sample"), recipe.clean)
     with pytest.raises(InputError, match=message):
