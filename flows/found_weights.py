@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from model.durable import file_bytes
 from model.errors import InputError, RecipeError
+from model.reading import file_bytes
 
 
 def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:

@@ -22,7 +22,7 @@ from flows.cloze import Passage, choose, items, passages
 from flows.docstrings import help_topics, module_files, module_text
 from model.durable import write_atomically
 from model.errors import InputError
-from tasks.digests import digest_bytes, digest_file
+from model.reading import digest_bytes, digest_file
 from tasks.seed import seed64
 
 SEED = 1

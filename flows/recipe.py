@@ -38,8 +38,8 @@ from flows.network_settings import hybrids, network_settings
 from flows.road import STAGES
 from flows.wrong_keys import explain, line_of, model_within
 from model.architecture import OBJECTIVE_OF, GPTConfig
-from model.durable import why_no_file
 from model.errors import RecipeError
+from model.reading import why_no_file
 from model.strict import RUNTIME
 from tasks.chunk.config import ChunkConfig
 from tasks.clean.config import CleanConfig

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from model.durable import digest_file
 from model.errors import IntegrityError
+from model.reading import digest_file
 from tasks.store.attached import root_of, store_of
 from tasks.store.leases import store_lease
 from tasks.store.objects import FETCHES, ObjectStore

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.stored import file_problem, manifest_problem, set_right
-from model.durable import digest_file, sync_directory
+from model.durable import sync_directory
 from model.errors import BessemerError
+from model.reading import digest_file
 from tasks.artifact import Artifact
 from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside
 from tasks.identity import identity_key

@@ -16,9 +16,9 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from model.durable import digest_bytes, digest_file
 from model.errors import InputError, IntegrityError
 from model.journal import Journal
+from model.reading import digest_bytes, digest_file
 from model.run_folder import COMPLETE, PREFIX, checkpoint_folder, steps_before
 
 WEIGHTS = "weights.safetensors"

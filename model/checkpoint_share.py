@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from model.checkpoint import discard, marker, standing_steps
-from model.durable import DIGEST_BYTES, sync_directory, write_synced
+from model.durable import sync_directory, write_synced
 from model.errors import Infra
+from model.reading import DIGEST_BYTES
 from model.retention import superseded
 from model.run_folder import COMPLETE, checkpoint_folder
 

@@ -17,11 +17,12 @@ import torch
 
 from model.checkpoint import STATE, WEIGHTS, optimizer_file
 from model.checkpoint_share import CURE, FAILED, STANDS, WRITTEN, Share, room
-from model.durable import DIGEST_BYTES, sync_directory
+from model.durable import sync_directory
 from model.engine import Engine
 from model.errors import Infra
 from model.journal import Journal, journal_file, serialized
 from model.ranks import Ranks
+from model.reading import DIGEST_BYTES
 from model.run_folder import checkpoint_folder
 from model.tensor_copies import TensorCopies, safetensors_blocks
 

@@ -4,7 +4,7 @@ import ast
 import functools
 from pathlib import Path
 
-from model.durable import digest_bytes
+from model.reading import digest_bytes
 from model.syntax import meaning
 
 

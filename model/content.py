@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, cast
 
 import blake3
 
-from model.durable import DIGEST_BYTES, open_file
 from model.errors import InputError
+from model.reading import DIGEST_BYTES, open_file
 
 BLOCK_BYTES = 1 << 22
 _PARALLEL_FROM_BYTES = 1 << 21

@@ -16,7 +16,7 @@ from model.batch import joined, rows_of
 from model.block_forward import wrap_blocks
 from model.config import TrainerRun
 from model.data import SequenceReader
-from model.durable import digest_bytes, write_atomically
+from model.durable import write_atomically
 from model.engines.totals import minimised
 from model.errors import RecipeError
 from model.link import Link
@@ -25,6 +25,7 @@ from model.networks import Network, make_network
 from model.objectives import objective_of
 from model.precision import computing_in
 from model.ranks import Ranks
+from model.reading import digest_bytes
 from model.resumption import deciding
 
 DECISION = "micro_batch.json"

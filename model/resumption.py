@@ -7,8 +7,8 @@ import torch
 
 from model.base_weights import base_digest
 from model.config import TrainConfig, TrainerRun
-from model.durable import digest_bytes, digest_file
 from model.machine import machine_of
+from model.reading import digest_bytes, digest_file
 from model.strict import runtime_fields
 
 RUNTIME_SETTINGS = runtime_fields(TrainConfig)

@@ -9,10 +9,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model.architecture import NetworkConfig, read_network_config
-from model.durable import digest_file, sync_file, write_atomically
+from model.durable import sync_file, write_atomically
 from model.errors import InputError, IntegrityError
 from model.networks import Network, make_network
 from model.published.files import check_header, read_json
+from model.reading import digest_file
 from model.run_folder import DESCRIPTION as DESCRIPTION
 from model.transformer import GPT
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.durable import digest_bytes, digest_file
 from model.errors import Bug
+from model.reading import digest_bytes, digest_file
 from tasks.definitions import (
     BUILTINS,
     LOADED,
@@ -36,27 +36,21 @@ from tasks.definitions import (
 PROJECT = Path(__file__).resolve().parent.parent
 OPERATIONS = frozenset(
     {
-        *("model.code_digest", "model.diagnosis", "model.failures", "model.hanging", "model.heartbeat"),
-        *("model.hosts_config", "model.launch", "model.link", "model.meeting", "model.parent_death", "model.pause"),
-        *("model.place", "model.rendezvous", "model.reproduction", "model.restart_config", "model.restarts"),
-        *("model.supervisor", "model.watching"),
-        *("tasks.artifacts.published", "tasks.build", "tasks.code", "tasks.confinement", "tasks.execution"),
-        *(
-            "tasks.extensions",
-            "tasks.identity",
-            "tasks.kernel_cache",
-            "tasks.lease",
-            "tasks.limits",
-            "tasks.publication",
-        ),
-        *("tasks.sample.limits", "tasks.store", "tasks.train.launching", "tasks.train.limits", "tasks.train.telling"),
-        *("tasks.wipeout", "tasks.workspace"),
+        *("model.code_digest", "model.diagnosis", "model.durable", "model.failures", "model.hanging"),
+        *("model.heartbeat", "model.hosts_config", "model.launch", "model.link", "model.meeting"),
+        *("model.parent_death", "model.pause", "model.place", "model.rendezvous", "model.reproduction"),
+        *("model.restart_config", "model.restarts", "model.supervisor", "model.watching"),
+        *("tasks.artifacts.published", "tasks.build", "tasks.code", "tasks.confinement", "tasks.digests"),
+        *("tasks.execution", "tasks.extensions", "tasks.identity", "tasks.kernel_cache", "tasks.lease", "tasks.limits"),
+        *("tasks.publication", "tasks.sample.limits", "tasks.store", "tasks.train.launching", "tasks.train.limits"),
+        *("tasks.train.telling", "tasks.wipeout", "tasks.workspace"),
     }
 )
 """Modules and packages that decide whether, where and when a stage runs, and nothing of what it gives: who works on its
-parts (`tasks.execution`), where an unfinished build keeps them (`tasks.workspace`), what ends it (`tasks.limits`), what
-brings and checks an artifact's files (`tasks.artifacts.published`, `tasks.store`), who launches, watches and restarts
-the ranks of a training (`model.supervisor`), and what they tell (`model.link`). Functions of the user, which
+parts (`tasks.execution`), where an unfinished build keeps them (`tasks.workspace`, `model.durable`), what ends it
+(`tasks.limits`), what finds, brings and checks files (`tasks.artifacts.published`, `tasks.store`, `tasks.digests`), who
+launches, watches and restarts the ranks of a training (`model.supervisor`), and what they tell (`model.link`). What
+stands in none of them must not be taken from them (`tests/test_imports.py`). Functions of the user, which
 `tasks.extensions` loads, count by their own fingerprints as inputs do; which files a stranger's recipe may read
 (`tasks.confinement`) changes nothing of what is in them. `tests/joints/reuse/test_operations.py` changes all of them
 at once, and holds identities and bytes."""

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from model.content import ChangedInput, Content, content_of
-from model.durable import NOT_WRITABLE, digest_bytes, digest_file, open_file, write_atomically
-
-__all__ = ["INPUTS", "InputDigests", "combined_digest", "digest_bytes", "digest_file", "forgetting_changed"]
+from model.durable import NOT_WRITABLE, write_atomically
+from model.reading import digest_bytes, open_file
 
 log = logging.getLogger(__name__)
 

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-from model.durable import file_bytes
 from model.errors import RecipeError
+from model.reading import digest_bytes, file_bytes
 from model.syntax import meaning
 from tasks.definitions import PACKAGES
-from tasks.digests import combined_digest, digest_bytes
+from tasks.digests import combined_digest
 
 _DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
 _loaded: dict[str, tuple[str, str]] = {}

@@ -19,8 +19,8 @@ from typing import Any
 from model import machine
 from model.environment import deciding
 from model.errors import Bug
+from model.reading import digest_bytes
 from tasks.code import Code
-from tasks.digests import digest_bytes
 from tasks.schema import FORMAT
 
 PYTHON = "python"

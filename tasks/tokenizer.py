@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from model.errors import InputError
-from tasks.digests import digest_bytes
+from model.reading import digest_bytes
 from tasks.tokenizing.encoded import Encoded, gather, text_by_text, token_dtype
 
 MODEL_FILE = "tokenizer.model"

@@ -17,8 +17,8 @@ from typing import Any
 
 from model.durable import link_or_copy, sync_directory, write_atomically
 from model.errors import InputError, IntegrityError
+from model.reading import digest_file
 from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside, of_another_format, upgraded_file
-from tasks.digests import digest_file
 from tasks.identity import identity_key
 from tasks.schema import FORMAT
 from tasks.workspace import FileRecord

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from model.durable import link_or_copy, replace_durably, sync_directory, sync_file
 from model.errors import IntegrityError
-from tasks.digests import digest_file
+from model.reading import digest_file
 from tasks.execution.work import Executor
 from tasks.limits import Limits
 from tasks.report import StageReport

@@ -7,6 +7,8 @@ tasks/ or model/ imports by name at run time, because the code fingerprint walks
 import ast
 from pathlib import Path
 
+from tasks.code import is_operations
+
 PROJECT = Path(__file__).parents[1]
 ROOMS = ("flows", "tasks", "model")
 MODULES = {
@@ -110,3 +112,29 @@ def test_the_front_of_a_stage_is_light():
 
 def test_every_module_says_what_it_is():
     assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+
+
+def test_what_counts_is_taken_from_where_it_stands():
+    """A name that a module of operations only passes on would be lost to the fingerprint of whoever takes it there."""
+    passed_on = set()
+    for name, tree in MODULES.items():
+        if is_operations(name.removesuffix(".py").replace("/", ".")):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and is_operations(node.module):
+                source = MODULES.get(f"{node.module.replace('.', '/')}.py")
+                taken = {alias.name for alias in node.names}
+                if source is not None and not taken <= bound(source):
+                    passed_on.add((name, node.module, *sorted(taken - bound(source))))
+    assert passed_on == set()
+
+
+def bound(tree: ast.Module) -> set[str]:
+    """Names that a module binds itself."""
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            names.update(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
+    return names

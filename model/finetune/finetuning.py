@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model.code_digest import code_digest
-from model.durable import digest_bytes, digest_file, replace_durably, sync_file
+from model.durable import replace_durably, sync_file
 from model.errors import InputError
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.examples import Example, check_labels, label_set, read_examples
@@ -29,6 +29,7 @@ from model.finetune.truncation import Truncation
 from model.finetune.vocabulary import Vocabulary
 from model.machine import INSTRUCTION_SET, part
 from model.networks import Network
+from model.reading import digest_bytes, digest_file
 from model.weights import DESCRIPTION, describe_model
 
 LENGTHS = ("max_length", "max_answer", "max_question", "stride_share")

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from model.architecture import NetworkConfig
-from model.durable import digest_file, sync_directory, sync_file
+from model.durable import sync_directory, sync_file
 from model.errors import InputError, IntegrityError
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.examples import Answer, Example, example_of
@@ -20,6 +20,7 @@ from model.finetune.probabilities import ByLabel, label_probabilities
 from model.finetune.pupils import BERTPupil, Pupil, make_pupil
 from model.finetune.truncation import Truncation
 from model.finetune.vocabulary import Vocabulary
+from model.reading import digest_file
 from model.weights import describe_model, load_model, save_model
 
 HEAD = "head.safetensors"

@@ -6,9 +6,9 @@ from typing import Protocol
 
 import numpy as np
 
-from model.durable import digest_bytes
 from model.errors import InputError
 from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
+from model.reading import digest_bytes
 
 _NAMES = {
     "cls": ("[CLS]", "<cls>"),

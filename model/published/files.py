@@ -13,8 +13,8 @@ from typing import Any
 import blake3
 
 from model.content import Content, bytes_of, content_of_file
-from model.durable import file_bytes, why_no_file
 from model.errors import InputError
+from model.reading import file_bytes, why_no_file
 
 SETTINGS = "config.json"
 ONE_FILE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import InputError, IntegrityError
-from tasks.digests import combined_digest, digest_file
+from model.reading import digest_file
+from tasks.digests import combined_digest
 from tasks.schema import FORMAT, OLDEST
 from tasks.store.attached import root_of, store_of
 from tasks.store.published import fetch_files, fetch_manifest

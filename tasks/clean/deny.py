@@ -13,8 +13,8 @@ from pathlib import Path
 
 import blake3
 
-from model.durable import file_bytes
 from model.errors import InputError, RecipeError
+from model.reading import file_bytes
 from tasks.clean.config import DenyConfig
 
 KINDS = ("domain", "id", "hash")

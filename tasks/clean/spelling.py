@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import blake3
 
-from model.durable import file_bytes
 from model.errors import InputError
+from model.reading import file_bytes
 from tasks.clean.about import About
 from tasks.clean.config import SpellingConfig
 from tasks.clean.emoji_words import alternatives

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from model.content import Content, open_content
-from model.durable import open_file
 from model.errors import InputError
+from model.reading import open_file
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
 Record = dict[str, Any]

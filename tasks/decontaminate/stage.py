@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from model.content import Content
-from model.durable import why_no_file
 from model.errors import InputError
+from model.reading import why_no_file
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.decontaminate.config import DecontaminateConfig

@@ -12,9 +12,8 @@ from typing import Any
 
 import blake3
 
-from model.durable import DIGEST_BYTES
 from model.errors import InputError, IntegrityError, RecipeError
-from tasks.digests import digest_bytes, digest_file
+from model.reading import DIGEST_BYTES, digest_bytes, digest_file
 from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3, seconds_for
 from tasks.store.sealed import BrokenSeal, seal, unseal
 

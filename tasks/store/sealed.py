@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from tasks.digests import digest_bytes
+from model.reading import digest_bytes
 
 
 class BrokenSeal(ValueError):

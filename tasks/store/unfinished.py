@@ -18,7 +18,7 @@ from typing import Any
 
 from model.durable import link_or_copy, replace_durably, write_atomically
 from model.errors import BessemerError
-from tasks.digests import digest_file
+from model.reading import digest_file
 from tasks.store.attached import temporary_folder
 from tasks.store.objects import ObjectStore
 from tasks.store.published import check_names, part_key, put_parts

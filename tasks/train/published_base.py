@@ -10,8 +10,8 @@ from typing import Any
 from model.config import StartingModel
 from model.errors import InputError, RecipeError
 from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
+from model.reading import digest_bytes
 from model.same_shape import check_same_shape
-from tasks.digests import digest_bytes
 from tasks.tokenizer import is_json
 
 VOCABULARIES = ("tokenizer.model", "spiece.model", "tokenizer.json", "vocab.txt")

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from model.content import Content
-from model.durable import why_no_file
 from model.errors import InputError
+from model.reading import why_no_file
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.digests import INPUTS, InputDigests, forgetting_changed

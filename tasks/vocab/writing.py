@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from model.reading import digest_bytes
 from tasks.artifact import Artifact
-from tasks.digests import digest_bytes
 from tasks.report import StageReport
 from tasks.schema import VOCABULARY
 from tasks.sentencepiece_tokenizer import SentencePieceTokenizer

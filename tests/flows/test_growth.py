@@ -14,11 +14,11 @@ import pytest
 from flows.collecting import carry_out, plan
 from flows.record import list_runs
 from flows.verification import artifacts_under, verify
+from model.reading import digest_bytes
 from tasks.artifact import Artifact
 from tasks.artifacts.published import MANIFEST, content_digest
 from tasks.causes import explain_miss
 from tasks.code import Code
-from tasks.digests import digest_bytes
 from tasks.identity import Identity
 from tasks.schema import FORMAT
 from tasks.tables import table_file_name

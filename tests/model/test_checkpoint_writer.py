@@ -15,10 +15,10 @@ from torch import Tensor
 
 from model.checkpoint import checkpoint_at, checkpoints
 from model.checkpoint_writer import CheckpointWriter
-from model.durable import digest_file
 from model.errors import Infra, IntegrityError
 from model.journal import Journal
 from model.ranks import ALONE
+from model.reading import digest_file
 
 PROJECT = Path(__file__).resolve().parents[2]
 LARGE = 200_000

@@ -8,7 +8,7 @@ import pytest
 
 from model import content
 from model.content import ChangedInput, Content, ContentStream, content_of
-from model.durable import digest_bytes
+from model.reading import digest_bytes
 
 DATA = bytes(range(256)) * 5
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import blake3
 import pytest
 
-from model.durable import digest_file, link_or_copy
+from model.durable import link_or_copy
+from model.reading import digest_file
 
 MEMORY = Path("/dev/shm")
 SIZE = 128 * 1024**2
 PEAK = """
 import re, sys
 from pathlib import Path
-from model.durable import digest_file
+from model.reading import digest_file
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 before = peak()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from model.config import OptimizerConfig, TrainConfig, TrainerRun
-from model.durable import digest_bytes
 from model.errors import RecipeError
 from model.micro_batch import (
     DECISION,
@@ -22,6 +21,7 @@ from model.micro_batch import (
     peak_bytes,
     resident_bytes,
 )
+from model.reading import digest_bytes
 from model.resumption import deciding
 from model.training import train
 

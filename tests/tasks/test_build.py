@@ -15,10 +15,11 @@ import pytest
 
 from model.content import ChangedInput, bytes_of
 from model.errors import Infra, InputError, IntegrityError
+from model.reading import digest_bytes, digest_file
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, Watcher, build_artifact
 from tasks.config import StrictConfig
-from tasks.digests import InputDigests, digest_bytes, digest_file, forgetting_changed
+from tasks.digests import InputDigests, forgetting_changed
 from tasks.report import StageReport
 from tasks.tables import table_file_name, write_table
 from tasks.workspace import Workspace

@@ -269,6 +269,7 @@ def test_packages_of_operations_hold_all_that_is_below_them() -> None:
 
 
 REMAINING = {
+    "model.durable": {"DISK_FULL", "link_or_copy", "sync_directory", "sync_file", "write_atomically", "write_synced"},
     "model.failures": {"as_told", "leave_words", "make_room_for_words"},
     "model.hanging": {"answer_with_stacks"},
     "model.heartbeat": {"Heartbeat", "SILENT"},
@@ -283,6 +284,7 @@ REMAINING = {
     "model.supervisor": {"DIAGNOSIS_SECONDS", "supervise"},
     "tasks.build": {"RunContext", "Stage", "build_artifact"},
     "tasks.confinement": {"check_address", "check_files", "is_confined", "public_socket"},
+    "tasks.digests": {"INPUTS", "InputDigests", "combined_digest", "forgetting_changed"},
     "tasks.execution.executor": {"make_executor"},
     "tasks.execution.machines": {"Machines"},
     "tasks.execution.work": {"Executor", "Work"},

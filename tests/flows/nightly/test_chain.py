@@ -21,8 +21,8 @@ import pytest
 from flows.conservation import conservation
 from flows.findings import open_artifacts
 from flows.lineage import open_run
+from model.reading import digest_bytes
 from tasks.artifact import Artifact
-from tasks.digests import digest_bytes
 
 pytestmark = pytest.mark.prove
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.stored import file_problem, left_in_store, manifest_problem, remove_left, remove_stored, set_right
-from tasks.digests import digest_bytes
+from model.reading import digest_bytes
 from tasks.store.attached import attached_root, store_of
 from tasks.store.objects import ObjectStore
 from tasks.store.published import fetch_files, put_artifact, stand

@@ -13,12 +13,12 @@ import pytest
 
 from model.checkpoint import marker
 from model.config import TrainerRun
-from model.durable import digest_file
 from model.errors import GuardError, InputError
 from model.guard.by_hand import reached
 from model.guard.decision import read_decisions
 from model.guard.version_change import _furthest, _train, change_versions
 from model.pause import Paused
+from model.reading import digest_file
 from model.training import train
 
 STEPS = 40

@@ -92,7 +92,7 @@ def test_a_header_longer_than_its_file_or_than_any_needs_is_refused_unread(folde
 
 
 def test_weights_of_ours_have_a_bounded_header_too(tmp_path: Path) -> None:
-    from model.durable import digest_file
+    from model.reading import digest_file
 
     (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", 2**50) + b"{}")
     described = {"config": {"architecture": "gpt"}, "weights_digest": digest_file(tmp_path / WEIGHTS)}

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from model.durable import open_file, why_no_file
 from model.errors import GuardError, InputError
+from model.reading import open_file, why_no_file
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.clean.config import CleanConfig, DenyConfig, SpellingConfig, WordListConfig

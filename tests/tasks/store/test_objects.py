@@ -7,7 +7,7 @@ import pytest
 import s3fs
 
 from model.errors import AccessError, Infra, InputError, IntegrityError
-from tasks.digests import digest_bytes, digest_file
+from model.reading import digest_bytes, digest_file
 from tasks.store import objects, patience
 from tasks.store.objects import ObjectStore
 from tasks.store.sealed import seal

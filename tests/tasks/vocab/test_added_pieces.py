@@ -9,7 +9,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tasks.digests import digest_bytes
+from model.reading import digest_bytes
 from tasks.open_tokenizer import open_tokenizer, tokenizer_of
 from tasks.tokenizer import DESCRIPTION_FILE
 from tasks.vocab.config import VocabConfig
