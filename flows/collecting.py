@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from flows.promotions import CURRENT, current_run, needed_runs
-from flows.record import RECORD, damaged_runs, list_runs, read_recipe, read_record
+from flows.record import RECORD, damaged_runs, list_runs, read_recipe, read_record, warn_once
 from flows.roots import put_record
 from flows.stored import left_in_store, remove_left, remove_stored
-from model.durable import read_json, write_atomically
-from model.errors import InputError
-from tasks.artifacts.published import MANIFEST, is_set_aside, upgraded_file
+from model.errors import InputError, IntegrityError
+from model.sealed import write_sealed
+from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.published import is_set_aside, upgraded_identity
 from tasks.lease import LEASE_SECONDS, is_alive, is_held
 from tasks.store.attached import store_of
 from tasks.store.leases import held_identities, is_alive_in_store
@@ -166,7 +167,7 @@ def carry_out(root: Path, asked: Plan) -> int:
                 "when": when,
                 "stages": sorted({*lost, *record.get("collected", {}).get("stages", ())}),
             }
-            write_atomically(file, json.dumps(record, indent=1).encode())
+            write_sealed(file, record)
             put_record(root, run_id)
     return asked.bytes
 
@@ -223,10 +224,14 @@ def _standing(root: Path) -> list[Standing]:
         folder = manifest.parent
         if is_set_aside(folder) or folder.name.startswith(DOOMED):
             continue
-        data = read_json(manifest, "Put it out of the way with `bessemer verify --set-aside`.")
+        try:
+            data = read_manifest(folder)
+        except IntegrityError as error:
+            warn_once(f"{error} Until then it stays.")
+            continue
         parents = tuple((parent["stage"], parent["identity"]) for parent in data["parents"].values())
-        if upgraded_file(folder).exists():  # Whoever needs an artifact needs its copy in this version's format.
-            parents += ((data["stage"], json.loads(upgraded_file(folder).read_text())["identity"]),)
+        if upgraded := upgraded_identity(folder):  # Whoever needs an artifact needs its copy in this version's format.
+            parents += ((data["stage"], upgraded),)
         found.append(Standing(folder, data["stage"], data["identity"], data["bytes"], parents, data.get("run")))
     return found
 

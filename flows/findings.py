@@ -4,7 +4,6 @@ Nothing is computed again and no stage knows of this: counts come from the stage
 tables. A run that ended early has fewer findings, never wrong ones.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,12 @@ from flows.conservation import DOCUMENT_STAGES, conservation
 from flows.cost import cost
 from flows.left_out import left_out
 from flows.measures import measured
+from flows.record import warn_once
 from flows.remarks import remarks
 from flows.road import STAGES
 from flows.token_lengths import tokens_per_character
 from model.errors import InputError, IntegrityError
+from model.sealed import read_sealed
 from tasks.artifact import Artifact
 from tasks.artifacts.published import is_set_aside
 from tasks.report import SourceCounts, StageReport
@@ -75,7 +76,13 @@ def gather(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[
 def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
     """The findings that were written beside the page of a run's artifacts; None where there are none."""
     path = Path(record["page"]).with_name(FINDINGS) if record.get("page") else None
-    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        return read_sealed(path, "It is written anew by `bessemer report`; until then tables are read.")
+    except IntegrityError as error:
+        warn_once(str(error))
+        return None
 
 
 def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.lineage import open_run
 from flows.recipe import Recipe
-from flows.record import RECIPE
+from flows.record import recipe_of
 from flows.standing import standing
 from model.errors import InputError, RecipeError
 from model.guard.decision import Decision, read_decisions
@@ -60,7 +60,7 @@ def unfinished(root: Path, run_id: str | None) -> Unfinished:
     Raises InputError where it came to its end, never began, or goes on right now.
     """
     record = open_run(root, run_id, needs="chunk")
-    recipe = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text())
+    recipe = recipe_of(root / "runs" / record["run_id"])
     training = f"the training of run {record['run_id']}"
     cure = f"Run the recipe with `--until {BEFORE_TRAINING}`, then ask again."
     would = standing(recipe, root, "train", training, cure)

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from model.complete import why_damaged
 from model.config import TrainerRun
 from model.errors import InputError
-from model.run_folder import DESCRIPTION, RESULT, RUN_FILE
+from model.run_folder import RESULT, RUN_FILE
 from model.train import read_run
 from tasks.train.launching import environment
 
@@ -27,7 +28,7 @@ def training_of_several_hosts(root: Path, wait_seconds: float) -> tuple[Path, Tr
         found = sorted((root / "work").glob(TRAININGS), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in found:
             run = read_run(path)
-            if run.train.hosts.count > 1 and not (run.out / RESULT / DESCRIPTION).exists():
+            if run.train.hosts.count > 1 and why_damaged(run.out / RESULT) is not None:
                 return path, run
         if time.monotonic() > deadline:
             told = "no training is under way" if not found else "no training asks for several hosts"

@@ -8,7 +8,6 @@ none stands: of two machines that want a number one gets it.
 """
 
 import getpass
-import json
 import os
 import platform
 import secrets
@@ -20,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from flows.record import RECORD, read_record, warn_once
-from model.durable import make_folders, sync_directory, write_atomically
+from model.durable import make_folders, sync_directory
 from model.errors import InputError, IntegrityError
+from model.sealed import read_sealed, write_sealed
 from tasks.aliases import now
 from tasks.store.attached import store_of
-from tasks.store.records import PROMOTION, bring, create_promotion, put_run
+from tasks.store.records import PROMOTION, PROMOTION_LOST, bring, create_promotion, put_run
 from tasks.store.records import PROMOTIONS as FOLDER
 
 CURRENT = "current"
@@ -57,13 +57,7 @@ def history(root: Path) -> list[Promotion]:
     """All promotions under a root, oldest first; IntegrityError where one cannot be read."""
     found: list[Promotion] = []
     for path in sorted((root / FOLDER).glob(f"[0-9]*/{PROMOTION}")):
-        try:
-            found.append(Promotion(**json.loads(path.read_text())))
-        except (ValueError, TypeError) as error:
-            raise IntegrityError(
-                f"{path} is no readable promotion ({error}). Restore it, or remove its folder, with which this step of"
-                f" the history is lost."
-            ) from error
+        found.append(Promotion(**read_sealed(path, PROMOTION_LOST)))
     return found
 
 
@@ -171,7 +165,7 @@ def _publish(root: Path, made: Promotion, record: dict[str, Any]) -> bool:
     make_folders(draft)
     _link(draft, root, made.run_id, record)
     # Makes the links' names durable, too: a promotion that a loss of power took away would be made twice.
-    write_atomically(draft / PROMOTION, json.dumps(asdict(made), indent=1).encode())
+    write_sealed(draft / PROMOTION, asdict(made))
     target = folder / f"{made.number:06d}"
     try:
         # A folder that is not empty is never replaced: of two that want the number one gets it.

@@ -1,21 +1,24 @@
 """What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
 
 import functools
-import json
 import logging
 import re
 import secrets
 import time
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from model.durable import DISK_FULL, read_json, write_atomically
+from model.durable import DISK_FULL
 from model.errors import BessemerError, Infra, InputError, IntegrityError
 from model.pause import Paused
+from model.sealed import read_sealed, sealed_text, write_sealed
 from tasks.artifact import ACCEPTED, REUSED, Artifact
 from tasks.build import Watcher
 from tasks.store.records import RECIPE_LOST, read_record
+
+if TYPE_CHECKING:
+    from flows.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class RunRecord(Watcher):
 
     def save(self) -> None:
         """Write the record."""
-        write_atomically(self._path, json.dumps(self.data, indent=1).encode())
+        write_sealed(self._path, self.data)
 
     def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
         self._onlooker.progress(stage, done, total, unit)
@@ -155,7 +158,22 @@ def damaged_runs(root: Path) -> list[str]:
 def read_recipe(folder: Path) -> dict[str, Any]:
     """The recipe beside a run's record; empty where it is gone, IntegrityError where it is damaged."""
     path = folder / RECIPE
-    return read_json(path, RECIPE_LOST) if path.is_file() else {}
+    return read_sealed(path, RECIPE_LOST) if path.is_file() else {}
+
+
+def recipe_of(folder: Path) -> "Recipe":
+    """The recipe of a run, from the run's folder; InputError where it is gone, IntegrityError where it is damaged."""
+    from flows.recipe import Recipe
+
+    try:
+        return Recipe.model_validate_json(sealed_text(folder / RECIPE, RECIPE_LOST))
+    except FileNotFoundError as error:
+        raise InputError(f"{folder / RECIPE} is gone, and with it what this run was asked for") from error
+
+
+def write_recipe(folder: Path, recipe: "Recipe") -> None:
+    """Write the recipe of a run into the run's folder."""
+    write_sealed(folder / RECIPE, recipe.model_dump(mode="json"))
 
 
 def _record_files(root: Path) -> list[Path]:

@@ -20,17 +20,16 @@ from flows.record import (
     INTERRUPTED,
     ONLOOKER,
     PAUSED,
-    RECIPE,
     RunRecord,
     check_run_id,
     check_writable,
     new_run_id,
     same_artifacts,
     stage_entry,
+    write_recipe,
 )
 from flows.road import STAGES, EndOfRoad, stretch, walk
 from flows.roots import put_record
-from model.durable import write_atomically
 from model.environment import left_out_told
 from model.pause import Paused
 from tasks.artifact import Artifact
@@ -119,7 +118,7 @@ class Run:
         self._gate = recipe.evaluate.gate
         self._stage = ""
         self.failed = False
-        write_atomically(self.folder / RECIPE, recipe.model_dump_json(indent=1).encode())
+        write_recipe(self.folder, recipe)
         asked = {"from_stage": from_stage, "until": until, "only": only, "force": force}
         self.record = RunRecord(self.folder, _head(recipe, root, self.run_id, asked), ONLOOKER.get())
         self.context = RunContext(

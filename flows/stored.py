@@ -1,6 +1,5 @@
 """Artifacts in an object store, verified where they are kept and put right; and collected there."""
 
-import json
 import time
 import uuid
 from collections.abc import Collection, Iterable
@@ -8,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import IntegrityError
-from model.reading import digest_file
+from tasks.artifacts.manifest import read_manifest
 from tasks.store.attached import root_of, store_of
 from tasks.store.leases import store_lease
 from tasks.store.objects import FETCHES, ObjectStore
 from tasks.store.published import (
-    MANIFEST_FILE,
     PARTS,
     manifest_key,
     part_key,
-    read_manifest,
+    stored_manifest,
     withdraw,
 )
 from tasks.store.unfinished import CHECKPOINTS, UNFINISHED, forget
@@ -36,10 +34,10 @@ def manifest_problem(folder: Path) -> str | None:
     if store is None:
         return None
     try:
-        there = read_manifest(store, folder.parent.name, folder.name)
+        there = stored_manifest(store, folder.parent.name, folder.name)
     except IntegrityError as error:
         return str(error)
-    here = json.loads((folder / MANIFEST_FILE).read_text())
+    here = read_manifest(folder)
     if there is not None and there["content"] != here["content"]:
         return f"has the content {here['content']}, and in {store.address} it has {there['content']}"
     return None
@@ -69,7 +67,7 @@ def set_right(folder: Path, names: Iterable[str]) -> str:
     store = store_of(root_of(folder))
     assert store is not None, "only artifacts of a store are damaged there"
     stage, identity = folder.parent.name, folder.name
-    records = {record["name"]: record for record in json.loads((folder / MANIFEST_FILE).read_text())["files"]}
+    records = {record["name"]: record for record in read_manifest(folder)["files"]}
     damaged = [records[name] for name in names if name in records]
     keys = [part_key(stage, identity, record["digest"]) for record in damaged]
     if damaged and all(_is_whole(folder / record["name"], record["digest"]) for record in damaged):
@@ -77,7 +75,7 @@ def set_right(folder: Path, names: Iterable[str]) -> str:
             store.put_file(key, folder / record["name"], record["digest"])
         return f"{len(damaged)} files of {stage}/{identity} put into {store.address} again from {folder}"
     aside = f"{ASIDE}/{stage}/{identity}-{uuid.uuid4().hex[:8]}.json"
-    store.write(aside, json.loads((folder / MANIFEST_FILE).read_text()))
+    store.write(aside, read_manifest(folder))
     store.delete([manifest_key(stage, identity), *keys])
     return f"{stage}/{identity} taken out of use in {store.address}; its manifest is {aside}"
 

@@ -11,7 +11,7 @@ from flows.published_model import open_published_model, tasks_in
 from model.errors import InputError
 from model.published.files import is_published
 from tasks.artifact import Artifact
-from tasks.artifacts.published import MANIFEST
+from tasks.artifacts.manifest import MANIFEST
 from tasks.open_tokenizer import load_tokenizer, open_tokenizer
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
 def open_trained(root: Path, model: str) -> Trained:
     """The model of a run, of an artifact's folder, or of a folder that holds its vocabulary beside it, be it one that
     `transformers` reads."""
-    from model.weights import describe_model, load_model
+    from model.weights import DESCRIPTION, WEIGHTS, describe_model, load_model
     from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES
 
     folder = Path(model)
@@ -72,7 +72,8 @@ def open_trained(root: Path, model: str) -> Trained:
         tokenizer = load_tokenizer(files[0], folder / DESCRIPTION_FILE)
     else:
         trained, vocab = find_model(root, model)
-        folder, tokenizer = trained.path, open_tokenizer(vocab)
+        trained.file(DESCRIPTION)
+        folder, tokenizer = trained.file(WEIGHTS).parent, open_tokenizer(vocab)
     return Trained(folder, load_model(folder, tokenizer.digest), tokenizer, describe_model(folder))
 
 

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from flows.recipe import Recipe
-from flows.record import RECIPE
+from flows.record import recipe_of
 from model.errors import InputError, RecipeError
 from tasks.artifact import Artifact
 from tasks.sample.discovery import InputFile, find_files
@@ -16,7 +15,7 @@ def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
 
     The folders are listed again as the run's recipe names them, so that files which are gone since are not found.
     """
-    recipe = Recipe.model_validate_json((run_folder / RECIPE).read_text(encoding="utf-8"))
+    recipe = recipe_of(run_folder)
     found: list[InputFile] = []
     for source in recipe.sample.sources:
         try:

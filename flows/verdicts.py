@@ -44,12 +44,13 @@ def tell_proposal(alias: Alias, console: Console) -> None:
 def tell_verification(found: Verification, moved: list[str], console: Console) -> None:
     """What was hashed, and a line for each damage."""
     size = f"{found.bytes / _PER_GIGABYTE:.3f} GB"
-    console.print(f"{found.artifacts} artifacts, {found.files} files, {size} hashed: {_health(found)}")
+    hashed = f"{found.artifacts} artifacts, {found.files} files, {size} hashed, {found.records} records"
+    console.print(f"{hashed}: {_health(found)}")
     if found.trusted:
         console.print(f"  {found.trusted} files not hashed: their sizes and times are as published")
     for damage in found.damages:
-        place = f"{damage.artifact.parent.name}/{damage.artifact.name}/{damage.file}"
-        console.print(f"  [bold red]damaged[/] {escape(place)}: {escape(damage.problem)}")
+        place = f"{damage.place.parent.name}/{damage.place.name}/{damage.file}" if damage.file else str(damage.place)
+        console.print(f"  [bold red]damaged[/] {escape(place)}: {escape(damage.problem)}", soft_wrap=True)
     for path in moved:
         console.print(f"  set aside: {escape(path)}")
     if found.damages and not moved:
@@ -62,5 +63,10 @@ def tell_verification(found: Verification, moved: list[str], console: Console) -
 def _health(found: Verification) -> str:
     if not found.damages:
         return "[green]all as published[/]"
-    count = len({damage.artifact for damage in found.damages})
-    return f"[bold red]{count} damaged artifact{'s' if count > 1 else ''}[/]"
+    artifacts, records = (len({one.place for one in found.damages if bool(one.file) is of}) for of in (True, False))
+    told = [
+        f"{count} damaged {what}{'s' if count > 1 else ''}"
+        for count, what in ((artifacts, "artifact"), (records, "record"))
+        if count
+    ]
+    return f"[bold red]{', '.join(told)}[/]"

@@ -1,38 +1,40 @@
-"""Hashing artifacts again: every file against its manifest, every manifest against itself."""
+"""Hashing a root again: every file of an artifact against its manifest, every record against the digest it holds."""
 
-import json
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from flows.root_records import put_aside, record_problem
 from flows.stored import file_problem, manifest_problem, set_right
 from model.durable import sync_directory
 from model.errors import BessemerError
 from model.reading import digest_file
 from tasks.artifact import Artifact
-from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside
-from tasks.identity import identity_key
+from tasks.artifacts.manifest import MANIFEST, parent_problem
+from tasks.artifacts.published import count_rows, is_set_aside
 from tasks.store.attached import root_of, store_of
 from tasks.workspace import FileRecord
 
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing about an artifact that is not what its manifest says."""
+    """One thing that is not what was written."""
 
-    artifact: Path
+    place: Path
+    """The folder of an artifact, or a record."""
     file: str
+    """The file of the artifact; empty for a record."""
     problem: str
     stored: bool = False
     """Whether it is wrong in the object store that the root stands before, and not in the folder here."""
 
     def to_json(self) -> dict[str, Any]:
         """The damage as plain values."""
-        return {**asdict(self), "artifact": str(self.artifact)}
+        return {**asdict(self), "place": str(self.place)}
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Verification:
     damages: tuple[Damage, ...]
     trusted: int = 0
     """Files that were not hashed, as they have the size that was published and were not written to since."""
+    records: int = 0
+    """Records of runs, builds and leases, accepted artifacts, `inputs.json`: all that holds a digest of itself."""
 
 
 def artifacts_under(root: Path, stage: str | None = None) -> list[Path]:
@@ -64,27 +68,31 @@ def verify(
     workers: int = 2,
     *,
     quick: bool = False,
+    records: Sequence[Path] = (),
 ) -> Verification:
-    """Hash every file of the artifacts in `folders`; `progress(done, total)` counts bytes.
+    """Hash every file of the artifacts in `folders`, and every one of the `records`; `progress(done, total)` counts
+    bytes of artifacts.
 
     `quick`: only files that are missing, of another size, or younger than their manifest, which was written last.
     What a disk lost without a word stays unseen.
     """
-    damages: list[Damage] = []
+    damages = [Damage(path, "", problem) for path in records if (problem := record_problem(path))]
     trusted = 0
     files: list[tuple[Path, FileRecord]] = []
+    opened: dict[Path, Artifact] = {}
     folders = list(folders)
     for folder in folders:
         try:
-            records = Artifact.open(folder).records
+            opened[folder] = Artifact.open(folder)
         except BessemerError as error:
             damages.append(Damage(folder, MANIFEST, str(error)))
-            continue
-        damages += _contradictions(folder, records)
+    for folder, artifact in opened.items():
+        listed = artifact.records
+        damages += _contradictions(artifact, folder, opened)
         if told := manifest_problem(folder):
             damages.append(Damage(folder, MANIFEST, told, stored=True))
-        suspects = _touched(folder, records) if quick else records
-        trusted += len(records) - len(suspects)
+        suspects = _touched(folder, listed) if quick else listed
+        trusted += len(listed) - len(suspects)
         files += [(folder, record) for record in suspects]
     total, done = sum(record.bytes for _, record in files), 0
     progress(0, total)
@@ -94,20 +102,22 @@ def verify(
             damages += found
             done += record.bytes
             progress(done, total)
-    return Verification(len(folders), len(files), total, tuple(damages), trusted)
+    return Verification(len(folders), len(files), total, tuple(damages), trusted, len(records))
 
 
-def set_aside(damages: Iterable[Damage]) -> list[Path]:
-    """Rename damaged artifacts, so that no run uses them and the next one builds them again; nothing is deleted.
-
-    Of what is damaged in a store, tell `set_right_there`.
+def set_aside(damages: Iterable[Damage]) -> list[str]:
+    """Rename damaged artifacts and records, so that no run uses them and the next one builds them again; nothing is
+    deleted. What became of each, in words; of what is damaged in a store, tell `set_right_there`.
     """
-    moved: list[Path] = []
-    for folder in sorted({damage.artifact for damage in damages if not damage.stored}):
-        aside = folder.with_name(f"{folder.name}.damaged-{uuid.uuid4().hex[:8]}")
-        os.rename(folder, aside)
-        sync_directory(folder.parent)
-        moved.append(aside)
+    moved: list[str] = []
+    for place, is_record in sorted({(damage.place, not damage.file) for damage in damages if not damage.stored}):
+        if is_record:
+            moved.append(put_aside(place))
+            continue
+        aside = place.with_name(f"{place.name}.damaged-{uuid.uuid4().hex[:8]}")
+        os.rename(place, aside)
+        sync_directory(place.parent)
+        moved.append(str(aside))
     return moved
 
 
@@ -116,23 +126,25 @@ def set_right_there(damages: Iterable[Damage]) -> list[str]:
     by_folder: dict[Path, list[str]] = {}
     for damage in damages:
         if damage.stored:
-            by_folder.setdefault(damage.artifact, []).append(damage.file)
+            by_folder.setdefault(damage.place, []).append(damage.file)
     return [set_right(folder, names) for folder, names in sorted(by_folder.items())]
 
 
-def _contradictions(folder: Path, records: list[FileRecord]) -> list[Damage]:
-    """Where a manifest does not agree with itself, with its folder's name, or with the names of its files."""
-    manifest = json.loads((folder / MANIFEST).read_text())
-    found: list[str] = []
-    if manifest["content"] != content_digest(records):
-        found.append("its content digest is not that of the files it lists")
-    if manifest["identity"] != identity_key(manifest["identity_parts"]):
-        found.append("its identity is not the digest of the parts it states")
-    if manifest["identity"] != folder.name or manifest["stage"] != folder.parent.name:
-        found.append(f"it says {manifest['stage']}/{manifest['identity']}")
-    strangers = {path.name for path in folder.iterdir()} - {record.name for record in records} - {MANIFEST}
+def _contradictions(artifact: Artifact, folder: Path, others: Mapping[Path, Artifact]) -> list[Damage]:
+    """Where a manifest does not agree with its folder, with the names of its files, or with what was made from it."""
+    found = []
+    if (artifact.identity, artifact.stage) != (artifact.path.name, artifact.path.parent.name):
+        found.append(f"it says {artifact.stage}/{artifact.identity}")
+    strangers = {path.name for path in folder.iterdir()} - {record.name for record in artifact.records} - {MANIFEST}
     found += [f"the file {name} is not listed in it" for name in sorted(strangers)]
-    return [Damage(folder, MANIFEST, problem) for problem in found]
+    damages = [Damage(folder, MANIFEST, problem) for problem in found]
+    for told in artifact.manifest["parents"].values():
+        place = folder.parent.parent / told["stage"] / told["identity"]
+        parent = others.get(place)
+        if parent is not None and (problem := parent_problem(artifact.manifest, told, parent.manifest)):
+            # Nobody can tell which of the two was changed.
+            damages += [Damage(one, MANIFEST, problem) for one in (place, folder)]
+    return damages
 
 
 def _touched(folder: Path, records: list[FileRecord]) -> list[FileRecord]:
@@ -163,4 +175,8 @@ def _problem(folder: Path, record: FileRecord) -> str | None:
         return None if store_of(root_of(folder)) is not None else "is missing"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
-    return None if digest == record.digest else f"has the digest {digest}, and its manifest says {record.digest}"
+    if digest != record.digest:
+        return f"has the digest {digest}, and its manifest says {record.digest}"
+    if record.table and (rows := count_rows(path)) != record.rows:
+        return f"has {rows} rows, and its manifest says {record.rows}"
+    return None

@@ -1,8 +1,8 @@
-"""Checkpoints that are all there or not there, read: digests, and a COMPLETE marker that was written last.
+"""Checkpoints, read: folders that are all there or not there (`model/complete.py`).
 
-A checkpoint folder holds the weights, the optimizer's state (safetensors; a file for each rank that has a part of its
-own), the journal so far, `state.json` with everything else, and `COMPLETE`: the BLAKE3-128 of every file, and of
-itself. Loading believes only digests that agree. `model/checkpoint_writer.py` writes them.
+A checkpoint holds the weights, the optimizer's state (safetensors; a file for each rank that has a part of its own),
+the journal so far, `state.json` with everything else, and `COMPLETE`. Loading believes only digests that agree.
+`model/checkpoint_writer.py` writes them.
 """
 
 import json
@@ -16,10 +16,10 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
+from model.complete import why_damaged
 from model.errors import InputError, IntegrityError
 from model.journal import Journal
-from model.reading import digest_bytes, digest_file
-from model.run_folder import COMPLETE, PREFIX, checkpoint_folder, steps_before
+from model.run_folder import PREFIX, checkpoint_folder, steps_before
 
 WEIGHTS = "weights.safetensors"
 STATE = "state.json"
@@ -71,7 +71,7 @@ class Checkpoint:
 
 def checkpoints(folder: Path) -> list[int]:
     """Steps of the checkpoints that stand whole, ascending. Reads every byte of them."""
-    return [step for step in standing_steps(folder) if _damage(checkpoint_folder(folder, step)) is None]
+    return [step for step in standing_steps(folder) if why_damaged(checkpoint_folder(folder, step)) is None]
 
 
 def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Checkpoint:
@@ -81,7 +81,7 @@ def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Check
     `expected`.
     """
     path = checkpoint_folder(folder, step)
-    reason = _damage(path) if path.is_dir() else "it is not there"
+    reason = why_damaged(path) if path.is_dir() else "it is not there"
     if reason is not None:
         raise IntegrityError(
             f"the checkpoint after step {step}, {path}, is not to be believed: {reason}. Nothing was loaded from it;"
@@ -116,48 +116,14 @@ def _agreeing(path: Path, expected: Mapping[str, Any], formerly: Mapping[str, Se
 def set_damaged_aside(folder: Path) -> list[Damage]:
     """Rename checkpoints that cannot be believed, lest they count among the newest; returns these and earlier ones."""
     for path in sorted(folder.glob(f"{PREFIX}*"), reverse=True):
-        if _damage(path) is not None:
+        if why_damaged(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
     return [
-        Damage(path.name.removeprefix("damaged-"), _damage(path) or "was damaged when last read")
+        Damage(path.name.removeprefix("damaged-"), why_damaged(path) or "was damaged when last read")
         for path in sorted(folder.glob("damaged-*"), reverse=True)
     ]
-
-
-def marker(digests: Mapping[str, str]) -> bytes:
-    """The contents of COMPLETE: a line of digests by file, and the digest of that line.
-
-    Without the latter a flipped bit in COMPLETE would blame the file whose digest it hits.
-    """
-    line = json.dumps(digests, sort_keys=True).encode() + b"\n"
-    return line + digest_bytes(line).encode() + b"\n"
-
-
-def _damage(path: Path) -> str | None:
-    """Why a checkpoint cannot be believed; None when every byte agrees with its digest."""
-    complete = path / COMPLETE
-    if not complete.is_file():
-        return f"{COMPLETE} is missing"
-    written = complete.read_bytes()
-    line = written.partition(b"\n")[0]
-    try:
-        digests = json.loads(line)
-    except ValueError:
-        return f"{COMPLETE} is unreadable"
-    if not isinstance(digests, dict) or marker(digests) != written:
-        return f"{COMPLETE} does not agree with its digest"
-    there = {file.name for file in path.iterdir()} - {COMPLETE}
-    for name in sorted(digests.keys() | there):
-        file = path / name
-        if name not in there:
-            return f"{name} is missing"
-        if name not in digests:
-            return f"{name} is not one of its files"
-        if not file.is_file() or digest_file(file) != digests[name]:
-            return f"{name} does not agree with its digest"
-    return None
 
 
 def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint import discard, marker, standing_steps
+from model.checkpoint import discard, standing_steps
+from model.complete import marker
 from model.durable import sync_directory, write_synced
 from model.errors import Infra
 from model.reading import DIGEST_BYTES

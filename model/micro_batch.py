@@ -4,7 +4,6 @@ The largest share of a batch that fits into memory. It is found before the first
 goes on with it: other micro-batches add up the same gradients in another order, which changes the last bits.
 """
 
-import json
 import os
 import resource
 import time
@@ -16,7 +15,6 @@ from model.batch import joined, rows_of
 from model.block_forward import wrap_blocks
 from model.config import TrainerRun
 from model.data import SequenceReader
-from model.durable import write_atomically
 from model.engines.totals import minimised
 from model.errors import RecipeError
 from model.link import Link
@@ -27,8 +25,10 @@ from model.precision import computing_in
 from model.ranks import Ranks
 from model.reading import digest_bytes
 from model.resumption import deciding
+from model.sealed import read_sealed, write_sealed
 
 DECISION = "micro_batch.json"
+LOST = "Remove it: a size is found anew, which on another machine may be another."
 DECIDED_FOR = "decided_for"
 """Its entry with the digest of all settings: another network, type or optimizer takes other memory."""
 SHARE_OF_MACHINE = 0.8
@@ -68,9 +68,9 @@ def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link:
         told = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
         link.tell("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
-        write_atomically(file, json.dumps({DECIDED_FOR: decided_for, **found}, indent=1).encode())
+        write_sealed(file, {DECIDED_FOR: decided_for, **found})
     ranks.barrier()
-    rows = json.loads(file.read_text())["rows"]
+    rows = read_sealed(file, LOST)["rows"]
     return run.model_copy(update={"train": run.train.model_copy(update={"micro_batch_rows": rows})})
 
 
@@ -78,7 +78,7 @@ def _stands(file: Path, decided_for: str, link: Link) -> bool:
     """Whether a size was found for these settings before; told where it was for others."""
     if not file.exists():
         return False
-    before = json.loads(file.read_text())
+    before = read_sealed(file, LOST)
     if before.get(DECIDED_FOR) == decided_for:
         return True
     link.tell(

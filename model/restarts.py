@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.restart_config import RestartsConfig
+from model.sealed import seal, unsealed_line
 
 if TYPE_CHECKING:
     from model.journal import Journal
 
 RECORD = "restarts.jsonl"
+LOST = "Remove the file to go on without what it tells of earlier restarts."
 LONGEST_PAUSE = 60.0
 """Seconds."""
 FEWER_RANKS = "fewer_ranks"
@@ -54,8 +56,7 @@ class Record:
     def append(self, kind: str, **facts: Any) -> None:
         """Add a line, durable when this returns unless the disk refuses; then it comes with the next one."""
         assert kind in RECORDED, f"{kind} is no kind that the trainer takes over"
-        line = json.dumps({"kind": kind, "time": time.time(), **facts}, sort_keys=True, allow_nan=False)
-        self._pending += line.encode() + b"\n"
+        self._pending += seal({"kind": kind, "time": time.time(), **facts}, sort_keys=True, indent=None)
         try:
             self._write()
         except OSError as error:
@@ -82,11 +83,12 @@ def _end_of_lines(file: Path) -> int:
 
 
 def read_record(out: Path) -> list[dict[str, Any]]:
-    """All whole lines of the record."""
+    """All whole lines of the record; IntegrityError where one is damaged."""
     file = out / RECORD
     if not file.exists():
         return []
-    return [json.loads(line) for line in file.read_bytes()[: _end_of_lines(file)].splitlines()]
+    lines = file.read_bytes()[: _end_of_lines(file)].splitlines(keepends=True)
+    return [unsealed_line(file, number, line, LOST) for number, line in enumerate(lines, start=1)]
 
 
 def take_over(out: Path, journal: "Journal") -> None:

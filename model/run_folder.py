@@ -9,12 +9,12 @@ HEARTBEAT = "heartbeat"
 RESULT = "result"
 """Folder of the trained model."""
 DESCRIPTION = "model.json"
-"""File of a trained model that is written last."""
+"""File that describes a trained model."""
 CHECKPOINTS = "checkpoints"
 PREFIX = "step-"
 """Of a checkpoint's name; the steps before it follow."""
 COMPLETE = "COMPLETE"
-"""File of a checkpoint that is written last, and holds the digests of the others."""
+"""File of a checkpoint, a result or a decision that is written last, and holds the digests of the others."""
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:

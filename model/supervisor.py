@@ -22,6 +22,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from model.complete import why_damaged
 from model.config import TrainerRun
 from model.diagnosis import shortage
 from model.errors import Infra
@@ -31,7 +32,7 @@ from model.meeting import new_meeting, words_file
 from model.place import Place
 from model.rendezvous import Lost, Rendezvous
 from model.restarts import Patience, Record
-from model.run_folder import DESCRIPTION, HEARTBEAT, RESULT
+from model.run_folder import HEARTBEAT, RESULT
 from model.watching import Slow
 
 DIAGNOSIS_SECONDS = 120.0
@@ -85,7 +86,7 @@ class Supervisor:
     def _launch(self) -> Failure | None:
         """Train until all is done (None) or something fails."""
         while True:
-            if (self._run.out / RESULT / DESCRIPTION).exists():
+            if why_damaged(self._run.out / RESULT) is None:
                 # The other machines, which are no longer there, came to the end without this one.
                 return None
             try:

@@ -22,6 +22,7 @@ from model.config import TrainerRun
 from model.errors import BessemerError, Bug, Infra, InputError, RecipeError
 from model.guard.decision import in_force, read_decisions
 from model.parent_death import die_with_parent
+from model.sealed import given_text, write_sealed
 
 
 def main(arguments: list[str]) -> int:
@@ -105,13 +106,23 @@ def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int, store: str
 
 
 def read_run(path: Path) -> TrainerRun:
-    """The run described by a JSON file; InputError without one, RecipeError names every wrong key."""
+    """The run described by a JSON file; InputError without one, RecipeError names every wrong key.
+
+    A file that a program wrote holds its digest; one that a person wrote need not. Raises IntegrityError where it does,
+    and is damaged.
+    """
     if not path.is_file():
         raise InputError(f"there is no file {path} that describes a training run")
     try:
-        return TrainerRun.model_validate_json(path.read_text())
+        text = given_text(path, "Run the recipe again: it is written anew.")
+        return TrainerRun.model_validate_json(text)
     except ValidationError as error:
         raise RecipeError(f"{path}: {error}") from error
+
+
+def write_run(path: Path, run: TrainerRun) -> None:
+    """Write what the trainer is told."""
+    write_sealed(path, run.model_dump(mode="json"))
 
 
 def leave(code: int) -> NoReturn:

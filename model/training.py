@@ -15,10 +15,12 @@ import torch
 from model.agreement import check_rows
 from model.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
 from model.checkpoint_writer import CheckpointWriter
+from model.complete import complete, why_damaged
 from model.config import TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
 from model.devices import training_device
+from model.durable import sync_directory
 from model.engine import Engine
 from model.engines import make_engine
 from model.guard.attempts import drop_abandoned, journal_so_far
@@ -41,7 +43,7 @@ from model.row_format import RowFormat
 from model.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE
 from model.split_tables import whole_tables
 from model.start import starting_network
-from model.weights import DESCRIPTION, save_model
+from model.weights import save_model
 
 
 def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None) -> Path:
@@ -52,7 +54,7 @@ def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None)
     where the run asks for a pause (both after a checkpoint was written).
     """
     result = run.out / RESULT
-    if (result / DESCRIPTION).exists():
+    if why_damaged(result) is None:
         return result
     run.out.mkdir(parents=True, exist_ok=True)
     with Link(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as link:
@@ -171,7 +173,7 @@ def _write_result(
     ranks: Ranks,
     journal: Journal,
 ) -> None:
-    """Everything beside the description first, the description last: its existence means trained to the end."""
+    """Write all files of the result, and COMPLETE last: with it the run is trained to the end."""
     weights = whole_tables(engine.weights())
     if not ranks.is_first:
         return
@@ -194,3 +196,5 @@ def _write_result(
             "decisions": [decision.model_dump(mode="json") for decision in decisions],
         },
     )
+    complete(result)
+    sync_directory(result)

@@ -4,13 +4,13 @@ Written by `bessemer accept` when a person judges that what changed cannot chang
 touched: the alias names who accepted what, when and why, and removing its file takes the word back.
 """
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from model.durable import write_atomically
-from model.errors import IntegrityError
+from model.sealed import read_sealed, write_sealed
+
+CURE = "Remove the file: the stage is built then, or accepted again."
 
 
 @dataclass(frozen=True)
@@ -39,22 +39,17 @@ def alias_path(root: Path, stage: str, identity: str) -> Path:
 def write_alias(root: Path, alias: Alias) -> Path:
     """Write an alias; returns its file."""
     path = alias_path(root, alias.stage, alias.identity)
-    write_atomically(path, json.dumps(asdict(alias), indent=1).encode())
+    write_sealed(path, asdict(alias))
     return path
 
 
 def read_alias(root: Path, stage: str, identity: str) -> Alias | None:
-    """The alias of an identity, None where nobody accepted one; IntegrityError for a file that is none."""
-    path = alias_path(root, stage, identity)
+    """The alias of an identity, None where nobody accepted one; IntegrityError where its file is damaged."""
     try:
-        data = json.loads(path.read_text())
-        return Alias(**{**data, "differences": tuple(data["differences"])})
+        data = read_sealed(alias_path(root, stage, identity), CURE)
     except FileNotFoundError:
         return None
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
-        raise IntegrityError(
-            f"{path} is no readable alias ({error}). Remove the file: the stage is built then, or accepted again."
-        ) from error
+    return Alias(**{**data, "differences": tuple(data["differences"])})
 
 
 def now() -> str:

@@ -43,11 +43,13 @@ class Artifact:
     def open(path: Path, *, outcome: str = REUSED, cause: str = "") -> "Artifact":
         """The artifact at `path`. Raises InputError where it is gone, IntegrityError where its manifest is damaged."""
         place, manifest = published.read_manifest(path)
-        return Artifact(place, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
+        opened = Artifact(place, manifest["stage"], manifest["identity"], manifest["content"], outcome, cause)
+        vars(opened)["manifest"] = manifest  # What was checked is what is used.
+        return opened
 
     @functools.cached_property
     def manifest(self) -> dict[str, Any]:
-        """The manifest's JSON."""
+        """What the manifest says, checked."""
         return published.read_manifest(self.path)[1]
 
     @property

@@ -15,19 +15,19 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from model.durable import DISK_FULL, NOT_WRITABLE, replace_durably
+from model.durable import DISK_FULL, NOT_WRITABLE
 from model.environment import trainer_environment
-from model.errors import BessemerError, Infra, InputError
+from model.errors import BessemerError, Infra, InputError, IntegrityError
 from tasks.aliases import read_alias
 from tasks.artifact import ACCEPTED, BUILT, Artifact
-from tasks.artifacts.published import MANIFEST
+from tasks.artifacts.manifest import CURE, MANIFEST, parent_problem, rows_by_table
 from tasks.causes import Miss, explain_miss
 from tasks.code import code_of
 from tasks.config import StrictConfig
-from tasks.identity import Identity, canonical_json, library_versions
+from tasks.identity import Identity, library_versions
 from tasks.lease import LEASE_SECONDS, Lease, build_lease, is_held
 from tasks.limits import Limits
-from tasks.other_versions import IDENTITY
+from tasks.other_versions import tell_identity
 from tasks.publication import FORCED, compare, make_manifest
 from tasks.report import StageReport
 from tasks.store.backing import Backing
@@ -36,6 +36,9 @@ from tasks.store.unfinished import Kept
 from tasks.workspace import Workspace, sweep, take_over
 
 log = logging.getLogger(__name__)
+
+DOCUMENTS = "documents"
+"""The parent whose documents a stage takes in, and the table that they stand in."""
 
 
 def nothing_kept(scratch: Path) -> tuple[tuple[Path, ...], ...]:
@@ -173,12 +176,25 @@ def build_artifact(
                 f"{stage.name}: memory ran out. Finished parts are kept: run again with fewer workers, or with smaller"
                 f" parts (sample.part_bytes), and the build goes on from them."
             ) from error
-    elif not context.dry and Backing.of(context.root).put_back(artifact):
-        context.note(stage.name, f"{artifact.identity} stood here alone, and is in the store again")
+    else:
+        _check_parents(artifact, parents)
+        if not context.dry and Backing.of(context.root).put_back(artifact):
+            context.note(stage.name, f"{artifact.identity} stood here alone, and is in the store again")
     if artifact.reused and not context.guessing:
         limits.check(artifact.report)
     context.watcher.finished(stage.name, artifact, time.monotonic() - began)
     return artifact
+
+
+def _check_parents(child: Artifact, parents: Mapping[str, Artifact]) -> None:
+    """Raise IntegrityError where the manifest of a parent is not what it was when the child was made from it."""
+    for name, parent in parents.items():
+        told = child.manifest["parents"].get(name)
+        # Another build with the same content may have taken the parent's place.
+        if told is None or told["identity"] != parent.identity:
+            continue
+        if problem := parent_problem(child.manifest, told, parent.manifest):
+            raise IntegrityError(f"{problem}: one of the two was changed. {CURE}")
 
 
 def _standing(context: RunContext, identity: Identity) -> Artifact | None:
@@ -261,11 +277,13 @@ def _build_alone(
         if resumed:
             cause = f"{cause}; going on from what was finished"
         context.note(identity.stage, f"building {identity.key}: {cause}")
-        workspace = Workspace(folder, context.progress_of(identity.stage), folder / IDENTITY, limits)
+        workspace = Workspace(folder, context.progress_of(identity.stage), tell_identity(folder, identity), limits)
         workspace.clear_temporary()
-        replace_durably(folder / IDENTITY, canonical_json(identity.parts()).encode())
         report = run(workspace)
     report.check_conservation(identity.stage)
+    report.check_rows(identity.stage, rows_by_table(workspace.records()).get(DOCUMENTS))
+    if DOCUMENTS in parents and report.sources:
+        report.check_taken_in(identity.stage, parents[DOCUMENTS].stage, parents[DOCUMENTS].report)
     limits.check(report)
     target = context.root / "artifacts" / identity.stage / identity.key
     manifest = make_manifest(

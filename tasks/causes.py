@@ -1,11 +1,12 @@
 """Why no artifact stands under an identity: the difference from the one of its stage that is most alike."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts.published import MANIFEST, is_set_aside, of_another_format, upgraded_file
+from model.errors import IntegrityError
+from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.published import is_set_aside, of_another_format, upgraded_file
 from tasks.identity import Identity, count_differences, first_difference
 from tasks.schema import FORMAT
 
@@ -61,11 +62,11 @@ def _readable_parts(manifest: Path) -> dict[str, Any] | None:
     Raises InputError for one of another format.
     """
     try:
-        data = json.loads(manifest.read_text())
-        if data["format"] == FORMAT:
-            return data["identity_parts"]
-    except (OSError, json.JSONDecodeError, KeyError):
+        data = read_manifest(manifest.parent)
+    except IntegrityError:
         return None
+    if data["format"] == FORMAT:
+        return data["identity_parts"]
     if upgraded_file(manifest.parent).exists():
         return None
     raise of_another_format(manifest.parent, data)

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from model.content import ChangedInput, Content, content_of
-from model.durable import NOT_WRITABLE, write_atomically
+from model.durable import NOT_WRITABLE
+from model.errors import IntegrityError
 from model.reading import digest_bytes, open_file
+from model.sealed import read_sealed, write_sealed
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +41,9 @@ class InputDigests:
         self._changed = False
         if cache.exists():
             try:
-                self._known = json.loads(cache.read_text())
-            except json.JSONDecodeError:
-                # A cache is worth nothing when unreadable: everything is hashed again.
+                self._known = read_sealed(cache, "It is written anew, and all input is hashed again.")["files"]
+            except IntegrityError as error:
+                log.warning("%s", error)
                 self._changed = True
 
     def digest(self, path: Path) -> str:
@@ -101,7 +103,7 @@ class InputDigests:
         if not self._changed:
             return
         try:
-            write_atomically(self._cache, json.dumps(self._known).encode("utf-8", errors="surrogateescape"))
+            write_sealed(self._cache, {"files": self._known}, indent=None)
         except OSError as error:
             if error.errno not in NOT_WRITABLE:
                 raise

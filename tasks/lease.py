@@ -4,7 +4,8 @@
 is made with O_EXCL, so of two that want the next number exactly one gets it. The holder renews by counting up a beat
 in its file. Others take the lease over when its holder gave it back, is a dead process of this machine, or let the
 beat stand still for the whole of `lease_seconds` on the *observer's* monotonic clock: no clock is ever compared with
-another's, so that clocks may jump and differ.
+another's, so that clocks may jump and differ. Beat and holder each stand with a digest; of a damaged file only that
+silence tells.
 
 A lease saves work and never carries correctness: a holder that was paused past its end cannot know. That is why each
 grant has a token, and each token a work folder of its own (`tasks/build.py`): the next holder renames that folder, and
@@ -22,13 +23,16 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from model.reading import digest_bytes
+from model.sealed import BrokenSeal, seal, unseal
+
 LEASE_SECONDS = 60.0
 """A holder that shows no sign of life for so long is passed over."""
 BEATS_PER_LEASE = 12
 POLL_SECONDS = (0.005, 0.2)
 """Pauses between two looks at another's lease: the first, from which they grow by half, and the longest."""
 _BEAT_BYTES = 12
-_RELEASED = b"released".ljust(_BEAT_BYTES)
+_RELEASED = "released"
 
 
 class Lease:
@@ -51,14 +55,14 @@ class Lease:
         """Give the lease back."""
         self._done.set()
         self._renewer.join()
-        os.pwrite(self._handle, _RELEASED, 0)
+        os.pwrite(self._handle, _state(_RELEASED), 0)
         os.close(self._handle)
 
     def _renew(self, pause: float) -> None:
         beat = 0
         while not self._done.wait(pause):
             beat += 1
-            os.pwrite(self._handle, _beat(beat), 0)
+            os.pwrite(self._handle, _state(f"{beat}"), 0)
 
 
 def no_word(holder: str) -> None:
@@ -154,7 +158,7 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
     """
     token = secrets.token_hex(4)
     holder = {**this_process(), "since": time.strftime("%Y-%m-%d %H:%M:%S"), "seconds": seconds}
-    record = _beat(0) + b"\n" + json.dumps(holder).encode()
+    record = _state("0") + seal(holder)
     try:
         handle = os.open(folder / f"{number}.lease", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
@@ -177,8 +181,13 @@ def _grant(folder: Path, number: int, seconds: float) -> Lease | None:
     return Lease(folder, number, token, handle, seconds)
 
 
-def _beat(count: int) -> bytes:
-    return f"{count:0{_BEAT_BYTES}d}".encode()
+def _state(word: str) -> bytes:
+    """The first line of a grant's file, always as long: a beat, or that the lease was given back."""
+    beat = word.rjust(_BEAT_BYTES).encode()
+    return b"%s %s\n" % (beat, digest_bytes(beat).encode())
+
+
+_STATE_BYTES = len(_state("0"))
 
 
 def _read(folder: Path, number: int) -> bytes | None:
@@ -191,9 +200,7 @@ def _read(folder: Path, number: int) -> bytes | None:
 
 def _is_free(record: bytes) -> bool:
     """Whether the holder gave the lease back, or is known to be dead because it lived on this very machine."""
-    if record.startswith(_RELEASED):
-        return True
-    return is_known_dead(_holder(record))
+    return record.startswith(_state(_RELEASED)) or is_known_dead(_holder(record))
 
 
 def is_known_dead(holder: dict[str, Any]) -> bool:
@@ -212,17 +219,28 @@ def _is_of_this_machine(holder: dict[str, Any]) -> bool:
 
 
 def _holder(record: bytes) -> dict[str, Any]:
-    """The holder as its file names it; empty in the instant before it has written itself down."""
+    """The holder as its file names it; empty where the file is damaged, and before it has written itself down."""
+    return {} if not record or problem_of(record) else json.loads(unseal(record[_STATE_BYTES:]))
+
+
+def problem_of(record: bytes) -> str | None:
+    """Why the bytes of a grant's file are not what was written; None where they are, and before a word was written."""
+    if not record:
+        return None
+    beat = record[:_BEAT_BYTES].decode(errors="replace").strip()
+    if not record.startswith(_state(beat)) or not (beat == _RELEASED or (beat.isascii() and beat.isdigit())):
+        return "its beat is not what was written"
     try:
-        return json.loads(record[_BEAT_BYTES:])
-    except json.JSONDecodeError:
-        return {}
+        unseal(record[_STATE_BYTES:])
+    except BrokenSeal as broken:
+        return f"its holder is not what was written: {broken}"
+    return None
 
 
 def _words(record: bytes) -> str:
     holder = _holder(record)
     if not holder:
-        return "another process that has just begun"
+        return "another process that has just begun, or whose lease is damaged"
     return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
 
 

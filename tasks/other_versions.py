@@ -1,6 +1,6 @@
 """Unfinished builds of other versions: the same inputs and settings, under another code or other libraries."""
 
-import json
+import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -8,8 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.durable import replace_durably
+from model.errors import IntegrityError
+from model.sealed import read_sealed, seal
 from tasks.identity import Identity
 from tasks.lease import is_alive
+
+log = logging.getLogger(__name__)
 
 IDENTITY = "identity.json"
 """In the folder of an unfinished build: the whole text of its identity."""
@@ -27,12 +32,22 @@ class OtherVersion:
     """By `code.MODULE:NAME` or `libs.NAME`, what it was then and is now; None where there was or is none."""
 
 
+def tell_identity(folder: Path, identity: Identity) -> Path:
+    """Write the whole identity of what is built in a folder; returns its file."""
+    replace_durably(folder / IDENTITY, seal(identity.parts(), sort_keys=True, indent=None))
+    return folder / IDENTITY
+
+
 def other_version(root: Path, identity: Identity) -> OtherVersion | None:
     """The build that was worked at last of those that differ from `identity` in code and libraries alone, and that
     nobody is at."""
     parts, found = identity.parts(), []
     for text in (root / "work").glob(f"*/{IDENTITY}"):
-        theirs = json.loads(text.read_text())
+        try:
+            theirs = read_sealed(text, "Remove it: what the build has finished is kept.")
+        except IntegrityError as error:
+            log.warning("%s", error)
+            continue
         key = text.parent.name.partition(".")[0]
         alike = all(theirs.get(part) == parts[part] for part in parts if part not in VERSIONED)
         if alike and key != identity.key and not is_alive(root / "locks" / key):

@@ -1,7 +1,6 @@
 """The commit of a build: manifest last, one rename, and what to do with a rebuild of something that stands."""
 
 import errno
-import json
 import os
 import platform
 import uuid
@@ -10,10 +9,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from model.durable import make_folders, sync_directory, write_atomically
+from model.durable import make_folders, sync_directory
 from model.errors import IntegrityError
 from tasks.artifact import REPRODUCED, Artifact
-from tasks.artifacts.published import MANIFEST, content_digest
+from tasks.artifacts.manifest import content_digest, parents_told, rows_by_table, write_manifest
 from tasks.code import PROJECT
 from tasks.identity import Identity
 from tasks.provenance import git_state
@@ -46,16 +45,10 @@ def make_manifest(
         "identity_parts": identity.parts(),
         "content": content_digest(records),
         "files": [asdict(record) for record in records],
-        "rows": {
-            table: sum(record.rows for record in records if record.table == table)
-            for table in sorted({record.table for record in records if record.table})
-        },
+        "rows": rows_by_table(records),
         "bytes": sum(record.bytes for record in records),
         "report": report.to_json(),
-        "parents": {
-            name: {"stage": parent.stage, "identity": parent.identity, "content": parent.content}
-            for name, parent in sorted(parents.items())
-        },
+        "parents": parents_told({name: parent.manifest for name, parent in parents.items()}),
         "exact": report.facts.get("exact", True),
         "timings": {"started": started, "seconds": seconds, "resumed": resumed},
         "run": run_id,
@@ -121,5 +114,5 @@ def _stage(workspace: Workspace, manifest: dict[str, Any]) -> Path:
     staging = workspace.folder / f"publish-{uuid.uuid4().hex[:8]}"
     staging.mkdir()
     workspace.publish_files(staging, {file["name"]: file["digest"] for file in manifest["files"]})
-    write_atomically(staging / MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+    write_manifest(staging, manifest)
     return staging

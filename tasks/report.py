@@ -3,6 +3,8 @@
 The law of conservation, per source and in documents:
 
     in = out + not_selected + rejected + held_out + sum(dropped by rule)
+
+and between two stages, in documents and bytes: what the parent let through came in.
 """
 
 from collections import Counter
@@ -10,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.errors import Bug
+from model.errors import Bug, IntegrityError
 
 
 @dataclass
@@ -91,6 +93,33 @@ class StageReport:
                     f" {counts.documents_in - counts.surplus()} have a recorded fate. This is a fault of the stage's"
                     f" code, not of your data; nothing was published."
                 )
+
+    def check_rows(self, stage: str, rows: int | None) -> None:
+        """Raise Bug where the table of documents, if the stage has one, has not as many `rows` as went on by these
+        counts."""
+        total = self.total()
+        counted = total.pieces_out or total.documents_out
+        if self.sources and rows is not None and counted != rows:
+            raise Bug(
+                f"{stage}: by its counts {counted} rows of documents go on, and its table has {rows}. This is a fault"
+                f" of the stage's code, not of your data; nothing was published."
+            )
+
+    def check_taken_in(self, stage: str, parent: str, given: "StageReport") -> None:
+        """Raise IntegrityError where other documents or bytes came in than the parent, whose report is `given`, let
+        through."""
+        for name in sorted({*given.sources, *self.sources}):
+            out, taken = (report.sources.get(name, SourceCounts()) for report in (given, self))
+            for unit, there, here in (
+                ("documents", out.documents_out, taken.documents_in),
+                ("bytes", out.bytes_out, taken.bytes_in),
+            ):
+                if there != here:
+                    raise IntegrityError(
+                        f"{stage}: `{parent}` let {there} {unit} of source `{name}` through, and {here} came in."
+                        f" Nothing was published. Run `bessemer verify`: where it finds no damage, this is a fault"
+                        f" of the code of one of the two stages."
+                    )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values with keys in sorted order."""

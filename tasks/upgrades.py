@@ -15,10 +15,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from model.durable import link_or_copy, sync_directory, write_atomically
+from model.durable import link_or_copy, sync_directory
 from model.errors import InputError, IntegrityError
 from model.reading import digest_file
-from tasks.artifacts.published import MANIFEST, content_digest, is_set_aside, of_another_format, upgraded_file
+from model.sealed import read_sealed, write_sealed
+from tasks.artifacts.manifest import (
+    MANIFEST,
+    content_digest,
+    file_records,
+    listing_digest,
+    read_manifest,
+    write_manifest,
+)
+from tasks.artifacts.published import is_set_aside, of_another_format, upgraded_file
 from tasks.identity import identity_key
 from tasks.schema import FORMAT
 from tasks.workspace import FileRecord
@@ -50,7 +59,7 @@ def outdated(root: Path, to: int = FORMAT) -> list[dict[str, Any]]:
     for file in sorted(root.glob(f"artifacts/*/*/{MANIFEST}")):
         if is_set_aside(file.parent) or upgraded_file(file.parent).exists():
             continue
-        manifest = json.loads(file.read_text())
+        manifest = read_manifest(file.parent)
         if manifest["format"] > to:
             raise InputError(
                 f"{file.parent} is an artifact of format {manifest['format']}, and this version reads up to {to}:"
@@ -93,7 +102,7 @@ def _known(root: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Contents and identities of what was upgraded before -> those of the copies."""
     contents, identities = {}, {}
     for file in root.glob("aliases/upgraded/*/*.json"):
-        told = json.loads(file.read_text())
+        told = read_sealed(file, "Remove it, and run `bessemer upgrade`.")
         identities[file.stem] = told["identity"]
         contents[told["content_before"]] = told["content"]
     return contents, identities
@@ -111,7 +120,7 @@ def _upgraded(
     missing = [number for number in range(manifest["format"], to) if number not in steps]
     if missing:
         raise of_another_format(place, manifest)
-    records = [FileRecord(**record) for record in manifest["files"]]
+    records = file_records(manifest)
     damaged = [record.name for record in records if digest_file(place / record.name) != record.digest]
     if damaged:
         raise IntegrityError(f"{place}: {', '.join(damaged)} is damaged, so it is not upgraded; see `bessemer verify`")
@@ -123,9 +132,9 @@ def _upgraded(
         copy = json.loads(json.dumps(manifest))
         for number in range(manifest["format"], to):
             steps[number](staging, copy)
-        _complete(copy, staging, to, contents, identities)
+        _complete(root, copy, staging, to, contents, identities)
         copy["upgraded_from"] = {"identity": manifest["identity"], "format": manifest["format"]}
-        write_atomically(staging / MANIFEST, json.dumps(copy, indent=1, sort_keys=True).encode())
+        write_manifest(staging, copy)
         target = place.with_name(copy["identity"])
         if not target.exists():
             os.rename(staging, target)
@@ -134,12 +143,12 @@ def _upgraded(
         shutil.rmtree(staging, ignore_errors=True)
     told = {"identity": copy["identity"], "content": copy["content"], "content_before": manifest["content"]}
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    write_atomically(upgraded_file(place), json.dumps({**told, "format": to, "when": when}, indent=1).encode())
+    write_sealed(upgraded_file(place), {**told, "format": to, "when": when})
     return copy
 
 
 def _complete(
-    copy: dict[str, Any], folder: Path, to: int, contents: Mapping[str, str], identities: Mapping[str, str]
+    root: Path, copy: dict[str, Any], folder: Path, to: int, contents: Mapping[str, str], identities: Mapping[str, str]
 ) -> None:
     """What follows from a copy's files and from the copies of its parents."""
     records = [
@@ -151,6 +160,9 @@ def _complete(
     copy["bytes"] = sum(record.bytes for record in records)
     copy["content"] = content_digest(records)
     for parent in copy["parents"].values():
+        if parent["identity"] in identities:
+            made = read_manifest(root / "artifacts" / parent["stage"] / identities[parent["identity"]])
+            parent["listing"] = listing_digest(made)
         parent["content"] = contents.get(parent["content"], parent["content"])
         parent["identity"] = identities.get(parent["identity"], parent["identity"])
     parts = copy["identity_parts"]

@@ -5,7 +5,7 @@ workspace, and last writes its record: the files' digests and the unit's share o
 instant goes on from the units whose records and bytes still agree.
 """
 
-import json
+import logging
 import os
 import shutil
 import uuid
@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from model.durable import link_or_copy, replace_durably, sync_directory, sync_file
 from model.errors import IntegrityError
 from model.reading import digest_file
+from model.sealed import read_sealed, seal
 from tasks.execution.work import Executor
 from tasks.limits import Limits
 from tasks.report import StageReport
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,16 @@ def sweep(work: Path, published: Callable[[str], bool], busy: Callable[[str], bo
         identity = folder.name.partition(".")[0]
         if published(identity) and not busy(identity):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write the record of a unit, whose files and folder stand."""
+    replace_durably(path, seal(record, sort_keys=True, indent=None))
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """The record of a unit; IntegrityError where it is damaged."""
+    return read_sealed(path, "Run again: this unit is made again, and the others are kept.")
 
 
 class Unit:
@@ -145,7 +159,12 @@ class Workspace:
         record = self._records / f"{unit}.json"
         if not record.exists():
             return None
-        data = json.loads(record.read_text())
+        try:
+            data = read_record(record)
+        except IntegrityError as error:
+            log.warning("%s", error)
+            record.unlink()
+            return None
         for file in data["files"]:
             path = self._files / file["name"]
             if not path.exists() or digest_file(path) != file["digest"]:
@@ -168,7 +187,7 @@ class Workspace:
                 os.replace(temporary / file.name, self._files / file.name)
             sync_directory(self._files)
             record = {"files": [asdict(file) for file in unit.files], "report": unit.report.to_json()}
-            replace_durably(self._records / f"{name}.json", json.dumps(record, sort_keys=True).encode())
+            write_record(self._records / f"{name}.json", record)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -187,7 +206,7 @@ class Workspace:
         found = [
             FileRecord(**file)
             for record in sorted(self._records.glob("*.json"))
-            for file in json.loads(record.read_text())["files"]
+            for file in read_record(record)["files"]
         ]
         return sorted(found, key=lambda file: file.name)
 

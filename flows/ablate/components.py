@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from flows.lineage import open_run, run_artifacts
-from flows.recipe import Recipe
-from flows.record import RECIPE
+from flows.record import recipe_of
 from model.errors import InputError
 from tasks.open_tokenizer import open_tokenizer
 
@@ -55,7 +54,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
 
     record = open_run(root, run, needs="train")
     artifacts = run_artifacts(record)
-    config = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text()).evaluate
+    config = recipe_of(root / "runs" / record["run_id"]).evaluate
     tokenizer = open_tokenizer(artifacts["vocab"])
     network = load_gpt(artifacts["train"].path, tokenizer.digest)
     earlier = find_earlier(config.earlier, root, "decontaminate", "evaluate.earlier")

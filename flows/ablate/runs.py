@@ -1,6 +1,5 @@
 """Ordinary runs of a recipe under other settings, one task run for each (change, seed)."""
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from flows.recipe import Recipe
 from flows.record import ONLOOKER, new_run_id
 from flows.trained import find_model
 from flows.trial_runs import TrialWatcher, run_road
-from model.durable import write_atomically
 from model.errors import BessemerError, Infra
+from model.sealed import read_sealed, write_sealed
 from tasks.build import Watcher
 from tasks.outcome import one_line
 
 RUNS = "runs.json"
+RUNS_LOST = "Remove it: runs begin under new ids, and what they built is reused."
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ def run_all(
     Ids of runs are kept in `folder`, so that a later call goes on under them. Raises what ends all: Infra, interrupts.
     """
     known = folder / RUNS
-    run_ids: dict[str, str] = json.loads(known.read_text()) if known.is_file() else {}
+    run_ids: dict[str, str] = read_sealed(known, RUNS_LOST) if known.is_file() else {}
     onlooker, stop = ONLOOKER.get(), threading.Event()
     for (change, seed), setup in setups.items():
         raise_if_interrupted()
         name = f"{change} {seed}"
         ids = [run_ids.setdefault(one, new_run_id()) for one in (name, *([f"{name}, then"] if setup.go_on else []))]
-        write_atomically(known, json.dumps(run_ids, indent=1).encode())
+        write_sealed(known, run_ids)
         state = run_change(change, seed, setup, root, ids, TrialWatcher(name, onlooker, stop))
         came = state.result(raise_on_failure=False) if isinstance(state, State) else state
         if not isinstance(came, Measured):

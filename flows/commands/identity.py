@@ -99,7 +99,8 @@ def verify(
         str | None, typer.Option("--run", help="Only what this run ended with: its id, its beginning, or `latest`.")
     ] = None,
     set_aside: Annotated[
-        bool, typer.Option("--set-aside", help="Rename damaged artifacts, so that the next run builds them again.")
+        bool,
+        typer.Option("--set-aside", help="Rename what is damaged, so that the next run makes it again."),
     ] = False,
     quick: Annotated[
         bool,
@@ -108,14 +109,17 @@ def verify(
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Hash artifacts again and name every file whose bytes are not what was published. Exit code 5 for damage.
+    """Hash artifacts and records again and name every file whose bytes are not what was written. Exit 5 for damage.
 
-    With --run only what that run ended with is hashed. Runs themselves check every file before they read it, so that a
-    damaged one is never trained on; this finds it before the night does. Before an object store, what the store holds
-    is read and hashed as well; --set-aside puts a damaged file there again from here where it is whole.
+    Records are those of runs, unfinished builds with their checkpoints, leases, accepted artifacts, promotions,
+    studies, and `inputs.json`; with STAGE or --run only artifacts are hashed. Runs themselves check every file before
+    they read it, so that a damaged one is never trained on; this finds it before the night does. Before an object
+    store, what the store holds is read and hashed as well; --set-aside puts a damaged file there again from here where
+    it is whole.
     """
     with told_errors():
         from flows.lineage import open_run
+        from flows.root_records import records_under
         from flows.terminal import bytes_bar
         from flows.verdicts import tell_verification
         from flows.verification import artifacts_of, artifacts_under, set_right_there
@@ -125,16 +129,17 @@ def verify(
 
         root = root.resolve()
         folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
-        if not folders:
+        records = [] if run_id or stage else records_under(root)
+        if not folders and not records:
             raise InputError(f"verify: no artifact{f' of `{stage}`' if stage else ''} stands under {root}")
         with bytes_bar("verifying", console(stderr=True)) as progress:
-            found = hash_again(folders, progress, quick=quick)
+            found = hash_again(folders, progress, quick=quick, records=records)
         there = set_right_there(found.damages) if set_aside else []
         moved = rename(found.damages) if set_aside else []
         if as_json:
             damages = [damage.to_json() for damage in found.damages]
-            print_json({**vars(found), "damages": damages, "set_aside": [*there, *map(str, moved)]})
+            print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
         else:
-            tell_verification(found, [*there, *map(str, moved)], console())
+            tell_verification(found, [*there, *moved], console())
         if found.damages:
             raise typer.Exit(IntegrityError.exit_code)

@@ -1,6 +1,5 @@
 """Mixing weights from proxies as a Prefect flow: one task run for each proxy."""
 
-import json
 import re
 import threading
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ from flows.recipe import Recipe, load_recipe
 from flows.record import ONLOOKER, new_run_id
 from flows.shipped import recipe_file
 from flows.trial_runs import TrialWatcher, as_setting, run_road
-from model.durable import write_atomically
 from model.errors import BessemerError, InputError, RecipeError
+from model.sealed import read_sealed, write_sealed
 from tasks.artifact import Artifact
 from tasks.build import Watcher
 from tasks.outcome import one_line
@@ -30,6 +29,7 @@ from tasks.seed import seed64
 
 FOLDER = "mixtures"
 RUNS = "runs.json"
+RUNS_LOST = "Remove it: runs begin under new ids, and what they built is reused."
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class _Mixing:
         self._folder, self._settings = folder, settings
         folder.mkdir(parents=True, exist_ok=True)
         known = folder / RUNS
-        self._run_ids: list[str] = json.loads(known.read_text()) if known.is_file() else []
+        self._run_ids: list[str] = read_sealed(known, RUNS_LOST)["runs"] if known.is_file() else []
 
     def find(self) -> dict[str, Any]:
         """Train the proxies, fit, and take the best shares."""
@@ -143,7 +143,7 @@ class _Mixing:
         raise_if_interrupted()
         if number == len(self._run_ids):
             self._run_ids.append(new_run_id())
-            write_atomically(self._folder / RUNS, json.dumps(self._run_ids).encode())
+            write_sealed(self._folder / RUNS, {"runs": self._run_ids}, indent=None)
         name, onlooker = f"proxy {number}", ONLOOKER.get()
         watcher = TrialWatcher(name, onlooker, threading.Event())
         recipe = self._proxy_recipe(number, weights)

@@ -16,7 +16,6 @@ from flows.nightly.verdict import Verdict, judge, mean_bits
 from flows.promotions import Promotion, promote
 from flows.recipe import Recipe
 from flows.road import EndOfRoad
-from model.durable import write_atomically
 from model.errors import GuardError, RecipeError
 from tasks.artifact import Artifact
 
@@ -152,7 +151,7 @@ def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> Non
 
 def _with_what_is_left(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:
     """Chunk's inputs without a weight for sources of which nothing new is left; the run's recipe says so, too."""
-    from flows.record import RECIPE
+    from flows.record import write_recipe
 
     documents, *rest, config = inputs
     left = documents.report.sources
@@ -164,7 +163,7 @@ def _with_what_is_left(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) ->
         return inputs
     config = config.model_copy(update={"weights": weights})
     changed = recipe.model_copy(update={"chunk": config})
-    write_atomically(folder / RECIPE, changed.model_dump_json(indent=1).encode())
+    write_recipe(folder, changed)
     return (documents, *rest, config)
 
 

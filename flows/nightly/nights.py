@@ -1,6 +1,5 @@
 """What became of each night: `ROOT/nights/RUN_ID.json`, and which files nights have taken."""
 
-import json
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, fields
@@ -8,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from flows.roots import put_told_night
-from model.durable import read_json, write_atomically
+from model.sealed import read_sealed, write_sealed
+from tasks.store.records import NIGHT_LOST
 from tasks.store.records import NIGHTS as FOLDER
 
 UNDER_WAY, PROMOTED, BLOCKED, FAILED = "under way", "promoted", "blocked", "failed"
 NOTHING, TOO_LITTLE, INTERRUPTED = "nothing new", "too little", "interrupted"
 TAKEN = (PROMOTED, BLOCKED, NOTHING)
 """Ends of nights whose files the next one does not read again."""
-
-NIGHT_LOST = "Restore it from a copy, or remove it: the files that this night took are then new once more."
 
 Files = dict[str, dict[str, str]]
 """Source -> root-relative path -> digest."""
@@ -60,15 +58,14 @@ class Night:
 
     def save(self, root: Path) -> None:
         """Write the record, in the store behind the root too."""
-        (root / FOLDER).mkdir(parents=True, exist_ok=True)
-        write_atomically(root / FOLDER / f"{self.run_id}.json", json.dumps(asdict(self), indent=1).encode())
+        write_sealed(root / FOLDER / f"{self.run_id}.json", asdict(self))
         put_told_night(root, self.run_id)
 
 
 def list_nights(root: Path) -> list[Night]:
     """All nights under a root, oldest first."""
     known = {one.name for one in fields(Night)}
-    found = [read_json(path, NIGHT_LOST) for path in (root / FOLDER).glob("*.json")]
+    found = [read_sealed(path, NIGHT_LOST) for path in (root / FOLDER).glob("*.json")]
     nights = [Night(**{key: value for key, value in one.items() if key in known}) for one in found]
     return sorted(nights, key=lambda night: (night.began, night.run_id))
 

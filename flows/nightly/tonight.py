@@ -13,7 +13,7 @@ from flows.lineage import open_run, run_artifacts
 from flows.nightly.nights import Files
 from flows.nightly.settings import NightlyConfig, NotifyConfig, read_nightly, read_notify
 from flows.recipe import Recipe, apply_setting, recipe_from
-from flows.record import RECIPE
+from flows.record import recipe_of
 from flows.shipped import recipe_file
 from model.config import ScheduleConfig
 from model.errors import InputError, RecipeError
@@ -160,7 +160,7 @@ def base_of(root: Path, run_id: str) -> Base:
     if "train" not in artifacts:
         raise InputError(f"nightly: the current model is that of run {run_id}, which ended before `train`")
     kind = json.loads(artifacts["vocab"].file(DESCRIPTION_FILE).read_text())["kind"]
-    recipe = Recipe.model_validate_json((root / "runs" / record["run_id"] / RECIPE).read_text(encoding="utf-8"))
+    recipe = recipe_of(root / "runs" / record["run_id"])
     return Base(record["run_id"], recipe, artifacts["train"].path, artifacts["vocab"].file(MODEL_FILES[kind]))
 
 

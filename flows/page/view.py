@@ -1,5 +1,6 @@
 """Everything that the run page shows, by name: findings, examples and figures of one run."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from flows.page.speed_chart import speed_figure
 from flows.page.steps import shown_steps
 from flows.page.token_chart import token_figure
 from flows.page.training_chart import training_figure
+from flows.record import read_recipe
 from tasks.artifact import Artifact
 
 MOST_RULES = 40
@@ -188,7 +190,5 @@ def _line_runs_told(text: str) -> str:
 
 
 def _recipe(run_folder: Path) -> str:
-    for name in ("recipe.toml", "recipe.json"):
-        if (run_folder / name).exists():
-            return (run_folder / name).read_text(encoding="utf-8")
-    return ""
+    recipe = read_recipe(run_folder)
+    return json.dumps(recipe, indent=1) if recipe else ""

@@ -1,7 +1,6 @@
 """Puts the run page together: one HTML file beside the run's record."""
 
 import html
-import json
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from flows.roots import put_record
 from flows.run import Run
 from model.durable import NOT_WRITABLE, write_atomically
 from model.errors import BessemerError
+from model.sealed import write_sealed
 
 PAGE = "page.html"
 
@@ -71,7 +71,7 @@ def write_page(run_folder: Path, root: Path) -> Path:
         page = f"<!doctype html><title>Bessemer</title><pre>{html.escape(f'{type(error).__name__}: {error}')}</pre>"
     try:
         if not problems and not gone:
-            write_atomically(run_folder / FINDINGS, json.dumps(view["findings"]).encode())
+            write_sealed(run_folder / FINDINGS, view["findings"], indent=None)
         write_atomically(path, page.encode("utf-8", errors="replace"))
     except OSError as error:
         if fuller is None or error.errno not in NOT_WRITABLE:

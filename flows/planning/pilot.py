@@ -6,7 +6,6 @@ the end, which also counts the documents exactly.
 """
 
 import importlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +19,8 @@ import psutil
 from flows.builders import BUILDERS
 from flows.planning.pilot_shares import PilotShare, pilot_sample, pilot_shares
 from flows.recipe import Recipe
-from model.durable import write_atomically
 from model.errors import InputError
+from model.sealed import read_sealed, write_sealed
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Watcher
 from tasks.sample.discovery import find_files
@@ -120,11 +119,10 @@ def _measured_build(context: RunContext, stage: str, *inputs: Any) -> tuple[Arti
     path = context.root / "measurements" / f"{stage}-{artifact.identity}.json"
     if not artifact.reused:
         measurement = Measurement(seconds, peak[0])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(asdict(measurement)).encode())
+        write_sealed(path, asdict(measurement))
         return artifact, measurement
     if path.is_file():
-        return artifact, Measurement(**json.loads(path.read_text()))
+        return artifact, Measurement(**read_sealed(path, "Remove it: the pilot measures again."))
     return artifact, Measurement(artifact.manifest["timings"]["seconds"], None)
 
 

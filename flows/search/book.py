@@ -4,7 +4,6 @@ Optuna's own storages know no trial that is paused and still teaches: one that r
 that was pruned can never go on. So the book is ours, and Optuna sees a copy of it at each proposal (`proposing`).
 """
 
-import json
 import math
 import os
 from collections.abc import Iterator
@@ -13,6 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.search.config import Value
+from model.sealed import seal, unsealed_line
+
+BOOK_LOST = "Restore it from a copy, or give the study another name: trials whose runs stand are reused."
 
 Origin = Literal["recipe", "tpe", "random", "hand"]
 State = Literal["waiting", "running", "paused", "complete", "diverged", "failed"]
@@ -106,7 +108,7 @@ class Book:
         return any(event.get("waited_as") == waited_as for event in _read(self._path))
 
     def _write(self, **event: Any) -> None:
-        line = json.dumps(event).encode() + b"\n"
+        line = seal(event, indent=None)
         whole = sum(len(known) for known in _lines(self._path))
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -148,4 +150,5 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def _read(path: Path) -> Iterator[dict[str, Any]]:
-    return map(json.loads, _lines(path))
+    for number, line in enumerate(_lines(path), start=1):
+        yield unsealed_line(path, number, line, BOOK_LOST)

@@ -22,13 +22,14 @@ from flows.search.proposing import propose
 from flows.search.rungs import next_promotion, rung_shares
 from flows.search.space import check_space, own_settings, rungs_of
 from flows.trial_runs import as_setting
-from model.durable import write_atomically
 from model.errors import InputError, RecipeError
+from model.sealed import read_sealed, write_sealed
 from tasks.identity import first_difference
 from tasks.lease import LEASE_SECONDS, build_lease, no_word
 
 SEARCHES = "searches"
 STUDY, TRIALS, WAITING = "study.json", "trials.jsonl", "waiting"
+STUDY_LOST = "Remove it, and search again: trials that were made are reused."
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class Study:
         for path in sorted((self.folder / WAITING).glob("*.json")):
             if not self.book.knows(path.name):
                 own = own_settings(self.config.space, self.base, self.asked.recipe)
-                self._add("hand", {**own, **json.loads(path.read_text())}, path.name)
+                self._add("hand", {**own, **read_sealed(path, "Remove it, and ask again.")}, path.name)
             path.unlink()
 
     def _agree(self) -> None:
@@ -170,7 +171,7 @@ class Study:
         how = {"path": str(self.asked.recipe.resolve()), "settings": list(self.asked.settings)}
         path = self.folder / STUDY
         if path.is_file():
-            known = json.loads(path.read_text())["asked"]
+            known = read_sealed(path, STUDY_LOST)["asked"]
             changed = first_difference({"params": known}, {"params": json.loads(json.dumps(asked))})
             if changed is not None:
                 told = changed.removeprefix("params.")
@@ -181,7 +182,7 @@ class Study:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         definition = {"asked": asked, "how": how, "search": self.config.model_dump(mode="json")}
-        write_atomically(path, json.dumps(definition, indent=1).encode())
+        write_sealed(path, definition)
 
 
 def reopen(root: Path, name: str) -> Study:
@@ -193,7 +194,7 @@ def reopen(root: Path, name: str) -> Study:
             f"there are {', '.join(known)}" if known else "there is none yet; start one with `bessemer search RECIPE`"
         )
         raise InputError(f"study {name}: not under {root / SEARCHES}; {there}")
-    told = json.loads(path.read_text())
+    told = read_sealed(path, STUDY_LOST)
     asked = Asked(Path(told["how"]["path"]), tuple(told["how"]["settings"]), told["asked"]["limit"])
     return Study(asked, SearchConfig.model_validate({**told["search"], "name": name}), root)
 
@@ -213,7 +214,7 @@ def add_by_hand(study: Study, settings: dict[str, Value]) -> Path:
     folder = study.folder / WAITING
     folder.mkdir(exist_ok=True)
     path = folder / f"{new_run_id()}.json"
-    write_atomically(path, json.dumps(settings).encode())
+    write_sealed(path, settings)
     return path
 
 

@@ -1,7 +1,7 @@
 """Decisions on disk: durable before they are acted on, so that a run that is killed in between acts on them again.
 
 `attempts/0001/` holds the first decision with what the run had written about itself by then; a folder without
-`decision.json` does not count, for it is renamed into place as a whole.
+COMPLETE is damaged, for it is renamed into place as a whole.
 """
 
 import os
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from model.checkpoint import Checkpoint, checkpoint_state, remove_checkpoint, standing_steps
-from model.durable import sync_directory, write_atomically
+from model.complete import complete
+from model.durable import sync_directory, write_synced
 from model.guard.decision import ATTEMPTS, DECISION, Decision
 from model.journal import Journal
 
@@ -22,7 +23,9 @@ def write_decision(out: Path, decision: Decision, journal: Journal) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
     journal.write(temporary)
-    write_atomically(temporary / DECISION, decision.model_dump_json(indent=1).encode())
+    write_synced(temporary / DECISION, [decision.model_dump_json(indent=1).encode()])
+    complete(temporary)
+    sync_directory(temporary)
     os.rename(temporary, folder / f"{decision.attempt:04d}")
     sync_directory(folder)
 

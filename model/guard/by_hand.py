@@ -11,12 +11,12 @@ from typing import Any
 
 from model.block_shape import is_gated
 from model.checkpoint import checkpoint_at, checkpoints
+from model.complete import why_damaged
 from model.errors import InputError, RecipeError
 from model.guard.attempts import is_abandoned, journal_so_far, write_decision
 from model.guard.decision import Decision, changed, in_force, read_decisions
 from model.run_folder import CHECKPOINTS, RESULT, RUN_FILE
 from model.train import read_run
-from model.weights import DESCRIPTION
 
 OF_THE_NETWORK = ("activation", "dropout", "z_loss")
 """What can be changed of a network with weights."""
@@ -29,7 +29,7 @@ def reached(out: Path) -> list[int]:
     never began."""
     if not (out / RUN_FILE).is_file():
         raise InputError(f"no training began in {out}")
-    if (out / RESULT / DESCRIPTION).is_file():
+    if why_damaged(out / RESULT) is None:
         raise InputError(f"the training in {out} came to its end; there is nothing to resume")
     folder, decisions = out / CHECKPOINTS, read_decisions(out)
     return [step for step in checkpoints(folder) if not is_abandoned(folder, step, decisions)]

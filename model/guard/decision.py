@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from model.complete import why_damaged
 from model.config import TrainerRun
 from model.errors import IntegrityError, RecipeError
 from model.strict import Strict
@@ -51,13 +52,12 @@ def read_decisions(out: Path) -> list[Decision]:
     """The decisions of a run, in their order; IntegrityError for one that cannot be read."""
     decisions: list[Decision] = []
     for path in sorted((out / ATTEMPTS).glob("[0-9]*")):
-        try:
-            decisions.append(Decision.model_validate_json((path / DECISION).read_text()))
-        except (OSError, ValueError, ValidationError) as error:
+        if reason := why_damaged(path):
             raise IntegrityError(
-                f"{path / DECISION} cannot be read ({str(error).splitlines()[0]}): it says how training went on after"
-                f" step {decisions[-1].step if decisions else 0} or later. Remove {out} to train anew."
-            ) from error
+                f"{path} is damaged ({reason}): it says how training went on after step"
+                f" {decisions[-1].step if decisions else 0} or later. Remove {out} to train anew."
+            )
+        decisions.append(Decision.model_validate_json((path / DECISION).read_text()))
     return decisions
 
 

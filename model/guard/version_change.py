@@ -18,10 +18,11 @@ from typing import Any
 import pyarrow.compute as pc
 
 from model.checkpoint import checkpoint_at
+from model.complete import why_damaged
 from model.config import TrainerRun
 from model.curriculum import Curriculum
 from model.data import SequenceReader
-from model.durable import link_or_copy, write_atomically
+from model.durable import link_or_copy
 from model.errors import GuardError, InputError
 from model.guard.attempts import journal_so_far
 from model.guard.by_hand import intervene, reached
@@ -30,8 +31,7 @@ from model.journal import Journal
 from model.micro_batch import DECISION as MICRO_BATCH
 from model.resumption import versions_that_changed
 from model.run_folder import CHECKPOINTS, RESULT, RUN_FILE, checkpoint_folder
-from model.train import read_run
-from model.weights import DESCRIPTION
+from model.train import read_run, write_run
 
 PARITY = "parity"
 STEPS = 20
@@ -115,7 +115,7 @@ def _journal_of_newest(out: Path) -> Journal:
 
 def _journal_of(copy: Path) -> Journal:
     """Of a copy that came to its pause, or to its end."""
-    return Journal.read(copy / RESULT) if (copy / RESULT / DESCRIPTION).exists() else _journal_of_newest(copy)
+    return Journal.read(copy / RESULT) if why_damaged(copy / RESULT) is None else _journal_of_newest(copy)
 
 
 def _rows(journal: Journal, attempt: int, begin: int) -> dict[str, list[Any]]:
@@ -143,7 +143,7 @@ def _copied(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -
     _, end = Curriculum(run.train, positions, run.model.context).positions(begin + STEPS - 1)
     train = run.train.model_copy(update={"pause_share": end / positions if end < positions else None})
     told = run.model_copy(update={"out": copy, "train": train})
-    write_atomically(copy / RUN_FILE, told.model_dump_json(indent=1).encode())
+    write_run(copy / RUN_FILE, told)
     return copy
 
 

@@ -1,21 +1,23 @@
 """A published artifact on disk: its manifest, its files where they are in a store alone, and whether all are whole."""
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.ipc
+
 from model.errors import InputError, IntegrityError
 from model.reading import digest_file
-from tasks.digests import combined_digest
+from model.sealed import read_sealed
+from tasks.artifacts import manifest as manifests
+from tasks.artifacts.manifest import CURE, MANIFEST
 from tasks.schema import FORMAT, OLDEST
 from tasks.store.attached import root_of, store_of
 from tasks.store.published import fetch_files, fetch_manifest
 from tasks.workspace import FileRecord
-
-MANIFEST = "manifest.json"
 
 
 def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
@@ -30,18 +32,10 @@ def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:
             f"{path} no longer stands: somebody removed it. Run the recipe again, and it is rebuilt; artifacts made"
             f" from it are reused if it comes out the same."
         )
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        if manifest["format"] != FORMAT:
-            return read_manifest(_successor(path, manifest))
-        for part in ("stage", "identity", "content"):
-            manifest[part]
-        return path, manifest
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError) as error:
-        raise IntegrityError(
-            f"{path} is not a finished artifact: its {MANIFEST} is missing or unreadable ({error})."
-            f" Put it out of the way with `bessemer verify --set-aside`, and run again."
-        ) from error
+    manifest = manifests.read_manifest(path)
+    if manifest["format"] != FORMAT:
+        return read_manifest(_successor(path, manifest))
+    return path, manifest
 
 
 def fetch(artifact: Path, records: Sequence[FileRecord]) -> None:
@@ -58,7 +52,7 @@ def fetch(artifact: Path, records: Sequence[FileRecord]) -> None:
 def checked(artifact: Path, record: FileRecord) -> Path:
     """The path of a file, after its bytes were hashed and agree with the manifest (once per process)."""
     fetch(artifact, [record])
-    _check(artifact / record.name, record.digest, artifact)
+    _check(artifact / record.name, record, artifact)
     return artifact / record.name
 
 
@@ -72,11 +66,6 @@ def is_whole(artifact: Path, record: FileRecord) -> bool:
     return path.exists() and digest_file(path) == record.digest
 
 
-def content_digest(records: Sequence[FileRecord]) -> str:
-    """BLAKE3 over sorted names and digests of the deterministic files."""
-    return combined_digest((record.name, record.digest) for record in records if record.deterministic)
-
-
 def upgraded_file(path: Path) -> Path:
     """The file that leads from an artifact of an earlier format to its copy in this one, where there is one."""
     return root_of(path) / "aliases" / "upgraded" / path.parent.name / f"{path.name}.json"
@@ -87,11 +76,16 @@ def is_set_aside(path: Path) -> bool:
     return ".conflict-" in path.name or ".damaged-" in path.name
 
 
+def upgraded_identity(path: Path) -> str | None:
+    """The identity of that copy; None where there is none."""
+    file = upgraded_file(path)
+    return read_sealed(file, "Remove it, and run `bessemer upgrade`.")["identity"] if file.exists() else None
+
+
 def _successor(path: Path, manifest: Mapping[str, Any]) -> Path:
     """The copy in this format of an artifact of another."""
-    file = upgraded_file(path)
-    if file.exists():
-        return path.with_name(json.loads(file.read_text())["identity"])
+    if upgraded := upgraded_identity(path):
+        return path.with_name(upgraded)
     raise of_another_format(path, manifest)
 
 
@@ -113,11 +107,22 @@ def of_another_format(path: Path, manifest: Mapping[str, Any]) -> InputError:
 
 
 @functools.cache
-def _check(path: Path, digest: str, artifact: Path) -> None:
+def _check(path: Path, record: FileRecord, artifact: Path) -> None:
     found = digest_file(path) if path.exists() else "no file"
-    if found != digest:
+    if found != record.digest:
         raise IntegrityError(
-            f"{path.name} of {artifact} should have the digest {digest} and has {found}: the disk or somebody changed"
-            f" it after it was published. Nothing was computed from it. Put it out of the way with `bessemer verify"
-            f" --set-aside`, and run again."
+            f"{path.name} of {artifact} should have the digest {record.digest} and has {found}: the disk or somebody"
+            f" changed it after it was published. Nothing was computed from it. {CURE}"
         )
+    if record.table and (rows := count_rows(path)) != record.rows:
+        raise IntegrityError(
+            f"{path.name} of {artifact} has {rows} rows, and its {MANIFEST} says {record.rows}. Nothing was computed"
+            f" from it. {CURE}"
+        )
+
+
+def count_rows(path: Path) -> int:
+    """Rows of one Arrow IPC file; of its columns the first alone is read."""
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=[0]))
+        return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))

@@ -6,7 +6,6 @@ again.
 """
 
 import functools
-import io
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from model.content import Content
-from model.durable import write_atomically
 from model.errors import Bug
 from tasks.artifact import Artifact, artifact_at
 from tasks.decontaminate.audit import choose_hosts, make_plants, measure_search
@@ -114,17 +112,17 @@ def decontaminate(
 
 def _scan_corpus(documents: Artifact, patterns: Patterns, workspace: Workspace, executor: Executor) -> _Corpus:
     names = documents.names("documents")
-    scratch = workspace.scratch("hits")
-    missing = [index for index in range(len(names)) if not _hits_file(scratch, index).exists()]
+    scanning = workspace.within("hits")
+    missing = [index for index in range(len(names)) if scanning.finished(unit_name(index)) is None]
     work = Work(
-        functools.partial(_scan_part, documents.path, patterns, scratch),
+        functools.partial(_scan_part, documents.path, patterns, scanning.for_worker()),
         name=names.__getitem__,
         arguments=lambda index: (names[index],),
     )
     for done, _ in enumerate(executor.map(work, missing), start=len(names) - len(missing) + 1):
         workspace.advance(done, len(names), "parts scanned")
-    files = [_hits_file(scratch, index) for index in range(len(names))]
-    executor.await_files(scratch, [_hits_file(scratch, index).name for index in missing])
+    files = [scanning.file(_hits_name(index)) for index in range(len(names))]
+    scanning.await_units([unit_name(index) for index in missing], executor)
     doc_ids, sizes, sources = [np.empty((0, 16), np.uint8)], [np.empty(0, np.int64)], [np.empty(0, np.int32)]
     numbers: dict[str, int] = {}
     frequency = np.zeros(len(patterns), np.int64)
@@ -161,11 +159,11 @@ def _find_corpus_leaks(
     return leaks
 
 
-def _hits_file(scratch: Path, index: int) -> Path:
-    return scratch / f"{unit_name(index)}.npz"
+def _hits_name(index: int) -> str:
+    return f"{unit_name(index)}.npz"
 
 
-def _scan_part(documents: Path, patterns: Patterns, scratch: Path, index: int, name: str) -> None:
+def _scan_part(documents: Path, patterns: Patterns, scanning: Workspace, index: int, name: str) -> None:
     table = read_table(artifact_at(documents).file(name))
     if any(table.column("piece").to_pylist()):
         raise Bug(f"decontaminate: {documents / name} holds pieces; documents can be cut into pieces only once")
@@ -176,17 +174,17 @@ def _scan_part(documents: Path, patterns: Patterns, scratch: Path, index: int, n
     hits = Verifier(patterns).verified(data, offsets, found)
     sources = table.column("source").to_pylist()
     names = sorted(set(sources))
-    blob = io.BytesIO()
-    np.savez(
-        blob,
-        hits=np.array([hits.row, hits.pattern, hits.word, hits.start, hits.end], np.int64).reshape(5, -1),
-        unverified=np.array(len(found) - len(hits)),
-        doc_ids=np.frombuffer(b"".join(table.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16),
-        sizes=np.diff(offsets),
-        sources=np.array([names.index(source) for source in sources], np.int64),
-        source_names=np.array(names, dtype=np.str_),
-    )
-    write_atomically(_hits_file(scratch, index), blob.getvalue())
+    with scanning.unit(unit_name(index)) as unit:
+        np.savez(
+            unit.path(_hits_name(index)),
+            hits=np.array([hits.row, hits.pattern, hits.word, hits.start, hits.end], np.int64).reshape(5, -1),
+            unverified=np.array(len(found) - len(hits)),
+            doc_ids=np.frombuffer(b"".join(table.column("doc_id").to_pylist()), np.uint8).reshape(-1, 16),
+            sizes=np.diff(offsets),
+            sources=np.array([names.index(source) for source in sources], np.int64),
+            source_names=np.array(names, dtype=np.str_),
+        )
+        unit.add_file(_hits_name(index))
 
 
 def _heldout_rows(corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig) -> frozenset[int]:

@@ -6,7 +6,6 @@ documents of earlier runs stand before the run's own: the same search finds copi
 """
 
 import functools
-import io
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from model.durable import write_atomically
 from model.errors import Bug
 from tasks.artifact import Artifact, artifact_at
 from tasks.dedup.config import DedupConfig
@@ -121,9 +119,9 @@ def read_corpus(
 ) -> Corpus:
     """Compute what is missing of the signatures, then open all of them."""
     parts = [*earlier_parts(earlier, config), *_own_parts(documents, config)]
-    scratch = workspace.scratch("signatures")
-    _sign_parts(parts, config, scratch, workspace, executor)
-    facts = functools.partial(_facts_of_part, scratch)
+    signing = workspace.within("signatures")
+    _sign_parts(parts, config, signing, workspace, executor)
+    facts = functools.partial(_facts_of_part, signing)
     rows_of_parts, names = [], set[str]()
     for index in range(len(parts)):
         with facts(index) as part:
@@ -144,13 +142,13 @@ def read_corpus(
             sizes[begin:end] = part["sizes"]
             own = np.array([numbers[name] for name in part["source_names"].tolist()], np.int32)
             sources[begin:end] = own[part["sources"]]
-    signature_files = [scratch / f"{unit_name(index)}.npy" for index in range(len(parts))]
+    signature_files = [signing.file(f"{unit_name(index)}.npy") for index in range(len(parts))]
     return Corpus(
         parts=parts,
         first_row=first_row,
         earlier=earlier_count,
-        doc_ids=_joined(scratch / "doc_ids.u8", facts, "doc_ids", first_row),
-        digests=_joined(scratch / "digests.u8", facts, "digests", first_row),
+        doc_ids=_joined(signing.folder / "doc_ids.u8", facts, "doc_ids", first_row),
+        digests=_joined(signing.folder / "digests.u8", facts, "digests", first_row),
         sizes=sizes,
         sources=sources,
         source_names=source_names,
@@ -175,28 +173,28 @@ def _own_parts(documents: Artifact, config: DedupConfig) -> list[OwnPart]:
 def _sign_parts(
     parts: Sequence[EarlierPart | OwnPart],
     config: DedupConfig,
-    scratch: Path,
+    signing: Workspace,
     workspace: Workspace,
     executor: Executor,
 ) -> None:
-    missing = [index for index in range(len(parts)) if not _facts_file(scratch, index).exists()]
+    missing = [index for index in range(len(parts)) if signing.finished(unit_name(index)) is None]
     work = Work(
-        functools.partial(_sign_part, config, scratch),
+        functools.partial(_sign_part, config, signing.for_worker()),
         name=lambda index: _name(parts[index]),
         arguments=lambda index: (parts[index],),
     )
     for done, _ in enumerate(executor.map(work, missing), start=len(parts) - len(missing) + 1):
         workspace.advance(done, len(parts), "parts signed")
-    executor.await_files(scratch, [_facts_file(scratch, index).name for index in missing])
+    signing.await_units([unit_name(index) for index in missing], executor)
 
 
 def _name(place: EarlierPart | OwnPart) -> str:
     return place.documents.name if isinstance(place, EarlierPart) else place.name
 
 
-def _facts_of_part(scratch: Path, index: int) -> Any:
+def _facts_of_part(signing: Workspace, index: int) -> Any:
     """A part's arrays, read when asked for; to be closed, since there may be more parts than files may be open."""
-    return np.load(_facts_file(scratch, index))
+    return np.load(signing.file(_facts_name(index)))
 
 
 def _joined(path: Path, facts: Callable[[int], Any], name: str, first_row: I64) -> U8:
@@ -208,11 +206,11 @@ def _joined(path: Path, facts: Callable[[int], Any], name: str, first_row: I64) 
     return np.memmap(path, np.uint8, mode="r", shape=(rows, 16)) if rows else np.empty((0, 16), np.uint8)
 
 
-def _facts_file(scratch: Path, index: int) -> Path:
-    return scratch / f"{unit_name(index)}.npz"
+def _facts_name(index: int) -> str:
+    return f"{unit_name(index)}.npz"
 
 
-def _sign_part(config: DedupConfig, scratch: Path, index: int, place: EarlierPart | OwnPart) -> None:
+def _sign_part(config: DedupConfig, signing: Workspace, index: int, place: EarlierPart | OwnPart) -> None:
     if isinstance(place, OwnPart):
         signatures, facts = _own_part(place, config)
     else:
@@ -224,13 +222,13 @@ def _sign_part(config: DedupConfig, scratch: Path, index: int, place: EarlierPar
             "digests": binary_rows(table.column("text_digest")),
             "source_names": np.array([], dtype=np.str_),
         }
-    blob = io.BytesIO()
-    # By columns: a band reads its own seven of them, not all 112 of every document sixteen times.
-    np.save(blob, np.asfortranarray(signatures))
-    write_atomically(scratch / f"{unit_name(index)}.npy", blob.getvalue())
-    blob = io.BytesIO()
-    np.savez(blob, allow_pickle=False, **facts)
-    write_atomically(_facts_file(scratch, index), blob.getvalue())
+    name = f"{unit_name(index)}.npy"
+    with signing.unit(unit_name(index)) as unit:
+        # By columns: a band reads its own seven of them, not all 112 of every document sixteen times.
+        np.save(unit.path(name), np.asfortranarray(signatures))
+        np.savez(unit.path(_facts_name(index)), allow_pickle=False, **facts)
+        unit.add_file(name)
+        unit.add_file(_facts_name(index))
 
 
 def _own_part(place: OwnPart, config: DedupConfig) -> tuple[U32, dict[str, np.ndarray]]:

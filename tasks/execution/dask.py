@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from model.errors import Infra, RecipeError
+from model.sealed import sealed_text
 from tasks.execution.arrival import await_files
 from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses, received
 from tasks.execution.executor import AHEAD, in_flight
@@ -135,7 +136,7 @@ def _connect(address: str) -> "Client":
 
 def _job(work: Work[Any], workspace: Workspace, marks: Path) -> Job:
     assert workspace.identity_file is not None, "parts go to a cluster within a build, whose folder says what is built"
-    identity = workspace.identity_file.read_text()
+    identity = sealed_text(workspace.identity_file, "Run again: it is written anew.").decode()
     return Job.of(json.loads(identity)["stage"], work.function, workspace.identity_file, identity, marks)
 
 

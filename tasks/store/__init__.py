@@ -8,5 +8,6 @@
     aliases/STAGE/IDENTITY.json, runs/RUN_ID.json, pages/RUN_ID/NAME
 
 An object store has no rename and no folders, so all that makes something stand is one put of one small object. Small
-objects hold their own digest (`sealed`), files are named by theirs, and neither is believed where the bytes differ.
+objects hold their own digest (`model/sealed.py`), files are named by theirs, and neither is believed where the bytes
+differ.
 """

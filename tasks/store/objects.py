@@ -2,6 +2,7 @@
 
 import contextvars
 import functools
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +14,9 @@ from typing import Any
 import blake3
 
 from model.errors import InputError, IntegrityError, RecipeError
-from model.reading import DIGEST_BYTES, digest_bytes, digest_file
+from model.reading import digest_bytes, digest_file
+from model.sealed import BrokenSeal, seal, unseal
 from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3, seconds_for
-from tasks.store.sealed import BrokenSeal, seal, unseal
 
 BLOCK_BYTES = 8 * 1024**2
 """Files are read in blocks, each with tries and a deadline of its own."""
@@ -81,7 +82,7 @@ class ObjectStore:
         while len(wrong) < FETCHES:
             data = self._request("reading", key, "cat_file", self._path(key))
             try:
-                return unseal(data)
+                return json.loads(unseal(data))
             except BrokenSeal as broken:
                 wrong.append(str(broken))
         raise IntegrityError(
@@ -91,18 +92,18 @@ class ObjectStore:
 
     def write(self, key: str, value: Any) -> None:
         """Put a sealed object, over what stands there."""
-        self.put(key, seal(value))
+        self.put(key, seal(value, sort_keys=True))
 
     def create(self, key: str, value: Any) -> bool:
         """Put a sealed object if none stands there; whether it is ours that stands now.
 
         An answer that was lost makes the next try find our own object, so what stands is read and compared.
         """
-        data = seal(value)
+        data = seal(value, sort_keys=True)
         try:
             self._request("creating", key, "pipe_file", self._path(key), data, mode="create")
         except FileExistsError:
-            return self.read(key) == unseal(data)
+            return self.read(key) == json.loads(unseal(data))
         return True
 
     def put(self, key: str, data: bytes) -> None:

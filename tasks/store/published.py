@@ -1,6 +1,5 @@
 """Artifacts in a store: parts first, each under its digest, then the manifest, which is created only if none stands."""
 
-import json
 import os
 import re
 import secrets
@@ -9,13 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.durable import write_atomically
 from model.errors import IntegrityError
+from tasks.artifacts.manifest import write_manifest
 from tasks.store.attached import temporary_folder
 from tasks.store.objects import ObjectStore
 
 MANIFESTS, PARTS = "manifests", "parts"
-MANIFEST_FILE = "manifest.json"
 Manifest = dict[str, Any]
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -45,12 +43,7 @@ def part_key(stage: str, identity: str, digest: str) -> str:
     return f"{parts_prefix(stage, identity)}/{digest}"
 
 
-def manifest_bytes(manifest: Manifest) -> bytes:
-    """A manifest as it stands in a folder."""
-    return json.dumps(manifest, indent=1, sort_keys=True).encode()
-
-
-def read_manifest(store: ObjectStore, stage: str, identity: str) -> Manifest | None:
+def stored_manifest(store: ObjectStore, stage: str, identity: str) -> Manifest | None:
     """The manifest that stands under an identity, None where none does."""
     try:
         return store.read(manifest_key(stage, identity))
@@ -79,7 +72,7 @@ def put_artifact(
     """Make an artifact stand in the store; returns the manifest that stands, which is another builder's if that one
     was first. `file_of` gives the path of a file; `replace` puts the manifest over a damaged artifact's."""
     stage, identity = manifest["stage"], manifest["identity"]
-    if not replace and (standing := read_manifest(store, stage, identity)) is not None:
+    if not replace and (standing := stored_manifest(store, stage, identity)) is not None:
         return standing
     files = {file["digest"]: (file_of(file["name"]), file["bytes"]) for file in manifest["files"]}
     put_parts(store, stage, identity, files)
@@ -94,7 +87,7 @@ def put_artifact(
 def fetch_manifest(root: Path, store: ObjectStore, stage: str, identity: str) -> bool:
     """Let the artifact of an identity stand under the root by its manifest alone, if the store has it; its files come
     when they are asked for."""
-    manifest = read_manifest(store, stage, identity)
+    manifest = stored_manifest(store, stage, identity)
     if manifest is None:
         return False
     if (manifest["stage"], manifest["identity"]) != (stage, identity):
@@ -114,7 +107,7 @@ def stand(root: Path, manifest: Manifest) -> None:
         return
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = temporary_folder(root) / f"stand-{secrets.token_hex(8)}"
-    write_atomically(staging / MANIFEST_FILE, manifest_bytes(manifest))
+    write_manifest(staging, manifest)
     try:
         os.rename(staging, target)
     except OSError:

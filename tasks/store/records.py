@@ -4,17 +4,19 @@ artifacts, runs, nights, promotions.
 After `bring` a command that lists or searches the root sees what other machines did, by their manifests and records.
 """
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from model.durable import read_json, write_atomically
+from model.durable import write_atomically
 from model.errors import IntegrityError
+from model.sealed import read_sealed, write_sealed
+from tasks.aliases import CURE as ALIAS_LOST
+from tasks.artifacts.manifest import read_manifest
 from tasks.store.attached import FOLDER, check_store
 from tasks.store.objects import Listed, ObjectStore
-from tasks.store.published import MANIFEST_FILE, MANIFESTS, check_names, manifest_key, stand
+from tasks.store.published import MANIFESTS, check_names, manifest_key, stand
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +24,8 @@ ALIASES, RUNS, PAGES, NIGHTS, PROMOTIONS = "aliases", "runs", "pages", "nights",
 RECORD, RECIPE, PROMOTION = "run.json", "recipe.json", "promotion.json"
 RECIPE_LOST = "Restore it from a copy, or remove it: the run is then known by its record alone."
 """What to do about a damaged recipe beside a run's record."""
+NIGHT_LOST = "Restore it from a copy, or remove it: the files that this night took are then new once more."
+PROMOTION_LOST = "Restore it, or remove its folder, with which this step of the history is lost."
 OF_ANOTHER = "from-the-store"
 """File of a run's folder that came from the store; a run of this machine is never overwritten."""
 SEEN = "seen.json"
@@ -65,27 +69,32 @@ def bring(root: Path, store: ObjectStore) -> None:
     for alias in (root / ALIASES).glob("*/*.json"):
         key = alias.relative_to(root).as_posix()
         if key not in listed and key not in seen:
-            put_alias(root, store, alias)
+            _put(lambda alias=alias: put_alias(root, store, alias))
     for record in (root / RUNS).glob(f"*/{RECORD}"):
         run_id = record.parent.name
         if f"{RUNS}/{run_id}.json" not in listed and not (record.parent / OF_ANOTHER).exists():
-            try:
-                put_run(root, store, run_id)
-            except IntegrityError as error:
-                log.warning("%s", error)
+            _put(lambda run_id=run_id: put_run(root, store, run_id))
     for night in (root / NIGHTS).glob("*.json"):
         if f"{NIGHTS}/{night.name}" not in listed:
-            put_night(root, store, night.stem)
+            _put(lambda night=night: put_night(root, store, night.stem))
     known = {key: entry.mark for key, entry in listed.items() if key in taken or seen.get(key) == entry.mark}
     if known != seen:
-        write_atomically(root / FOLDER / SEEN, json.dumps(known, sort_keys=True).encode())
+        write_sealed(root / FOLDER / SEEN, known, sort_keys=True, indent=None)
+
+
+def _put(one: Callable[[], None]) -> None:
+    """Put a record; a damaged one stays here alone, and is named."""
+    try:
+        one()
+    except IntegrityError as error:
+        log.warning("%s", error)
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """The record of a run; FileNotFoundError where there is none, IntegrityError where it is damaged."""
     cure = f"Restore it from a copy, or remove {path.parent}: the run's artifacts stay, and the next run reuses them."
-    record = read_json(path, cure)
-    stages = record.get("stages") if isinstance(record, dict) else None
+    record = read_sealed(path, cure)
+    stages = record.get("stages")
     if not isinstance(stages, list) or not all(isinstance(entry, dict) and "stage" in entry for entry in stages):
         raise IntegrityError(f"{path} is damaged (it holds no stages). {cure}")
     return record
@@ -95,7 +104,7 @@ def put_alias(root: Path, store: ObjectStore, alias: Path) -> None:
     """Put the file of an accepted artifact, or take it out of the store where it is gone here."""
     key = alias.relative_to(root).as_posix()
     if alias.exists():
-        store.write(key, json.loads(alias.read_text()))
+        store.write(key, read_sealed(alias, ALIAS_LOST))
     else:
         store.delete([key])
 
@@ -106,14 +115,14 @@ def put_run(root: Path, store: ObjectStore, run_id: str) -> None:
     recipe = folder / RECIPE
     told = {
         "record": read_record(folder / RECORD),
-        "recipe": read_json(recipe, RECIPE_LOST) if recipe.exists() else None,
+        "recipe": read_sealed(recipe, RECIPE_LOST) if recipe.exists() else None,
     }
     store.write(f"{RUNS}/{run_id}.json", told)
 
 
 def put_night(root: Path, store: ObjectStore, run_id: str) -> None:
     """Put the record of a night as it is now."""
-    store.write(f"{NIGHTS}/{run_id}.json", json.loads((root / NIGHTS / f"{run_id}.json").read_text()))
+    store.write(f"{NIGHTS}/{run_id}.json", read_sealed(root / NIGHTS / f"{run_id}.json", NIGHT_LOST))
 
 
 def create_promotion(store: ObjectStore, number: int, told: dict[str, Any]) -> bool:
@@ -133,7 +142,7 @@ def _place(root: Path, store: ObjectStore, key: str, value: Any) -> None:
     if kind == MANIFESTS:
         _place_manifest(root, store, key, value)
     elif kind == ALIASES:
-        write_atomically(root / key, json.dumps(value, indent=1).encode())
+        write_sealed(root / key, value)
     elif kind == NIGHTS:
         _place_night(root, key, value)
     elif kind == PROMOTIONS:
@@ -147,7 +156,7 @@ def _place_manifest(root: Path, store: ObjectStore, key: str, manifest: dict[str
         raise _misplaced(store, key, f"the manifest of {manifest['stage']}/{manifest['identity']}")
     stand(root, manifest)
     folder = root / "artifacts" / manifest["stage"] / manifest["identity"]
-    mine = json.loads((folder / MANIFEST_FILE).read_text())
+    mine = read_manifest(folder)
     if mine["content"] != manifest["content"]:
         raise IntegrityError(
             f"{store.address}/{key} and {folder} are other contents of the same identity: one of them was built outside"
@@ -168,25 +177,25 @@ def _place_run(root: Path, store: ObjectStore, key: str, told: dict[str, Any]) -
         return
     write_atomically(folder / OF_ANOTHER, b"")
     if told["recipe"] is not None:
-        write_atomically(folder / RECIPE, json.dumps(told["recipe"], indent=1).encode())
-    write_atomically(folder / RECORD, json.dumps(record, indent=1).encode())
+        write_sealed(folder / RECIPE, told["recipe"])
+    write_sealed(folder / RECORD, record)
 
 
 def _place_night(root: Path, key: str, told: dict[str, Any]) -> None:
     if not _is_of_this_machine(root / RUNS / told["run_id"]):
-        write_atomically(root / key, json.dumps(told, indent=1).encode())
+        write_sealed(root / key, told)
 
 
 def _place_promotion(root: Path, store: ObjectStore, key: str, told: dict[str, Any]) -> None:
     if key != f"{PROMOTIONS}/{told['number']:06d}.json":
         raise _misplaced(store, key, f"the promotion {told['number']}")
     path = root / PROMOTIONS / f"{told['number']:06d}" / PROMOTION
-    if path.exists() and json.loads(path.read_text()) != told:
+    if path.exists() and read_sealed(path, PROMOTION_LOST) != told:
         raise IntegrityError(
             f"{store.address}/{key} and {path} are other promotions of the same number. The one in the store counts:"
             f" remove {path.parent} and ask again."
         )
-    write_atomically(path, json.dumps(told, indent=1).encode())
+    write_sealed(path, told)
 
 
 def _is_of_this_machine(run: Path) -> bool:
@@ -208,6 +217,9 @@ def _relocated(record: dict[str, Any], root: Path) -> dict[str, Any]:
 
 def _seen(root: Path) -> dict[str, str | None]:
     try:
-        return json.loads((root / FOLDER / SEEN).read_text())
-    except (FileNotFoundError, ValueError):
+        return read_sealed(root / FOLDER / SEEN, "All is read from the store again.")
+    except FileNotFoundError:
+        return {}
+    except IntegrityError as error:
+        log.warning("%s", error)
         return {}

@@ -6,7 +6,6 @@ listed whole or not at all. A builder that was passed over may still write its o
 whose it is.
 """
 
-import json
 import logging
 import os
 import shutil
@@ -16,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from model.durable import link_or_copy, replace_durably, write_atomically
-from model.errors import BessemerError
+from model.durable import link_or_copy
+from model.errors import BessemerError, IntegrityError
 from model.reading import digest_file
+from model.sealed import read_sealed, write_sealed
 from tasks.store.attached import temporary_folder
 from tasks.store.objects import ObjectStore
 from tasks.store.published import check_names, part_key, put_parts
+from tasks.workspace import read_record, write_record
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +71,7 @@ def take_from_store(root: Path, store: ObjectStore, stage: str, identity: str, f
         _empty(folder)
         came = _bring(root, store, stage, identity, folder, kept)
         writers = [kept["writer"]]
-    write_atomically(folder / WRITERS, json.dumps([*writers, writer]).encode())
+    write_sealed(folder / WRITERS, {"writers": [*writers, writer]})
     return came
 
 
@@ -177,7 +178,7 @@ class Keeper:
 
     def _hold(self) -> Finished:
         self._let_go()  # A killed build may have left links here.
-        units = {path.stem: json.loads(path.read_text()) for path in sorted((self._folder / "units").glob("*.json"))}
+        units = {path.stem: read_record(path) for path in sorted((self._folder / "units").glob("*.json"))}
         groups: list[tuple[str, ...]] = []
         for group in self._kept(self._folder / "scratch"):
             try:
@@ -225,8 +226,11 @@ class Keeper:
 
 def _writers(folder: Path) -> list[str]:
     try:
-        return json.loads((folder / WRITERS).read_text())
-    except (FileNotFoundError, ValueError):
+        return read_sealed(folder / WRITERS, "What the store keeps of the build is brought again.")["writers"]
+    except FileNotFoundError:
+        return []
+    except IntegrityError as error:
+        log.warning("%s", error)
         return []
 
 
@@ -256,7 +260,7 @@ def _bring(root: Path, store: ObjectStore, stage: str, identity: str, folder: Pa
             for file in record["files"]
         ]
         if _all_came(store, [bring(*target) for target in targets], f"unit {name}"):
-            replace_durably(folder / "units" / f"{name}.json", json.dumps(record, sort_keys=True).encode())
+            write_record(folder / "units" / f"{name}.json", record)
             came += len(targets)
     for group in kept["groups"]:
         check_names(where, *(part for name in group for part in name.split("/")))

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from model.architecture import NetworkConfig
+from model.complete import why_damaged
 from model.config import TrainerRun
-from model.durable import link_or_copy, write_atomically
-from model.errors import RecipeError
+from model.durable import link_or_copy
+from model.errors import IntegrityError, RecipeError
 from model.journal import ADDED
 from model.kept_rows import kept_rows, kept_steps
 from model.pause import Paused
@@ -19,6 +20,7 @@ from model.reproduction import LOCK, REPRODUCTION
 from model.restarts import FEWER_RANKS, LONGEST_PAUSE
 from model.run_folder import HEARTBEAT, RESULT, RUN_FILE
 from model.supervisor import DIAGNOSIS_SECONDS
+from model.train import write_run
 from tasks.artifact import Artifact
 from tasks.open_tokenizer import open_tokenizer
 from tasks.report import StageReport
@@ -62,7 +64,7 @@ def train_model(
         return finished
     out = workspace.scratch(TRAINING).resolve()
     run = trainer_run(sequences, vocab, config, out, base_digest)
-    write_atomically(out / RUN_FILE, run.model_dump_json(indent=1).encode())
+    write_run(out / RUN_FILE, run)
 
     pauses: list[Paused] = []
 
@@ -130,6 +132,10 @@ def _fitted(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
 
 
 def _take_result(result: Path, workspace: Workspace) -> StageReport:
+    if reason := why_damaged(result):
+        raise IntegrityError(
+            f"{result} is damaged ({reason}). Run again: training goes on from its newest whole checkpoint."
+        )
     with workspace.unit(UNIT) as unit:
         tables: dict[str, pa.Table] = {}
         for name, table in {**DETERMINISTIC_FILES, **CLOCK_FILES}.items():

@@ -21,11 +21,11 @@ from tasks.vocab.config import VocabConfig
 from tasks.vocab.donor import Donor, train_donor
 from tasks.vocab.growing import Growth
 from tasks.vocab.kinds import emitted, extended, kind_of, never_emitted, piece_count, pieces_of, reader, stands
-from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts
+from tasks.vocab.sampling import bytes_by_source, count_documents, planned_bytes, sampled_texts
 from tasks.vocab.scripts import SCRIPTS, Script
 from tasks.vocab.specials import check_special
 from tasks.vocab.training import bytes_per_token, unknown_shares
-from tasks.vocab.writing import UNIT, Origin, count_documents, write_tokenizer
+from tasks.vocab.writing import UNIT, Origin, write_tokenizer
 from tasks.workspace import Workspace
 
 EXAMPLES = 20
@@ -42,7 +42,8 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
     if finished is not None:
         return finished
     before = prepared_base(config, released)
-    sizes = bytes_by_source(documents)
+    counted = count_documents(documents)
+    sizes = bytes_by_source(counted)
     plan = planned_bytes(sizes, config.weights, config.max_bytes) if config.extend else {}
     model, added, first = before, dict[str, Growth](), dict[str, int]()
     runs: dict[str, Callable[[], Iterator[str]]] = {}
@@ -61,7 +62,7 @@ def extend_vocabulary(documents: Artifact, config: VocabConfig, released: bytes,
     with workspace.unit(UNIT) as unit:
         rows_of_base = max(piece_count(released), config.embedding_rows)
         write_tokenizer(unit, tokenizer, Origin(released, before, rows_of_base))
-        unit.report = count_documents(documents)
+        unit.report = counted
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,
             "model_type": kind_of(before),

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 from model.errors import InputError
 from tasks.apportion import apportion
 from tasks.artifact import Artifact
+from tasks.report import StageReport
 from tasks.seed import seed64, unit_interval
 from tasks.sentencepiece_tokenizer import BLANK
 from tasks.tables import read_table
@@ -16,17 +17,33 @@ LONGEST_LINE = 2000
 """Characters. SentencePiece's BPE trainer numbers places within a word by 16 bits, and a line may be one word."""
 
 
-def bytes_by_source(documents: Artifact) -> dict[str, int]:
-    """UTF-8 bytes of text of each source, in sorted order of names."""
-    sizes: dict[str, int] = {}
+def count_documents(documents: Artifact) -> StageReport:
+    """What was read of each source, in sorted order of names. All documents that come in go on."""
+    report = StageReport()
     for path in documents.files("documents"):
-        table = read_table(path).select(["source", "text"])
-        lengths = pa.table(
-            {"source": table.column("source").cast(pa.string()), "bytes": pc.binary_length(table.column("text"))}
-        )
-        for row in lengths.group_by("source").aggregate([("bytes", "sum")]).to_pylist():
-            sizes[row["source"]] = sizes.get(row["source"], 0) + row["bytes_sum"]
-    return dict(sorted(sizes.items()))
+        table = read_table(path).select(["source", "doc_id", "text"])
+        # The pieces of a document follow each other, in one part.
+        columns = {
+            "source": table.column("source").cast(pa.string()),
+            "documents": table.column("doc_id"),
+            "bytes": pc.binary_length(table.column("text")),
+        }
+        counted = pa.table(columns).group_by("source")
+        counts = counted.aggregate([("documents", "count_distinct"), ("documents", "count"), ("bytes", "sum")])
+        for row in counts.to_pylist():
+            mine = report.source(row["source"])
+            mine.documents_in += row["documents_count_distinct"]
+            mine.pieces_out += row["documents_count"]
+            mine.bytes_in += row["bytes_sum"]
+    for mine in report.sources.values():
+        mine.documents_out, mine.bytes_out = mine.documents_in, mine.bytes_in
+    report.sources = dict(sorted(report.sources.items()))
+    return report
+
+
+def bytes_by_source(report: StageReport) -> dict[str, int]:
+    """UTF-8 bytes of text of each source."""
+    return {source: counts.bytes_in for source, counts in report.sources.items()}
 
 
 def planned_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_bytes: int) -> dict[str, int]:

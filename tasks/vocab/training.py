@@ -21,11 +21,11 @@ from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import BOS, EOS, PAD, UNK, Tokenizer
 from tasks.vocab.base import read_model, write_model
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.sampling import bytes_by_source, planned_bytes, sampled_texts, training_lines
+from tasks.vocab.sampling import bytes_by_source, count_documents, planned_bytes, sampled_texts, training_lines
 from tasks.vocab.specials import add_controls, check_special, cut_apart
 from tasks.vocab.training_bytes import train_merges
 from tasks.vocab.training_words import train_word_pieces
-from tasks.vocab.writing import UNIT, count_documents, write_tokenizer
+from tasks.vocab.writing import UNIT, write_tokenizer
 from tasks.workspace import Workspace
 
 MEASURED_BYTES = 1_000_000
@@ -44,7 +44,8 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     finished = workspace.finished(UNIT)
     if finished is not None:
         return finished
-    sizes = bytes_by_source(documents)
+    counted = count_documents(documents)
+    sizes = bytes_by_source(counted)
     plan = planned_bytes(sizes, config.weights, config.max_bytes)
     sampled: Counter[str] = Counter()
     measured: dict[str, list[str]] = {}
@@ -68,7 +69,7 @@ def train_vocabulary(documents: Artifact, config: VocabConfig, workspace: Worksp
     check_special(tokenizer, config.special_names)
     with workspace.unit(UNIT) as unit:
         write_tokenizer(unit, tokenizer)
-        unit.report = count_documents(documents)
+        unit.report = counted
         unit.report.facts["vocabulary"] = {
             "pieces": tokenizer.vocab_size,
             "model_type": config.model_type,

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from model.reading import digest_bytes
-from tasks.artifact import Artifact
-from tasks.report import StageReport
 from tasks.schema import VOCABULARY
 from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tables import write_table
@@ -76,14 +74,3 @@ def vocabulary_table(tokenizer: Tokenizer, rows_of_base: int) -> pa.Table:
         "added": [number >= rows_of_base for number in rows],
     }
     return pa.table(columns, schema=VOCABULARY)
-
-
-def count_documents(documents: Artifact) -> StageReport:
-    """Documents are only read here: all that came in go on."""
-    report = StageReport()
-    for source, counts in documents.report.sources.items():
-        mine = report.source(source)
-        mine.documents_in = mine.documents_out = counts.documents_out
-        mine.bytes_in = mine.bytes_out = counts.bytes_out
-        mine.pieces_out = counts.pieces_out
-    return report

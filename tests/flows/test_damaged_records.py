@@ -14,11 +14,13 @@ from flows.promotions import link_promotions, promote
 from flows.record import list_runs, read_recipe, warn_once
 from flows.run_models import model_of
 from model.errors import IntegrityError
+from model.sealed import seal, write_sealed
+from tasks.artifacts.manifest import read_manifest, write_manifest
 from tasks.earlier import find_earlier
 from tasks.store.records import read_record
 
 GOOD, DAMAGED = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
-TORN = ("", "{", '{"run_id": "x"', "[]", "null", '{"stages": {}}', '{"stages": [3]}', "\ud800")
+TORN = ("", "{", '{"run_id": "x"', "[]", "null", '{"stages": []}', seal({"stages": {}}), seal({"stages": [3]}), b"\xff")
 
 
 @pytest.fixture
@@ -40,14 +42,14 @@ def runs(root: Path) -> Path:
             for one in manifests
         ]
         record = {"run_id": run_id, "recipe_name": "foundry", "state": "completed", "stages": stages, "root": str(root)}
-        (folder / "run.json").write_text(json.dumps(record))
-        (folder / "recipe.json").write_text(json.dumps({"train": {"model": {}}, "evaluate": {}}))
+        write_sealed(folder / "run.json", record)
+        write_sealed(folder / "recipe.json", {"train": {"model": {}}, "evaluate": {}})
     return root
 
 
-def damage(root: Path, text: str) -> Path:
+def damage(root: Path, text: str | bytes) -> Path:
     path = root / "runs" / DAMAGED / "run.json"
-    path.write_bytes(text.encode(errors="surrogatepass"))
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
@@ -57,7 +59,7 @@ def bessemer(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("text", TORN)
-def test_it_is_named_and_left_out(runs: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_named_and_left_out(runs: Path, text: str | bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = damage(runs, text)
     assert [run["run_id"] for run in list_runs(runs)] == [GOOD]
     assert [run["run_id"] for run in list_runs(runs)] == [GOOD]
@@ -90,7 +92,7 @@ def test_who_asks_for_this_very_run_learns_that_it_is_damaged(runs: Path) -> Non
 
 def test_no_artifact_that_a_damaged_run_made_is_collected(runs: Path) -> None:
     for manifest in runs.glob("artifacts/*/*/manifest.json"):
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "run": DAMAGED}))
+        write_manifest(manifest.parent, {**read_manifest(manifest.parent), "run": DAMAGED})
     shutil.rmtree(runs / "runs" / GOOD)
     later = 4e9  # long after what is fresh
     assert collecting.plan(runs, keep_last=1, now=later).artifacts == ()
@@ -118,7 +120,7 @@ def test_links_of_a_promotion_wait_for_the_record_of_its_run(runs: Path, caplog:
         folder = runs / "artifacts" / stage / "0123"
         folder.mkdir(parents=True)
         record["stages"].append({"stage": stage, "outcome": "built", "path": str(folder)})
-    (runs / "runs" / DAMAGED / "run.json").write_text(json.dumps(record))
+    write_sealed(runs / "runs" / DAMAGED / "run.json", record)
     promote(runs, record, "the first")
     (runs / "promotions" / "000001" / "run").unlink()
     damage(runs, "{")

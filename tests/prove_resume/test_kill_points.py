@@ -108,7 +108,7 @@ def phase(folder: Path) -> str:
     names = {path.name for path in left_over[0].iterdir()}
     if COMPLETE not in names:
         return "in files" if names else "before the files"
-    return "before the rename" if (left_over[0] / COMPLETE).read_bytes().count(b"\n") == 2 else "in COMPLETE"
+    return "before the rename" if (left_over[0] / COMPLETE).read_bytes().endswith(b"}\n") else "in COMPLETE"
 
 
 def what_is_wrong(folder: Path, stood: int, begun: int) -> str:

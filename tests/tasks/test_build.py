@@ -86,7 +86,7 @@ def test_a_parent_counts_by_content_so_an_equal_rebuild_stops_the_wave(tmp_path:
     context = RunContext(tmp_path, "run")
 
     def child(documents: Artifact) -> Artifact:
-        config = ShoutConfig(words=("slag",))
+        config = ShoutConfig(words=("slag", "ash", "dust"))
         return build_artifact(context, SHOUT, config, {"documents": documents}, lambda w: shout(config, w))
 
     assert not child(parent).reused

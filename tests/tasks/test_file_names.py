@@ -1,6 +1,5 @@
 """A manifest or a unit's record that lists a file elsewhere is refused before anything is read or written."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ from hypothesis import strategies as st
 
 from model.errors import IntegrityError
 from tasks.artifact import Artifact
-from tasks.artifacts.published import MANIFEST
-from tasks.workspace import FileRecord, Workspace
+from tasks.artifacts.manifest import write_manifest
+from tasks.workspace import FileRecord, Workspace, read_record, write_record
 
 ELSEWHERE = ["../secret.txt", "/etc/passwd", "a/../../x", "..", ".", "", "folder/part.arrow", "..\\x", "x\0y", 7]
 
@@ -35,9 +34,9 @@ def test_what_is_accepted_lies_in_the_folder(name: str) -> None:
 def test_an_artifact_whose_manifest_points_outside_is_not_read(make_documents: Any, tmp_path: Path) -> None:
     made = make_documents([[("a", "some text")]])
     (made.path.parent / "outside.txt").write_text("not of this artifact")
-    manifest = json.loads((made.path / MANIFEST).read_text())
+    manifest = dict(made.manifest)
     manifest["files"].append({**manifest["files"][0], "name": "../outside.txt"})
-    (made.path / MANIFEST).write_text(json.dumps(manifest))
+    write_manifest(made.path, manifest)
     for read in (lambda one: one.file("../outside.txt"), lambda one: one.verify(), lambda one: one.table("documents")):
         with pytest.raises(IntegrityError, match=r"'\.\./outside\.txt'"):
             read(Artifact.open(made.path))
@@ -50,9 +49,11 @@ def test_a_unit_that_points_outside_publishes_nothing(tmp_path: Path) -> None:
         unit.path("a.txt").write_text("a")
         unit.add_file("a.txt")
     record = workspace.folder / "units" / "one.json"
-    record.write_text(record.read_text().replace('"a.txt"', '"../../b.txt"'))
+    told = read_record(record)
+    told["files"][0]["name"] = "../../b.txt"
+    write_record(record, told)
     target = tmp_path / "artifacts" / "one"
     target.mkdir(parents=True)
-    with pytest.raises(IntegrityError):
+    with pytest.raises(IntegrityError, match="plain names"):
         workspace.publish_files(target)
     assert list(tmp_path.glob("**/b.txt")) == []

@@ -1,6 +1,5 @@
 """Who holds a lease, when it passes on, and that no clock is believed."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from model.sealed import seal
 from tasks import lease as leases
 from tasks.lease import build_lease, is_alive, is_held, no_word
 
@@ -112,7 +112,7 @@ def written(folder: Path, **changes: object) -> None:
     """A lease file as another process of this machine would have left it, but for `changes`."""
     record = {**leases.this_process(), "since": "then", "seconds": 1.0, **changes}
     folder.mkdir()
-    (folder / "7.lease").write_bytes(leases._beat(3) + b"\n" + json.dumps(record).encode())
+    (folder / "7.lease").write_bytes(leases._state("3") + seal(record))
 
 
 def test_a_recycled_process_number_is_told_from_the_holder(tmp_path: Path) -> None:
@@ -124,6 +124,27 @@ def test_a_recycled_process_number_is_told_from_the_holder(tmp_path: Path) -> No
 def test_of_a_holder_elsewhere_only_silence_tells(tmp_path: Path, change: dict[str, object]) -> None:
     written(tmp_path / "lease", pid=2**22 + 1, **change)
     assert 0.9 < seconds_until_held(tmp_path / "lease") < 3.0
+
+
+def test_of_a_damaged_lease_only_silence_tells(tmp_path: Path) -> None:
+    written(tmp_path / "lease", pid=2**22 + 1)
+    file = tmp_path / "lease" / "7.lease"
+    file.write_bytes(file.read_bytes().replace(b"4194305", b"4194304"))
+    waited: list[str] = []
+    with build_lease(tmp_path / "lease", waited.append, 0.3):
+        assert waited == ["another process that has just begun, or whose lease is damaged"]
+
+
+def test_every_flipped_bit_of_a_lease_is_told(tmp_path: Path) -> None:
+    with build_lease(tmp_path / "lease", no_word, 60.0):
+        held = (tmp_path / "lease" / "1.lease").read_bytes()
+    given_back = (tmp_path / "lease" / "1.lease").read_bytes()
+    for record in (held, given_back):
+        assert leases.problem_of(record) is None
+        for at in range(8 * len(record)):
+            flipped = bytearray(record)
+            flipped[at // 8] ^= 1 << at % 8
+            assert leases.problem_of(bytes(flipped)), (at, record)
 
 
 def test_a_holder_that_has_not_written_itself_down_yet_is_given_its_time(tmp_path: Path) -> None:
@@ -166,7 +187,7 @@ def test_a_holder_elsewhere_lives_when_it_is_seen_to_renew(tmp_path: Path) -> No
     def renewed() -> None:
         time.sleep(0.3)
         with (tmp_path / "lease" / "7.lease").open("r+b") as file:
-            file.write(leases._beat(4))
+            file.write(leases._state("4"))
 
     beating = threading.Thread(target=renewed)
     beating.start()

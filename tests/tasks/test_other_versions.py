@@ -3,9 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tasks.code import Code
-from tasks.identity import Identity, canonical_json
-from tasks.other_versions import IDENTITY, adopt, other_version
+from tasks.identity import Identity
+from tasks.other_versions import IDENTITY, adopt, other_version, tell_identity
 
 ROOTS, LOOP = ("model.train:__main__",), "model.loop:step"
 NOW = Identity("train", Code("2", ROOTS, {LOOP: "b"}), {"rate": 1}, {"rows": "r"}, {"torch": "2.13.0", "numba": "0.68"})
@@ -14,7 +16,7 @@ NOW = Identity("train", Code("2", ROOTS, {LOOP: "b"}), {"rate": 1}, {"rows": "r"
 def left(root: Path, identity: Identity) -> Path:
     folder = root / "work" / f"{identity.key}.000001-aa"
     folder.mkdir(parents=True)
-    (folder / IDENTITY).write_text(canonical_json(identity.parts()))
+    tell_identity(folder, identity)
     return folder
 
 
@@ -32,6 +34,13 @@ def test_other_settings_or_rows_are_another_build(tmp_path: Path) -> None:
     left(tmp_path, replace(NOW, parents={"rows": "s"}))
     left(tmp_path, NOW)
     assert other_version(tmp_path, NOW) is None
+
+
+def test_one_whose_identity_is_damaged_is_named_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = left(tmp_path, replace(NOW, libs={"torch": "2.12.0"}))
+    (folder / IDENTITY).write_bytes((folder / IDENTITY).read_bytes().replace(b"2.12.0", b"2.12.1"))
+    assert other_version(tmp_path, NOW) is None
+    assert f"{folder / IDENTITY} is damaged" in caplog.text
 
 
 def test_an_adopted_build_is_found_by_whoever_builds(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import tasks.artifacts.manifest
 import tasks.artifacts.published
 from model.errors import InputError, IntegrityError
 from tasks.artifact import Artifact
-from tasks.artifacts.published import MANIFEST, upgraded_file
+from tasks.artifacts.manifest import MANIFEST, listing_digest
+from tasks.artifacts.published import upgraded_file
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.identity import identity_key
@@ -54,6 +56,12 @@ def family(tmp_path: Path) -> tuple[Artifact, Artifact]:
     return sample, make(tmp_path, "chunk", {"sample": sample})
 
 
+def read_as(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Let this version be one that reads another format."""
+    for module in (tasks.artifacts.published, tasks.artifacts.manifest):
+        monkeypatch.setattr(module, "FORMAT", number)
+
+
 def everything(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -71,7 +79,7 @@ def test_the_copy_is_of_the_next_format_and_the_old_one_keeps_its_bytes(
         (one.stage, one.identity, FORMAT) for one in family
     ]
     assert [everything(one.path) for one in family] == before
-    monkeypatch.setattr(tasks.artifacts.published, "FORMAT", NEXT)
+    read_as(monkeypatch, NEXT)
     sample, chunk = (Artifact.open(one.path) for one in family)
     assert [one.identity for one in (sample, chunk)] == [one.successor for one in done]
     assert sample.table("documents").column_names == ["text"]
@@ -83,6 +91,7 @@ def test_the_copy_is_of_the_next_format_and_the_old_one_keeps_its_bytes(
         "stage": "sample",
         "identity": sample.identity,
         "content": sample.content,
+        "listing": listing_digest(sample.manifest),
     }
     for one in (sample, chunk):
         assert one.identity == identity_key(one.manifest["identity_parts"])
@@ -105,10 +114,10 @@ def test_what_is_upgraded_is_left_alone_and_what_was_stopped_goes_on(
 def test_an_old_artifact_says_what_to_do_until_it_is_upgraded(
     family: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks.artifacts.published, "FORMAT", NEXT)
+    read_as(monkeypatch, NEXT)
     with pytest.raises(InputError, match="Run `bessemer upgrade`"):
         Artifact.open(family[0].path)
-    monkeypatch.setattr(tasks.artifacts.published, "FORMAT", 0)
+    read_as(monkeypatch, 0)
     with pytest.raises(InputError, match="A later version made it"):
         Artifact.open(family[0].path)
 

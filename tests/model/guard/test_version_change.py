@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pytest
 
-from model.checkpoint import marker
+from model.complete import marker
 from model.config import TrainerRun
 from model.errors import GuardError, InputError
 from model.guard.by_hand import reached

@@ -12,7 +12,14 @@ from tasks.open_tokenizer import open_tokenizer
 from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
 from tasks.tokenizer import MODEL_FILE
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.sampling import LONGEST_LINE, bytes_by_source, planned_bytes, sampled_texts, training_lines
+from tasks.vocab.sampling import (
+    LONGEST_LINE,
+    bytes_by_source,
+    count_documents,
+    planned_bytes,
+    sampled_texts,
+    training_lines,
+)
 from tasks.vocab.stage import build_vocab
 from tasks.vocab.training import train_pieces
 
@@ -88,7 +95,7 @@ def test_no_text_at_all_is_an_input_error(context, make_documents):
 
 
 def test_sample_follows_weights_and_never_passes_its_plan(documents):
-    sizes = bytes_by_source(documents)
+    sizes = bytes_by_source(count_documents(documents))
     assert sizes["prose"] == sum(len(text) for source, text in PARTS[0] if source == "prose")
     plan = planned_bytes(sizes, {"prose": 3.0, "code": 1.0}, 4000)
     assert plan == {"code": 1000, "prose": 3000}
@@ -101,7 +108,7 @@ def test_sample_follows_weights_and_never_passes_its_plan(documents):
 
 
 def test_a_larger_plan_only_adds_documents(documents):
-    sizes = bytes_by_source(documents)
+    sizes = bytes_by_source(count_documents(documents))
     small, large = (
         {text for _, text in sampled_texts(documents, sizes, {"prose": share}, seed=3)} for share in (3000, 6000)
     )

@@ -1,0 +1,118 @@
+"""What an artifact's manifest says, written sealed and believed only where it agrees with itself.
+
+A manifest names every file with table, rows, size and digest, and what the artifact was made from. A child also keeps
+the `listing` of each parent, which a parent built again has again: where both are read, they are compared.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from model.errors import IntegrityError
+from model.reading import digest_bytes, file_bytes
+from model.sealed import KEY, BrokenSeal, unseal, write_sealed
+from tasks.digests import combined_digest
+from tasks.identity import canonical_json, identity_key
+from tasks.schema import FORMAT
+from tasks.workspace import FileRecord
+
+MANIFEST = "manifest.json"
+CURE = "Put it out of the way with `bessemer verify --set-aside`, and run again."
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write a manifest into the folder of its artifact, durably."""
+    write_sealed(folder / MANIFEST, manifest, sort_keys=True)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest in the folder of an artifact; of another format than this version's only the seal was checked.
+
+    Raises IntegrityError where it is missing, damaged, or contradicts itself.
+    """
+    path = folder / MANIFEST
+    try:
+        manifest = _unsealed(file_bytes(path))
+        problems = contradictions(manifest) if manifest["format"] == FORMAT else []
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        told = "it is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
+        raise IntegrityError(
+            f"{folder} is not a finished artifact: its {MANIFEST} is damaged ({told}). {CURE}"
+        ) from error
+    if problems:
+        raise IntegrityError(f"{path} contradicts itself: {'; '.join(problems)}. Nothing was read by it. {CURE}")
+    return manifest
+
+
+def _unsealed(data: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(unseal(data))
+    except BrokenSeal:
+        # Formats before the second had no seal. A sealed one keeps its key, whichever byte of another place changed.
+        earlier = json.loads(data)
+        if KEY in earlier or not earlier["format"] < FORMAT:
+            raise
+        return earlier
+
+
+def contradictions(manifest: Mapping[str, Any]) -> list[str]:
+    """Where what a manifest says in one place is not what it says in another; nothing is read besides."""
+    records = file_records(manifest)
+    listed = rows_by_table(records)
+    found: list[str] = []
+    if manifest["content"] != content_digest(records):
+        found.append("its content digest is not that of the files it lists")
+    if manifest["identity"] != identity_key(manifest["identity_parts"]):
+        found.append("its identity is not the digest of the parts it states")
+    if manifest["rows"] != listed:
+        found.append(f"it states the rows {manifest['rows']}, and the files it lists have {listed}")
+    if manifest["bytes"] != (size := sum(record.bytes for record in records)):
+        found.append(f"it states {manifest['bytes']} bytes, and the files it lists have {size}")
+    return found
+
+
+def file_records(manifest: Mapping[str, Any]) -> list[FileRecord]:
+    """The files that a manifest lists; IntegrityError for a name that would lead out of its folder."""
+    return [FileRecord(**record) for record in manifest["files"]]
+
+
+def rows_by_table(records: Iterable[FileRecord]) -> dict[str, int]:
+    """Rows of each table, by its name."""
+    rows: dict[str, int] = {}
+    for record in records:
+        if record.table:
+            rows[record.table] = rows.get(record.table, 0) + record.rows
+    return dict(sorted(rows.items()))
+
+
+def content_digest(records: Iterable[FileRecord]) -> str:
+    """BLAKE3 over sorted names and digests of the deterministic files."""
+    return combined_digest((record.name, record.digest) for record in records if record.deterministic)
+
+
+def listing_digest(manifest: Mapping[str, Any]) -> str:
+    """BLAKE3 over what a manifest says that the same build says again: its deterministic files with tables and rows,
+    and what became of documents. Clocks and machines, of which it tells as well, are left out."""
+    files = [file for file in manifest["files"] if file["deterministic"]]
+    return digest_bytes(canonical_json({"files": files, "sources": manifest["report"]["sources"]}).encode())
+
+
+def parents_told(parents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """What a child's manifest says of its parents, given their manifests by name."""
+    return {
+        name: {**{key: parent[key] for key in ("stage", "identity", "content")}, "listing": listing_digest(parent)}
+        for name, parent in sorted(parents.items())
+    }
+
+
+def parent_problem(child: Mapping[str, Any], told: Mapping[str, str], parent: Mapping[str, Any]) -> str | None:
+    """What a parent's manifest says otherwise than when the child was made from it, which was `told` then; None where
+    nothing."""
+    for key, found in (("content", parent["content"]), ("listing", listing_digest(parent))):
+        if told[key] != found:
+            return (
+                f"{child['stage']}/{child['identity']} was made when the manifest of {parent['stage']}/"
+                f"{parent['identity']} had the {key} {told[key]}, and now it has {found}"
+            )
+    return None

@@ -1,0 +1,64 @@
+"""What is sealed is read back as it was, or not at all."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.errors import IntegrityError
+from model.sealed import BrokenSeal, read_sealed, seal, unseal, write_sealed
+
+INNER = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+VALUES = st.dictionaries(st.text(max_size=5).filter(lambda key: key != "digest"), INNER, max_size=4)
+FORMS = st.sampled_from([None, 1])
+
+
+@given(VALUES, FORMS)
+def test_a_value_comes_back_and_its_file_is_json_with_the_digest_last(value: dict, indent: int | None) -> None:
+    sealed = seal(value, indent=indent)
+    assert json.loads(unseal(sealed)) == value
+    plain = json.loads(sealed)
+    assert list(plain)[-1] == "digest"
+    assert {**plain} == {**value, "digest": plain["digest"]}
+
+
+@given(VALUES, FORMS, st.data())
+def test_cut_anywhere_it_is_refused(value: dict, indent: int | None, data: st.DataObject) -> None:
+    sealed = seal(value, indent=indent)
+    with pytest.raises(BrokenSeal):
+        unseal(sealed[: data.draw(st.integers(0, len(sealed) - 1))])
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("value", [{}, {"rows": 100, "name": "part-00001.arrow", "text": "a\nb \udc80", "inner": {}}])
+def test_every_other_value_of_every_byte_is_refused(value: dict, indent: int | None) -> None:
+    sealed = seal(value, indent=indent)
+    for at in range(len(sealed)):
+        for byte in range(256):
+            if byte != sealed[at]:
+                with pytest.raises(BrokenSeal):
+                    unseal(sealed[:at] + bytes([byte]) + sealed[at + 1 :])
+
+
+def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_sealed(path, {"rows": 100})
+    assert read_sealed(path, "Make it again.") == {"rows": 100}
+    path.write_bytes(path.read_bytes().replace(b"100", b"101"))
+    with pytest.raises(
+        IntegrityError,
+        match=r"record\.json is damaged \(it does not end in the digest of its bytes, [0-9a-f]{32}\)\. Make it again\.",
+    ):
+        read_sealed(path, "Make it again.")
+    path.write_text('{"rows": 100}')
+    with pytest.raises(IntegrityError, match="it does not end in the digest"):
+        read_sealed(path, "Make it again.")
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        read_sealed(path, "Make it again.")
