@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import IntegrityError
+from model.reading import digest_file
 from tasks.artifacts.manifest import read_manifest
 from tasks.store.attached import root_of, store_of
 from tasks.store.leases import store_lease

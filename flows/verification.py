@@ -15,7 +15,7 @@ from model.errors import BessemerError
 from model.reading import digest_file
 from tasks.artifact import Artifact
 from tasks.artifacts.manifest import MANIFEST, parent_problem
-from tasks.artifacts.published import count_rows, is_set_aside
+from tasks.artifacts.published import is_set_aside
 from tasks.store.attached import root_of, store_of
 from tasks.workspace import FileRecord
 
@@ -177,6 +177,4 @@ def _problem(folder: Path, record: FileRecord) -> str | None:
         return f"cannot be read ({error.strerror})"
     if digest != record.digest:
         return f"has the digest {digest}, and its manifest says {record.digest}"
-    if record.table and (rows := count_rows(path)) != record.rows:
-        return f"has {rows} rows, and its manifest says {record.rows}"
     return None

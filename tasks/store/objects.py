@@ -14,7 +14,7 @@ from typing import Any
 import blake3
 
 from model.errors import InputError, IntegrityError, RecipeError
-from model.reading import digest_bytes, digest_file
+from model.reading import DIGEST_BYTES, digest_bytes, digest_file
 from model.sealed import BrokenSeal, seal, unseal
 from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3, seconds_for
 

@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from flows.cli import app
 from flows.collecting import carry_out, plan
 from model.errors import InputError
+from model.sealed import write_sealed
+from tasks.artifacts.manifest import write_manifest
 from tasks.lease import build_lease
 
 NOW = time.mktime((2026, 11, 20, 0, 0, 0, 0, 0, 0))
@@ -31,7 +33,7 @@ class Root:
         folder.mkdir(parents=True)
         named = {parent: dict(zip(("stage", "identity"), parent.split("/"), strict=True)) for parent in parents}
         manifest = {"stage": stage, "identity": identity, "bytes": size, "parents": named, "format": 1}
-        (folder / "manifest.json").write_text(json.dumps(manifest))
+        write_manifest(folder, manifest)
         os.utime(folder / "manifest.json", (made, made))
         return folder
 
@@ -41,9 +43,9 @@ class Root:
         folder.mkdir(parents=True)
         places = [dict(zip(("stage", "identity"), place.split("/"), strict=True)) for place in ended_with]
         record = {"run_id": run_id, "state": state, "stages": places, "recipe_name": "r"}
-        (folder / "run.json").write_text(json.dumps(record))
+        write_sealed(folder / "run.json", record)
         recipe = {"train": {"base_model": str(base) if base else None}, "evaluate": {"gate": None}}
-        (folder / "recipe.json").write_text(json.dumps(recipe))
+        write_sealed(folder / "recipe.json", recipe)
         return run_id
 
     def names(self) -> set[str]:
@@ -71,7 +73,7 @@ def test_the_copy_in_the_next_format_stays_with_what_it_is_a_copy_of(root: Root)
         root.artifact("chunk", f"c{number}-upgraded", "vocab/v1")
         leads = root.path / "aliases" / "upgraded" / "chunk" / f"c{number}.json"
         leads.parent.mkdir(parents=True, exist_ok=True)
-        leads.write_text(json.dumps({"identity": f"c{number}-upgraded"}))
+        write_sealed(leads, {"identity": f"c{number}-upgraded"})
     asked = plan(root.path, keep_last=1, now=NOW)
     assert [one.identity for one in asked.artifacts] == ["c1", "c1-upgraded"]
 
@@ -197,11 +199,11 @@ def test_the_current_model_and_what_undoing_leads_to_keep_all_that_they_need(roo
         folder.mkdir(parents=True)
         number = int(run_id[7:8])
         made = {"number": number, "run_id": run_id, "who": "", "when": "", "why": "", "replaced": number - 1 or None}
-        (folder / "promotion.json").write_text(json.dumps(made))
+        write_sealed(folder / "promotion.json", made)
     asked = plan(root.path, keep_last=0, models=True, now=NOW)
     assert asked.artifacts == ()
     shutil.rmtree(root.path / "promotions" / "000001")
-    (root.path / "promotions" / "000002" / "promotion.json").write_text(json.dumps({**made, "replaced": None}))
+    write_sealed(root.path / "promotions" / "000002" / "promotion.json", {**made, "replaced": None})
     asked = plan(root.path, keep_last=0, models=True, now=NOW)
     assert [one.identity for one in asked.artifacts] == ["c1", "t1"]
     assert plan(root.path, keep_last=0, keep=["current"], models=True, now=NOW).kept_runs == (made["run_id"],)

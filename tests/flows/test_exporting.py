@@ -17,6 +17,7 @@ from model.generate import stream_tokens
 from model.networks import make_network
 from model.presets.published import PRESETS
 from model.sampling import Sampling
+from model.sealed import write_sealed
 from model.weights import load_model, save_model
 from tasks.open_tokenizer import tokenizer_of
 from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
@@ -220,9 +221,9 @@ def test_the_card_of_its_run_lies_beside_the_model(trained: Callable[..., Path],
         "state": "completed",
         "stages": [entry],
     }
-    (run / "run.json").write_text(json.dumps(record))
+    write_sealed(run / "run.json", record)
     source = {"name": "books", "licence": "CC-BY-SA-4.0"}
-    (run / "recipe.json").write_text(json.dumps({"sample": {"sources": [source]}}))
+    write_sealed(run / "recipe.json", {"sample": {"sources": [source]}})
     root = ["--root", str(tmp_path)]
     refused = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "out"), "--licence", "MIT", *root])
     assert refused.exit_code == 2

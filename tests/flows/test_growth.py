@@ -1,7 +1,6 @@
 """Artifacts of ten thousand parts and roots of hundreds of artifacts are opened, listed, verified and collected in
 seconds of processor time: nothing is looked for by going through all the rest."""
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -9,14 +8,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from flows.collecting import carry_out, plan
 from flows.record import list_runs
 from flows.verification import artifacts_under, verify
 from model.reading import digest_bytes
+from model.sealed import write_sealed
 from tasks.artifact import Artifact
-from tasks.artifacts.published import MANIFEST, content_digest
+from tasks.artifacts.manifest import MANIFEST, content_digest, parents_told, rows_by_table, write_manifest
 from tasks.causes import explain_miss
 from tasks.code import Code
 from tasks.identity import Identity
@@ -25,7 +26,17 @@ from tasks.tables import table_file_name
 from tasks.workspace import FileRecord
 
 CHAIN = ("sample", "clean", "dedup", "decontaminate")
-BYTES = b"ingot"
+
+
+def one_row() -> bytes:
+    """An Arrow file of one row."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema({"text": pa.string()})) as writer:
+        writer.write_table(pa.table({"text": ["ingot"]}))
+    return sink.getvalue().to_pybytes()
+
+
+BYTES = one_row()
 LONG_AGO = 1_700_000_000
 
 
@@ -53,13 +64,12 @@ def publish(root: Path, stage: str, number: int, parts: int, parents: dict[str, 
         "identity_parts": identity.parts(),
         "content": content_digest(records),
         "files": [asdict(record) for record in records],
+        "rows": rows_by_table(records),
         "bytes": len(BYTES) * len(records),
-        "parents": {
-            name: {key: parent[key] for key in ("stage", "identity", "content")} for name, parent in parents.items()
-        },
+        "parents": parents_told(parents),
         "report": {"sources": {}, "facts": {}},
     }
-    (folder / MANIFEST).write_text(json.dumps(manifest))
+    write_manifest(folder, manifest)
     os.utime(folder / MANIFEST, (LONG_AGO, LONG_AGO))
     return manifest
 
@@ -94,7 +104,7 @@ def test_ten_thousand_parts_and_four_hundred_artifacts(tmp_path: Path) -> None:
         folder = tmp_path / "runs" / run_id
         folder.mkdir(parents=True)
         record = {"run_id": run_id, "recipe_name": "ore", "state": "completed", "stages": entries, "notes": []}
-        (folder / "run.json").write_text(json.dumps(record))
+        write_sealed(folder / "run.json", record)
     runs = take(1.0, lambda: list_runs(tmp_path))
     largest = Artifact.open(Path(runs[-1]["stages"][1]["path"]))
     assert len(take(3.0, lambda: largest.files("documents"))) == 10_000

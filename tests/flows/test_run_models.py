@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from flows.cli import app
 from model.architecture import BERTConfig, GPTConfig
 from model.networks import make_network, parameter_count
+from model.sealed import write_sealed
 from model.weights import save_model
 
 GPT = GPTConfig(vocab_size=300, context=16, layers=1, heads=2, width=16)
@@ -25,7 +26,7 @@ def root(tmp_path: Path) -> Path:
         save_model(folder, config, make_network(config).initialise(1).state_dict(), {})
         record(tmp_path, f"run-{number}", [{"stage": "train", "outcome": "built", "path": str(folder)}])
     record(tmp_path, "run-2", [{"stage": "train", "outcome": "failed"}])
-    (tmp_path / "runs" / "run-2" / "recipe.json").write_text('{"train": {"model": {"architecture": "t5"}}}')
+    write_sealed(tmp_path / "runs" / "run-2" / "recipe.json", {"train": {"model": {"architecture": "t5"}}})
     gone = [{"stage": "train", "outcome": "built", "path": str(tmp_path / "gone")}]
     record(tmp_path, "run-3", gone)
     return tmp_path
@@ -34,7 +35,7 @@ def root(tmp_path: Path) -> Path:
 def record(root: Path, run_id: str, stages: list[dict[str, Any]]) -> None:
     (root / "runs" / run_id).mkdir(parents=True)
     told = {"run_id": run_id, "recipe_name": "small", "state": "completed", "stages": stages}
-    (root / "runs" / run_id / "run.json").write_text(json.dumps(told))
+    write_sealed(root / "runs" / run_id / "run.json", told)
 
 
 def test_runs_are_listed_with_their_networks(root: Path) -> None:

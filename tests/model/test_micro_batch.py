@@ -23,6 +23,7 @@ from model.micro_batch import (
 )
 from model.reading import digest_bytes
 from model.resumption import deciding
+from model.sealed import write_sealed
 from model.training import train
 
 
@@ -98,7 +99,7 @@ def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
     run.out.mkdir(parents=True)
     # Found where less memory was free.
     decided_for = digest_bytes(deciding(run).encode())
-    (run.out / DECISION).write_text(json.dumps({"rows": 2, "decided_for": decided_for}))
+    write_sealed(run.out / DECISION, {"rows": 2, "decided_for": decided_for})
     train(run)
     assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 2
 
@@ -107,7 +108,7 @@ def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
 def test_a_size_that_was_found_for_other_settings_is_not_believed(make_run, before: dict[str, object]) -> None:
     run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     run.out.mkdir(parents=True)
-    (run.out / DECISION).write_text(json.dumps(before))
+    write_sealed(run.out / DECISION, {name: value for name, value in before.items() if name != "digest"})
     messages = io.StringIO()
     train(run, messages=messages)
     told = [json.loads(line) for line in messages.getvalue().splitlines()]

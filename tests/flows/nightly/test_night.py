@@ -17,6 +17,7 @@ from flows.nightly.nights import Night, list_nights
 from flows.nightly.tonight import RawRecipe, read_raw
 from flows.recipe import Recipe
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
+from model.sealed import write_sealed
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ def test_a_night_that_was_killed_behind_its_promotion_is_promoted(folder: Path, 
     killed = end_with("under way", root, folder)
     made = {"number": 1, "run_id": killed.run_id, "who": "", "when": "", "why": "by a proof", "replaced": None}
     (root / "promotions" / "000001").mkdir(parents=True)
-    (root / "promotions" / "000001" / "promotion.json").write_text(json.dumps(made))
+    write_sealed(root / "promotions" / "000001" / "promotion.json", made)
     with pytest.raises(InputError, match="no run"):  # Its run has no record here; what became of it is told before.
         look(raw_of(folder, root))
     first, _ = list_nights(root)

@@ -21,6 +21,7 @@ from flows.promotions import (
     undo,
 )
 from model.errors import InputError, IntegrityError
+from model.sealed import write_sealed
 
 
 def a_run(root: Path, name: str, *, stages: tuple[str, ...] = ("vocab", "train")) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def a_run(root: Path, name: str, *, stages: tuple[str, ...] = ("vocab", "train")
         entries.append({"stage": stage, "identity": name, "path": str(folder)})
     record = {"run_id": name, "recipe_name": "r", "state": "completed", "stages": entries}
     (root / "runs" / name).mkdir(parents=True)
-    (root / "runs" / name / "run.json").write_text(json.dumps(record))
+    write_sealed(root / "runs" / name / "run.json", record)
     return record
 
 
@@ -174,7 +175,7 @@ def test_a_check_is_asked_of_the_promotion_that_is_really_replaced(root: Path, m
 def test_a_damaged_step_of_the_history_is_named(root: Path) -> None:
     make_current(root, "a")
     (root / "promotions" / "000001" / "promotion.json").write_text("{")
-    with pytest.raises(IntegrityError, match=r"000001/promotion.json is no readable promotion"):
+    with pytest.raises(IntegrityError, match=r"000001/promotion.json is damaged"):
         current_promotion(root)
 
 

@@ -12,6 +12,7 @@ from flows.nightly.nights import PROMOTED, Night, list_nights
 from flows.promotions import current_run, history, needed_runs, promote, undo
 from flows.roots import open_root
 from model.errors import InputError
+from model.sealed import write_sealed
 from tasks.store.attached import attached_root, store_of
 from tasks.store.published import put_artifact, stand
 from tasks.store.records import create_promotion, put_run
@@ -32,7 +33,7 @@ def a_run(root: Path, name: str) -> str:
         entries.append({"stage": stage, "identity": identity, "path": str(path)})
     record = {"run_id": run_id, "recipe_name": "r", "state": "completed", "root": str(root), "stages": entries}
     (root / "runs" / run_id).mkdir(parents=True)
-    (root / "runs" / run_id / "run.json").write_text(json.dumps(record))
+    write_sealed(root / "runs" / run_id / "run.json", record)
     put_run(root, store, run_id)
     return run_id
 

@@ -17,6 +17,7 @@ import pytest
 
 from flows.record import RECORD
 from model.schema import EVENTS, METRICS, ORDER, PERF, STEPS
+from model.sealed import write_sealed
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -166,7 +167,7 @@ def write_decontaminate(unit: Unit) -> None:
     clean = {**leak, **nowhere, "item_id": "cloze-2", "state": "clean", "form": "none", "matched": 0}
     write_table(unit, "leaks", pa.Table.from_pylist([leak, clean], schema=LEAKS))
     unit.report.sources = {
-        "books": counts(10, 9, held_out=1, pieces_out=10),
+        "books": counts(10, 9, held_out=1, pieces_out=9),
         "web": counts(10, 8, held_out=1, pieces_out=8, dropped={"too_many_pieces": 1}),
     }
     benchmark = {"items": 2, "leaked": 1, "clean": 1, "unmatchable": 0, "remains": 0}
@@ -211,7 +212,7 @@ def write_chunk(unit: Unit) -> None:
         for of in [("books", row % 9) if row < 30 else ("web", (row - 30) % 8)]
     ]
     write_table(unit, "spans", pa.Table.from_pylist(spans, schema=SPANS), "spans-00000.arrow")
-    unit.report.sources = {"books": counts(9, 9, pieces_out=10), "web": counts(8, 8, pieces_out=8)}
+    unit.report.sources = {"books": counts(9, 9, pieces_out=9), "web": counts(8, 8, pieces_out=8)}
     line = {"weight": 0.5, "planned_share": 0.5, "realised_share": 0.5, "reads": 20}
     unit.report.facts = {
         "mixture": {
@@ -365,7 +366,7 @@ def make_run(
         "machine": {"cores": 2, "memory_bytes": 8_000_000_000},
         "git": {"commit": "c0ffee", "dirty": True},
     }
-    (folder / RECORD).write_text(json.dumps(record))
+    write_sealed(folder / RECORD, record)
     (folder / "recipe.toml").write_text('name = "made" # <recipe>\n')
     return MadeRun(root, folder)
 

@@ -16,6 +16,7 @@ from flows.comparing.differing import compare, recipe_differences, score_differe
 from flows.comparing.writing import comparison_page
 from flows.findings import open_artifacts
 from flows.heldout_text import HeldOut
+from model.sealed import write_sealed
 from tasks.evaluate.comparison import ITEM_SCORES
 
 HOSTILE = "<script>alert(1)</script>"
@@ -33,10 +34,10 @@ def other(made_run: Any, make: Callable[..., Any], tmp_path: Path) -> dict[str, 
     record = {**made.record, "run_id": "20270116T080000Z-fedcba", "root": str(made_run.root), "recipe_name": "other"}
     folder = made_run.root / "runs" / record["run_id"]
     folder.mkdir(exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(record))
-    (folder / "recipe.json").write_text(json.dumps({"seed": 2, "sample": {"sources": [{"name": "web", "weight": 1}]}}))
+    write_sealed(folder / "run.json", record)
+    write_sealed(folder / "recipe.json", {"seed": 2, "sample": {"sources": [{"name": "web", "weight": 1}]}})
     recipe = {"seed": 1, "sample": {"sources": [{"name": "books"}, {"name": "web", "weight": 0.5}]}, "name": "made"}
-    (made_run.folder / "recipe.json").write_text(json.dumps({**recipe, "name": None}))
+    write_sealed(made_run.folder / "recipe.json", {**recipe, "name": None})
     return record
 
 

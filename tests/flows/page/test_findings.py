@@ -10,6 +10,7 @@ from flows.conservation import conservation_line
 from flows.findings import gather, open_artifacts
 from flows.left_out import left_out
 from flows.page import write_page
+from tasks.artifacts.manifest import read_manifest, write_manifest
 
 
 def test_the_funnel_counts_documents_by_source_after_each_stage(made_run: Any):
@@ -40,9 +41,9 @@ def test_a_vanished_document_breaks_the_balance(make: Callable[..., Any], tmp_pa
     made = make(tmp_path, until="dedup")
     (entry,) = [entry for entry in made.record["stages"] if entry["stage"] == "dedup"]
     path = Path(entry["path"]) / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_manifest(path.parent)
     manifest["report"]["sources"]["web"]["documents_out"] -= 1
-    path.write_text(json.dumps(manifest))
+    write_manifest(path.parent, manifest)
     assert not gather(made.record)["conservation"]["balanced"]
 
 

@@ -1,6 +1,5 @@
 """The model card of the made run, read back by Hugging Face's own reader."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from flows.cli import app
 from flows.model_card.card import model_card, run_to_tell
 from flows.model_card.facts import run_of_model
 from model.errors import RecipeError
+from model.sealed import write_sealed
 
 hub = pytest.importorskip("huggingface_hub")
 RECIPE = {
@@ -24,7 +24,7 @@ RECIPE = {
 
 @pytest.fixture
 def told(made_run: Any) -> str:
-    (made_run.folder / "recipe.json").write_text(json.dumps(RECIPE))
+    write_sealed(made_run.folder / "recipe.json", RECIPE)
     return model_card(made_run.record, made_run.root)
 
 
@@ -64,7 +64,7 @@ def test_the_card_tells_data_leaks_scores_energy_and_limits(told: str) -> None:
 
 
 def test_the_library_is_named_where_one_loads_the_files(made_run: Any) -> None:
-    (made_run.folder / "recipe.json").write_text(json.dumps(RECIPE))
+    write_sealed(made_run.folder / "recipe.json", RECIPE)
     assert "library_name" not in model_card(made_run.record, made_run.root)
     beside = model_card(made_run.record, made_run.root, class_name="GPT2LMHeadModel")
     assert hub.ModelCard(beside).data.library_name == "transformers"
@@ -87,13 +87,13 @@ def test_names_in_the_card_are_never_html(make: Callable[..., Any], tmp_path: Pa
 
 
 def test_a_declared_licence_is_on_the_card_or_stops_it(made_run: Any) -> None:
-    (made_run.folder / "recipe.json").write_text(json.dumps(RECIPE))
+    write_sealed(made_run.folder / "recipe.json", RECIPE)
     with pytest.raises(RecipeError, match="web \\(no licence stated\\)"):
         model_card(made_run.record, made_run.root, "MIT")
     whole = {
         "sample": {"sources": [{"name": "books", "licence": "CC0-1.0"}, {"name": "web", "licence": "CC-BY-SA-3.0"}]}
     }
-    (made_run.folder / "recipe.json").write_text(json.dumps(whole))
+    write_sealed(made_run.folder / "recipe.json", whole)
     told = model_card(made_run.record, made_run.root, "CC-BY-SA-4.0", "GPT2LMHeadModel")
     assert told.startswith("---\nlicense: cc-by-sa-4.0\n")
     assert "This model is given under CC-BY-SA-4.0" in told

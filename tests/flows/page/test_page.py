@@ -22,6 +22,7 @@ from flows.page.rendering import inline_script
 from flows.page.training_chart import training_figure
 from flows.summary import print_summary
 from model.schema import EVENTS, METRICS, STEPS
+from model.sealed import write_sealed
 from tasks.vocab.comparison import UNTOLD
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
@@ -295,7 +296,7 @@ def test_page_and_screen_say_from_which_model_training_went_on(
     make: Callable[..., Any], tmp_path: Path, told: dict[str, Any], sentence: str
 ):
     made = make(tmp_path, facts={"train": {"base_model": {"weights": "3f0c81d2a9b4c5d6", **told}}})
-    (made.folder / "recipe.json").write_text(json.dumps({"train": {"base_model": "/models/base"}}))
+    write_sealed(made.folder / "recipe.json", {"train": {"base_model": "/models/base"}})
     reader = read(write_page(made.folder, made.root))
     assert f"{sentence}." in " ".join(reader.text.split())
     console = Console(file=io.StringIO(), width=400, color_system=None)
@@ -375,7 +376,7 @@ def test_data_within_a_script_cannot_end_it():
 def finish(made: Any) -> Path:
     """The page that a run makes at its end, with its place in the record."""
     page = write_page(made.folder, made.root)
-    (made.folder / "run.json").write_text(json.dumps({**made.record, "page": str(page)}))
+    write_sealed(made.folder / "run.json", {**made.record, "page": str(page)})
     return page
 
 
@@ -420,7 +421,7 @@ def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any]
 
 def test_a_running_run_says_what_is_under_way_and_what_is_to_come(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="vocab")
-    (made.folder / "run.json").write_text(json.dumps({**made.record, "state": "running", "finished": None}))
+    write_sealed(made.folder / "run.json", {**made.record, "state": "running", "finished": None})
     page = write_page(made.folder, made.root)
     outcomes = re.findall(r'<span class="took"[^>]*>.*<span class="([a-z-]+)">', page.read_text())
     assert outcomes == ["built"] * 5 + ["under-way", "to-come", "to-come"]

@@ -1,7 +1,6 @@
 """The last screen of a run, and numbers in words."""
 
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from flows.summary import print_summary
 from flows.wording import clock, compact, duration, evidence_told, shots_word, size
+from model.sealed import write_sealed
 
 
 def screen(made: Any, width: int = 100) -> list[str]:
@@ -75,9 +75,9 @@ def test_artifacts_that_are_gone_are_named(make: Callable[..., Any], tmp_path: P
 def test_a_running_run_tells_what_is_still_to_come(make: Callable[..., Any], tmp_path: Path):
     made = make(tmp_path, until="chunk")
     record = {**made.record, "state": "running", "asked": {"only": None}}
-    (made.folder / "run.json").write_text(json.dumps(record))
+    write_sealed(made.folder / "run.json", record)
     assert "train under way, evaluate to come" in " ".join(" ".join(screen(made)).split())
-    (made.folder / "run.json").write_text(json.dumps({**record, "asked": {"only": "train"}}))
+    write_sealed(made.folder / "run.json", {**record, "asked": {"only": "train"}})
     assert "train under way, evaluate skipped" in " ".join(" ".join(screen(made)).split())
 
 

@@ -21,6 +21,7 @@ from flows.peek.telling import MOST_CHARS, fitted, tell_views
 from flows.recipe import load_recipe
 from model.errors import InputError, RecipeError
 from model.row_format import RowFormat
+from model.sealed import write_sealed
 from model.span_lengths import Denoising
 from tasks.artifact import Artifact
 from tasks.build import RunContext
@@ -48,7 +49,7 @@ def artifacts(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     record["stages"] = [{"stage": stage, "path": str(artifact.path)} for stage, artifact in found.items()]
     folder = root / "runs" / record["run_id"]
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps(record))
+    write_sealed(folder / "run.json", record)
     return found
 
 
@@ -258,7 +259,7 @@ def test_the_run_that_answers_is_named_and_where_it_cannot_one_that_can(artifact
     def add(run_id: str, reached: list[dict[str, str]]) -> None:
         (tmp_path / "runs" / run_id).mkdir(parents=True)
         record = {"run_id": run_id, "recipe_name": "foundry", "stages": reached}
-        (tmp_path / "runs" / run_id / "run.json").write_text(json.dumps(record))
+        write_sealed(tmp_path / "runs" / run_id / "run.json", record)
 
     def asked(*words: str) -> Result:
         return CliRunner().invoke(app, [*words, "--root", str(tmp_path)])

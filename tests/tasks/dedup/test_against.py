@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from model.errors import InputError, RecipeError
+from model.sealed import write_sealed
 from tasks.artifact import Artifact
 from tasks.build import RunContext
 from tasks.dedup.candidates import passes_of
@@ -205,7 +206,7 @@ def test_a_run_stands_for_the_index_that_it_ended_with(context, make_documents) 
     old = build_dedup(context, make_documents([[("web", prose(1))]]), QUIET)
     for run, stages in (("night1", [{"stage": "dedup", "path": str(old.path)}]), ("night2", [{"stage": "clean"}])):
         (context.root / "runs" / run).mkdir(parents=True)
-        (context.root / "runs" / run / "run.json").write_text(json.dumps({"stages": stages}))
+        write_sealed(context.root / "runs" / run / "run.json", {"stages": stages})
     documents = make_documents([[("web", prose(1)), ("web", prose(2))]])
     named = build_dedup(context, documents, QUIET.model_copy(update={"against": ("night1",)}))
     assert texts_of(named) == [prose(2)]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from model.errors import Infra, InputError, IntegrityError
+from model.sealed import write_sealed
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -360,7 +361,7 @@ def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, st
     folder = first / "runs" / "20261122T000000Z-aaaaaa"
     folder.mkdir(parents=True)
     stages = [{"stage": "pour", "path": str(artifact.path)}]
-    (folder / "run.json").write_text(json.dumps({"run_id": folder.name, "root": str(first), "stages": stages}))
+    write_sealed(folder / "run.json", {"run_id": folder.name, "root": str(first), "stages": stages})
     alias = first / "aliases" / "pour" / f"{'1' * 32}.json"
     alias.parent.mkdir(parents=True)
     alias.write_text(json.dumps({"who": "me"}))
