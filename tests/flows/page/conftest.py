@@ -17,7 +17,7 @@ import pytest
 
 from flows.record import RECORD
 from model.schema import EVENTS, METRICS, ORDER, PERF, STEPS
-from model.sealed import write_sealed
+from model.sealed import read_sealed, write_sealed
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -44,7 +44,7 @@ class MadeRun:
 
     @property
     def record(self) -> dict[str, Any]:
-        return json.loads((self.folder / RECORD).read_text())
+        return read_sealed(self.folder / RECORD, "")
 
 
 def doc_id(source: str, number: int) -> bytes:

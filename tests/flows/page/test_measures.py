@@ -1,6 +1,5 @@
 """BERT and T5 on page, screen and summary: each figure under its own name, none under that of another measure."""
 
-import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,6 +18,7 @@ from flows.page.training_chart import training_figure
 from flows.page.writing import write_page
 from flows.wording import loss_unit
 from model.schema import EVENTS, METRICS, STEPS
+from model.sealed import read_sealed
 from tasks.schema import SCORES
 from tasks.tables import write_table
 from tasks.workspace import Unit
@@ -92,7 +92,7 @@ def test_measures_stand_beside_what_a_guess_reaches():
 
 
 def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: Any):
-    record = json.loads((bert_run.folder / "run.json").read_text())
+    record = read_sealed(bert_run.folder / "run.json", "")
     found = gather(record)
     assert [(line["source"], line.get("model"), line["5gram"]) for line in found["bits_per_byte"]] == [
         ("web", None, 2.0),
@@ -119,7 +119,7 @@ def test_the_page_of_a_bert_shows_its_measures_and_no_bits_of_its_own(bert_run: 
 
 
 def test_the_summary_for_a_dashboard_tells_them_in_a_sentence(bert_run: Any):
-    record = json.loads((bert_run.folder / "run.json").read_text())
+    record = read_sealed(bert_run.folder / "run.json", "")
     told = run_markdown(record)
     assert "Held-out text, mean of the sources: pseudo-bits per byte 1.500" in told
     assert bits_picture(gather(record)["bits_per_byte"]) == ""
