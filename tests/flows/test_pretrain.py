@@ -27,9 +27,9 @@ NO_DATA_READ = """
 import sys
 opened = []
 sys.addaudithook(lambda event, arguments: opened.append(str(arguments[0])) if event == "open" else None)
-from flows.cli import app
+from flows.cli import main
 try:
-    app(sys.argv[1:], standalone_mode=False)
+    main()
 finally:
     with open({log!r}, "w") as stream:
         stream.write("\\n".join(opened))

@@ -176,6 +176,7 @@ def test_every_deciding_version_counts(
     recipe = load_recipe(alloy / "alloy.toml", tmp_path)
     installed = metadata.version
     with joint("identity: versions of libraries changed") as tally:
+        monkeypatch.setenv("OPENBLAS_CORETYPE", "generic")
         for name in STAGES:
             before = _identity(name, getattr(recipe, name))
             for library in before.libs:
@@ -184,6 +185,8 @@ def test_every_deciding_version_counts(
                         patch.setattr(unicodedata, "unidata_version", "99.0.0")
                     elif library == tasks.identity.PYTHON:
                         patch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
+                    elif library == tasks.identity.ENVIRONMENT:
+                        patch.setenv("OPENBLAS_CORETYPE", "another")
                     elif library in machine.PARTS:
                         patch.setitem(machine.PARTS, library, lambda environment: "riscv64")
                     else:
