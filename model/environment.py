@@ -39,9 +39,11 @@ PLACES = _names(
     " RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK ROLE_RANK"
     " PYTORCH_CUDA_ALLOC_CONF PYTORCH_ALLOC_CONF TORCH_DISTRIBUTED_DEBUG"
     " RAYON_NUM_THREADS TOKENIZERS_PARALLELISM"
+    " KMP_DUPLICATE_LIB_OK KMP_INIT_AT_FORK PYTORCH_NVML_BASED_CUDA_CHECK DS_ACCELERATOR"
+    " TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 )
-"""Where things are, who may read them, which devices there are; and how many threads tokenize and how text is hashed,
-which changes no byte.
+"""Where things are, who may read them, which devices there are; how many threads tokenize and how text is hashed, which
+changes no byte; and what scikit-learn, DeepSpeed and this package set for themselves once they are loaded.
 
 Which compiler is called (CXX) counts by what it says of itself."""
 FAMILIES = (

@@ -41,6 +41,21 @@ import locale
 print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.getencoding(), sys.argv[1:]]))
 """
 
+LOADED = """
+import os
+import deepspeed, sklearn, torch
+from model.environment import deciding
+print(sorted(deciding(os.environ)))
+"""
+
+
+def test_what_loaded_libraries_set_for_themselves_decides_nothing() -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in deciding(os.environ)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=PROJECT, env=environment
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
 
 def test_a_trainer_gets_what_passes_by_name_and_what_is_given() -> None:
     known = {**PASSING, **OF_A_RUN_ALONE, **DECIDING, **UNKNOWN}
