@@ -26,12 +26,12 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from flows.record import list_runs
-from flows.trained import open_trained
-from model.bert import BERT
-from model.random_batch import random_batch
-from model.transformer import GPT
-from tasks.artifact import Artifact
+from flows.models.load import open_trained
+from flows.runs.record import list_runs
+from model.nn.bert import BERT
+from model.nn.gpt import GPT
+from model.objectives.synthetic import random_batch
+from tasks.artifacts.artifact import Artifact
 
 HERE = Path(__file__).parent
 RECIPE = HERE / "architectures.toml"
@@ -146,7 +146,7 @@ def exported_difference(root: Path, run_id: str) -> float:
     """Largest difference between our logits and those of the exported model in `transformers`."""
     import transformers
 
-    from flows.exporting import export_transformers
+    from flows.models.export import export_transformers
 
     trained = open_trained(root, run_id)
     network = trained.network

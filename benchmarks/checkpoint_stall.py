@@ -18,14 +18,15 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoint_writer import CheckpointWriter
-from model.config import GPTConfig, TrainConfig, TrainerRun
+from model.checkpoint.metrics import Journal
+from model.checkpoint.writer import CheckpointWriter
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.loader import CausalBatch
+from model.distributed.process_group import ALONE
 from model.engines.native import NativeEngine
-from model.journal import Journal
-from model.loader import CausalBatch
-from model.networks import make_network, parameter_count
-from model.ranks import ALONE
-from model.schedule import Pace
+from model.nn.factory import make_network, parameter_count
+from model.optim.schedules import Pace
 
 PIECES, CONTEXT, ROWS = 8192, 256, 16
 CHECKPOINT_STEPS = 50

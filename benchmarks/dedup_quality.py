@@ -84,7 +84,7 @@ class Truth:
 
 def ours(source: Path, folder: Path) -> set[int]:
     """Records that stay, by this project's dedup on its own sample of the file."""
-    from tasks.build import RunContext
+    from tasks.artifacts.build import RunContext
     from tasks.dedup.config import DedupConfig
     from tasks.dedup.stage import build_dedup
     from tasks.sample.config import SampleConfig, Source

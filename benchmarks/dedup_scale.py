@@ -90,7 +90,7 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
     """Decide the fates of `count` documents, and watch the memory of this process."""
     from tasks.dedup.config import DedupConfig
     from tasks.dedup.corpus import Corpus
-    from tasks.dedup.survivors import decide_fates
+    from tasks.dedup.near_duplicates import decide_fates
 
     files = sorted(scratch.glob("*.npy"))
     signatures = [np.load(path, mmap_mode="r") for path in files]

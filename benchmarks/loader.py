@@ -20,17 +20,17 @@ import pyarrow as pa
 import pyarrow.ipc
 import torch
 
-from model.config import GPTConfig, TrainConfig, TrainerRun
-from model.data import SequenceReader
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.dataset import SequenceReader
+from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, PrefixLoader, SpanLoader
+from model.data.row_format import RowFormat, WordBorders
+from model.data.schema import ORDER, sequences_schema
+from model.data.span_lengths import Denoising, raw_length
+from model.distributed.process_group import ALONE
 from model.engines.native import NativeEngine
-from model.loader import CausalBatch, CausalLoader, MaskedLoader, PrefixLoader, SpanLoader
-from model.ranks import ALONE
-from model.row_format import RowFormat
-from model.schedule import Pace
-from model.schema import ORDER, sequences_schema
-from model.span_lengths import Denoising, raw_length
-from model.transformer import GPT
-from model.word_borders import WordBorders
+from model.nn.gpt import GPT
+from model.optim.schedules import Pace
 
 PIECES = 4096
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4

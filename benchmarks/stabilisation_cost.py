@@ -22,15 +22,16 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from model.config import GPTConfig, TrainConfig, TrainerRun
-from model.engine import Engine, all_admitted
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.loader import CausalBatch
+from model.distributed.process_group import ALONE
+from model.engines.base import Engine, all_admitted
 from model.engines.native import NativeEngine
 from model.guard.guard import Guard
-from model.loader import CausalBatch
-from model.networks import make_network, parameter_count
-from model.ranks import ALONE
-from model.schedule import Pace
-from model.transformer import GPT
+from model.nn.factory import make_network, parameter_count
+from model.nn.gpt import GPT
+from model.optim.schedules import Pace
 
 PIECES = 8192
 WARM_UP = 4
@@ -69,11 +70,11 @@ class Variant:
 def _nothing_read() -> Iterator[None]:
     """Thermometers that look at nothing."""
     nothing = torch.zeros(2)
-    places = ("model.transformer.extremes", "model.objectives.pieces.extremes")
+    places = ("model.nn.gpt.extremes", "model.objectives.cross_entropy.extremes")
     with contextlib.ExitStack() as patches:
         for place in places:
             patches.enter_context(mock.patch(place, return_value=nothing))
-        patches.enter_context(mock.patch("model.thermometers.ScoreThermometer.forward", return_value=nothing))
+        patches.enter_context(mock.patch("model.nn.activation_stats.ScoreThermometer.forward", return_value=nothing))
         yield
 
 

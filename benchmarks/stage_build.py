@@ -16,8 +16,8 @@ from typing import Any
 
 from measuring import peak_bytes
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 STAGES = ("sample", "clean", "dedup", "decontaminate")
 WORKERS = {"clean": "workers", "dedup": "threads", "decontaminate": "workers"}

@@ -28,13 +28,13 @@ import sentencepiece
 import tokenizers
 from measuring import OURS, arguments, processor, records
 
-from tasks.tokenizing.encoder import Encoder
+from tasks.tokenizer.encoder import Encoder
+from tasks.vocab.candidates import train_donor
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import train_donor
-from tasks.vocab.fast import fast_tokenizer
-from tasks.vocab.kinds import extended
+from tasks.vocab.extenders import extended
+from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.scripts import SCRIPTS
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 TEXTS = {
     "English": ("en_books", "en_wiki", "en_techdocs_md"),

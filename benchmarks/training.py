@@ -30,13 +30,13 @@ from rich.console import Console
 from rich.table import Table
 from trainers.setting import Setting, as_argument
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig
-from model.networks import flops_per_token, make_network, parameter_count
-from model.presets.counting import preset_config
-from model.published.exporting import export_network
-from model.published.gpt2 import gpt2_config
-from model.random_batch import random_batch
-from model.weights import save_model
+from flows.planning.machine_speed import preset_config
+from model.checkpoint.weights import save_model
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig
+from model.huggingface.gpt2 import gpt2_config
+from model.huggingface.io import export_network
+from model.nn.factory import flops_per_token, make_network, parameter_count
+from model.objectives.synthetic import random_batch
 
 HERE = Path(__file__).parent
 SMALL: dict[str, Any] = {"vocab_size": 8192, "layers": 4, "heads": 4, "width": 256}

@@ -4,34 +4,30 @@ from typing import Annotated
 
 import typer
 
-from flows.commands import (
-    ablating,
-    cards,
-    collecting,
-    comparing,
-    identity,
-    leaking,
-    mixing,
-    models,
-    networks,
-    nightly,
-    peeking,
-    planning,
-    promoting,
-    records,
-    running,
-    scaling,
-    searching,
-    service,
-    teaching,
-    tracking,
-    training,
-    upgrading,
-    vocabularies,
-)
-from flows.escaping import escape_output
+from flows.commands import artifacts as collecting
+from flows.commands import artifacts as identity
+from flows.commands import artifacts as upgrading
+from flows.commands import experiments as ablating
+from flows.commands import experiments as mixing
+from flows.commands import experiments as scaling
+from flows.commands import experiments as searching
+from flows.commands import inspect as comparing
+from flows.commands import inspect as leaking
+from flows.commands import inspect as peeking
+from flows.commands import inspect as records
+from flows.commands import models, nightly, service
+from flows.commands import models as networks
+from flows.commands import models as teaching
+from flows.commands import nightly as promoting
+from flows.commands import plan as planning
+from flows.commands import reports as cards
+from flows.commands import reports as tracking
+from flows.commands import run as running
+from flows.commands import run as training
+from flows.commands import tokenizers as vocabularies
+from flows.metrics.escaping import escape_output
 from flows.service.api import reach_this_machine_directly
-from model.environment import shed
+from model.config.environment import shed
 
 app = typer.Typer(
     name="bessemer",

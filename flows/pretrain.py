@@ -1,8 +1,7 @@
 """The road as a Prefect flow.
 
-`flows.road.walk` is the road itself: each stage is one retryable Prefect task that leaves an Arrow artifact. Reuse
-lives in the artifact's identity, so rerunning is the same flow with `from_stage`, `until`, `only` or `force`.
-"""
+`flows.recipe.stages.walk` is the road itself: each stage is one retryable Prefect task that leaves an Arrow artifact.
+Reuse lives in the artifact's identity, so rerunning is the same flow with `from_stage`, `until`, `only` or `force`."""
 
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from prefect.states import Completed, Failed
 
-from flows.dashboard.watching import dashboard
-from flows.disowned import ended_with_its_run
-from flows.events import tell_error
-from flows.form import (
+from flows.metrics.formatting import tally
+from flows.planning.start_run import start_run
+from flows.recipe.form import (
     EVERY_STAGE,
     ROADS_END,
     WHOLE_ROAD,
@@ -27,27 +25,17 @@ from flows.form import (
     chosen_stretch,
     settings,
 )
-from flows.page import write_run_page
-from flows.recipe import Recipe
-from flows.record import leave_end
-from flows.restarting import check_crashes, worth_another_run
-from flows.road import walk
-from flows.roots import open_root
-from flows.shipped import open_recipe
-from flows.start_run import start_run
-from flows.wording import tally
+from flows.recipe.load import open_recipe
+from flows.recipe.schema import Recipe
+from flows.reports.page.page import write_run_page
+from flows.reports.prefect.watcher import dashboard
+from flows.runs.lifecycle import check_crashes, ended_with_its_run, tell_error, worth_another_run
+from flows.runs.pipeline import walk
+from flows.runs.record import leave_end
+from flows.runs.roots import open_root
 from model.errors import BessemerError
-from tasks.chunk.task import chunk
-from tasks.clean.task import clean
-from tasks.decontaminate.task import decontaminate
-from tasks.dedup.task import dedup
-from tasks.evaluate.task import evaluate
-from tasks.outcome import one_line
-from tasks.sample.task import sample
-from tasks.train.task import train
-from tasks.vocab.task import vocab
-
-TASKS = {task.name: task for task in (sample, clean, dedup, decontaminate, vocab, chunk, train, evaluate)}
+from tasks.execution.outcome import one_line
+from tasks.prefect_tasks import TASKS
 
 
 @flow(name="pretrain", persist_result=False, validate_parameters=True)

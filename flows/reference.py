@@ -16,14 +16,15 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
-from flows.form import SAID_ONCE as OF_SEVERAL_STAGES
-from flows.mix.config import MixConfig
-from flows.nightly.settings import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
-from flows.recipe import MIXTURE_KEYS, Recipe
-from flows.road import STAGES
-from flows.search.config import SearchConfig
-from flows.wrong_keys import tagged_models
-from model.strict import Runtime
+from flows.experiments.mixture import MixConfig
+from flows.experiments.search_config import SearchConfig
+from flows.nightly.config import NIGHTLY, NOTIFY, NightlyConfig, NotifyConfig
+from flows.recipe.errors import tagged_models
+from flows.recipe.form import SAID_ONCE as OF_SEVERAL_STAGES
+from flows.recipe.load import MIXTURE_KEYS
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
+from model.config import Runtime
 from tasks.sample.config import SampleConfig, Source
 
 NAME = "reference.md"

@@ -11,6 +11,11 @@
     `-- AccessError    77   a store or server refuses this machine's credentials: expired, unknown, or not allowed
 
 Every message says what was asked, what was found, who is to blame and what to do.
+
+A training that pauses: it came as far as it was asked to, and left a checkpoint from which it goes on.
+
+Whoever compares many trainings stops the worse ones early and lets the better ones go on (Jamieson and Talwalkar 2016,
+successive halving). A pause is no part of what is trained: paused or not, the same weights come out, bit for bit.
 """
 
 
@@ -68,3 +73,16 @@ class AccessError(BessemerError):
     """A store or server refuses access; the next run goes on once this machine has credentials that it takes."""
 
     exit_code = 77
+
+
+class Paused(Exception):
+    """No error: training paused after `step` of `steps` steps, where its loss was `loss` nats (None where unknown)."""
+
+    def __init__(self, step: int, steps: int, loss: float | None) -> None:
+        super().__init__(step, steps, loss)
+        self.step = step
+        self.steps = steps
+        self.loss = loss
+
+    def __str__(self) -> str:
+        return f"paused after step {self.step} of {self.steps}; a checkpoint was written, from which training goes on"

@@ -7,9 +7,9 @@ import pytest
 import yaml
 from prefect import Flow
 
-from flows.form import Changes, chosen_stretch, settings
-from flows.recipe import find_recipe
-from flows.road import STAGES, stretch
+from flows.recipe.form import Changes, chosen_stretch, settings
+from flows.recipe.load import find_recipe
+from flows.recipe.stages import STAGES, stretch
 
 FILE = Path(__file__).parent.parent / "deployments" / "prefect.yaml"
 FILLED_WHEN_DEPLOYED = ("{{ $BESSEMER_RECIPE }}", "{{ $BESSEMER_ROOT }}")

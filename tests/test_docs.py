@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe import load_recipe
-from model.architecture import read_network_config
-from model.networks import parameter_count
-from model.presets.expansion import expanded
+from flows.recipe.load import load_recipe
+from model.config.network import read_network_config
+from model.config.presets import expanded
+from model.nn.factory import parameter_count
 
 DOCS = Path(__file__).parent.parent / "docs"
 

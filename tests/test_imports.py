@@ -1,78 +1,138 @@
-"""The import directions that hold the house together, read from the source of every module.
+"""The direction of imports, read from the source of every module: inside functions and under TYPE_CHECKING as well.
 
-flows -> tasks -> model; only flows/ and tasks/*/task.py know Prefect; stages are strangers to each other; nothing in
-tasks/ or model/ imports by name at run time, because the code fingerprint walks static imports.
+`flows` imports `tasks`, `tasks` imports `model`; within each, a package imports packages on its own floor or below; no
+modules import each other in a circle. Only `flows` and `tasks/prefect_tasks.py` know Prefect; stages do not import each
+other; what checks a recipe loads no heavy library.
 """
 
 import ast
+import functools
 from pathlib import Path
 
-from tasks.code import is_operations
+from tasks.common.code_fingerprint import is_operations
 
 PROJECT = Path(__file__).parents[1]
-ROOMS = ("flows", "tasks", "model")
-MODULES = {
-    path.relative_to(PROJECT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for room in ROOMS
-    for path in sorted((PROJECT / room).rglob("*.py"))
+ROOTS = ("flows", "tasks", "model")
+STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate")
+FLOORS = {
+    "flows": (
+        ("cli", "reference"),
+        ("commands",),
+        ("nightly", "experiments"),
+        ("pretrain", "planning", "models"),
+        ("inspection", "reports"),
+        ("metrics",),
+        ("runs",),
+        ("recipe", "service", "shipped"),
+    ),
+    "tasks": (("prefect_tasks",), STAGES, ("tokenizer",), ("execution",), ("artifacts",), ("common",)),
+    "model": (
+        ("profile",),
+        ("train", "finetune"),
+        ("launch", "guard", "huggingface", "inference"),
+        ("checkpoint",),
+        ("engines",),
+        ("objectives",),
+        ("optim", "nn"),
+        ("data", "distributed", "config"),
+        ("checksummed_json", "code_digest", "digests", "errors", "file_content", "files", "model_files", "processes"),
+    ),
 }
-STAGES = sorted(path.parent.name for path in (PROJECT / "tasks").glob("*/config.py"))
-BELOW_FLOWS = [name for name in MODULES if not name.startswith("flows/")]
+"""Packages of each root, top floor first."""
+MODULES = {
+    path.relative_to(PROJECT).with_suffix("").as_posix().replace("/", ".").removesuffix(".__init__"): ast.parse(
+        path.read_text(encoding="utf-8")
+    )
+    for root in ROOTS
+    for path in sorted((PROJECT / root).rglob("*.py"))
+}
 DRAWING = {"jinja2", "plotly", "rich", "typer"}
 HEAVY = {"torch", "numba", "numpy", "sentencepiece", "trafilatura", "ftfy"}
 DYNAMIC = {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location"}
-LOADS_USERS_CODE = "tasks/extensions.py"
+LOADS_CODE_OF_USERS = "tasks.execution.plugins"
 
 
-def imported(nodes: list[ast.stmt]) -> set[str]:
-    """Dotted names of all modules that statements import, inside functions too."""
-    names: set[str] = set()
-    for node in (inner for statement in nodes for inner in ast.walk(statement)):
+@functools.cache
+def imported(name: str, *, at_top: bool = False) -> frozenset[str]:
+    """Dotted names that a module imports: modules of the project, and what others are called."""
+    tree = MODULES[name]
+    nodes = tree.body if at_top else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names.add("." * node.level + (node.module or ""))
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+            whole = "." * node.level + (node.module or "")
+            inner = {f"{whole}.{alias.name}" for alias in node.names}
+            found.update({module if module in MODULES else whole for module in inner})
+    return frozenset(found - {name})
 
 
 def tops(name: str) -> set[str]:
-    return {module.partition(".")[0] for module in imported(MODULES[name].body)}
+    return {module.partition(".")[0] for module in imported(name)}
 
 
-def test_the_walk_sees_the_house():
-    assert {"sample", "clean", "dedup", "vocab"} <= set(STAGES)
-    assert len(MODULES) > 50
-    assert "numpy" in imported(MODULES["flows/lives.py"].body)
+def floor(module: str) -> int:
+    root, _, rest = module.partition(".")
+    package = rest.partition(".")[0]
+    return next(number for number, packages in enumerate(FLOORS[root]) if package in packages)
 
 
-def test_imports_flow_downwards():
-    upwards = {}
-    for name in MODULES:
-        rooms_above = set(ROOMS[: ROOMS.index(name.partition("/")[0])])
-        if wrong := tops(name) & rooms_above:
-            upwards[name] = wrong
+def test_every_package_has_a_floor():
+    packages = {tuple(name.split(".")[:2]) for name in MODULES if "." in name}
+    known = {(root, package) for root, floors in FLOORS.items() for packages in floors for package in packages}
+    assert sorted(packages - known) == []
+
+
+def test_roots_import_downwards():
+    upwards = {
+        name: wrong for name in MODULES if (wrong := tops(name) & set(ROOTS[: ROOTS.index(name.partition(".")[0])]))
+    }
     assert upwards == {}
 
 
+def test_packages_import_their_own_floor_or_below():
+    upwards = [
+        f"{name} -> {module}"
+        for name in MODULES
+        if "." in name
+        for module in imported(name)
+        if module in MODULES
+        and "." in module
+        and module.partition(".")[0] == name.partition(".")[0]
+        and floor(module) < floor(name)
+    ]
+    assert upwards == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Kahn's algorithm: take away modules whose imports are all gone, until none is left."""
+    left = {name: {module for module in imported(name) if module in MODULES} for name in MODULES}
+    while free := [name for name, needs in left.items() if not needs & left.keys()]:
+        for name in free:
+            del left[name]
+    assert {name: sorted(needs & left.keys()) for name, needs in left.items()} == {}
+
+
 def test_nothing_is_imported_relatively():
-    assert [name for name, tree in MODULES.items() if any(m.startswith(".") for m in imported(tree.body))] == []
+    assert [name for name in MODULES if any(module.startswith(".") for module in imported(name))] == []
 
 
-def test_only_flows_and_task_faces_know_prefect():
-    faces = {f"tasks/{stage}/task.py" for stage in STAGES}
-    assert [name for name in BELOW_FLOWS if name not in faces and "prefect" in tops(name)] == []
+def test_only_flows_and_the_tasks_know_prefect():
+    below = [name for name in MODULES if not name.startswith("flows")]
+    assert [name for name in below if "prefect" in tops(name)] == ["tasks.prefect_tasks"]
 
 
-def test_stages_are_strangers():
-    met = {}
-    for stage in STAGES:
-        others = {other for other in STAGES if other != stage}
-        for name in (name for name in MODULES if name.startswith(f"tasks/{stage}/")):
-            parts = [module.split(".") for module in imported(MODULES[name].body)]
-            if wrong := {part[1] for part in parts if part[0] == "tasks" and len(part) > 1} & others:
-                met[name] = wrong
-    assert met == {}
+def test_stages_do_not_import_each_other():
+    met = [
+        f"{name} -> {module}"
+        for stage in STAGES
+        for name in MODULES
+        if name.startswith(f"tasks.{stage}")
+        for module in imported(name)
+        if module in MODULES and module.startswith("tasks.") and module.split(".")[1] in set(STAGES) - {stage}
+    ]
+    assert met == []
 
 
 def test_nothing_below_flows_imports_dynamically():
@@ -80,57 +140,48 @@ def test_nothing_below_flows_imports_dynamically():
         called = [node.func for node in ast.walk(MODULES[name]) if isinstance(node, ast.Call)]
         return {f.id if isinstance(f, ast.Name) else f.attr for f in called if isinstance(f, ast.Name | ast.Attribute)}
 
-    assert [name for name in BELOW_FLOWS if calls(name) & DYNAMIC] == [LOADS_USERS_CODE]
+    below = [name for name in MODULES if not name.startswith("flows")]
+    assert [name for name in below if calls(name) & DYNAMIC] == [LOADS_CODE_OF_USERS]
 
 
-def test_the_loader_of_the_users_code_is_in_no_closure():
-    """It works before a build, and what it loads counts by fingerprint; a closure refuses dynamic imports."""
-    callers = [name for name in MODULES if LOADS_USERS_CODE[:-3].replace("/", ".") in imported(MODULES[name].body)]
-    assert callers
-    assert [name for name in callers if name.rpartition("/")[2] != "stage.py"] == []
+def test_code_of_users_is_loaded_only_where_a_stage_is_declared():
+    """It is loaded before a build and counts by a fingerprint of its own; that of a stage refuses such imports."""
+    importers = [name for name in MODULES if LOADS_CODE_OF_USERS in imported(name)]
+    assert importers
+    assert [name for name in importers if name.rpartition(".")[2] != "stage"] == []
 
 
 def test_nothing_below_flows_draws():
-    assert {name: tops(name) & DRAWING for name in BELOW_FLOWS if tops(name) & DRAWING} == {}
-
-
-def test_every_stage_has_the_same_furniture():
-    wanted = [f"tasks/{stage}/{piece}.py" for stage in STAGES for piece in ("__init__", "config", "stage", "task")]
-    assert [name for name in wanted if name not in MODULES] == []
+    assert [name for name in MODULES if not name.startswith("flows") and tops(name) & DRAWING] == []
 
 
 def test_the_front_of_a_stage_is_light():
-    heavy = {}
-    for name in (f"tasks/{stage}/{piece}.py" for stage in STAGES for piece in ("__init__", "config", "stage", "task")):
-        if name not in MODULES:
-            continue
-        at_top = [node for node in MODULES[name].body if isinstance(node, ast.Import | ast.ImportFrom)]
-        if wrong := {module.partition(".")[0] for module in imported(at_top)} & HEAVY:
-            heavy[name] = wrong
+    """Importing a stage's package, configuration and declaration loads nothing that takes a second."""
+    fronts = [f"tasks.{stage}{module}" for stage in STAGES for module in ("", ".config", ".stage")]
+    heavy = {
+        name: wrong
+        for name in [*fronts, "tasks.prefect_tasks"]
+        if (wrong := {module.partition(".")[0] for module in imported(name, at_top=True)} & HEAVY)
+    }
     assert heavy == {}
 
 
-def test_every_module_says_what_it_is():
-    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
-
-
-def test_what_counts_is_taken_from_where_it_stands():
-    """A name that a module of operations only passes on would be lost to the fingerprint of whoever takes it there."""
+def test_counted_code_imports_names_from_the_module_that_defines_them():
+    """The fingerprint stops at operations modules: a name that one only passes on would be lost."""
     passed_on = set()
     for name, tree in MODULES.items():
-        if is_operations(name.removesuffix(".py").replace("/", ".")):
+        if is_operations(name):
             continue
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module and is_operations(node.module):
-                source = MODULES.get(f"{node.module.replace('.', '/')}.py")
+            if isinstance(node, ast.ImportFrom) and node.module in MODULES and is_operations(node.module):
                 taken = {alias.name for alias in node.names}
-                if source is not None and not taken <= bound(source):
-                    passed_on.add((name, node.module, *sorted(taken - bound(source))))
+                if missing := taken - defined(MODULES[node.module]):
+                    passed_on.add((name, node.module, *sorted(missing)))
     assert passed_on == set()
 
 
-def bound(tree: ast.Module) -> set[str]:
-    """Names that a module binds itself."""
+def defined(tree: ast.Module) -> set[str]:
+    """Names that a module defines itself."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -138,3 +189,7 @@ def bound(tree: ast.Module) -> set[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             names.update(inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name))
     return names
+
+
+def test_every_module_says_what_it_is():
+    assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []

@@ -18,7 +18,7 @@ MODULES = {
 SHELLS = {"system", "popen", "getoutput", "getstatusoutput", "create_subprocess_shell"}
 UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 ARCHIVES = {"tarfile", "zipfile", "unpack_archive"}
-OF_A_PINNED_PACKAGE = {"tasks/clean/language.py", "flows/survey/languages.py"}
+OF_A_PINNED_PACKAGE = {"tasks/clean/filters/language.py", "flows/inspection/fields.py"}
 """py3langid's own model is a pickle within its wheel, which requirements.lock pins: it is code as its modules are."""
 BETWEEN_PROCESSES = {"tasks/execution/dask_worker.py"}
 """Work on its way to a cluster's processes, over the wire that the driver itself opened; nothing of it is stored."""

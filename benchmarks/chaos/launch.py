@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from model.config import TrainerRun
+from model.config.train import TrainerRun
 from model.errors import BessemerError, Infra
-from model.parent_death import die_with_parent
-from tasks.retry import RETRY_DELAYS
-from tasks.train.launching import run_trainer
+from model.processes import die_with_parent
+from tasks.execution.outcome import RETRY_DELAYS
+from tasks.train.launcher import run_trainer
 
 
 def task(run_file: Path, log: Path) -> int:
@@ -26,7 +26,7 @@ def task(run_file: Path, log: Path) -> int:
     for delay in [*RETRY_DELAYS, None]:
         try:
             run_trainer(
-                ["-m", "model.train", str(run_file), str(os.getpid())],
+                ["-m", "model.train.__main__", str(run_file), str(os.getpid())],
                 given=run.train.given,
                 log_path=log,
                 heartbeat=run.out / "heartbeat",

@@ -12,10 +12,11 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from benchmarks.small_disk import mounted
-from model.architecture import GPTConfig
-from model.config import ScheduleConfig, TrainConfig, TrainerRun
-from model.heartbeat import Beat, read_beat
-from model.schema import ORDER, sequences_schema
+from model.config.network import GPTConfig
+from model.config.options import ScheduleConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.schema import ORDER, sequences_schema
+from model.distributed.heartbeat import Beat, read_beat
 
 RANKS = 2
 BATCH_ROWS = 4
@@ -162,10 +163,10 @@ class World:
             words = _command(pid)
             if "task" in words or "flows.cli" in words:
                 launcher = pid
-            elif "flows.private_server" in words:
+            elif "flows.service.local_server" in words:
                 server = pid
-            elif "model.train" in words:
-                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
+            elif "model.train.__main__" in words:
+                if len(words) == len(["python", "-m", "model.train.__main__", "RUN", "PARENT"]):
                     supervisor = pid
                 else:
                     ranks.append(pid)

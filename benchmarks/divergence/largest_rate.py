@@ -74,10 +74,10 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
     folder, steps, variant, rate, seed = work
     from one_run import held_out_loss
 
+    from model.engines.runtime import denormals_flushed
     from model.errors import Numerics
-    from model.guard.decision import changed
-    from model.precision import denormals_flushed
-    from model.training import train as train_to_the_end
+    from model.guard.decisions import changed
+    from model.train.trainer import train as train_to_the_end
 
     text = folder / f"text-{steps}"
     *_, held_out = write_rows(text, steps * BATCH_ROWS)

@@ -13,14 +13,14 @@ from provocations import Provocation, provoking
 from text import BATCH_ROWS, byte_level_run, write_rows
 from torch.nn import functional as F
 
-import model.training
-from model.checkpoint import remove_checkpoint, standing_steps
+import model.train.trainer
+from model.checkpoint.checkpoint import remove_checkpoint, standing_steps
+from model.checkpoint.metrics import journal_file
+from model.checkpoint.run_folder import CHECKPOINTS
+from model.checkpoint.weights import load_model
+from model.engines.runtime import denormals_flushed
 from model.errors import Numerics
-from model.guard.decision import read_decisions
-from model.journal import journal_file
-from model.precision import denormals_flushed
-from model.run_folder import CHECKPOINTS
-from model.weights import load_model
+from model.guard.decisions import read_decisions
 
 CHECKPOINT_STEPS = 25
 SIGNS = ("spike", "skipped_step", "overflow", "rollback")
@@ -57,11 +57,11 @@ def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, c
         "guard": {"enabled": setting.guarded},
     }
     run = byte_level_run(text, setting.steps, folder, layers=2, train=train)
-    model.training.make_engine = provoking(provocation)
+    model.train.trainer.make_engine = provoking(provocation)
     began, ended = time.monotonic(), ""
     try:
         with denormals_flushed():
-            result = model.training.train(run)
+            result = model.train.trainer.train(run)
     except Numerics as error:
         ended, result = str(error), folder / "diverged"
     events = pyarrow.ipc.open_file(result / journal_file("events")).read_all().to_pylist()

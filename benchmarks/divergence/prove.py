@@ -21,7 +21,7 @@ import numpy as np
 from text import BATCH_ROWS, write_rows
 
 from model.code_digest import code_digest
-from model.reading import digest_bytes
+from model.digests import digest_bytes
 
 KINDS = ("learning rate", "poisoned batches", "NaN gradient", "flipped bit", "overflow burst")
 CLEAN = "clean"

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from model.checkpoint import standing_steps
-from model.config import TrainerRun
-from model.engine import Admits, Engine, StepResult, all_admitted
+from model.checkpoint.checkpoint import standing_steps
+from model.checkpoint.run_folder import CHECKPOINTS
+from model.config.train import TrainerRun
+from model.distributed.process_group import Ranks
 from model.engines import make_engine
-from model.guard.decision import read_decisions
-from model.networks import Network
-from model.ranks import Ranks
-from model.run_folder import CHECKPOINTS
-from model.schedule import Pace
+from model.engines.base import Admits, Engine, StepResult, all_admitted
+from model.guard.decisions import read_decisions
+from model.nn.factory import Network
+from model.optim.schedules import Pace
 
 LR_FACTOR, LR_STEPS = 30.0, 50
 POISONED_STEPS = 200

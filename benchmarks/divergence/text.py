@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from model.architecture import GPTConfig
-from model.config import TrainConfig, TrainerRun
-from model.schema import ORDER, sequences_schema
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.schema import ORDER, sequences_schema
 
 PAD, VOCABULARY = 256, 260
 ROW = 129

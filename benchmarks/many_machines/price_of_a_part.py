@@ -18,20 +18,20 @@ import psutil
 import pyarrow as pa
 from copying import copy_part
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.map_parts import map_parts, unit_name
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 from tasks.execution.executor import make_executor
 from tasks.execution.machines import Machines
-from tasks.parts import map_parts, unit_name
-from tasks.report import StageReport
-from tasks.schema import DOCUMENTS
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
 
 SCRIPT = Path(__file__).parents[2] / "deployments" / "local" / "dask.sh"
-MADE = Stage("made", roots=("tasks.ledger",), libraries=())
-COPIED = Stage("copied", roots=("tasks.parts",), libraries=("pyarrow",))
+MADE = Stage("made", roots=("tasks.artifacts.ledger",), libraries=())
+COPIED = Stage("copied", roots=("tasks.artifacts.map_parts",), libraries=("pyarrow",))
 
 
 class Named(StrictConfig):

@@ -23,7 +23,7 @@ from blake3 import blake3
 from faults import FAULTS, NoChance
 from world import PROJECT, Night, World, wait_until
 
-from flows.road import STAGES
+from flows.recipe.stages import STAGES
 
 SECONDS_TO_BEGIN = 300.0
 SECONDS_TO_RECOVER = 900.0

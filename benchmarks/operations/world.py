@@ -22,8 +22,8 @@ from typing import Any
 import psutil
 
 from benchmarks.small_disk import mounted
-from flows.road import STAGES
-from model.heartbeat import read_beat
+from flows.recipe.stages import STAGES
+from model.distributed.heartbeat import read_beat
 
 PROJECT = Path(__file__).resolve().parents[2]
 POSTGRESQL = PROJECT / "deployments" / "local" / "postgresql.sh"
@@ -299,9 +299,9 @@ class World:
         for process in self.processes_with(str(night.root)):
             with suppress(psutil.Error):
                 words = process.cmdline()
-                if "model.train" not in words:
+                if "model.train.__main__" not in words:
                     continue
-                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
+                if len(words) == len(["python", "-m", "model.train.__main__", "RUN", "PARENT"]):
                     supervisor = process
                 else:
                     ranks.append(process)

@@ -18,9 +18,9 @@ def bessemer(texts: list[str], kinds: list[str], extractor: str) -> Callable[[],
     import blake3
     import pyarrow as pa
 
-    from tasks.clean.cleaning import clean_part
+    from tasks.artifacts.schema import DOCUMENTS
     from tasks.clean.config import CleanConfig
-    from tasks.schema import DOCUMENTS
+    from tasks.clean.pipeline import clean_part
 
     rows = [
         {

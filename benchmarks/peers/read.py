@@ -15,10 +15,10 @@ from measuring import tell
 
 
 def bessemer(source: Path, folder: Path) -> Callable[[], int]:
+    from tasks.artifacts.workspace import Workspace
     from tasks.sample.config import SampleConfig, Source
     from tasks.sample.discovery import find_files
-    from tasks.sample.sampling import sample_documents
-    from tasks.workspace import Workspace
+    from tasks.sample.sampler import sample_documents
 
     described = Source(name="text", paths=(str(source),), weight=1)
     config = SampleConfig(sources=(described,), budget_tokens=10**12)

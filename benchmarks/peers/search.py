@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from measuring import fastest, read_texts, tell
 
 if TYPE_CHECKING:
-    from tasks.decontaminate.patterns import Patterns
+    from tasks.decontaminate.ngrams import Patterns
 
 WIDTH = 13
 
@@ -36,7 +36,7 @@ def bessemer(texts: list[str], items: Path) -> Callable[[], object]:
 def words(texts: list[str], items: Path) -> Callable[[], object]:
     import numpy as np
 
-    from tasks.decontaminate.words import fold_table, hash_words, word_room
+    from tasks.decontaminate.normalize import fold_table, hash_words, word_room
 
     del items
     data, offsets = buffers_of(texts)
@@ -54,8 +54,8 @@ def words(texts: list[str], items: Path) -> Callable[[], object]:
 def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     import numpy as np
 
-    from tasks.decontaminate.patterns import BASE
-    from tasks.decontaminate.words import fold_table, hash_words, word_room
+    from tasks.decontaminate.ngrams import BASE
+    from tasks.decontaminate.normalize import fold_table, hash_words, word_room
 
     wanted = np.sort(patterns_of(items).hashes)
     data, offsets = buffers_of(texts)
@@ -112,9 +112,9 @@ def buffers_of(texts: list[str]) -> Any:
 
 
 def patterns_of(items: Path) -> "Patterns":
+    from tasks.decontaminate.benchmarks import Item, read_items
     from tasks.decontaminate.config import Benchmark, DecontaminateConfig
-    from tasks.decontaminate.items import Item, read_items
-    from tasks.decontaminate.patterns import build_patterns
+    from tasks.decontaminate.ngrams import build_patterns
 
     if items.is_dir():
         paths = sorted(items.glob("*.jsonl.gz"))

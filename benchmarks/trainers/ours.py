@@ -9,13 +9,14 @@ from pathlib import Path
 import torch
 from setting import BETAS, CLIP, EPS, LEARNING_RATE, Setting, Watch, chosen
 
-from model.config import ClipConfig, OptimizerConfig, ScheduleConfig, TrainConfig, TrainerRun
-from model.dropout import seed_dropout
+from model.checkpoint.weights import load_model
+from model.config.options import ClipConfig, OptimizerConfig, ScheduleConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
+from model.distributed.process_group import ALONE
 from model.engines import make_engine
-from model.loader import CausalBatch, MaskedBatch, SpanBatch
-from model.ranks import ALONE
-from model.schedule import Pace
-from model.weights import load_model
+from model.engines.runtime import seed_dropout
+from model.optim.schedules import Pace
 
 BATCHES = {"gpt": CausalBatch, "bert": MaskedBatch, "t5": SpanBatch}
 

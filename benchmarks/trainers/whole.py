@@ -17,11 +17,11 @@ import pyarrow.ipc
 from ours import train_config
 from setting import Watch, chosen
 
-from model import training
-from model.config import StartingModel, TrainerRun
-from model.loop import Loop
-from model.schema import ORDER, sequences_schema
-from model.weights import load_model
+from model.checkpoint.weights import load_model
+from model.config.train import StartingModel, TrainerRun
+from model.data.schema import ORDER, sequences_schema
+from model.train import trainer as training
+from model.train.trainer import Loop
 
 
 def write(path: Path, table: pa.Table) -> Path:

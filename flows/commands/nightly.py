@@ -1,4 +1,7 @@
-"""Nights: training further on what came since, and promoting the result where it is no worse."""
+"""Nights: training further on what came since, and promoting the result where it is no worse.
+
+The current model: which it is, how it came to be, and making another one current.
+"""
 
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -7,9 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Settings, UnopenedRoot, Verbose
-from flows.commands.output import console, ended, print_json, shown_progress, told_errors
-from flows.commands.running import quieten_prefect
+from flows.commands.common import (
+    DEFAULT_ROOT,
+    RUN_HELP,
+    Json,
+    Root,
+    Settings,
+    UnopenedRoot,
+    Verbose,
+    console,
+    ended,
+    print_json,
+    shown_progress,
+    told_errors,
+)
+from flows.commands.run import quieten_prefect
 
 
 def nightly(
@@ -31,7 +46,7 @@ def nightly(
     """
     with told_errors():
         if list_nights:
-            from flows.roots import open_root
+            from flows.runs.roots import open_root
 
             _list(open_root(root).resolve(), as_json)
             return
@@ -43,15 +58,15 @@ def nightly(
         if as_json:
             print_json(night)
             return
-        from flows.nightly.nights import Night
-        from flows.nightly.telling import night_told
+        from flows.nightly.history import Night
+        from flows.nightly.terminal import night_told
 
         console().print(night_told(Night(**night)), markup=False)
 
 
 def _list(root: Path, as_json: bool) -> None:
-    from flows.nightly.nights import chain_epochs, list_nights
-    from flows.promotions import current_promotion
+    from flows.nightly.history import chain_epochs, list_nights
+    from flows.runs.model_registry import current_promotion
 
     nights, promotion = list_nights(root), current_promotion(root)
     current = promotion.run_id if promotion else None
@@ -63,7 +78,7 @@ def _list(root: Path, as_json: bool) -> None:
     if not nights:
         console().print(f"no night under {root} yet; start with `bessemer nightly RECIPE`", markup=False)
         return
-    from flows.nightly.telling import table_of_nights
+    from flows.nightly.terminal import table_of_nights
 
     console().print(table_of_nights(nights, current))
     if epochs:
@@ -74,9 +89,9 @@ def _list(root: Path, as_json: bool) -> None:
 
 
 def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: bool, verbose: bool) -> dict[str, Any]:
-    from flows.nightly.beginning import begun
-    from flows.nightly.ending import failures_told
+    from flows.nightly.finish import failures_told
     from flows.nightly.night import idle
+    from flows.nightly.start import begun
 
     err = console(stderr=True)
     # Where nothing is new no server is started, which takes longer than the look.
@@ -86,8 +101,8 @@ def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: boo
         if tonight.nothing_new:
             return asdict(idle(tonight))
     quieten_prefect(verbose)
-    from flows.interrupts import heard_interrupts
-    from flows.private_server import prefect_server
+    from flows.runs.guards import heard_interrupts
+    from flows.service.local_server import prefect_server
 
     with ExitStack() as stack:
         with failures_told(tonight.raw, tonight.night):
@@ -99,3 +114,66 @@ def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: boo
         from flows.nightly.flow import nightly as night_flow
 
         return ended(lambda: night_flow(recipe, tonight.raw.root, again, settings))
+
+
+def current(
+    history: Annotated[bool, typer.Option("--history", help="Every promotion, oldest first.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Tell which model is the current one, who promoted it, when and why.
+
+    `current` may stand for it wherever a RUN is asked for, and ROOT/current/model is its folder.
+    """
+    with told_errors():
+        from flows.runs.model_registry import current_promotion, current_run, point_to_latest
+        from flows.runs.model_registry import history as promotions
+
+        current_run(root)
+        point_to_latest(root)
+        found = promotions(root)
+        latest = current_promotion(root)
+        assert latest is not None, "there is a current run"
+        if as_json:
+            print_json([asdict(one) for one in found] if history else asdict(latest))
+            return
+        if history:
+            from flows.nightly.terminal import table_of_promotions
+
+            console().print(table_of_promotions(found))
+            return
+        told = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
+        console().print(told, markup=False)
+
+
+def promote(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Take the latest promotion back.")] = False,
+    because: Annotated[str, typer.Option("--because", metavar="WHY", help="Kept with the promotion.")] = "",
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Make a run's model the current one, or take the latest promotion back.
+
+    \b
+    bessemer promote 20261122T0200 --because "worse on code, which nobody reads"
+    bessemer promote --undo --because "it writes nonsense"
+
+    Nothing is copied or removed: the next night, and whoever asks for `current`, go on from it.
+    """
+    with told_errors():
+        from flows.runs.lineage import open_run
+        from flows.runs.model_registry import promote as make_current
+        from flows.runs.model_registry import undo as take_back
+        from model.errors import RecipeError
+
+        if undo == bool(run_id):
+            raise RecipeError("promote: name a run, or give --undo; not both")
+        if undo:
+            made = take_back(root, because)
+        else:
+            made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
+        if as_json:
+            print_json(asdict(made))
+            return
+        console().print(f"the current model is that of run {made.run_id} ({made.why})", markup=False)

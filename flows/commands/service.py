@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root
-from flows.commands.output import print_json, told_errors
+from flows.commands.common import DEFAULT_ROOT, Json, Root, print_json, told_errors
 
 DEFAULT_PORT = 4200
 
@@ -51,9 +50,9 @@ def up(
     The server asks for a password; anyone who has it can run code on this machine as you.
     """
     with told_errors():
-        from flows.recipe import find_recipe, load_recipe
-        from flows.record import check_writable
-        from flows.service.starting import Asked, start_service
+        from flows.recipe.load import find_recipe, load_recipe
+        from flows.runs.record import check_writable
+        from flows.service.server import Asked, start_service
         from model.errors import InputError
 
         root = root.resolve()
@@ -65,7 +64,7 @@ def up(
         password_file = password_file.resolve() if password_file else None
         asked = Asked(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
         files = start_service(root, asked, typer.echo)
-        from flows.service.telling import told_service
+        from flows.service.server import told_service
 
         typer.echo(told_service(files))
 
@@ -78,7 +77,7 @@ def down(
 ) -> None:
     """End what `up` started: the worker first, then the server. A run under way keeps its finished parts and ends."""
     with told_errors():
-        from flows.service.stopping import stop_service
+        from flows.service.server import stop_service
 
         if not stop_service(root.resolve(), typer.echo, now):
             typer.echo(f"nothing is up under {root}; `bessemer up` starts it")

@@ -10,21 +10,19 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Completed, Failed
 
-from flows.dashboard.watching import dashboard
-from flows.disowned import ended_with_its_run
-from flows.events import tell_error, tell_event
-from flows.nightly.beginning import begun
 from flows.nightly.night import Between, PromotionBlocked, idle, spend
-from flows.page import write_run_page
-from flows.pretrain import TASKS
-from flows.recipe import Recipe
-from flows.record import leave_end
-from flows.restarting import check_crashes, worth_another_run
-from flows.road import walk
-from flows.start_run import start_run
+from flows.nightly.start import begun
+from flows.planning.start_run import start_run
+from flows.recipe.schema import Recipe
+from flows.reports.page.page import write_run_page
+from flows.reports.prefect.watcher import dashboard
+from flows.runs.lifecycle import check_crashes, ended_with_its_run, tell_error, tell_event, worth_another_run
+from flows.runs.pipeline import walk
+from flows.runs.record import leave_end
 from model.errors import BessemerError
-from tasks.artifact import Artifact
-from tasks.outcome import one_line
+from tasks.artifacts.artifact import Artifact
+from tasks.execution.outcome import one_line
+from tasks.prefect_tasks import TASKS
 
 
 @flow(name="nightly", persist_result=False, validate_parameters=True)

@@ -1,29 +1,35 @@
-"""One night from what is new to the promotion, without Prefect."""
+"""One night from what is new to the promotion, without Prefect.
 
-from collections.abc import Callable
+Whether a night's model may follow the current one: both on the same held-out text and items, pair by pair.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows.lineage import open_run, run_artifacts
-from flows.nightly import nights as told_nights
-from flows.nightly.beginning import Tonight
-from flows.nightly.ending import end, fail, stop
-from flows.nightly.messages import beginning_told, blocked_told
-from flows.nightly.nights import Night, list_nights
+from flows.nightly import history as told_nights
+from flows.nightly.config import NightlyConfig
+from flows.nightly.finish import end, fail, stop
+from flows.nightly.history import Night, list_nights
+from flows.nightly.notify import beginning_told, blocked_told
 from flows.nightly.preflight import check_night, data_pace
-from flows.nightly.verdict import Verdict, judge, mean_bits
-from flows.promotions import Promotion, promote
-from flows.recipe import Recipe
-from flows.road import EndOfRoad
+from flows.nightly.start import Tonight
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import EndOfRoad
+from flows.runs.lineage import open_run, run_artifacts
+from flows.runs.model_registry import Promotion, promote
 from model.errors import GuardError, RecipeError
-from tasks.artifact import Artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.evaluate.comparison import Worse, fallen_scores, risen_bits, stand_together
 
 BYTES_PER_TOKEN = 4
 """Of a batch of new text, below which a night waits for more."""
 
 Between = Callable[[Path, str, tuple[Any, ...]], tuple[Any, ...]]
 """(folder of the run, stage, its inputs) -> the inputs that the stage is given."""
+
 Road = Callable[[Recipe, Path, str, Between], dict[str, Any]]
 """Takes a recipe down the road under a root and a run id, with a word before each stage; gives the run's record."""
 
@@ -134,6 +140,44 @@ def _check_compared(compared: str | None, before: Promotion | None) -> None:
         raise NotComparedError(f"{current} was made the current model in the meantime, with which nobody compared it")
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """Each figure of both models, and those in which the later one is worse beyond chance."""
+
+    figures: tuple[Worse, ...]
+    worse: tuple[Worse, ...]
+
+    @property
+    def comparable(self) -> bool:
+        """Whether both were scored on anything in common."""
+        return bool(self.figures)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the later one may be promoted."""
+        return self.comparable and not self.worse
+
+    def told(self) -> str:
+        """One sentence without its full stop."""
+        if not self.comparable:
+            return (
+                "the two models were scored on nothing in common, so that nobody can say that it is no worse; promote"
+                " it by hand if it should be"
+            )
+        if not self.worse:
+            return f"no worse in {len(self.figures)} figures"
+        named = ", ".join(
+            f"{one.what} {one.before:.3f} -> {one.after:.3f} ({_chance_told(one.chance)})"
+            for one in self.worse[:MOST_TOLD]
+        )
+        more = f" and {len(self.worse) - MOST_TOLD} more" if len(self.worse) > MOST_TOLD else ""
+        return f"worse beyond chance: {named}{more}"
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Each figure as plain values, with whether it blocks."""
+        return [{**asdict(one), "blocks": one in self.worse} for one in self.figures]
+
+
 def _blocked(tonight: Tonight, why: str, verdict: Verdict) -> PromotionBlocked:
     night = tonight.night
     end(tonight.raw, night, told_nights.BLOCKED, why, "blocked")
@@ -151,7 +195,7 @@ def _check_enough(documents: Artifact, recipe: Recipe, least: int | None) -> Non
 
 def _with_what_is_left(folder: Path, inputs: tuple[Any, ...], recipe: Recipe) -> tuple[Any, ...]:
     """Chunk's inputs without a weight for sources of which nothing new is left; the run's recipe says so, too."""
-    from flows.record import write_recipe
+    from flows.runs.record import write_recipe
 
     documents, *rest, config = inputs
     left = documents.report.sources
@@ -174,3 +218,37 @@ def _count(night: Night, artifacts: dict[str, Artifact]) -> None:
     night.tokens = facts["order"]["tokens"]
     night.epochs = {source: line["epochs"] for source, line in facts["mixture"].items()}
     night.unique_tokens = {source: line["tokens"] for source, line in facts["mixture"].items()}
+
+
+DOCUMENT_SCORES, ITEM_SCORES = "document_scores", "item_scores"
+
+MOST_TOLD = 3
+
+
+def _chance_told(chance: float) -> str:
+    return f"p {chance:.1g}" if chance >= 1e-4 else "p < 0.0001"
+
+
+def judge(after: Artifact, before: Artifact | None, config: NightlyConfig) -> Verdict:
+    """The evaluation of a night beside that of the current model."""
+    if before is None:
+        return Verdict((), ())
+    bits = risen_bits(after.table(DOCUMENT_SCORES), before.table(DOCUMENT_SCORES)) if _both(after, before) else []
+    scores = fallen_scores(after.table(ITEM_SCORES), before.table(ITEM_SCORES))
+    figures = (*bits, *scores)
+    allowed = [config.max_rise] * len(bits) + [config.max_fall] * len(scores)
+    beyond = stand_together([one.chance for one in figures], config.level)
+    worse = [one for one, stands, most in zip(figures, beyond, allowed, strict=True) if stands and one.worse_by > most]
+    return Verdict(figures, tuple(sorted(worse, key=lambda one: one.chance)))
+
+
+def _both(after: Artifact, before: Artifact) -> bool:
+    """Evaluations of earlier versions kept no bits of single documents."""
+    return all(artifact.files(DOCUMENT_SCORES) for artifact in (after, before))
+
+
+def mean_bits(evaluated: Artifact) -> float | None:
+    """Bits per byte of held-out text, mean of the sources, under whatever name the network's kind has it."""
+    headline: Mapping[str, float | None] = evaluated.report.facts.get("headline", {})
+    names = ("heldout/all", "heldout/all/pseudo_bits_per_byte", "heldout/all/target_bits_per_byte")
+    return next((headline[name] for name in names if headline.get(name) is not None), None)

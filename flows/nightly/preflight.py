@@ -13,16 +13,16 @@ from pathlib import Path
 
 import psutil
 
-from flows.nightly.nights import Files, Night
-from flows.nightly.settings import NightlyConfig
-from flows.planning.memory import network_of, recipe_memory
-from flows.recipe import Recipe
-from flows.wording import duration, size
+from flows.metrics.formatting import duration, size
+from flows.nightly.config import NightlyConfig
+from flows.nightly.history import Files, Night
+from flows.planning.cost_model import network_of, recipe_memory
+from flows.recipe.schema import Recipe
 from model.errors import BessemerError, Infra, InputError, RecipeError
-from tasks.artifact import Artifact
+from tasks.artifacts.artifact import Artifact
 from tasks.sample.discovery import find_files
+from tasks.sample.mixture import text_bytes
 from tasks.sample.stage import UNREADABLE
-from tasks.sample.text_size import text_bytes
 
 DATA_BYTES = 6.0
 """Bytes on disk that the stages before training take at most for a byte of new text: four copies of the text, tokens,
@@ -76,7 +76,7 @@ def expected_needs(
     recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night] = (), *, measure: bool
 ) -> Needs:
     """The needs of a recipe; hours go by what nights before took, else, with `measure`, by a second of training."""
-    from model.memory import sizes_of
+    from model.engines.memory import sizes_of
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
     network = network_of(recipe)
@@ -119,7 +119,7 @@ def _seconds(
         return per_byte * text + tokens / speed + measured, per_byte * text
     if not measure or recipe.train.device != "cpu":
         return None, None
-    from flows.planning.this_machine import measured_step
+    from flows.planning.machine_speed import measured_step
 
     train = recipe.train
     step = measured_step(network_of(recipe), train.rows_at_once, train.threads, train.dtype)

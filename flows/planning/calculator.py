@@ -4,11 +4,21 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flows.planning.accelerators import THIS, Accelerator, find_accelerator
-from flows.planning.arithmetic import GIVEN, UNKNOWNS, Shape, Training, check_solvable, flops_of_token, solve
-from flows.planning.memory import memory_told
-from model.architecture import NetworkConfig
-from model.config import TrainConfig
+from flows.planning.cost_model import (
+    GIVEN,
+    THIS,
+    UNKNOWNS,
+    Accelerator,
+    Shape,
+    Training,
+    check_solvable,
+    find_accelerator,
+    flops_of_token,
+    memory_told,
+    solve,
+)
+from model.config.network import NetworkConfig
+from model.config.train import TrainConfig
 from model.errors import RecipeError
 
 
@@ -31,7 +41,7 @@ class Asked:
         """The device named, or this machine's processor, measured."""
         if self.hardware.lower() != THIS:
             return find_accelerator(self.hardware)
-        from flows.planning.this_machine import measured_processor
+        from flows.planning.machine_speed import measured_processor
 
         return measured_processor()
 

@@ -3,12 +3,17 @@
 The pilot lives under `ROOT/pilots` with artifacts of its own, which are reused like any. Each record is in it or not
 by the hash of its id, so that it is a simple random sample of what the recipe would select; every file is read once to
 the end, which also counts the documents exactly.
+
+How much of each source a pilot takes: the share asked for, and never so little that it tells nothing.
+
+The pilot's bars: live while a stage works, and only the notes that change what the plan means.
 """
 
 import importlib
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,28 +21,35 @@ from typing import Any
 
 import psutil
 
-from flows.builders import BUILDERS
-from flows.planning.pilot_shares import PilotShare, pilot_sample, pilot_shares
-from flows.recipe import Recipe
+from flows.inspection.scan import StoredFile, count_records
+from flows.recipe.schema import Recipe
+from flows.reports.progress import ProgressBars
+from flows.runs.pipeline import BUILDERS
+from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
-from model.sealed import read_sealed, write_sealed
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Watcher
-from tasks.sample.discovery import find_files
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Watcher
+from tasks.sample.config import SampleConfig
+from tasks.sample.discovery import SourceFiles, find_files
+from tasks.sample.mixture import plan_mixture
 from tasks.vocab.config import VocabConfig
 
 PILOTS = "pilots"
+
 STAGES = ("sample", "clean", "dedup", "decontaminate", "vocab", "chunk")
+
 HEAVY = (
-    "tasks.sample.sampling",
-    "tasks.clean.cleaning",
-    "tasks.dedup.deduplicate",
-    "tasks.decontaminate.decontaminate",
-    "tasks.vocab.training",
-    "tasks.chunk.chunking",
+    "tasks.sample.sampler",
+    "tasks.clean.pipeline",
+    "tasks.dedup.pipeline",
+    "tasks.decontaminate.pipeline",
+    "tasks.vocab.train",
+    "tasks.chunk.pipeline",
 )
 """Loaded before any clock starts: a pilot of seconds would otherwise measure imports."""
+
 SMALLEST_VOCABULARY = 300
+
 _LOOK_SECONDS = 0.02
 
 
@@ -48,6 +60,25 @@ class Measurement:
     seconds: float
     peak_bytes: int | None
     """Most memory of this process and its children together; None where the artifact was built elsewhere."""
+
+
+@dataclass(frozen=True)
+class PilotShare:
+    """What a pilot takes of one source, as shares (0 to 1)."""
+
+    of_selected: float
+    """Of the documents that the recipe would select."""
+    recipe_rate: float
+    """The share of all documents that the recipe would select."""
+    text_bytes: int
+    """Bytes of text in the source's files."""
+    raised: bool
+    """Whether that is more than was asked for, because the source or the whole is small."""
+
+    @property
+    def of_all(self) -> float:
+        """Of all documents in the files."""
+        return self.of_selected * self.recipe_rate
 
 
 @dataclass
@@ -152,3 +183,69 @@ def _peak_memory() -> Iterator[list[int]]:
     finally:
         over.set()
         thread.join()
+
+
+LEAST_DOCUMENTS = 300
+"""Documents of a source at least: a rule that drops a tenth is then known to 3 points either way."""
+
+BYTES_PER_PIECE = 200
+"""Stored bytes of the whole pilot for each piece of the vocabulary; on less, tokens per byte mislead."""
+
+
+def pilot_shares(recipe: Recipe, listings: list[SourceFiles], share: float) -> dict[str, PilotShare]:
+    """Source -> what the pilot takes of it."""
+    plans = plan_mixture(recipe.sample, listings)
+    selected = sum(plan.rate * plan.bytes for plan in plans.values())
+    least_share = min(1.0, BYTES_PER_PIECE * recipe.vocab.pieces_to_find / max(1.0, selected))
+    shares: dict[str, PilotShare] = {}
+    for listing in listings:
+        name = listing.source.name
+        # What lies elsewhere is not looked at beforehand; its pilot is then decided by the share alone.
+        files = [
+            StoredFile(file.path, file.format, file.compression, file.size)
+            for file in listing.files
+            if isinstance(file.path, Path)
+        ]
+        documents = count_records(files).records * plans[name].rate
+        enough_documents = LEAST_DOCUMENTS / max(1.0, documents) if files else 0.0
+        least = min(1.0, max(least_share, enough_documents))
+        shares[name] = PilotShare(max(share, least), plans[name].rate, plans[name].bytes, least > share)
+    return shares
+
+
+def pilot_sample(config: SampleConfig, listings: list[SourceFiles], shares: Mapping[str, PilotShare]) -> SampleConfig:
+    """The sample stage's settings under which each source is kept at its pilot's rate.
+
+    The stage keeps weight x budget tokens of a source; here a token is a byte, the budget is the pilot's bytes, and a
+    source's weight is its share of them.
+    """
+    wanted = {listing.source.name: shares[listing.source.name] for listing in listings}
+    kept = {name: share.of_all * max(1, share.text_bytes) for name, share in wanted.items()}
+    budget = sum(kept.values())
+    sources = tuple(
+        source.model_copy(update={"weight": kept[source.name] / budget, "tokens": None}) for source in config.sources
+    )
+    return config.model_copy(
+        update={
+            "sources": sources,
+            "budget_tokens": math.ceil(budget),
+            "bytes_per_token": 1.0,
+            "tokens_per_byte": {},
+            "temperature": None,
+            "slack": 1.0,
+            "limit": 1.0,
+            "normalise_weights": True,
+        }
+    )
+
+
+class PilotBars(ProgressBars):
+    """Bars without the sentences that a run would leave on the screen."""
+
+    def note(self, stage: str, sentence: str) -> None:
+        if not sentence.startswith("building "):
+            super().note(f"pilot {stage}", sentence)
+
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        if stage in self._bars:
+            self._progress.remove_task(self._bars.pop(stage))

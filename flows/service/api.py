@@ -1,4 +1,7 @@
-"""The few questions and orders that starting and stopping have for the server, without importing Prefect."""
+"""The few questions and orders that starting and stopping have for the server, without importing Prefect.
+
+The automations of `deployments/automations.yaml`, written to a server as they stand there.
+"""
 
 import base64
 import json
@@ -7,18 +10,25 @@ import ssl
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 from typing import Any
 
-from flows.service.password import OF_CLIENTS
+import yaml
+
+from flows.service.files import OF_CLIENTS, shipped
 from model.errors import Infra
 
 UNDER_WAY = ["PENDING", "RUNNING", "CANCELLING"]
+
 OWN_AUTHORITY = "PREFECT_API_SSL_CERT_FILE"
 """Prefect's clients believe the authority in this file, instead of those that everybody believes."""
+
 BUSY = 503
 """What Prefect answers where its database was held by another of its own tasks too long. Nothing was done then: a
 server on SQLite that has just come up after a kill was seen to refuse so for seconds, on a loaded machine."""
+
 BUSY_SECONDS = 60.0
+
 BUSY_PAUSE = 1.0
 
 
@@ -144,3 +154,35 @@ def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
         except (urllib.error.URLError, OSError) as error:
             raise Infra(f"the server did not answer {method} {url}: {error}") from error
         time.sleep(BUSY_PAUSE)
+
+
+def automations_file() -> Path:
+    """`deployments/automations.yaml`, which travels in the wheel beside this module."""
+    return shipped("automations.yaml")
+
+
+def read_automations() -> list[dict[str, Any]]:
+    """What the file says, as the server's API takes it."""
+    return yaml.safe_load(automations_file().read_text(encoding="utf-8"))["automations"]
+
+
+def write_automations(api: str) -> int:
+    """Have the server know each automation once, as the file says it; returns how many.
+
+    One that it knows is changed in its place: a server with PostgreSQL hears of new ones by a notification, and what
+    happens until then, to runs that a lost machine left behind say, would meet none.
+    """
+    ours = read_automations()
+    names = [automation["name"] for automation in ours]
+    known: dict[str, list[str]] = {}
+    for one in post(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
+        known.setdefault(one["name"], []).append(one["id"])
+    for automation in ours:
+        first, *twins = known.get(automation["name"], [None])
+        if first is None:
+            post(f"{api}/automations/", automation)
+        else:
+            put(f"{api}/automations/{first}", automation)
+        for twin in twins:
+            delete(f"{api}/automations/{twin}")
+    return len(ours)

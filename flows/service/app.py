@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from flows.service.password import OF_SERVER
+from flows.service.files import OF_SERVER
 from model.errors import InputError
 
 ADDRESSES = "BESSEMER_SERVER_ADDRESSES"

@@ -1,8 +1,16 @@
-"""Where the service of a root keeps what it needs to find itself again."""
+"""Where the service of a root keeps what it needs to find itself again.
+
+What the server asks of everyone who speaks to it: `USER:PASSWORD`, in a file of the owner's alone.
+
+It is read when it is needed, handed on in environments, and never printed, logged or written down.
+"""
 
 import fcntl
 import json
 import os
+import secrets
+import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -10,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from flows.service.database import CONNECTION_URL
-from flows.service.password import OF_SERVER
 from flows.service.processes import Background
-from model.durable import write_atomically
 from model.errors import InputError
+from model.files import link_or_copy, sync_file, write_atomically
 
 POOL = "bessemer"
+
+OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
+
 NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, "BESSEMER_DATABASE", OF_SERVER)
 """Of another server, or for this server's own eyes."""
+
 SMALL_DATABASE = {
     # Prefect itself keeps flow runs for ever.
     "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
@@ -25,6 +36,7 @@ SMALL_DATABASE = {
     "PREFECT_SERVER_SERVICES_DB_VACUUM_EVENT_RETENTION_OVERRIDES": json.dumps({"prefect.flow-run.heartbeat": 86400}),
 }
 """What keeps the server's database from growing for ever (docs/operations.md); a user's own settings overrule it."""
+
 PATIENT_CLIENT = {
     # What the server answers while its database is away: unless asked again, runs that end then are Failed.
     "PREFECT_CLIENT_RETRY_EXTRA_CODES": "500",
@@ -228,3 +240,55 @@ def standing_server(root: Path) -> str | None:
     """The API address of the server that `bessemer up` started for a root, where it runs."""
     files = ServiceFiles(root)
     return files.api_url if files.server.pid() is not None else None
+
+
+OF_CLIENTS = "PREFECT_API_AUTH_STRING"
+
+
+def new_password() -> str:
+    """A random `USER:PASSWORD`."""
+    return f"bessemer:{secrets.token_urlsafe(24)}"
+
+
+def write_password(path: Path) -> Path:
+    """Make a password and write it to `path`, mode 600, unless the file is there; returns `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The file is complete before it has its name, for others who ask for it at the same time.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "w") as stream:
+            stream.write(f"{new_password()}\n")
+        sync_file(temporary)
+        link_or_copy(temporary, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(temporary)
+    return path
+
+
+def read_password(path: Path) -> str:
+    """The one line `USER:PASSWORD` of a file; InputError where others may read it, or it holds anything else."""
+    try:
+        mode = path.stat().st_mode
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"up --password-file {path}: cannot be read ({error})") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise InputError(f"up --password-file {path}: others may read it; `chmod 600 {path}`")
+    user, colon, word = text.partition(":")
+    # Prefect compares only ASCII; it answers a server's error to everyone where its own password is anything else.
+    if not (user and colon and word and text.isascii()) or "\n" in text:
+        raise InputError(f"up --password-file {path}: it must hold one line, USER:PASSWORD, of ASCII characters")
+    return text
+
+
+def use_password(path: Path | None) -> None:
+    """Set the password of the file for this process, and those that it starts, as clients of the server."""
+    if path is not None:
+        os.environ[OF_CLIENTS] = read_password(path)
+
+
+def asked_by_server(path: Path | None) -> dict[str, str]:
+    """Environment with which the server asks for the password of the file; empty without one."""
+    return {OF_SERVER: read_password(path)} if path is not None else {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.durable import write_atomically
+from model.files import write_atomically
 
 if TYPE_CHECKING:
     import psutil

@@ -31,9 +31,9 @@ from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from flows.service.files import POOL, deployments_file
-from model.environment import shed
+from model.config.environment import shed
+from model.digests import digest_bytes
 from model.errors import GuardError
-from model.reading import digest_bytes
 
 if TYPE_CHECKING:
     from prefect.runner._process_manager import ProcessHandle

@@ -1,17 +1,17 @@
-"""The engines behind `model.engine.Engine`: plain PyTorch, and DeepSpeed's ZeRO."""
+"""The engines behind `model.engines.base.Engine`: plain PyTorch, and DeepSpeed's ZeRO."""
 
 import importlib.util
 import os
 import shutil
 from typing import TYPE_CHECKING
 
-from model.config import TrainConfig, TrainerRun
+from model.config.train import TrainConfig, TrainerRun
 from model.errors import RecipeError
 
 if TYPE_CHECKING:
-    from model.engine import Engine
-    from model.networks import Network
-    from model.ranks import Ranks
+    from model.distributed.process_group import Ranks
+    from model.engines.base import Engine
+    from model.nn.factory import Network
 
 
 def check_engine(config: TrainConfig) -> None:
@@ -31,9 +31,8 @@ def check_engine(config: TrainConfig) -> None:
 
 def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
     """The engine that the run asks for, around a network whose weights are the same on every rank."""
-    from model.block_forward import wrap_blocks
-    from model.curriculum import whole_micro_batches
-    from model.precision import prepare_products
+    from model.engines.runtime import prepare_products, wrap_blocks
+    from model.optim.schedules import whole_micro_batches
 
     check_engine(run.train)
     prepare_products(run.train.dtype)
@@ -51,7 +50,7 @@ def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine"
 
         return DeepSpeedEngine(run, network, ranks)
     if run.train.tensor_parallel > 1 or run.train.pipeline_parallel > 1:
-        from model.engines.parallel import ParallelEngine
+        from model.engines.model_parallel import ParallelEngine
 
         return ParallelEngine(run, network, ranks)
     from model.engines.native import NativeEngine

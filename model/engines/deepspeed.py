@@ -3,12 +3,23 @@
 Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. DeepSpeed keeps the partitions and exchanges; the learning
 rate, the normalisation of the loss, the checkpoints and the policy for non-finite numbers are those of the native
 engine.
+
+A word before ZeRO moves the weights: DeepSpeed knows the gradient's norm only within its own step.
+
+Between the norm and the update it calls `_update_scale`, in all stages, and looks behind it whether the step overflowed
+(DeepSpeed 0.19.8, `stage_1_and_2.step`, `stage3._loss_scale_update_and_overflow_cleanup`).
+
+The optimizer's state of a ZeRO run, cut anew for another number of ranks.
+
+DeepSpeed 0.19.8 lays each group of parameters out as one vector. Stages 1 and 2 pad the vector and cut it into as many
+equal parts as there are ranks. Stage 3 pads and cuts each parameter, and a rank's part is its pieces of all parameters
+behind each other. Padding is never trained: its moments are zero.
 """
 
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
@@ -16,27 +27,22 @@ from typing import Any
 import deepspeed
 import deepspeed.ops
 import torch
+from deepspeed.runtime.utils import combine_grad_norm_groups
 from torch import Tensor, nn
 
-from model.architecture import times_as_wide
-from model.batch import share_of
-from model.block_shape import is_gated
-from model.config import Dtype, TrainerRun
-from model.devices import moved
-from model.engine import Admits, StepResult, all_admitted
-from model.engines.totals import Totals
-from model.engines.zero_gate import ZeroGate
-from model.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
-from model.networks import Network
-from model.objectives import Objective, Sums, objective_of
-from model.optimizers import make_optimizer, remembered, set_rate
-from model.optimizers.groups import grouped
-from model.optimizers.penalty import penalty
-from model.precision import computing_in
-from model.ranks import Ranks
-from model.resharding import part_of_vector, whole_vector
-from model.schedule import Pace
-from model.vocabulary import WholeVocabulary
+from model.config.fields import Dtype
+from model.config.network import is_gated, times_as_wide
+from model.config.train import TrainerRun
+from model.distributed.process_group import Ranks
+from model.engines.base import Admits, StepResult, Totals, all_admitted
+from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
+from model.engines.runtime import computing_in, moved
+from model.nn.factory import Network
+from model.nn.vocab_layers import WholeVocabulary
+from model.objectives import objective_of
+from model.objectives.base import Objective, Sums, share_of
+from model.optim.optimizers import grouped, make_optimizer, penalty, remembered, set_rate
+from model.optim.schedules import Pace
 
 
 class _Objective(nn.Module):
@@ -219,3 +225,83 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
             "overlap_comm": run.train.device == "cuda",
         },
     }
+
+
+class ZeroGate:
+    """Asks `admits` with the norm of each finite gradient, and has the step left out where the answer is no."""
+
+    def __init__(self, zero: Any) -> None:
+        self.admits: Callable[[float], bool] = lambda grad_norm: True
+        self.grad_norm = math.nan
+        """Of the last step, before clipping; infinite where any element was not finite."""
+        self._zero = zero
+        self._scaled_norm: float | None = None
+        self._update_scale = zero._update_scale
+        zero._update_scale = self._judge
+        if hasattr(zero, "scaled_global_norm"):
+            self._measure = zero.scaled_global_norm
+            zero.scaled_global_norm = self._measured
+        else:
+            self._groups = zero._get_norm_groups
+            zero._get_norm_groups = self._measured_groups
+
+    def _measured(self, *arguments: Any, **named: Any) -> Any:
+        norm = self._measure(*arguments, **named)
+        self._scaled_norm = float(norm)
+        return norm
+
+    def _measured_groups(self) -> Any:
+        groups = self._groups()
+        self._scaled_norm = float(combine_grad_norm_groups(groups))
+        return groups
+
+    def _judge(self, overflow: bool) -> None:
+        scaled, self._scaled_norm = self._scaled_norm, None
+        self.grad_norm = math.inf if overflow or scaled is None else scaled / self._zero.loss_scale
+        self._update_scale(overflow)
+        if not overflow and not self.admits(self.grad_norm):
+            self._zero.overflow = True
+
+
+def whole_vector(parts: Sequence[Tensor], elements: Sequence[int], *, by_parameter: bool) -> Tensor:
+    """Moments of a group, one behind the other in the order of its parameters, from the parts of all ranks, in their
+    order; `elements` has the size of each parameter.
+
+    Raises ValueError where the parts are not of a group of such parameters.
+    """
+    if not by_parameter:
+        joined = torch.cat(list(parts))
+        if len(joined) < sum(elements):
+            raise ValueError(f"parts of {len(joined)} elements together hold no group of {sum(elements)}")
+        return joined[: sum(elements)]
+    pieces = [-(-size // len(parts)) for size in elements]
+    if any(len(part) != sum(pieces) for part in parts):
+        raise ValueError(f"parts of {[len(part) for part in parts]} elements, where each rank has {sum(pieces)}")
+    by_rank = [part.split(pieces) for part in parts]
+    wholes = [torch.cat(of_parameter) for of_parameter in zip(*by_rank, strict=True)]
+    return torch.cat([whole[:size] for whole, size in zip(wholes, elements, strict=True)])
+
+
+def part_of_vector(
+    whole: Tensor, elements: Sequence[int], rank: int, ranks: int, size: int, *, by_parameter: bool
+) -> Tensor:
+    """What `rank` of `ranks` holds of a vector that `whole_vector` made, `size` elements with padding.
+
+    Raises ValueError where that is not the size of such a part.
+    """
+    if not by_parameter:
+        return _padded(whole, size * ranks)[rank * size : (rank + 1) * size].clone()
+    pieces = []
+    for parameter in whole.split(list(elements)):
+        piece = -(-len(parameter) // ranks)
+        pieces.append(_padded(parameter, piece * ranks)[rank * piece : (rank + 1) * piece])
+    part = torch.cat(pieces)
+    if len(part) != size:
+        raise ValueError(f"a part of {len(part)} elements, where the rank holds {size}")
+    return part
+
+
+def _padded(vector: Tensor, size: int) -> Tensor:
+    if len(vector) > size:
+        raise ValueError(f"{len(vector)} elements do not go into {size}")
+    return torch.cat((vector, vector.new_zeros(size - len(vector))))

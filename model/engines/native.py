@@ -7,20 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.architecture import times_as_wide
-from model.batch import RankBatch, share_of
-from model.config import TrainerRun
-from model.devices import moved
-from model.engine import Admits, StepResult, all_admitted
-from model.engines.totals import Totals, minimised
-from model.networks import Network
+from model.config.network import times_as_wide
+from model.config.train import TrainerRun
+from model.distributed.process_group import Ranks
+from model.engines.base import Admits, StepResult, Totals, all_admitted, minimised
+from model.engines.runtime import computing_in, moved
+from model.nn.factory import Network
 from model.objectives import objective_of
-from model.optimizers import make_optimizer, remembered, set_rate
-from model.optimizers.groups import grouped
-from model.optimizers.penalty import add_penalty
-from model.precision import computing_in
-from model.ranks import Ranks
-from model.schedule import Pace
+from model.objectives.base import RankBatch, share_of
+from model.optim.optimizers import add_penalty, grouped, make_optimizer, remembered, set_rate
+from model.optim.schedules import Pace
 
 
 class NativeEngine:

@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from model.environment import shed
+from model.config.environment import shed
 from model.errors import BessemerError, RecipeError
 
 USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"
@@ -28,12 +28,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
+    from model.checkpoint.weights import description_digest, load_model
+    from model.engines.runtime import denormals_flushed
     from model.finetune.config import read_task_file
-    from model.finetune.finetuning import finetune
-    from model.finetune.telling import told_result
-    from model.finetune.vocabulary import JsonVocabulary
-    from model.precision import denormals_flushed
-    from model.weights import description_digest, load_model
+    from model.finetune.output import told_result
+    from model.finetune.tokenizer import JsonVocabulary
+    from model.finetune.trainer import finetune
 
     config = read_task_file(tasks)
     with denormals_flushed():

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
+from model.config import Strict
 from model.errors import InputError, RecipeError
-from model.strict import Strict
 
 Kind = Literal["classification", "regression", "tagging", "span", "text"]
 

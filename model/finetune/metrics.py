@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from model.finetune.config import Task
-from model.finetune.examples import Answer, Example
-from model.finetune.matching import best_of, is_chinese, is_same
+from model.finetune.data import Answer, Example
+from model.inference.text_match import best_of, is_chinese, is_same
 
 MAIN = {"classification": "accuracy", "regression": "pearson", "tagging": "accuracy", "span": "f1", "text": "exact"}
 """The measure by which the best epoch of each kind is chosen; all lie between -1 and 1, and more is better."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from model.config.options import GuardConfig
 from model.guard.change_points import NORMAL_DEVIATION, RISEN, ChangePoints, logarithm
-from model.guard.config import GuardConfig
 
 Level = Literal["clean", "spike", "nonfinite"]
 HALVINGS_WITHIN = 50

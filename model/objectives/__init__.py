@@ -1,10 +1,9 @@
 """What networks are trained on: next tokens (GPT), hidden tokens and sentence pairs (BERT), spans taken out (T5)."""
 
-from model.config import TrainerRun
-from model.objectives.causal import CausalObjective
-from model.objectives.interface import Objective, Sums
+from model.config.train import TrainerRun
+from model.objectives.base import Objective, Sums
+from model.objectives.causal import CausalObjective, PrefixObjective
 from model.objectives.masked import MaskedObjective
-from model.objectives.prefix import PrefixObjective
 from model.objectives.spans import SpanObjective
 
 __all__ = ["Objective", "Sums", "objective_of"]

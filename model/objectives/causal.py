@@ -1,6 +1,8 @@
 """The objective of GPT: how surprised the network is by each next token.
 
 Shapes: B rows, L tokens a row, T = L - 1 predictions a row, N = B T, D width, V vocabulary.
+
+The objective of a prefix language model: how surprised the network is by what follows the beginning of a row.
 """
 
 from dataclasses import replace
@@ -9,14 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.data import SequenceReader
-from model.documents import documents_of, of_same_document, visible_with_prefix, visible_within_documents
-from model.loader import CausalBatch, CausalLoader, PrefixBatch
-from model.objectives.interface import Loader, Sums
-from model.objectives.pieces import nats_in_pieces
-from model.padding import text_lengths
-from model.targets import NO_LOSS
-from model.transformer import GPT
+from model.data.dataset import SequenceReader, text_lengths
+from model.data.loader import CausalBatch, CausalLoader, PrefixBatch, PrefixLoader
+from model.data.row_format import NO_LOSS
+from model.nn.gpt import GPT, documents_of, of_same_document, visible_with_prefix, visible_within_documents
+from model.objectives.base import Loader, Sums
+from model.objectives.cross_entropy import nats_in_pieces
 
 
 class CausalObjective:
@@ -109,3 +109,16 @@ def _nats_behind(network: GPT, hidden_BTD: Tensor, heat: list[Tensor], targets_B
     hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
     nats, logit_heat = nats_in_pieces(network, hidden_ND, targets_N)
     return nats, torch.stack([*heat, logit_heat])
+
+
+class PrefixObjective(CausalObjective):
+    """Each next token behind a prefix of random length, whose tokens see each other both ways (Liu et al. 2018; Raffel
+    et al. 2020, section 3.2.1)."""
+
+    def __init__(self, pad: int, eos: int | None, seed: int) -> None:
+        super().__init__(pad, eos)
+        self._seed = seed
+
+    def loader(self, data: SequenceReader) -> PrefixLoader:
+        """Batches of these rows."""
+        return PrefixLoader(data, self._seed, self._pad)

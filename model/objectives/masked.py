@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.bert import BERT
-from model.data import SequenceReader
-from model.loader import MaskedBatch, MaskedLoader
-from model.objectives.interface import Sums
-from model.objectives.pieces import LOGIT_ROWS
-from model.padding import pad_of, text_lengths
-from model.targets import NO_LOSS
-from model.thermometers import extremes, nothing_read
+from model.data.dataset import SequenceReader, pad_of, text_lengths
+from model.data.loader import MaskedBatch, MaskedLoader
+from model.data.row_format import NO_LOSS
+from model.nn.activation_stats import extremes, nothing_read
+from model.nn.bert import BERT
+from model.objectives.base import Sums
+from model.objectives.cross_entropy import LOGIT_ROWS
 
 
 class MaskedObjective:

@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.data import SequenceReader
-from model.loader import SpanBatch, SpanLoader
-from model.objectives.interface import Sums
-from model.objectives.pieces import nats_in_pieces
-from model.padding import pad_of, text_lengths
-from model.t5 import T5
-from model.targets import NO_LOSS
+from model.data.dataset import SequenceReader, pad_of, text_lengths
+from model.data.loader import SpanBatch, SpanLoader
+from model.data.row_format import NO_LOSS
+from model.nn.t5 import T5
+from model.objectives.base import Sums
+from model.objectives.cross_entropy import nats_in_pieces
 
 
 class SpanObjective:

@@ -8,10 +8,9 @@ import json
 import sys
 from pathlib import Path
 
-from model.config import TrainerRun
-from model.environment import shed
+from model.config.environment import shed
+from model.config.train import TrainerRun, read_run
 from model.errors import BessemerError, Infra
-from model.train import read_run
 
 
 def main(arguments: list[str]) -> int:
@@ -49,10 +48,8 @@ def _positive(text: str) -> int:
 
 
 def _profile(run: TrainerRun, asked: argparse.Namespace) -> None:
-    from model.profile.findings import findings_of
-    from model.profile.measuring import profile_step
-    from model.profile.picture import picture
-    from model.profile.telling import as_json, table
+    from model.profile.collect import profile_step
+    from model.profile.report import as_json, findings_of, picture, table
 
     profile = profile_step(run, asked.steps)
     findings = findings_of(profile)

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from model.checksummed_json import KEY, BrokenSeal, unseal, write_sealed
+from model.digests import digest_bytes, file_bytes
 from model.errors import IntegrityError
-from model.reading import digest_bytes, file_bytes
-from model.sealed import KEY, BrokenSeal, unseal, write_sealed
-from tasks.digests import combined_digest
-from tasks.identity import canonical_json, identity_key
-from tasks.schema import FORMAT
-from tasks.workspace import FileRecord
+from tasks.artifacts.identity import canonical_json, identity_key
+from tasks.artifacts.schema import FORMAT
+from tasks.artifacts.workspace import FileRecord
+from tasks.common.digests import combined_digest
 
 MANIFEST = "manifest.json"
 CURE = "Put it out of the way with `bessemer verify --set-aside`, and run again."

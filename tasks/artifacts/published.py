@@ -9,15 +9,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.ipc
 
+from model.checksummed_json import read_sealed
+from model.digests import digest_file
 from model.errors import InputError, IntegrityError
-from model.reading import digest_file
-from model.sealed import read_sealed
 from tasks.artifacts import manifest as manifests
 from tasks.artifacts.manifest import CURE, MANIFEST
-from tasks.schema import FORMAT, OLDEST
-from tasks.store.attached import root_of, store_of
-from tasks.store.published import fetch_files, fetch_manifest
-from tasks.workspace import FileRecord
+from tasks.artifacts.remote.artifacts import fetch_files, fetch_manifest
+from tasks.artifacts.remote.attach import root_of, store_of
+from tasks.artifacts.schema import FORMAT, OLDEST
+from tasks.artifacts.workspace import FileRecord
 
 
 def read_manifest(path: Path) -> tuple[Path, dict[str, Any]]:

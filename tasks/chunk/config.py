@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from model.row_format import Objective
-from model.span_lengths import Denoising, corrupted_lengths, raw_length
-from model.strict import RUNTIME
-from tasks.config import StrictConfig
+from model.config import RUNTIME
+from model.data.row_format import Objective
+from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
+from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 MOST_EPOCHS = 16.0

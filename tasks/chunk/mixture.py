@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from model.errors import InputError
-from tasks.apportion import apportion
+from tasks.common.numeric import apportion
 
 _FINE = 10**9
 """Parts of a token in which planned shares are counted."""

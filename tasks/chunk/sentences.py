@@ -9,7 +9,7 @@ number that begins its line ("1. "), and behind common abbreviations. Blanks bel
 
 import numpy as np
 
-from tasks.kernels import kernel
+from tasks.common.kernels import kernel
 
 _ABBREVIATIONS = (
     "mr mrs ms dr prof st jr sr vs etc cf eg ie fig vol pp al inc ltd corp gen col lt sgt capt rev hon"

@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from model.row_format import RowFormat
-from model.schema import sequences_schema
+from model.data.row_format import RowFormat
+from model.data.schema import sequences_schema
+from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.schema import SPANS
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
 from tasks.chunk.packing import Packed
-from tasks.parts import unit_name
-from tasks.schema import SPANS
-from tasks.tables import table_file_name, write_table
-from tasks.tokenizing.encoded import token_dtype
-from tasks.workspace import Workspace
+from tasks.tokenizer.pieces import token_dtype
 
 
 class SequenceWriter:

@@ -1,11 +1,11 @@
 """The chunk stage as the build sees it: what decides its identity, and how it is built."""
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.execution.executor import make_executor
-from tasks.report import StageReport
-from tasks.workspace import Workspace
 
 CHUNK = Stage(
     "chunk",
@@ -18,7 +18,7 @@ def build_chunk(context: RunContext, documents: Artifact, vocab: Artifact, confi
     """SEQUENCES, SPANS, ORDER and unigram counts of `documents` in the vocabulary `vocab`."""
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.chunk.chunking import chunk_documents
+        from tasks.chunk.pipeline import chunk_documents
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
         return chunk_documents(documents, vocab, config, workspace, executor)

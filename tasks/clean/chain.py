@@ -12,28 +12,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from model.errors import RecipeError
-from tasks.clean import c4, fineweb, gopher, source_code
-from tasks.clean.about import About
-from tasks.clean.abouts import Abouts
+from tasks.clean.batch import Abouts, Handful, Texts
 from tasks.clean.config import CleanConfig
-from tasks.clean.edits import HTML_TO_TEXT, Edit, edit_of
-from tasks.clean.html_text import html_to_text
-from tasks.clean.language import language_model
-from tasks.clean.measurements import Measurements
-from tasks.clean.part_rows import Handful
+from tasks.clean.document import About, Outcome, Verdicts
+from tasks.clean.edits.html import html_to_text
+from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
+from tasks.clean.edits.spelling import correct_spelling
+from tasks.clean.filters import heuristics as c4
+from tasks.clean.filters import heuristics as fineweb
+from tasks.clean.filters import heuristics as gopher
+from tasks.clean.filters import heuristics as source_code
+from tasks.clean.filters.blocklist import Supplied
+from tasks.clean.filters.language import language_model
+from tasks.clean.filters.rule import CountedRule, Rule, TextStatistics
+from tasks.clean.filters.word_lists import word_list_rule
+from tasks.clean.kernels.measurements import Measurements
+from tasks.clean.kernels.prefilter import ALL_SIGNS, BLANK_TEXT
+from tasks.clean.kernels.repetition import Slots
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
-from tasks.clean.repetition import Slots
-from tasks.clean.rule import CountedRule, Rule
-from tasks.clean.signs import ALL_SIGNS, BLANK_TEXT
-from tasks.clean.spelling import correct_spelling
-from tasks.clean.statistics import TextStatistics
-from tasks.clean.supplied import Supplied
-from tasks.clean.texts import Texts
-from tasks.clean.verdicts import Outcome, Verdicts
-from tasks.clean.word_lists import word_list_rule
 
 RULES: dict[str, Rule | CountedRule] = {
-    rule.name: rule for rule in (*gopher.RULES, *c4.RULES, *fineweb.RULES, *source_code.RULES)
+    rule.name: rule
+    for rule in (*gopher.GOPHER_RULES, *c4.C4_RULES, *fineweb.FINEWEB_RULES, *source_code.SOURCE_CODE_RULES)
 }
 
 

@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.strict import RUNTIME, Reach
+from model.config import RUNTIME, Reach
 from tasks.clean.presets import EDIT_LIMITS, EDITS, LIMITS
-from tasks.config import StrictConfig
+from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 PresetName = Literal["gopher", "c4", "fineweb", "code", "minimal"]
@@ -60,9 +60,8 @@ class SpellingConfig(StrictConfig):
 class ExtensionsConfig(StrictConfig):
     """Edits and rules of yours: Python functions, named `module:function`.
 
-    An edit is `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `tasks.clean.rule.Rule` with its
-    limit in `limits`.
-    """
+    An edit is `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `tasks.clean.filters.rule.Rule`
+    with its limit in `limits`."""
 
     path: Annotated[str, RUNTIME, Reach.CODE]
     """Folder of the modules, such as `{recipe}`; their code decides the result, not where it lies."""

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.drop_rate_limit import WipeOutLimits
+from tasks.artifacts.identity import PYTHON
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
 from tasks.clean.config import CleanConfig
 from tasks.execution.executor import make_executor
-from tasks.identity import PYTHON
-from tasks.report import StageReport
-from tasks.wipeout import WipeOutLimits
-from tasks.workspace import Workspace
 
 if TYPE_CHECKING:
-    from tasks.clean.supplied import Supplied
+    from tasks.clean.filters.blocklist import Supplied
 
 CLEAN = Stage(
     "clean",
@@ -45,7 +45,7 @@ def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -
     supplied, external = read_supplied(config)
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.clean.cleaning import clean_documents
+        from tasks.clean.pipeline import clean_documents
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
         return clean_documents(documents, config, supplied, workspace, executor)
@@ -59,11 +59,10 @@ def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]
     extensions = config.extensions
     if not (config.deny.is_used or config.word_lists or config.spelling or extensions):
         return None, {}
-    from tasks.clean.deny import read_deny_list
-    from tasks.clean.spelling import read_spelling_list
-    from tasks.clean.supplied import Supplied
-    from tasks.clean.word_lists import read_word_list
-    from tasks.extensions import is_extension, load_extension
+    from tasks.clean.edits.spelling import read_spelling_list
+    from tasks.clean.filters.blocklist import Supplied, read_deny_list
+    from tasks.clean.filters.word_lists import read_word_list
+    from tasks.execution.plugins import is_extension, load_extension
 
     deny = read_deny_list(config.deny)
     word_lists = {words.name: read_word_list(words) for words in config.word_lists}

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.strict import RUNTIME
-from tasks.config import StrictConfig
+from model.config import RUNTIME
+from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 

@@ -8,8 +8,8 @@ measure memory as well; what is held out is therefore free of every benchmark it
 import numpy as np
 import numpy.typing as npt
 
+from tasks.common.numeric import seed64, unit_interval
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.seed import seed64, unit_interval
 
 LARGEST_SHARE = 0.2
 

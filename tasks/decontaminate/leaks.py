@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tasks.artifacts.schema import LEAKS
+from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.items import Item
-from tasks.decontaminate.patterns import I64, Patterns
+from tasks.decontaminate.ngrams import I64, Patterns
 from tasks.decontaminate.scan import Hits
-from tasks.schema import LEAKS
 
 LEAKED, CLEAN, UNMATCHABLE = "leaked", "clean", "unmatchable"
 VERBATIM, NGRAM, SHORT = "verbatim", "ngram", "short"

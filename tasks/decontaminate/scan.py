@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tasks.decontaminate.patterns import BASE, I64, SPREAD, Patterns
-from tasks.decontaminate.words import Word, fold_table, fold_words, hash_words, word_room
-from tasks.kernels import kernel
+from tasks.common.kernels import kernel
+from tasks.decontaminate.ngrams import BASE, I64, SPREAD, Patterns
+from tasks.decontaminate.normalize import Word, fold_table, fold_words, hash_words, word_room
 
 _FIRST_ROOM = 1 << 16
 

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.content import Content
+from model.digests import why_no_file
 from model.errors import InputError
-from model.reading import why_no_file
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
+from model.file_content import Content
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
+from tasks.common.digests import INPUTS, InputDigests, forgetting_changed
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.digests import INPUTS, InputDigests, forgetting_changed
 from tasks.execution.executor import make_executor
-from tasks.report import StageReport
-from tasks.workspace import Workspace
 
 DECONTAMINATE = Stage(
     "decontaminate",
@@ -30,7 +30,7 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
     benchmarks = benchmark_contents(context.root, config)
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.decontaminate.decontaminate import decontaminate
+        from tasks.decontaminate.pipeline import decontaminate
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=True)
         with forgetting_changed(context.root / INPUTS):

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from model.strict import RUNTIME, Reach
-from tasks.config import StrictConfig
+from model.config import RUNTIME, Reach
+from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
 
 

@@ -16,17 +16,15 @@ import numpy as np
 import pyarrow as pa
 
 from model.errors import Bug
-from tasks.artifact import Artifact, artifact_at
+from tasks.artifacts.artifact import Artifact, artifact_at
+from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.tables import read_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.numeric import seed64
+from tasks.common.work import Executor, Work
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.earlier import EarlierPart, earlier_parts
-from tasks.dedup.index import index_signatures
-from tasks.dedup.minhash import check_with_datasketch, signatures_of, text_buffers
-from tasks.dedup.shingles import I32, I64, U8, U32, U64, shingle_sets
-from tasks.execution.work import Executor, Work
-from tasks.parts import unit_name
-from tasks.seed import seed64
-from tasks.tables import read_table
-from tasks.workspace import Workspace
+from tasks.dedup.index import EarlierPart, earlier_parts, index_signatures
+from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, shingle_sets, signatures_of, text_buffers
 
 CHECKED_DOCUMENTS = 1000
 """Documents of each build that datasketch signs, too; all where there are fewer."""

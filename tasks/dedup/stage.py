@@ -1,13 +1,13 @@
 """Building the dedup artifact, without Prefect and without loading what only the work itself needs."""
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.drop_rate_limit import WipeOutLimits
+from tasks.artifacts.earlier import find_earlier
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
 from tasks.dedup.config import DedupConfig
-from tasks.earlier import find_earlier
 from tasks.execution.executor import make_executor
-from tasks.report import StageReport
-from tasks.wipeout import WipeOutLimits
-from tasks.workspace import Workspace
 
 DEDUP = Stage(
     "dedup", roots=("tasks.dedup.stage:build_dedup",), libraries=("llvmlite", "numba", "numpy", "pyarrow", "unicode")
@@ -19,7 +19,7 @@ def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -
     earlier = find_earlier(config.against, context.root, "dedup", "dedup.against")
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.dedup.deduplicate import deduplicate
+        from tasks.dedup.pipeline import deduplicate
 
         executor = make_executor(config.machines, config.threads, workspace, in_threads=True)
         return deduplicate(documents, config, workspace, executor, earlier)

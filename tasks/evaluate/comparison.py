@@ -2,6 +2,18 @@
 
 Items differ in difficulty far more than models do, so that scores of two models are compared item by item; the interval
 is that of the mean difference, not of either score (Miller 2024, Adding Error Bars to Evals, section 4).
+
+How likely chance alone is: signs of paired differences turned at random; which of several findings stand together.
+
+A test by signs asks nothing of how differences are spread over documents. Student's t on the error of a ratio does:
+with documents of very unequal lengths it called 9 to 15 of 100 equal models worse, instead of 5 (docs/log.md).
+
+Whether a model does better on items that leaked into its text than on clean ones, by more than chance would give.
+
+The two groups are different items, so their means are compared as two samples: of all ways to call as many of these
+items leaked, what share has means that lie as far apart? (A permutation test, Good 2005, which asks nothing of how
+scores are distributed; for right and wrong it is Fisher's exact test.) Leaked items may be easier by nature, which no
+count of them tells; the same benchmark under a model whose text was cut does.
 """
 
 import math
@@ -9,14 +21,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from model.errors import InputError
-from tasks.evaluate.chance import chance_of_sum
+from tasks.common.numeric import seed64
 
 ALL_SOURCES = "all sources"
+
 WITHIN = 1.96
 """Standard errors on each side of a 95% interval."""
+
 ITEM_SCORES = pa.schema(
     [
         pa.field("task", pa.string(), nullable=False),
@@ -147,3 +162,104 @@ def _document(row: Mapping[str, Any]) -> tuple[Any, ...]:
 def _worse(what: str, before: float, after: float, worse_by: float, differences: list[float]) -> Worse:
     chance = chance_of_sum(differences, what) if worse_by > 0 else 1.0
     return Worse(what, len(differences), before, after, worse_by, chance)
+
+
+ALL_SIGNS = 13
+"""Differences of which all ways to sign them are looked at; of more, `ROUNDS` random ones."""
+
+ROUNDS = 9_999
+
+ROUNDS_AT_ONCE = 256
+
+ROUNDING = 1e-12
+"""Sums that differ by less than this share of all magnitudes are the same sum, added up in another order."""
+
+
+def chance_of_sum(differences: Sequence[float], key: str) -> float:
+    """Of all ways to give each difference a sign, the share whose sum is as large as that of the differences.
+
+    If two models are equally good, each difference between them might as well have the other sign (Fisher 1935, section
+    21; Pitman 1937). `key` names what is compared, and draws the signs where there are too many ways.
+    """
+    values = np.abs(np.array(differences, dtype=np.float64))
+    least = float(np.sum(differences)) - ROUNDING * float(values.sum())
+    if len(values) <= ALL_SIGNS:
+        ways = np.arange(1 << len(values))[:, None] >> np.arange(len(values)) & 1
+        return float(np.mean((1 - 2 * ways) @ values >= least))
+    # Bits of a counter-based generator, so that another NumPy draws the same signs.
+    source = np.random.Philox(key=seed64(0, "evaluate", "signs", key))
+    words = -(-len(values) // 64)
+    as_large = 0
+    for first in range(0, ROUNDS, ROUNDS_AT_ONCE):
+        rounds = min(ROUNDS_AT_ONCE, ROUNDS - first)
+        raw = source.random_raw(rounds * words).astype("<u8").view(np.uint8).reshape(rounds, -1)
+        ways = np.unpackbits(raw, axis=1, count=len(values), bitorder="little").astype(np.float64)
+        as_large += int(np.count_nonzero((1 - 2 * ways) @ values >= least))
+    return (1 + as_large) / (1 + ROUNDS)
+
+
+def stand_together(chances: Sequence[float], level: float) -> list[bool]:
+    """Which of several findings are beyond chance, each with the chance of coming about by itself: at most `level` of
+    all tellings in which nothing is true name any (Holm 1979)."""
+    order = sorted(range(len(chances)), key=lambda place: chances[place])
+    stand = [False] * len(chances)
+    for passed, place in enumerate(order):
+        if chances[place] > level / (len(chances) - passed):
+            break
+        stand[place] = True
+    return stand
+
+
+BEYOND_CHANCE = 0.01
+"""A gap that chance gives less often than this is flagged: a run has tens of gaps, of which one in twenty would be
+flagged for nothing at .05."""
+
+MOST_DRAWS = 1 << 25
+
+GAPS = pa.schema(
+    [
+        pa.field("task", pa.string(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("shots", pa.int32(), nullable=False),
+        pa.field("leaked_n", pa.int64(), nullable=False),
+        pa.field("clean_n", pa.int64(), nullable=False),
+        pa.field("difference", pa.float64(), nullable=False),
+        pa.field("stderr", pa.float64()),
+        pa.field("p", pa.float64(), nullable=False),
+        pa.field("beyond_chance", pa.bool_(), nullable=False),
+    ]
+)
+"""`difference` is the mean of leaked items less that of clean ones, in the metric declared as primary; `p` the share of
+random divisions with a difference as large."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Leaked beside clean items."""
+
+    difference: float
+    stderr: float | None
+    p: float
+
+    @property
+    def beyond_chance(self) -> bool:
+        """Whether chance would hardly give it."""
+        return self.p < BEYOND_CHANCE
+
+
+def gap(leaked: Sequence[float], clean: Sequence[float], seed: int) -> Gap | None:
+    """The gap between two groups of scores; None where one is empty."""
+    if not leaked or not clean:
+        return None
+    scores = np.array([*leaked, *clean], dtype=np.float64)
+    difference = float(scores[: len(leaked)].mean() - scores[len(leaked) :].mean())
+    errors = [float(np.var(group, ddof=1)) / len(group) for group in (leaked, clean) if len(group) > 1]
+    stderr = math.sqrt(sum(errors)) if len(errors) == 2 else None
+    rounds = max(999, min(ROUNDS, MOST_DRAWS // len(scores)))
+    # The words of a counter-based generator, so that another NumPy divides in the same ways.
+    words = np.random.Philox(key=seed).random_raw(rounds * len(scores)).reshape(rounds, -1)
+    called_leaked = np.argpartition(words, len(leaked) - 1, axis=1)[:, : len(leaked)]
+    sums = scores[called_leaked].sum(axis=1)
+    drawn = sums / len(leaked) - (scores.sum() - sums) / len(clean)
+    as_large = int((np.abs(drawn) >= abs(difference) - 1e-12).sum())
+    return Gap(difference, stderr, (1 + as_large) / (1 + rounds))

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.strict import RUNTIME, Reach
-from tasks.config import StrictConfig
+from model.config import RUNTIME, Reach
+from tasks.common.config import StrictConfig
 
 
 class GateConfig(StrictConfig):

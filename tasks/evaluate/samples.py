@@ -8,22 +8,20 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from model.bert import BERT
-from model.denoising import Denoiser
-from model.encoder_decoder import Writing, stream_target
-from model.fill_masks import fill_masks
-from model.generate import generate_tokens
-from model.masked_scoring import FRAME_TOKENS, Frame
-from model.networks import Network
-from model.row_format import RowFormat
-from model.sampling import Sampling
-from model.t5 import T5
-from model.targets import NO_LOSS
-from model.transformer import GPT
+from model.data.row_format import NO_LOSS, RowFormat
+from model.data.span_corruption import Denoiser
+from model.inference.fill_mask import fill_masks
+from model.inference.generate import Sampling, generate_tokens
+from model.inference.scoring import FRAME_TOKENS, Frame
+from model.inference.seq2seq import Writing, stream_target
+from model.nn.bert import BERT
+from model.nn.factory import Network
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
+from tasks.common.numeric import seed64
 from tasks.evaluate.config import EvaluateConfig
-from tasks.evaluate.pseudo import chosen_places
-from tasks.seed import seed64
-from tasks.tokenizer import Tokenizer
+from tasks.evaluate.masked_lm import chosen_places
+from tasks.tokenizer.base import Tokenizer
 
 SAMPLES = pa.schema(
     [

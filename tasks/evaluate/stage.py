@@ -1,13 +1,13 @@
 """The evaluate stage as the build sees it: what decides its identity, and how it is built."""
 
-from model.machine import INSTRUCTION_SET
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.earlier import find_earlier
+from model.config.machine import INSTRUCTION_SET
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.earlier import find_earlier
+from tasks.artifacts.identity import PYTHON, UNICODE
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
 from tasks.evaluate.config import EvaluateConfig
-from tasks.identity import PYTHON, UNICODE
-from tasks.report import StageReport
-from tasks.workspace import Workspace
 
 EVALUATE = Stage(
     "evaluate",
@@ -42,7 +42,7 @@ def build_evaluate(
     earlier = find_earlier(config.earlier, context.root, "decontaminate", "evaluate.earlier")
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.evaluate.evaluation import evaluate_model
+        from tasks.evaluate.pipeline import evaluate_model
 
         return evaluate_model(model, vocab, sequences, (*earlier, decontaminated), config, workspace)
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from model.checksummed_json import sealed_text
 from model.errors import Infra, RecipeError
-from model.sealed import sealed_text
+from tasks.artifacts.workspace import Workspace
+from tasks.common.work import AHEAD, Result, Work, in_flight
 from tasks.execution.arrival import await_files
 from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses, received
-from tasks.execution.executor import AHEAD, in_flight
-from tasks.execution.work import Result, Work
-from tasks.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client

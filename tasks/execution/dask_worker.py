@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 
 from model.errors import Bug, InputError
-from tasks.code import code_of, module_file
-from tasks.identity import ENVIRONMENT, first_difference, library_versions
+from tasks.artifacts.identity import ENVIRONMENT, first_difference, library_versions
+from tasks.common.code_fingerprint import code_of, module_file
 
 MOST_LOSSES = 2
 """Workers that one part may cost before it is to blame."""

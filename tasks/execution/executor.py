@@ -4,26 +4,20 @@ Results come as they are done. Few parts are on their way at a time, so that wha
 made when it is needed.
 """
 
-import itertools
 import multiprocessing
 import os
-import queue
 import signal
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from model.errors import Infra
-from model.parent_death import die_with_parent
+from model.processes import die_with_parent
+from tasks.artifacts.workspace import Workspace
+from tasks.common.work import AHEAD, Executor, Result, Work, in_flight
 from tasks.execution.machines import DASK, THREADS, Machines
-from tasks.execution.work import Executor, Result, Work
-from tasks.workspace import Workspace
-
-AHEAD = 2
-"""Parts that are handed out for each worker: the one it is at, and the next."""
-IDLE_SECONDS = 5.0
 
 
 def make_executor(machines: Machines, workers: int, workspace: Workspace, *, in_threads: bool) -> Executor:
@@ -103,53 +97,6 @@ class Processes(ThisProcess):
                 AHEAD * workers,
                 troubled=died,
             )
-
-
-def in_flight(
-    submit: Callable[[int], Any],
-    indices: Sequence[int],
-    room: int,
-    *,
-    troubled: Callable[[int, BaseException], bool] = lambda index, error: False,
-    idle: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[int, Any]]:
-    """Keep `room` futures on their way; (index, result) as they are done. Those that have not begun are cancelled at an
-    error.
-
-    The futures are those of the standard library or of Dask. `troubled` hears of an error and tells whether to hand the
-    part out again, or raises another; `idle` is called now and then while nothing is done.
-    """
-    done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    waiting = iter(indices)
-    flying: dict[int, Any] = {}
-
-    def start(index: int) -> None:
-        flying[index] = future = submit(index)
-        future.add_done_callback(lambda future: done.put((index, future)))
-
-    try:
-        for index in itertools.islice(waiting, room):
-            start(index)
-        while flying:
-            try:
-                index, future = done.get(timeout=IDLE_SECONDS)
-            except queue.Empty:
-                idle()
-                continue
-            try:
-                result = future.result()
-            except BaseException as error:
-                if not troubled(index, error):
-                    raise
-                start(index)
-                continue
-            del flying[index]
-            for following in itertools.islice(waiting, 1):
-                start(following)
-            yield index, result
-    finally:
-        for future in flying.values():
-            future.cancel()
 
 
 _function: Callable[..., Any]

@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.strict import Reach
-from tasks.config import StrictConfig
+from model.config import Reach
+from tasks.common.config import StrictConfig
 
 AUTO, THREADS, PROCESSES, DASK = "auto", "threads", "processes", "dask"
 

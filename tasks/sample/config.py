@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from model.strict import RUNTIME, Reach
-from tasks.config import StrictConfig
+from model.config import RUNTIME, Reach
+from tasks.common.config import StrictConfig
 
 WEIGHT_TOLERANCE = 1e-6
 

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from model.content import Content, open_content, reading
-from model.durable import DISK_FULL
+from model.digests import no_file, open_file, why_no_file
 from model.errors import InputError, RecipeError
-from model.reading import no_file, open_file, why_no_file
-from tasks.confinement import check_files
+from model.file_content import Content, open_content, reading
+from model.files import DISK_FULL
+from tasks.common.confinement import check_files
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.remote import RemoteFile, fetched, is_remote, list_remote
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.sample.byte_blocks import UNPACKS_TOO_FAR
+from tasks.sample.byte_stream import UNPACKS_TOO_FAR
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers import EMPTY_FILE, NO_FILE, read_records

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from model.errors import GuardError
-from tasks.limits import Limits
-from tasks.report import StageReport
+from tasks.artifacts.limits import Limits
+from tasks.artifacts.report import StageReport
 from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE
 
 

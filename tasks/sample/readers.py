@@ -6,18 +6,16 @@ told to begin at a later record, which is how an interrupted build goes on.
 
 from collections.abc import Callable, Iterator
 
-from model.content import ContentStream
-from tasks.sample.byte_blocks import Gap, blocks_and_gaps, within_limits
-from tasks.sample.charsets import decode_page
-from tasks.sample.columns import arrow_records, parquet_records
+from model.file_content import ContentStream
+from tasks.sample.byte_stream import Gap, blocks_and_gaps, decode_page, lines_of, within_limits
 from tasks.sample.config import Source
-from tasks.sample.csv_rows import csv_records
+from tasks.sample.conversations import thread_records
+from tasks.sample.csv_reader import csv_records
 from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
-from tasks.sample.json_lines import json_records
-from tasks.sample.lines import lines_of
+from tasks.sample.jsonl_reader import json_records
+from tasks.sample.parquet_reader import arrow_records, parquet_records
 from tasks.sample.records import BadRecord, PassedOver, Record, decode_text, excerpt_of
-from tasks.sample.threads import thread_records
-from tasks.sample.warc import warc_records
+from tasks.sample.warc_reader import warc_records
 
 EMPTY_FILE = "empty file"
 NO_FILE = "not a file but "

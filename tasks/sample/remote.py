@@ -1,8 +1,8 @@
 """Files behind a URI (s3, gs, http, https, hf, whatever else fsspec knows), as the readers want them.
 
 Listing happens before work begins, so that a wrong address or key is an error in a second. A server that is busy or
-down is waited for (`tasks/store/patience.py`), and a file whose connection broke is read on from where it broke.
-"""
+down is waited for (`tasks/artifacts/remote/object_store.py`), and a file whose connection broke is read on from where
+it broke."""
 
 import contextlib
 import glob
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, cast
 
-from model.content import ChangedInput
 from model.errors import InputError, RecipeError
-from tasks.confinement import check_address, is_confined, public_socket
-from tasks.store.patience import ANSWER_SECONDS, ask, reason_on_s3, stands_already
+from model.file_content import ChangedInput
+from tasks.artifacts.remote.object_store import ANSWER_SECONDS, ask, reason_on_s3, stands_already
+from tasks.common.confinement import check_address, is_confined, public_socket
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
 """What a scheme needs to be installed; hf comes with huggingface_hub."""

@@ -6,11 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from model.errors import Infra, InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.digests import INPUTS, InputDigests, combined_digest, forgetting_changed
-from tasks.identity import PYTHON
-from tasks.report import StageReport
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.identity import PYTHON
+from tasks.artifacts.remote.object_store import heard_waits
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
+from tasks.common.digests import INPUTS, InputDigests, combined_digest, forgetting_changed
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import (
     InputFile,
@@ -22,8 +24,6 @@ from tasks.sample.discovery import (
 )
 from tasks.sample.limits import RejectLimits
 from tasks.sample.remote import RemoteFile
-from tasks.store.patience import heard_waits
-from tasks.workspace import Workspace
 
 SAMPLE = Stage(
     "sample", roots=("tasks.sample.stage:build_sample",), libraries=("pyarrow", "zstandard", "orjson", "numpy", PYTHON)
@@ -44,7 +44,7 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
         check_not_empty(listings)
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.sample.sampling import sample_documents
+        from tasks.sample.sampler import sample_documents
 
         with forgetting_changed(context.root / INPUTS):
             return sample_documents(listings, config, workspace)

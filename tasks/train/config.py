@@ -5,15 +5,15 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from model.architecture import GPTConfig, NetworkConfig
-from model.config import TrainConfig
-from model.settings_together import check_together
-from model.strict import RUNTIME
-from tasks.config import StrictConfig
+from model.config import RUNTIME
+from model.config.network import GPTConfig, NetworkConfig
+from model.config.rules import check_together
+from model.config.train import TrainConfig
+from tasks.common.config import StrictConfig
 
 
 class TrainStageConfig(StrictConfig, TrainConfig):
-    """All settings of `model.config.TrainConfig`, and those below."""
+    """All settings of `model.config.train.train.TrainConfig`, and those below."""
 
     model: NetworkConfig = GPTConfig()
     """The network; its `vocab_size` is taken from the vocabulary when left out."""

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from model.errors import Numerics
-from tasks.limits import Limits
-from tasks.report import StageReport
+from tasks.artifacts.limits import Limits
+from tasks.artifacts.report import StageReport
 
 
 @dataclass(frozen=True)

@@ -4,21 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from model.config.machine import INSTRUCTION_SET, deciding_parts
 from model.engines import check_engine
-from model.machine import INSTRUCTION_SET, deciding_parts
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.report import StageReport
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
 from tasks.train.base_model import base_model_digest
 from tasks.train.config import TrainStageConfig
-from tasks.train.going_on import kept_files
+from tasks.train.launcher import FOR_THE_TERMINAL, MessageTeller
 from tasks.train.limits import RollbackLimits
-from tasks.train.telling import FOR_THE_TERMINAL, MessageTeller
-from tasks.workspace import Workspace
+from tasks.train.run import kept_files
 
 TRAIN = Stage(
     "train",
-    roots=("tasks.train.stage:build_train", "model.train:__main__"),
+    roots=("tasks.train.stage:build_train", "model.train.__main__:__main__"),
     libraries=("llvmlite", "numba", "numpy", "pyarrow", "safetensors", "sentencepiece", "torch", INSTRUCTION_SET),
     kept=kept_files,
 )
@@ -50,7 +50,7 @@ def build_train(
     """
 
     def run(workspace: Workspace) -> StageReport:
-        from tasks.train.training import train_model
+        from tasks.train.run import train_model
 
         def listen(message: dict[str, Any]) -> None:
             if message.get("event") in FOR_THE_TERMINAL:

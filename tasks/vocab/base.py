@@ -12,48 +12,23 @@ their trained rows to new pieces. Here they, and the rows that its embedding has
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.message import DecodeError
-from sentencepiece import sentencepiece_model_pb2 as schema
-
-from model.content import Content
 from model.errors import InputError
-from model.published.files import MOST_VOCABULARY_BYTES, read_bounded
-from tasks.tokenizer import is_json, json_model, json_model_type
+from model.file_content import Content
+from model.model_files import MOST_VOCABULARY_BYTES, read_bounded
+from tasks.tokenizer.base import is_json, json_model, json_model_type
+from tasks.tokenizer.model_file import BPE, BYTE, UNIGRAM, read_model, write_model
 from tasks.vocab.config import VocabConfig, sentinel_names
-from tasks.vocab.specials import add_controls
+from tasks.vocab.special_tokens import add_controls
 
-UNIGRAM, BPE = 1, 2
-"""SentencePiece's numbers of its kinds of model."""
 KINDS = {UNIGRAM: "unigram", BPE: "bpe"}
-NORMAL, BYTE = 1, 6
-"""Types of pieces in SentencePiece's file; others are unknown, control, user-defined and unused."""
+
 PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz"}
 """First bytes of packed files."""
+
 OF_SENTENCEPIECE = ("tokenizer.model", "spiece.model")
 """Names of its files beside released weights."""
+
 CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
-
-
-def read_model(model: bytes, place: str = "vocab.base") -> Any:
-    """The content of a SentencePiece file; InputError, which begins with `place`, where it is none."""
-    parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
-    try:
-        parsed.ParseFromString(model)
-    except DecodeError as error:
-        raise InputError(f"{place}: this file is no SentencePiece model ({error})") from error
-    if not parsed.pieces:
-        raise InputError(f"{place}: this file is no SentencePiece model: it holds no pieces")
-    if not parsed.HasField("trainer_spec") or not parsed.HasField("normalizer_spec"):
-        raise InputError(
-            f"{place}: this SentencePiece model ends before it says what kind it is. The file is cut off: take it"
-            f" from where it came from again."
-        )
-    return parsed
-
-
-def write_model(parsed: Any) -> bytes:
-    """The bytes of a SentencePiece file; the same content gives the same bytes."""
-    return parsed.SerializeToString(deterministic=True)
 
 
 def read_base(path: Path, content: Content | None = None) -> bytes:
@@ -65,7 +40,7 @@ def read_base(path: Path, content: Content | None = None) -> bytes:
         raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")
     if is_json(given) or not {b"[UNK]", b"[SEP]"} <= {line.rstrip(b"\r") for line in given.split(b"\n")}:
         return given
-    from tasks.word_piece import of_lines
+    from tasks.tokenizer.wordpiece import of_lines
 
     try:
         return of_lines(given.decode(), f"vocab.base: {path}")
@@ -86,12 +61,12 @@ def prepared_base(config: VocabConfig, released: bytes | None = None) -> bytes:
     assert path is not None, "only a vocabulary with a base is prepared"
     given = read_base(path) if released is None else released
     if json_model_type(given) == "WordPiece":
-        from tasks.vocab.word_pieces import prepared_word_pieces
+        from tasks.vocab.wordpiece import prepared_word_pieces
 
         return prepared_word_pieces(given, config)
     if is_json(given):
         _refuse_sentencepiece(given, path)
-        from tasks.vocab.merges import prepared_merges
+        from tasks.vocab.bpe import prepared_merges
 
         return prepared_merges(given, config)
     parsed = read_model(given, f"vocab.base: {path}")

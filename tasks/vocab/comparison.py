@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 import sentencepiece
 import tokenizers
 
-from tasks.artifact import Artifact
-from tasks.byte_level import UNKNOWN
-from tasks.scripts import is_unspaced
-from tasks.seed import seed64, unit_interval
-from tasks.tables import read_table
-from tasks.tokenizer import is_json
-from tasks.vocab.kinds import piece_names
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.tables import read_table
+from tasks.common.numeric import seed64, unit_interval
+from tasks.common.text import is_unspaced
+from tasks.tokenizer.base import is_json
+from tasks.tokenizer.byte_level import UNKNOWN
+from tasks.vocab.extenders import piece_names
 from tasks.vocab.scripts import Script
 
 MEASURED_BYTES = 1_000_000

@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from model.content import Content
+from model.digests import why_no_file
 from model.errors import InputError
-from model.reading import why_no_file
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.digests import INPUTS, InputDigests, forgetting_changed
-from tasks.report import StageReport
+from model.file_content import Content
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
+from tasks.common.digests import INPUTS, InputDigests, forgetting_changed
 from tasks.vocab.config import VocabConfig
-from tasks.workspace import Workspace
 
 VOCAB = Stage(
     "vocab",
@@ -30,12 +30,12 @@ def build_vocab(context: RunContext, documents: Artifact, config: VocabConfig) -
     def run(workspace: Workspace) -> StageReport:
         if config.base is not None:
             from tasks.vocab.base import read_base
-            from tasks.vocab.extending import extend_vocabulary
+            from tasks.vocab.extend import extend_vocabulary
 
             with forgetting_changed(context.root / INPUTS):
                 released = read_base(config.base, base)
             return extend_vocabulary(documents, config, released, workspace)
-        from tasks.vocab.training import train_vocabulary
+        from tasks.vocab.train import train_vocabulary
 
         return train_vocabulary(documents, config, workspace)
 

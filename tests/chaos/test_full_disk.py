@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from model.errors import Infra
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
-NOISE = Stage("noise", roots=("tasks.ledger",), libraries=("pyarrow",))
+NOISE = Stage("noise", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 UNITS = 6
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from flows.private_server import prefect_server
-from flows.road import STAGES
+from flows.recipe.stages import STAGES
+from flows.service.local_server import prefect_server
 
 SECONDS = 300.0
 ENDING_SECONDS = 20.0

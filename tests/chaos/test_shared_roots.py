@@ -15,18 +15,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows import private_server
-from flows.service.files import ServiceFiles
-from flows.service.password import write_password
+from flows.service import local_server as private_server
+from flows.service.files import ServiceFiles, write_password
 from model.errors import BessemerError, InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.tables import write_table
-from tasks.workspace import Workspace
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
-CAST = Stage("cast", roots=("tasks.ledger",), libraries=("pyarrow",))
+CAST = Stage("cast", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 ANNA, BORIS, FOUNDERS = 20001, 20002, 20000
 
 

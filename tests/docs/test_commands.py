@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from flows.cli import app
-from flows.recipe import load_recipe
+from flows.recipe.load import load_recipe
 
 PROJECT = Path(__file__).parents[2]
 LISTS = {"docs/log.md", "docs/survey.md", "docs/reference.md"}

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flows.builders import BUILDERS
-from flows.recipe import Recipe, load_recipe
-from flows.road import walk
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.runs.pipeline import BUILDERS, walk
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 
 class Enough(Exception):

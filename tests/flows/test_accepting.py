@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from flows.accepting import accept, proposals, take_back
-from flows.builders import BUILDERS
-from flows.explaining import explain
-from flows.recipe import Recipe, load_recipe
+from flows.planning.explain import explain
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.runs.accept import accept, proposals, take_back
+from flows.runs.pipeline import BUILDERS
 from model.errors import GuardError, InputError, IntegrityError, RecipeError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 
 @pytest.fixture
@@ -137,7 +138,7 @@ def test_an_accepted_artifact_that_is_gone_is_built_and_told(
     accept_one(recipe, root, "clean")
     (standing,) = root.glob("artifacts/clean/*")
     standing.rename(root / "elsewhere")
-    with caplog.at_level("INFO", logger="tasks.build"):
+    with caplog.at_level("INFO", logger="tasks.artifacts.build"):
         assert outcomes(recipe, root)[1][0] == "build"
     assert "no longer stands" in caplog.text
 

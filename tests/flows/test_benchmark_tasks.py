@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from flows.benchmark_tasks import place_benchmarks, read_task, shipped_tasks
-from flows.recipe import load_recipe
+from flows.recipe.load import load_recipe
+from flows.recipe.resolve import place_benchmarks, read_task, shipped_tasks
 from model.errors import RecipeError
+from tasks.decontaminate.benchmarks import Item, read_items
 from tasks.decontaminate.config import Benchmark
-from tasks.decontaminate.items import Item, read_items
 from tasks.evaluate.config import Scoring
 
 

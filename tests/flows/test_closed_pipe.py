@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from flows.commands.output import CLOSED_PIPE
+from flows.commands.common import CLOSED_PIPE
 
 
 def test_a_closed_pipe_is_no_fault_of_the_program(tmp_path: Path) -> None:

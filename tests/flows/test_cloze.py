@@ -1,6 +1,6 @@
 """Cloze items: the right phrase goes on, the wrong ones come from elsewhere, and only text and seed decide."""
 
-from flows.cloze import CHOICES, CONTEXT_WORDS, ENDING_WORDS, choose, items, passages
+from flows.recipe.quickstart import CHOICES, CONTEXT_WORDS, ENDING_WORDS, choose, items, passages
 
 WORDS = [f"{first}{second}" for first in ("al", "be", "co", "du", "en", "fo", "gi") for second in "abcdefghij"]
 

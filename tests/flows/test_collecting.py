@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.collecting import carry_out, plan
+from flows.runs.gc import carry_out, plan
+from model.checksummed_json import write_sealed
 from model.errors import InputError
-from model.sealed import write_sealed
+from tasks.artifacts.lease import build_lease
 from tasks.artifacts.manifest import write_manifest
-from tasks.lease import build_lease
 
 NOW = time.mktime((2026, 11, 20, 0, 0, 0, 0, 0, 0))
 LONG_AGO = NOW - 30 * 86_400

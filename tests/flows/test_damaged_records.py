@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from flows import collecting
-from flows.lineage import open_run
-from flows.promotions import link_promotions, promote
-from flows.record import list_runs, read_recipe, warn_once
-from flows.run_models import model_of
+from flows.runs import gc as collecting
+from flows.runs.lineage import model_of, open_run
+from flows.runs.model_registry import link_promotions, promote
+from flows.runs.record import list_runs, read_recipe, warn_once
+from model.checksummed_json import seal, write_sealed
 from model.errors import IntegrityError
-from model.sealed import seal, write_sealed
+from tasks.artifacts.earlier import find_earlier
 from tasks.artifacts.manifest import read_manifest, write_manifest
-from tasks.earlier import find_earlier
-from tasks.store.records import read_record
+from tasks.artifacts.remote.metadata import read_record
 
 GOOD, DAMAGED = "20260101T000000Z-aaaaaa", "20260102T000000Z-bbbbbb"
 TORN = ("", "{", '{"run_id": "x"', "[]", "null", '{"stages": []}', seal({"stages": {}}), seal({"stages": [3]}), b"\xff")

@@ -1,6 +1,6 @@
 """Docstrings as running text: names in order, nothing imported, nothing lost to a file that cannot be parsed."""
 
-from flows.docstrings import help_topics, module_files, module_text
+from flows.recipe.quickstart import help_topics, module_files, module_text
 
 MODULE = b'''"""About the module."""
 class Shelf:

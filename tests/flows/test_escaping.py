@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flows import cli
-from flows.escaping import EscapedStream, EscapingConsole, escaped
-from flows.peek.difference import ADDED, SAME
-from flows.peek.telling import tell_views
+from flows.inspection.terminal import tell_views
+from flows.metrics.escaping import EscapedStream, EscapingConsole, escaped
+from flows.metrics.text_diff import ADDED, SAME
 
 HOSTILE = "a\x1b]8;;https://evil.example\x07b\x1b[8mc\u202ed\x9b31me\rf\u2066g\u200bh\udce9i"
 SHOWN = r"a\u001b]8;;https://evil.example\u0007b\u001b[8mc\u202ed\u009b31me\u000df\u2066g\u200bh\udce9i"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.builders import BUILDERS
-from flows.explaining import Forecast, explain
-from flows.recipe import load_recipe
-from flows.road import STAGES
+from flows.planning.explain import Forecast, explain
+from flows.recipe.load import load_recipe
+from flows.recipe.stages import STAGES
+from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
-from tasks.build import RunContext
+from tasks.artifacts.build import RunContext
 
 
 def forecast(foundry: Path, root: Path, *settings: str) -> dict[str, Forecast]:

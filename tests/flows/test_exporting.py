@@ -10,22 +10,19 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.trained import FINETUNED, open_trained, write_vocabulary
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from flows.models.load import FINETUNED, open_trained, write_vocabulary
+from model.checkpoint.weights import load_model, save_model
+from model.checksummed_json import write_sealed
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.presets import PRESETS
 from model.errors import InputError, RecipeError
-from model.generate import stream_tokens
-from model.networks import make_network
-from model.presets.published import PRESETS
-from model.sampling import Sampling
-from model.sealed import write_sealed
-from model.weights import load_model, save_model
-from tasks.open_tokenizer import tokenizer_of
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from model.inference.generate import Sampling, stream_tokens
+from model.nn.factory import make_network
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import tokenizer_of
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
-from tasks.vocab.training_bytes import train_merges
-from tasks.vocab.training_words import train_word_pieces
+from tasks.vocab.train import train_merges, train_pieces, train_word_pieces
 
 transformers = pytest.importorskip("transformers")
 TEXTS = Path(json.decoder.__file__).read_text(encoding="utf-8").splitlines()

@@ -9,16 +9,16 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.finetuning import fields_given
-from flows.trained import write_vocabulary
-from model.architecture import BERTConfig, T5Config
+from flows.models.finetune import fields_given
+from flows.models.load import write_vocabulary
+from model.checkpoint.weights import save_model
+from model.config.network import BERTConfig, T5Config
 from model.errors import InputError
-from model.networks import make_network
-from model.weights import save_model
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from model.nn.factory import make_network
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 METALS = ["tin", "copper", "iron", "steel", "lead", "zinc", "brass", "bronze", "gold", "silver"]
 RECORDS = [

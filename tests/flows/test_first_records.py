@@ -12,11 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.explaining import explain
-from flows.prerequisites import check_prerequisites
-from flows.recipe import Recipe, find_recipe, load_recipe
-from flows.road import STAGES
-from flows.wrong_keys import line_of
+from flows.planning.explain import explain
+from flows.planning.preconditions import check_prerequisites
+from flows.recipe.errors import line_of
+from flows.recipe.load import find_recipe, load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.sample import discovery, first_records
 from tasks.sample.config import SampleConfig, Source

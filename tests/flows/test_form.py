@@ -15,11 +15,12 @@ from prefect.utilities.schema_tools.hydration import HydrationContext, hydrate
 from prefect.utilities.schema_tools.validation import validate
 from pydantic import BaseModel
 
-from flows.form import AS_IN_THE_RECIPE, EVERY_STAGE, MOST_USED, Changes, chosen_stretch, settings
 from flows.pretrain import pretrain
-from flows.recipe import Recipe, load_recipe
-from flows.road import STAGES, stretch
-from flows.wrong_keys import model_within, tagged_models
+from flows.recipe.errors import model_within, tagged_models
+from flows.recipe.form import AS_IN_THE_RECIPE, EVERY_STAGE, MOST_USED, Changes, chosen_stretch, settings
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES, stretch
 from tasks.dedup.config import DedupConfig
 
 SCHEMA = parameter_schema(pretrain).model_dump()

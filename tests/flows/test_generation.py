@@ -10,16 +10,15 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.generation import decoded
-from flows.holes import Holes
-from flows.trained import write_vocabulary
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.networks import make_network
-from model.weights import save_model
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from flows.models.generate import Holes, decoded
+from flows.models.load import write_vocabulary
+from model.checkpoint.weights import save_model
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.nn.factory import make_network
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 SPECIAL = ("[CLS]", "[SEP]", "[MASK]")
 SENTENCE = "the cat sat on a mat while some other dog ran far away from that old house near our green river"

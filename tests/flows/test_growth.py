@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.collecting import carry_out, plan
-from flows.record import list_runs
-from flows.verification import artifacts_under, verify
-from model.reading import digest_bytes
-from model.sealed import write_sealed
-from tasks.artifact import Artifact
+from flows.runs.gc import carry_out, plan
+from flows.runs.record import list_runs
+from flows.runs.verify import artifacts_under, verify
+from model.checksummed_json import write_sealed
+from model.digests import digest_bytes
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.identity import Identity
 from tasks.artifacts.manifest import MANIFEST, content_digest, parents_told, rows_by_table, write_manifest
-from tasks.causes import explain_miss
-from tasks.code import Code
-from tasks.identity import Identity
-from tasks.schema import FORMAT
-from tasks.tables import table_file_name
-from tasks.workspace import FileRecord
+from tasks.artifacts.reuse import explain_miss
+from tasks.artifacts.schema import FORMAT
+from tasks.artifacts.tables import table_file_name
+from tasks.artifacts.workspace import FileRecord
+from tasks.common.code_fingerprint import Code
 
 CHAIN = ("sample", "clean", "dedup", "decontaminate")
 

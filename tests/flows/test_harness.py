@@ -8,27 +8,27 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from model.config import GPTConfig
+from model.config.network import GPTConfig
 from model.errors import InputError
-from model.transformer import GPT
-from tasks.evaluate.asking import Asker
-from tasks.evaluate.benchmarks import benchmark_scores
-from tasks.evaluate.choices import CausalChoices
+from model.nn.gpt import GPT
+from tasks.evaluate.benchmarks.items import Item
+from tasks.evaluate.benchmarks.likelihood import CausalChoices
+from tasks.evaluate.benchmarks.multiple_choice import choice_form
+from tasks.evaluate.benchmarks.prompts import Asker
+from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import EvaluateConfig, Scoring
-from tasks.evaluate.forms import choice_form
-from tasks.evaluate.heldout import heldout_scores, unigram_bits
-from tasks.evaluate.items import Item
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from tasks.evaluate.perplexity import heldout_scores, unigram_bits
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 pytest.importorskip("lm_eval", reason="the extra `lmeval` is not installed")
 
 from lm_eval.tasks import TaskManager
 
-from flows.harness import HarnessModel, evaluate, harness_scores
-from flows.trained import Trained
+from flows.models.harness import HarnessModel, evaluate, harness_scores
+from flows.models.load import Trained
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. 猫坐在垫子上。狗坐在木头上。 " * 40
 QUIZ = [

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from flows.heldout_text import HeldOut, fair_documents, is_same_text, mean_of_sources
-from flows.recipe import load_recipe
-from tasks.artifact import Artifact
+from flows.metrics.heldout import HeldOut, fair_documents, is_same_text, mean_of_sources
+from flows.recipe.load import load_recipe
+from tasks.artifacts.artifact import Artifact
 
 METRIC = "bits_per_byte"
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from flows.interrupts import heard_interrupts, raise_if_interrupted
+from flows.runs.guards import heard_interrupts, raise_if_interrupted
 
 
 async def _swallow() -> None:

@@ -9,8 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.joining import training_of_several_hosts
-from model.config import GPTConfig, TrainConfig, TrainerRun
+from flows.models.training_control import training_of_several_hosts
+from model.config.network import GPTConfig
+from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
 
 

@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from flows.builders import BUILDERS
-from flows.recipe import load_recipe
-from flows.road import walk
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from flows.recipe.load import load_recipe
+from flows.runs.pipeline import BUILDERS, walk
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 pytestmark = pytest.mark.prove
 

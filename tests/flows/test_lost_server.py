@@ -20,8 +20,8 @@ import psutil
 import pytest
 import typer
 
-from flows.commands.output import ended, told_errors
-from flows.record import leave_end
+from flows.commands.common import ended, told_errors
+from flows.runs.record import leave_end
 from model.errors import GuardError
 
 KILLED = """
@@ -194,9 +194,7 @@ def test_a_database_that_cannot_be_opened_costs_its_run_nothing_but_the_view(tmp
 
 
 def test_a_user_without_a_name_and_a_home_has_prefect(tmp_path: Path) -> None:
-    script = (
-        "from flows.commands.running import quieten_prefect; quieten_prefect(False); import prefect; print('loaded')"
-    )
+    script = "from flows.commands.run import quieten_prefect; quieten_prefect(False); import prefect; print('loaded')"
     # The user may read what this one may, for the interpreter may lie in this one's home.
     reading = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
     words = ["setpriv", "--reuid=45678", "--regid=45678", "--clear-groups", *reading, "env", "-u", "HOME"]

@@ -7,9 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.network_settings import network_settings
-from flows.recipe import Recipe, load_recipe
-from model.architecture import BERTConfig, GPTConfig
+from flows.recipe.load import load_recipe
+from flows.recipe.resolve import network_settings
+from flows.recipe.schema import Recipe
+from model.config.network import BERTConfig, GPTConfig
 from model.errors import RecipeError
 
 RECIPE = """

@@ -10,15 +10,16 @@ import torch
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.explaining import explain
-from flows.prerequisites import check_prerequisites
-from flows.recipe import Recipe, load_recipe
-from flows.road import STAGES, stretch
-from flows.start_run import start_run
-from model.config import GPTConfig
+from flows.planning.explain import explain
+from flows.planning.preconditions import check_prerequisites
+from flows.planning.start_run import start_run
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES, stretch
+from model.config.network import GPTConfig
 from model.errors import BessemerError, InputError, RecipeError
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.train import train_merges
 
 NETWORK = {"context": 64, "layers": 2, "heads": 2, "width": 16}
 RECIPE = """
@@ -152,5 +153,5 @@ def test_a_cluster_without_dask_is_told_before_anything_is_read(folder: Path, mo
 
 def test_what_is_checked_before_a_server_is_chosen_loads_no_prefect() -> None:
     """Prefect reads the address of its server where it is imported first: imported sooner, it starts one of its own."""
-    program = "import flows.prerequisites, sys; sys.exit('prefect' in sys.modules)"
+    program = "import flows.planning.preconditions, sys; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from flows.lineage import run_artifacts
-from flows.road import STAGES
-from tasks.artifact import Artifact
+from flows.recipe.stages import STAGES
+from flows.runs.lineage import run_artifacts
+from tasks.artifacts.artifact import Artifact
 
 SECONDS = 240.0
 SECRET = "planted-c0ffee-and-nobody-s"
@@ -346,7 +346,9 @@ def test_a_root_that_cannot_be_written_is_told(recipe: Path, tmp_path: Path) -> 
 
 
 def test_a_fault_of_the_program_shows_where_it_is_and_exits_as_help_says(tmp_path: Path) -> None:
-    faulty = "import flows.record; flows.record.list_runs = lambda root: 1 / 0; from flows.cli import main; main()"
+    faulty = (
+        "import flows.runs.record; flows.runs.record.list_runs = lambda root: 1 / 0; from flows.cli import main; main()"
+    )
     words = [sys.executable, "-c", faulty, "ls", "--root", str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 70

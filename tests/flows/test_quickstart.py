@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.quickstart import CLOZE, STAMP, Installation, prepare
+from flows.recipe.quickstart import CLOZE, STAMP, Installation, prepare
 from model.errors import InputError
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe import RECIPES, Recipe, find_recipe, load_recipe
-from flows.road import STAGES, stretch
+from flows.recipe.load import RECIPES, find_recipe, load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES, stretch
 from model.errors import BessemerError, RecipeError
 from tasks.vocab.config import VocabConfig
 

@@ -9,17 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.record import RunRecord, list_runs, stage_entry, warn_once
-from flows.root_records import record_problem, records_under
-from model.complete import complete
-from model.sealed import seal, write_sealed
-from tasks.aliases import Alias, read_alias, write_alias
-from tasks.artifact import Artifact
-from tasks.build import Watcher
-from tasks.digests import InputDigests
-from tasks.lease import build_lease, no_word
-from tasks.store.records import read_record
-from tasks.workspace import Workspace
+from flows.runs.record import RunRecord, list_runs, stage_entry, warn_once
+from flows.runs.root_records import record_problem, records_under
+from model.checkpoint.complete_marker import complete
+from model.checksummed_json import seal, write_sealed
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import Watcher
+from tasks.artifacts.lease import build_lease, no_word
+from tasks.artifacts.remote.metadata import read_record
+from tasks.artifacts.reuse import Alias, read_alias, write_alias
+from tasks.artifacts.workspace import Workspace
+from tasks.common.digests import InputDigests
 
 RUN = "run"
 """The id under which the fixture's artifacts were built."""

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 from flows.cli import COMMANDS
-from flows.recipe import Recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
 from flows.reference import NAME, reference
-from flows.road import STAGES
 
 PAGE = Path(__file__).parents[2] / "docs" / NAME
 

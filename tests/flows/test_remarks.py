@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from flows.remarks import remarks
-from tasks.report import SourceCounts, StageReport
+from flows.metrics.accounting import remarks
+from tasks.artifacts.report import SourceCounts, StageReport
 
 
 def reported(sources: dict[str, SourceCounts], **facts: Any) -> StageReport:

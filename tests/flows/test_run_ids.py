@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.recipe import load_recipe
-from flows.record import check_run_id, new_run_id
-from flows.run import Run
+from flows.recipe.load import load_recipe
+from flows.runs.record import check_run_id, new_run_id
+from flows.runs.run import Run
 from model.errors import InputError
 
 

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from model.architecture import BERTConfig, GPTConfig
-from model.networks import make_network, parameter_count
-from model.sealed import write_sealed
-from model.weights import save_model
+from model.checkpoint.weights import save_model
+from model.checksummed_json import write_sealed
+from model.config.network import BERTConfig, GPTConfig
+from model.nn.factory import make_network, parameter_count
 
 GPT = GPTConfig(vocab_size=300, context=16, layers=1, heads=2, width=16)
 BERT = BERTConfig(vocab_size=300, context=16, layers=1, heads=2, width=16)

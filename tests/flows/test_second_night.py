@@ -5,11 +5,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flows.lineage import find_documents
-from flows.lives import life_of
-from flows.recipe import load_recipe
-from flows.telling import tell_life
-from tasks.build import RunContext
+from flows.recipe.load import load_recipe
+from flows.reports.terminal import tell_life
+from flows.runs.document_history import life_of
+from flows.runs.lineage import find_documents
+from tasks.artifacts.build import RunContext
 from tasks.clean.stage import build_clean
 from tasks.dedup.stage import build_dedup
 from tasks.sample.stage import build_sample

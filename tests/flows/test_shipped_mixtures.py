@@ -3,8 +3,8 @@
 import pytest
 
 from flows.planning.calculator import Asked
-from flows.planning.stated_sizes import plan_by_stated_sizes, text_is_here
-from flows.recipe import find_recipe, load_recipe
+from flows.planning.plan import plan_by_stated_sizes, text_is_here
+from flows.recipe.load import find_recipe, load_recipe
 from model.errors import RecipeError
 from tasks.sample.mixture import plan_from_sizes
 

@@ -1,10 +1,9 @@
 """The terminal says where fewer examples were shown than were asked for, in the words that evaluate left."""
 
-from flows.shots import drawn_told, shots_told
-from tasks.evaluate.asking import Answered
-from tasks.evaluate.benchmarks import Asked
-from tasks.evaluate.items import Item
-from tasks.evaluate.prompts import Prompt
+from flows.metrics.heldout import drawn_told, shots_told
+from tasks.evaluate.benchmarks.items import Item
+from tasks.evaluate.benchmarks.prompts import Answered, Prompt
+from tasks.evaluate.benchmarks.run import Asked
 
 
 def row(shots: int, shown: list[int]) -> dict[str, object]:

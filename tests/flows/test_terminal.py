@@ -5,8 +5,8 @@ import io
 import pytest
 from rich.console import Console
 
-from flows import terminal
-from flows.terminal import ProgressBars
+from flows.reports import progress as terminal
+from flows.reports.progress import ProgressBars
 
 
 def told(seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from flows.builders import BUILDERS
-from flows.explaining import explain
-from flows.recipe import Recipe, load_recipe
+from flows.planning.explain import explain
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.runs.pipeline import BUILDERS
 from model.errors import InputError, IntegrityError
-from tasks.artifact import Artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.artifacts.manifest import write_manifest
-from tasks.build import RunContext
-from tasks.schema import FORMAT
+from tasks.artifacts.schema import FORMAT
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flows.lineage import documents_by_file, open_run, run_artifacts
+from flows.runs.lineage import documents_by_file, open_run, run_artifacts
 
 
 def bessemer(*words: object) -> str:

@@ -12,11 +12,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import pytest
 from pydantic import BaseModel, Field
 
-from flows.recipe import Recipe, load_recipe
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from model.config import Reach
 from model.errors import RecipeError
-from model.strict import Reach
-from tasks import confinement
-from tasks.config import StrictConfig
+from tasks.common import confinement
+from tasks.common.config import StrictConfig
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 
@@ -99,7 +100,7 @@ def test_every_key_with_text_is_known_to_reach_something_or_nothing():
         if confinement.reach_of(annotation, marks) is None
         and any(leaf in (str, bytes, object) or leaf is Any for leaf in _leaves(annotation))
     }
-    assert texts - WORDS == set(), "mark the key with what it reaches (model.strict.Reach), or name it in WORDS"
+    assert texts - WORDS == set(), "mark the key with what it reaches (model.config.Reach), or name it in WORDS"
     assert WORDS - texts == set()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.verification import artifacts_under, set_aside, verify
+from flows.runs.verify import artifacts_under, set_aside, verify
 from tasks.artifacts.manifest import read_manifest, write_manifest
 
 

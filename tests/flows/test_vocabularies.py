@@ -14,23 +14,23 @@ import tokenizers
 from rich.console import Console
 from tokenizers import models, normalizers, pre_tokenizers
 
-from flows.peek.difference import UNKNOWN_PIECE
-from flows.peek.telling import tell_views
-from flows.vocabularies import compare_bases, pieces_of
+from flows.inspection.terminal import tell_views
+from flows.metrics.text_diff import UNKNOWN_PIECE
+from flows.models.tokenizers import compare_bases, pieces_of
 from model.errors import InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.open_tokenizer import open_tokenizer
-from tasks.report import StageReport
-from tasks.schema import DOCUMENTS
-from tasks.tables import table_file_name, write_table
-from tasks.tokenizer import DESCRIPTION_FILE, MODEL_FILES
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
+from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
+from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.base import read_base
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.fast import FAST_FILE
+from tasks.vocab.output import FAST_FILE
 from tasks.vocab.stage import build_vocab
-from tasks.workspace import Workspace
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]
 CHINESE = ["转炉炼钢的时候，空气吹过铁水。"] * 20
@@ -80,7 +80,9 @@ def documents(context: RunContext) -> Artifact:
             write_table(unit, "documents", table, table_file_name("documents", "00000"))
         return StageReport()
 
-    return build_artifact(context, Stage("documents", roots=("tasks.ledger",), libraries=()), StrictConfig(), {}, run)
+    return build_artifact(
+        context, Stage("documents", roots=("tasks.artifacts.ledger",), libraries=()), StrictConfig(), {}, run
+    )
 
 
 def test_an_extended_vocabulary_is_shown_beside_its_base(context: RunContext, documents: Artifact, tmp_path: Path):

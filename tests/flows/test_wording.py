@@ -1,6 +1,6 @@
 """What the page and the last screen call things."""
 
-from flows.wording import rows_told
+from flows.metrics.formatting import rows_told
 
 ROWS = {"packing": "concat", "row_length": 63, "rows": 1200, "padding_share": 0.001}
 

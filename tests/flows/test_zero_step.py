@@ -11,14 +11,13 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch.nn import functional as F
 from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from flows.vocabularies import compare_bases
-from flows.zero_step import weights_beside, zero_step
-from model.config import GPTConfig
+from flows.models.tokenizers import compare_bases, weights_beside, zero_step
+from model.checkpoint.weights import save_model
+from model.config.network import GPTConfig
 from model.errors import InputError
-from model.scoring import window_borders
-from model.transformer import GPT
-from model.weights import save_model
-from tasks.open_tokenizer import tokenizer_of
+from model.inference.scoring import window_borders
+from model.nn.gpt import GPT
+from tasks.tokenizer.open import tokenizer_of
 from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
 

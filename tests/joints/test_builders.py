@@ -18,23 +18,30 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import model.durable
-import tasks.artifact
-import tasks.build
-import tasks.lease
-import tasks.publication
-import tasks.workspace
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
+import model.files
+import tasks.artifacts.artifact
+import tasks.artifacts.build
+import tasks.artifacts.lease
+import tasks.artifacts.publish
+import tasks.artifacts.workspace
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
-POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+POUR = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 TRACED = {
     module.__file__
-    for module in (model.durable, tasks.artifact, tasks.build, tasks.lease, tasks.publication, tasks.workspace)
+    for module in (
+        model.files,
+        tasks.artifacts.artifact,
+        tasks.artifacts.build,
+        tasks.artifacts.lease,
+        tasks.artifacts.publish,
+        tasks.artifacts.workspace,
+    )
 }
 BUILT_IT, REUSED_IT, BROKE = 0, 1, 99
 DEADLINE = 60.0
@@ -331,7 +338,7 @@ def test_the_work_of_a_living_builder_is_left_alone(tmp_path: Path) -> None:
     def again() -> int:
         context = RunContext(tmp_path, "run", forced=frozenset({"pour"}))
         made = build_artifact(context, POUR, PourConfig(), {}, stops)
-        return BUILT_IT if made.outcome == tasks.artifact.REPRODUCED else BROKE
+        return BUILT_IT if made.outcome == tasks.artifacts.artifact.REPRODUCED else BROKE
 
     child = fork(again)
     _, status = os.waitpid(child, os.WUNTRACED)

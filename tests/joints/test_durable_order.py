@@ -22,24 +22,24 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.checkpoint import checkpoints, standing_steps
-from model.checkpoint_writer import CheckpointWriter
-from model.durable import write_atomically
+from model.checkpoint.checkpoint import checkpoints, standing_steps
+from model.checkpoint.metrics import Journal
+from model.checkpoint.writer import CheckpointWriter
+from model.distributed.process_group import ALONE
 from model.errors import IntegrityError
-from model.journal import Journal
-from model.ranks import ALONE
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
+from model.files import write_atomically
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.ledger import CUT, LedgerRows
+from tasks.artifacts.map_parts import PartResult, map_parts
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 from tasks.execution.executor import ThisProcess
-from tasks.ledger import CUT, LedgerRows
-from tasks.parts import PartResult, map_parts
-from tasks.report import StageReport
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
 
-POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
-TRIM = Stage("trim", roots=("tasks.ledger",), libraries=("pyarrow",))
+POUR = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
+TRIM = Stage("trim", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 PARTS = 3
 KILLED = "a kill"
 UNWRITTEN = "a loss of power that kept names"

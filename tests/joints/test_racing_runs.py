@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from flows.private_server import prefect_server
-from tasks.artifact import Artifact
+from flows.service.local_server import prefect_server
+from tasks.artifacts.artifact import Artifact
 
 pytestmark = pytest.mark.joints
 

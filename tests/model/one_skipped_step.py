@@ -10,13 +10,14 @@ from pathlib import Path
 
 import torch
 
+from model.config.train import read_run
+from model.data.loader import CausalBatch
+from model.distributed.process_group import joined
+from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
-from model.link import claim_stdout
-from model.loader import CausalBatch
-from model.ranks import joined
-from model.schedule import Pace
-from model.train import leave, read_run
-from model.transformer import GPT
+from model.nn.gpt import GPT
+from model.optim.schedules import Pace
+from model.processes import leave
 
 RARE = 47
 """A token that is predicted once and never read."""

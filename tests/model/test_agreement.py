@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from model.config import TrainerRun
+from model.config.train import TrainerRun
+from model.data.row_format import RowFormat
 from model.errors import InputError
-from model.row_format import RowFormat
-from model.training import train
+from model.train.trainer import train
 
 FORMAT = RowFormat(objective="causal_lm", tokenizer_digest="tokenizer", vocab_size=48, eos=2, pad=3)
 

@@ -4,11 +4,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.batch import joined, share_of
-from model.loader import CausalBatch, MaskedBatch
+from model.data.loader import CausalBatch, MaskedBatch
+from model.distributed.process_group import Ranks
+from model.objectives.base import joined, share_of
 from model.objectives.causal import CausalObjective
 from model.objectives.masked import MaskedObjective
-from model.ranks import Ranks
 
 PAD = 3
 LENGTH = 5

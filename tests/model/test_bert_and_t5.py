@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.architecture import BERTConfig, T5Config
-from model.bert import BERT
-from model.networks import flops_per_token
-from model.row_format import RowFormat
-from model.span_lengths import Denoising, corrupted_lengths, raw_length
-from model.t5 import T5
+from model.config.network import BERTConfig, T5Config
+from model.data.row_format import RowFormat
+from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
+from model.nn.bert import BERT
+from model.nn.factory import flops_per_token
+from model.nn.t5 import T5
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
 TOKENS = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(2))

@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.block_forward import wrap_blocks
-from model.blocks import Block
-from model.config import TrainConfig
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.train import TrainConfig
 from model.engines import check_engine
+from model.engines.runtime import computing_in, wrap_blocks
 from model.errors import RecipeError
-from model.networks import Network, make_network
-from model.precision import computing_in
-from model.random_batch import random_batch
+from model.nn.block import Block
+from model.nn.factory import Network, make_network
+from model.objectives.synthetic import random_batch
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 3, "heads": 2, "width": 32}
 CONFIGS = {"gpt": GPTConfig(**SIZES), "bert": BERTConfig(**SIZES), "t5": T5Config(**SIZES)}

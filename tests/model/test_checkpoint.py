@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint import Checkpoint, Damage, newest_checkpoint, set_damaged_aside
-from model.checkpoint_writer import save_checkpoint
-from model.config import TrainerRun
+from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, set_damaged_aside
+from model.checkpoint.metrics import Journal
+from model.checkpoint.writer import save_checkpoint
+from model.config.train import TrainerRun
+from model.data.loader import CausalBatch
+from model.distributed.process_group import ALONE
 from model.engines.native import NativeEngine
 from model.errors import InputError
-from model.journal import Journal
-from model.loader import CausalBatch
-from model.ranks import ALONE
-from model.schedule import Pace
-from model.transformer import GPT
+from model.nn.gpt import GPT
+from model.optim.schedules import Pace
 
 EXPECTED = {"config": "this"}
 

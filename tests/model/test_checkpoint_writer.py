@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.checkpoint import checkpoint_at, checkpoints
-from model.checkpoint_writer import CheckpointWriter
+from model.checkpoint.checkpoint import checkpoint_at, checkpoints
+from model.checkpoint.metrics import Journal
+from model.checkpoint.writer import CheckpointWriter
+from model.digests import digest_file
+from model.distributed.process_group import ALONE
 from model.errors import Infra, IntegrityError
-from model.journal import Journal
-from model.ranks import ALONE
-from model.reading import digest_file
 
 PROJECT = Path(__file__).resolve().parents[2]
 LARGE = 200_000

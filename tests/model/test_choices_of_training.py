@@ -12,9 +12,9 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from model.config import TrainConfig, TrainerRun
+from model.config.train import TrainConfig, TrainerRun
 from model.errors import Numerics
-from model.training import train
+from model.train.trainer import train
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 CURRICULA = {

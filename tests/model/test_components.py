@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.architecture import GPTConfig
-from model.components import Part, parameters, parts_of, without
-from model.transformer import GPT
+from model.config.network import GPTConfig
+from model.nn.gpt import GPT
+from model.nn.pruning import Part, parameters, parts_of, without
 
 TOKENS = torch.arange(20).reshape(2, 10) % 16
 

@@ -6,9 +6,9 @@ import pickle
 import blake3
 import pytest
 
-from model import content
-from model.content import ChangedInput, Content, ContentStream, content_of
-from model.reading import digest_bytes
+from model import file_content as content
+from model.digests import digest_bytes
+from model.file_content import ChangedInput, Content, ContentStream, content_of
 
 DATA = bytes(range(256)) * 5
 

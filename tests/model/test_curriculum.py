@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.architecture import BERTConfig, GPTConfig
-from model.config import BatchWarmupConfig, ClipConfig, LengthWarmupConfig, TrainConfig
-from model.curriculum import Curriculum, row_length, whole_micro_batches
-from model.loader import CausalBatch
-from model.schedule import Pace, learning_rate
-from model.settings_together import check_lengths
+from model.config.network import BERTConfig, GPTConfig
+from model.config.options import BatchWarmupConfig, ClipConfig, LengthWarmupConfig
+from model.config.rules import check_lengths
+from model.config.train import TrainConfig
+from model.data.loader import CausalBatch
+from model.optim.schedules import Curriculum, Pace, learning_rate, row_length, whole_micro_batches
 
 
 def config(**settings: object) -> TrainConfig:

@@ -5,11 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.networks import make_network
-from model.parallel.cuts import Cut, bounds, cut_of
-from model.parallel.schedule import one_forward_one_backward
-from model.parallel.stages import block_count, blocks_of, holders
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.engines.pipeline_parallel import block_count, blocks_of, holders, one_forward_one_backward
+from model.engines.tensor_parallel import Cut, bounds, cut_of
+from model.nn.factory import make_network
 
 NETWORKS: list[NetworkConfig] = [
     GPTConfig(layers=3),

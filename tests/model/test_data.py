@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.data import SequenceReader
+from model.data.dataset import SequenceReader
+from model.data.row_format import RowFormat
+from model.data.schema import sequences_schema
 from model.errors import InputError
-from model.row_format import RowFormat
-from model.schema import sequences_schema
 
 TOKENS = np.arange(60).reshape(6, 10)
 

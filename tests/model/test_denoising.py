@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.denoising import CorruptedRows, Denoiser
+from model.data.row_format import NO_LOSS, RowFormat
+from model.data.span_corruption import CorruptedRows, Denoiser
+from model.data.span_lengths import corrupted_lengths, raw_length
 from model.errors import InputError
-from model.row_format import RowFormat
-from model.span_lengths import corrupted_lengths, raw_length
-from model.targets import NO_LOSS
 
 EOS, PAD = 1, 0
 SENTINELS = tuple(range(199, 99, -1))

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.denoising import CorruptedRows, Denoiser
+from model.data.rng import philox_key
+from model.data.row_format import NO_LOSS, RowFormat
+from model.data.span_corruption import CorruptedRows, Denoiser, independent_spans
+from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
 from model.errors import InputError
-from model.noise import independent_spans
-from model.philox import philox_key
-from model.row_format import RowFormat
-from model.span_lengths import Denoising, corrupted_lengths, raw_length
-from model.targets import NO_LOSS
 
 EOS, PAD, MASK = 1, 0, 1999
 SENTINELS = tuple(range(1999, 999, -1))

@@ -7,10 +7,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.config import TrainConfig
-from model.devices import moved, training_device
+from model.config.train import TrainConfig
+from model.data.loader import CausalBatch
+from model.engines.runtime import moved, training_device
 from model.errors import RecipeError
-from model.loader import CausalBatch
 
 WITHOUT_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 

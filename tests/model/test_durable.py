@@ -9,8 +9,8 @@ from pathlib import Path
 import blake3
 import pytest
 
-from model.durable import link_or_copy
-from model.reading import digest_file
+from model.digests import digest_file
+from model.files import link_or_copy
 
 MEMORY = Path("/dev/shm")
 SIZE = 128 * 1024**2

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from model.architecture import T5Config
-from model.blocks import KeyValueCache
-from model.encoder_decoder import SpanRule, Writing, only, stream_target, write_targets
+from model.config.network import T5Config
 from model.errors import InputError
-from model.sampling import Sampling
-from model.t5 import T5
+from model.inference.generate import Sampling
+from model.inference.seq2seq import SpanRule, Writing, only, stream_target, write_targets
+from model.nn.block import KeyValueCache
+from model.nn.t5 import T5
 
 VOCABULARY, STOP = 40, 1
 WRITING = Writing(start=0, stop=STOP)

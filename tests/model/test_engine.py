@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 
-from model.config import OptimizerConfig, TrainerRun
+from model.config.options import OptimizerConfig
+from model.config.train import TrainerRun
+from model.data.loader import CausalBatch
+from model.distributed.process_group import ALONE
 from model.engines.native import NativeEngine
-from model.loader import CausalBatch
-from model.ranks import ALONE
-from model.schedule import Pace
-from model.transformer import GPT
+from model.nn.gpt import GPT
+from model.optim.schedules import Pace
 
 NO_START = torch.zeros(4, dtype=torch.int64)
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from model.config import TrainConfig
-from model.environment import FIXED, deciding, left_out_told, run_environment, trainer_environment
-from model.launch import StopRequest, run_ranks
-from model.place import Place
+from model.config.environment import FIXED, deciding, left_out_told, run_environment, trainer_environment
+from model.config.train import TrainConfig
+from model.launch.launcher import StopRequest, run_ranks
+from model.launch.rendezvous import Place
 
 PROJECT = Path(__file__).parents[2]
 PASSING = {
@@ -114,7 +114,7 @@ def test_a_process_without_one_leaves_the_rest_out_as_it_goes() -> None:
 
 
 def test_a_command_can_be_started_so() -> None:
-    words = [sys.executable, "-m", "model.environment", "-c", "import os; print(*sorted(os.environ))"]
+    words = [sys.executable, "-m", "model.config.environment", "-c", "import os; print(*sorted(os.environ))"]
     known = {**PASSING, **UNKNOWN, **DECIDING, "PYTHONPATH": str(PROJECT)}
     told = subprocess.run(words, env=known, capture_output=True, text=True, check=True).stdout
     assert set(told.split()) == {*PASSING, *FIXED, "PYTHONPATH"}

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from model.architecture import BERTConfig
-from model.bert import BERT
+from model.config.network import BERTConfig
 from model.errors import InputError
-from model.fill_masks import fill_masks
-from model.sampling import Sampling
+from model.inference.fill_mask import fill_masks
+from model.inference.generate import Sampling
+from model.nn.bert import BERT
 
 VOCABULARY, CLS, SEP, MASK = 30, 1, 2, 3
 ANY = torch.ones(3, VOCABULARY, dtype=torch.bool)

@@ -5,12 +5,11 @@ import time
 import pytest
 import torch
 
-from model.architecture import GPTConfig
-from model.blocks import KeyValueCache
+from model.config.network import GPTConfig
 from model.errors import InputError
-from model.generate import generate_tokens, stream_tokens
-from model.sampling import Sampling
-from model.transformer import GPT
+from model.inference.generate import Sampling, generate_tokens, stream_tokens
+from model.nn.block import KeyValueCache
+from model.nn.gpt import GPT
 
 
 @pytest.fixture(scope="module")

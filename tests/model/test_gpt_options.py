@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.nn import functional as F
 
-from model.blocks import KeyValueCache
-from model.config import GPTConfig, ScheduleConfig, TrainerRun
-from model.documents import visible_with_prefix
-from model.dropout import seed_dropout
-from model.networks import flops_per_token, parameter_count
+from model.config.network import GPTConfig
+from model.config.options import ScheduleConfig
+from model.config.train import TrainerRun
+from model.data.row_format import NO_LOSS
+from model.engines.runtime import seed_dropout
+from model.nn.block import KeyValueCache, distance_bias, distance_bucket
+from model.nn.factory import flops_per_token, parameter_count
+from model.nn.gpt import GPT, visible_with_prefix
 from model.objectives.causal import next_token_nats
-from model.positions import distance_bias, distance_bucket
-from model.targets import NO_LOSS
-from model.training import train
-from model.transformer import GPT
+from model.train.trainer import train
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
 T_FIXUP: dict[str, Any] = {"init": "t_fixup", "norm": "none", "embedding_norm": False}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.checkpoint.metrics import Journal, journal_file, serialized
+from model.data.schema import METRICS
 from model.errors import InputError
-from model.journal import Journal, journal_file, serialized
-from model.schema import METRICS
 
 ROWS = st.lists(
     st.tuples(

@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from model.kept_rows import kept_rows, kept_steps
-from model.schema import METRICS, STEPS
+from model.checkpoint.metrics import kept_rows, kept_steps
+from model.data.schema import METRICS, STEPS
 
 
 def steps(*rows: tuple[int, int, bool]) -> pa.Table:

@@ -9,14 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.data import SequenceReader
-from model.documents import documents_of, positions_in_documents, visible_within_documents
+from model.data.dataset import SequenceReader
+from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoader
+from model.data.row_format import NO_LOSS, RowFormat
+from model.data.span_lengths import corrupted_lengths
 from model.errors import InputError
-from model.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoader
+from model.nn.gpt import documents_of, positions_in_documents, visible_within_documents
 from model.objectives.causal import loss_targets
-from model.row_format import RowFormat
-from model.span_lengths import corrupted_lengths
-from model.targets import NO_LOSS
 
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
 SENTINELS = (47, 46, 45, 44)

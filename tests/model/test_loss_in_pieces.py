@@ -9,16 +9,15 @@ import pyarrow.ipc
 import pytest
 import torch
 
-from model.architecture import GPTConfig, T5Config
-from model.config import TrainerRun
-from model.networks import make_network
-from model.objectives.pieces import LOGIT_ROWS, nats_in_pieces
-from model.precision import computing_in
-from model.split_tables import train_new_rows_alone
-from model.t5 import T5
-from model.targets import NO_LOSS
-from model.transformer import GPT
-from model.vocabulary import WholeVocabulary
+from model.config.network import GPTConfig, T5Config
+from model.config.train import TrainerRun
+from model.data.row_format import NO_LOSS
+from model.engines.runtime import computing_in
+from model.nn.factory import make_network
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
+from model.nn.vocab_layers import WholeVocabulary, train_new_rows_alone
+from model.objectives.cross_entropy import LOGIT_ROWS, nats_in_pieces
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "context": 16, "layers": 1, "heads": 2, "width": 16}
 NETWORKS = {

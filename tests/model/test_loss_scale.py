@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import LossScaleConfig, TrainConfig
-from model.engine import StepResult
-from model.loss_scale import LossScale
+from model.config.options import LossScaleConfig
+from model.config.train import TrainConfig
+from model.engines.base import StepResult
+from model.engines.runtime import LossScale
 
 CONFIG = TrainConfig(dtype="float16", loss_scale=LossScaleConfig(start=8.0, growth_steps=3, floor=2.0))
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import machine
-from model.config import TrainConfig, TrainerRun
+from model.config import machine
+from model.config.train import TrainConfig, TrainerRun
 from model.errors import Infra, InputError, RecipeError
-from model.training import train
+from model.train.trainer import train
 
 
 @pytest.fixture
@@ -71,7 +71,9 @@ def test_the_version_of_cuda_is_that_of_pytorch() -> None:
 
 
 def test_pytorch_is_not_loaded_for_it() -> None:
-    asked = "import sys, model.machine as m; [m.part(name, {}) for name in m.PARTS]; print('torch' in sys.modules)"
+    asked = (
+        "import sys, model.config.machine as m; [m.part(name, {}) for name in m.PARTS]; print('torch' in sys.modules)"
+    )
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from model.architecture import BERTConfig
-from model.bert import BERT
-from model.loader import MaskedBatch
-from model.masked_scoring import Frame, hidden_nats, masked_row_sums, pseudo_log_probabilities
+from model.config.network import BERTConfig
+from model.data.loader import MaskedBatch
+from model.data.row_format import NO_LOSS
+from model.inference.scoring import Frame, hidden_nats, masked_row_sums, pseudo_log_probabilities
+from model.nn.bert import BERT
 from model.objectives.masked import masked_sums
-from model.targets import NO_LOSS
 
 FRAME = Frame(cls=1, sep=2, mask=3)
 

@@ -5,12 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.data.masking import MaskedRows, Masking
+from model.data.rng import philox_key
+from model.data.row_format import NO_LOSS, RowFormat, WordBorders
 from model.errors import InputError
-from model.masking import MaskedRows, Masking
-from model.philox import philox_key
-from model.row_format import RowFormat
-from model.targets import NO_LOSS
-from model.word_borders import WordBorders
 
 MASK, TEXT = 4, 50
 SPECIAL = (0, 1, 2, 3, 4, 109)

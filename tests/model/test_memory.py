@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.config import TrainConfig, TrainerRun
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.train import TrainConfig, TrainerRun
+from model.distributed.process_group import ALONE, Ranks
 from model.engines import make_engine
-from model.memory import Allocations, activation_bytes, rank_memory
-from model.networks import make_network
-from model.optimizers import remembered
-from model.parallel.cuts import cut_weights
-from model.parallel.stages import drop_other_weights
-from model.random_batch import random_batch
-from model.ranks import ALONE, Ranks
-from model.schedule import Pace
+from model.engines.memory import Allocations, activation_bytes, rank_memory
+from model.engines.pipeline_parallel import drop_other_weights
+from model.engines.tensor_parallel import cut_weights
+from model.nn.factory import make_network
+from model.objectives.synthetic import random_batch
+from model.optim.optimizers import remembered
+from model.optim.schedules import Pace
 
 SHAPE = {"vocab_size": 2048, "context": 64, "layers": 2, "heads": 4, "width": 64}
 GPT = GPTConfig.model_validate(SHAPE)
@@ -93,7 +93,7 @@ def test_float32_weights_and_gradients_whatever_the_type_of_products() -> None:
 
 
 def test_layers_beyond_those_that_are_followed_add_alike() -> None:
-    from model import memory
+    from model.engines import memory
 
     deep = GPT.model_copy(update={"layers": 7, "norm_position": "post"})
     followed = memory._traced(deep, train_of())

@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import OptimizerConfig, TrainConfig, TrainerRun
+from model.checksummed_json import write_sealed
+from model.config.options import OptimizerConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.digests import digest_bytes
 from model.errors import RecipeError
-from model.micro_batch import (
+from model.train.micro_batch import (
     DECISION,
     Trial,
     bytes_of_step,
@@ -21,10 +24,8 @@ from model.micro_batch import (
     peak_bytes,
     resident_bytes,
 )
-from model.reading import digest_bytes
-from model.resumption import deciding
-from model.sealed import write_sealed
-from model.training import train
+from model.train.resume import deciding
+from model.train.trainer import train
 
 
 def linear(idle: int, row: int, tried: list[int]) -> Callable[[int], Trial]:

@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.config import TrainerRun
-from model.data import open_table
+from model.checkpoint.weights import load_model
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.config.train import TrainerRun
+from model.data.dataset import open_table
+from model.data.row_format import RowFormat
 from model.errors import InputError
-from model.networks import thermometer_names
-from model.row_format import RowFormat
-from model.training import train
-from model.weights import load_model
+from model.nn.factory import thermometer_names
+from model.train.trainer import train
 
 PAD, CLS, SEP, MASK = 3, 4, 5, 6
 TEXT_FROM = 20

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.errors import InputError
-from model.new_rows import NOISE, read_added_pieces, starting_rows
+from model.train.initial_weights import NOISE, read_added_pieces, starting_rows
 
 TABLE = torch.tensor([[0.0, 8.0], [2.0, 8.0], [4.0, 0.0], [6.0, 0.0]])
 

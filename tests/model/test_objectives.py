@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from model import bert, t5
-from model.architecture import BERTConfig, T5Config
-from model.bert import BERT
-from model.loader import MaskedBatch, SpanBatch
+from model.config.network import BERTConfig, T5Config
+from model.data.loader import MaskedBatch, SpanBatch
+from model.data.row_format import NO_LOSS
+from model.nn import bert, t5
+from model.nn.bert import BERT
+from model.nn.t5 import T5
 from model.objectives.masked import MaskedObjective, masked_sums
 from model.objectives.spans import span_nats
-from model.t5 import T5
-from model.targets import NO_LOSS
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}
 OBJECTIVE = MaskedObjective(seed=1, share=0.15, context=12)

@@ -9,17 +9,23 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch import nn
 
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.bert import BERT
-from model.config import OptimizerConfig, TrainConfig
-from model.optimizers import Optimizer, make_optimizer, remembered
-from model.optimizers.groups import grouped
-from model.optimizers.lamb import Lamb
-from model.optimizers.muon import MuonWithAdamW
-from model.optimizers.penalty import add_penalty, penalty
-from model.optimizers.sgd import SGDW
-from model.t5 import T5
-from model.transformer import GPT
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.config.options import OptimizerConfig
+from model.config.train import TrainConfig
+from model.nn.bert import BERT
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
+from model.optim.optimizers import (
+    SGDW,
+    Lamb,
+    MuonWithAdamW,
+    Optimizer,
+    add_penalty,
+    grouped,
+    make_optimizer,
+    penalty,
+    remembered,
+)
 
 KINDS = ("adamw", "lamb", "sgd", "muon")
 RATE = 0.01

@@ -13,12 +13,13 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.config import ScheduleConfig, TrainConfig, TrainerRun
-from model.parallel.layout import world_rank
-from model.row_format import RowFormat
-from model.span_lengths import raw_length
-from model.training import train
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.options import ScheduleConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.row_format import RowFormat
+from model.data.span_lengths import raw_length
+from model.engines.model_parallel import world_rank
+from model.train.trainer import train
 
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
@@ -242,7 +243,7 @@ def test_what_cannot_be_laid_out_is_refused_with_the_cure(settings: dict, words:
     ("model", "layout", "words"),
     [
         ({"heads": 3, "width": 24}, TENSOR, "does not divide model.heads 3, and a head is not cut"),
-        ({"dropout": 0.1}, TENSOR, "Set model.dropout = 0, or pipeline_parallel"),
+        ({"dropout": 0.1}, TENSOR, "Set model.engines.runtime = 0, or pipeline_parallel"),
         ({"layers": 1}, PIPELINE, "model.layers are 1. Set pipeline_parallel = 1 at most"),
     ],
 )

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import BatchWarmupConfig, TrainConfig, TrainerRun
-from model.curriculum import Curriculum
-from model.journal import Journal
-from model.pause import Paused
-from model.recent_loss import recent_loss
-from model.training import train
+from model.checkpoint.metrics import Journal, recent_loss
+from model.config.options import BatchWarmupConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.errors import Paused
+from model.optim.schedules import Curriculum
+from model.train.trainer import train
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
 

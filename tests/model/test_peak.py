@@ -6,9 +6,9 @@ import pyarrow.ipc
 import pytest
 import torch
 
-from model.config import TrainConfig, TrainerRun
-from model.peak import peak_flops
-from model.training import train
+from model.config.train import TrainConfig, TrainerRun
+from model.train.micro_batch import peak_flops
+from model.train.trainer import train
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

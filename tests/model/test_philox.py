@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from model.philox import below, fill, high_product, philox_key
+from model.data.rng import below, fill, high_product, philox_key
 
 TOP = 2**64 - 1
 

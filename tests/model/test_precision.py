@@ -8,11 +8,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.config import TrainConfig
-from model.networks import make_network
-from model.precision import computing_in, denormals_flushed, prepare_products
-from model.random_batch import random_batch
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.train import TrainConfig
+from model.engines.runtime import computing_in, denormals_flushed, prepare_products
+from model.nn.factory import make_network
+from model.objectives.synthetic import random_batch
 
 SIZES: dict[str, Any] = {"vocab_size": 300, "context": 32, "layers": 2, "heads": 2, "width": 32}
 CONFIGS: list[NetworkConfig] = [

@@ -7,22 +7,22 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from model.batch import share_of
-from model.blocks import KeyValueCache
-from model.config import GPTConfig, TrainerRun
-from model.data import SequenceReader, open_table
-from model.documents import visible_with_prefix
+from model.config.network import GPTConfig
+from model.config.train import TrainerRun
+from model.data.dataset import SequenceReader, open_table
+from model.data.loader import PrefixBatch, PrefixLoader
+from model.data.row_format import NO_LOSS
+from model.distributed.process_group import Ranks
 from model.errors import RecipeError
-from model.generate import generate_tokens
-from model.loader import PrefixBatch, PrefixLoader
-from model.objectives.prefix import PrefixObjective
-from model.published.families import fitting_family
-from model.random_batch import random_batch
-from model.ranks import Ranks
-from model.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
-from model.targets import NO_LOSS
-from model.training import train
-from model.transformer import GPT
+from model.huggingface.registry import fitting_family
+from model.inference.generate import generate_tokens
+from model.inference.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
+from model.nn.block import KeyValueCache
+from model.nn.gpt import GPT, visible_with_prefix
+from model.objectives.base import share_of
+from model.objectives.causal import PrefixObjective
+from model.objectives.synthetic import random_batch
+from model.train.trainer import train
 
 PAD, EOS = 3, 2
 CONFIG = GPTConfig(vocab_size=48, context=16, layers=2, heads=2, width=16, init_std=0.3, attention="prefix")

@@ -15,20 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from model.architecture import BERTConfig, T5Config
-from model.bert import BERT
-from model.config import TrainerRun
+from model.config.network import BERTConfig, T5Config
+from model.config.train import TrainerRun
 from model.errors import InputError, RecipeError
-from model.profile.findings import findings_of
-from model.profile.machine import Machine, clock_for
-from model.profile.measuring import profile_step
-from model.profile.parts import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, THERMOMETERS, part_of_module
-from model.profile.picture import picture
-from model.profile.recording import Recorder
-from model.profile.step import PartCost, Shape, StepProfile
-from model.profile.telling import as_json, table
-from model.profile.work import bytes_of, size_of
-from model.t5 import T5
+from model.nn.bert import BERT
+from model.nn.t5 import T5
+from model.profile.collect import profile_step
+from model.profile.cost_model import PartCost, Recorder, Shape, StepProfile, bytes_of, size_of
+from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, THERMOMETERS, part_of_module
+from model.profile.report import as_json, findings_of, picture, table
+from model.profile.roofline import Machine, clock_for
 
 PROJECT = Path(__file__).resolve().parents[2]
 MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")

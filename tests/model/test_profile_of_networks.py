@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from model.architecture import BERTConfig, T5Config
-from model.profile.machine import Machine
-from model.profile.measuring import profile_step
-from model.profile.parts import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, OPTIMIZER
-from model.row_format import RowFormat
+from model.config.network import BERTConfig, T5Config
+from model.data.row_format import RowFormat
+from model.profile.collect import profile_step
+from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, OPTIMIZER
+from model.profile.roofline import Machine
 
 SIZES: dict[str, Any] = {"vocab_size": 48, "layers": 2, "heads": 2, "width": 16}
 NETWORKS = {"bert": (BERTConfig(context=24, **SIZES), 24), "t5": (T5Config(context=32, **SIZES), 34)}

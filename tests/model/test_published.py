@@ -7,16 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from model.architecture import BERTConfig, T5Config
-from model.bert import BERT
+from model.config.network import BERTConfig, T5Config
 from model.errors import InputError
-from model.published.bert import BERT_COPIES, bert_origins
-from model.published.gpt2 import GPT2_COPIES, gpt2_config, gpt2_origins
-from model.published.llama import llama_config, llama_origins
-from model.published.origin import give_back, take_over
-from model.published.t5 import T5_COPIES, T5_TIED_COPIES, t5_origins
-from model.t5 import T5
-from model.transformer import GPT
+from model.huggingface.base import give_back, take_over
+from model.huggingface.bert import BERT_COPIES, bert_origins
+from model.huggingface.gpt2 import GPT2_COPIES, gpt2_config, gpt2_origins
+from model.huggingface.llama import llama_config, llama_origins
+from model.huggingface.t5 import T5_COPIES, T5_TIED_COPIES, t5_origins
+from model.nn.bert import BERT
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
 
 transformers = pytest.importorskip("transformers")
 SIZES: dict[str, Any] = {"vocab_size": 40, "layers": 2, "heads": 2, "width": 16}

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.nn import functional as F
 
-from model.architecture import GPTConfig
-from model.blocks import KeyValueCache, Sight
-from model.networks import flops_per_token, parameter_count
-from model.positions import rotary_table, rotate
-from model.transformer import GPT
+from model.config.network import GPTConfig
+from model.nn.block import KeyValueCache, Sight, rotary_table, rotate
+from model.nn.factory import flops_per_token, parameter_count
+from model.nn.gpt import GPT
 
 SIZES: dict[str, Any] = {"vocab_size": 40, "context": 16, "layers": 2, "heads": 2, "width": 16, "init_std": 0.3}
 TOKENS = torch.randint(0, 40, (3, 16), generator=torch.Generator().manual_seed(2))

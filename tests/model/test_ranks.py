@@ -16,9 +16,10 @@ import pytest
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from model.config import ScheduleConfig, TrainConfig, TrainerRun
+from model.config.options import ScheduleConfig
+from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
-from model.training import train
+from model.train.trainer import train
 
 PROJECT = Path(__file__).resolve().parents[2]
 NATIVE = {"ranks": 2}
@@ -309,7 +310,11 @@ def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Pa
     file.write_text(run.model_dump_json())
     fresh = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
     done = subprocess.run(
-        [sys.executable, "-m", "model.train", str(file)], cwd=PROJECT, env=fresh, capture_output=True, timeout=60
+        [sys.executable, "-m", "model.train.__main__", str(file)],
+        cwd=PROJECT,
+        env=fresh,
+        capture_output=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "extensions").exists()

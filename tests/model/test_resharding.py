@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.resharding import part_of_vector, whole_vector
+from model.engines.deepspeed import part_of_vector, whole_vector
 
 
 def parts(whole: torch.Tensor, elements: list[int], ranks: int, *, by_parameter: bool) -> list[torch.Tensor]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.retention import superseded
+from model.checkpoint.checkpoint import superseded
 
 STEPS = st.sets(st.integers(1, 40), max_size=12)
 

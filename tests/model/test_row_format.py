@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from model.data.row_format import KEY, RowFormat
 from model.errors import InputError
-from model.row_format import KEY, RowFormat
 
 FORMAT = RowFormat(
     objective="span_corruption", tokenizer_digest="ab", vocab_size=10, eos=1, pad=0, sentinels=(9, 8), special=(0, 1)

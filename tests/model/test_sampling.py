@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.errors import InputError
-from model.sampling import Sampling, pick
+from model.inference.generate import Sampling, pick
 
 # Probabilities .5, .25, .15, .1 of the tokens 2, 0, 3, 1.
 LOGITS = torch.tensor([0.25, 0.1, 0.5, 0.15]).log()

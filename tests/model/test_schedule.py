@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.config import ClipConfig, ScheduleConfig
-from model.schedule import clip_norm, learning_rate
+from model.config.options import ClipConfig, ScheduleConfig
+from model.optim.schedules import clip_norm, learning_rate
 
 CONFIG = ScheduleConfig(start_lr=0.0, peak_lr=1.0, end_lr=0.1, warmup_share=0.2)
 KINDS = ("cosine", "linear", "constant", "step", "warmup_stable_decay")

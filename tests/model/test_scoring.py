@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from model.config import GPTConfig
-from model.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
-from model.transformer import GPT
+from model.config.network import GPTConfig
+from model.inference.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
+from model.nn.gpt import GPT
 
 
 @pytest.fixture(scope="module")

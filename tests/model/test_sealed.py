@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.checksummed_json import BrokenSeal, read_sealed, seal, unseal, write_sealed
 from model.errors import IntegrityError
-from model.sealed import BrokenSeal, read_sealed, seal, unseal, write_sealed
 
 INNER = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),

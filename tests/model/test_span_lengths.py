@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.span_lengths import corrupted_lengths, raw_length
+from model.data.span_lengths import corrupted_lengths, raw_length
 
 
 @pytest.mark.parametrize(

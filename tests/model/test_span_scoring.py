@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from model.architecture import T5Config
-from model.loader import SpanBatch
+from model.config.network import T5Config
+from model.data.loader import SpanBatch
+from model.data.row_format import NO_LOSS
+from model.inference.scoring import answers_log_probabilities, target_nats
+from model.nn.t5 import T5
 from model.objectives.spans import span_nats
-from model.span_scoring import answers_log_probabilities, target_nats
-from model.t5 import T5
-from model.targets import NO_LOSS
 
 PAD, SENTINEL = 0, 29
 

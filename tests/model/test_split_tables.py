@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.networks import make_network
-from model.split_tables import NEW_ROWS_OF, train_new_rows_alone, whole_tables
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.nn.factory import make_network
+from model.nn.vocab_layers import NEW_ROWS_OF, train_new_rows_alone, whole_tables
 
 OLD, NEW = 40, 8
 SIZES: dict[str, Any] = {"vocab_size": OLD + NEW, "context": 16, "layers": 1, "heads": 2, "width": 16}

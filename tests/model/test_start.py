@@ -15,15 +15,16 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from model import weights as weights_module
-from model.base_weights import base_digest, base_weights
-from model.config import OptimizerConfig, StartingModel, TrainerRun
-from model.content import ChangedInput
+from model.checkpoint import weights as weights_module
+from model.checkpoint.weights import describe_model, load_model
+from model.config.options import OptimizerConfig
+from model.config.train import StartingModel, TrainerRun
 from model.errors import InputError, IntegrityError, RecipeError
-from model.optimizers import make_optimizer
-from model.start import starting_network
-from model.training import train
-from model.weights import describe_model, load_model
+from model.file_content import ChangedInput
+from model.huggingface.io import base_digest, base_weights
+from model.optim.optimizers import make_optimizer
+from model.train.initial_weights import starting_network
+from model.train.trainer import train
 
 OLD, NEW = 40, 8
 """The tiny run's 48 pieces: those of the base, and those that extend it."""

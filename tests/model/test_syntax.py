@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from model.syntax import meaning
+from model.code_digest import meaning
 
 PROJECT = Path(__file__).resolve().parents[2]
 BASE = "def f(x):\n    return x + 1\n"

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load, load_file, save
 
-from model.durable import write_synced
-from model.reading import digest_file
-from model.tensor_copies import TensorCopies, safetensors_blocks
+from model.checkpoint.writer import TensorCopies, safetensors_blocks
+from model.digests import digest_file
+from model.files import write_synced
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 TENSORS = st.dictionaries(

@@ -11,20 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from model.architecture import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.block_forward import wrap_blocks
-from model.config import TrainerRun
-from model.engine import StepResult
+from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
+from model.config.train import TrainerRun
+from model.data.loader import CausalBatch
+from model.distributed.process_group import ALONE
+from model.engines.base import StepResult, Totals
 from model.engines.native import NativeEngine
-from model.engines.totals import Totals
-from model.loader import CausalBatch
-from model.networks import make_network, thermometer_names
-from model.objectives.interface import Sums
-from model.random_batch import random_batch
-from model.ranks import ALONE
-from model.schedule import Pace
-from model.thermometers import ScoreThermometer, extremes, lows_and_highs, nothing_read, sampled
-from model.transformer import GPT
+from model.engines.runtime import wrap_blocks
+from model.nn.activation_stats import ScoreThermometer, extremes, lows_and_highs, nothing_read, sampled
+from model.nn.factory import make_network, thermometer_names
+from model.nn.gpt import GPT
+from model.objectives.base import Sums
+from model.objectives.synthetic import random_batch
+from model.optim.schedules import Pace
 
 numbers = st.floats(-100, 100, width=32)
 SIZES: dict[str, Any] = {"vocab_size": 60, "context": 18, "layers": 2, "heads": 2, "width": 16}

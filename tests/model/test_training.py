@@ -15,9 +15,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from model.config import ScheduleConfig, TrainerRun
-from model.schema import EVENTS, METRICS, PERF, STEPS
-from model.training import prepare_process, train
+from model.config.options import ScheduleConfig
+from model.config.train import TrainerRun
+from model.data.schema import EVENTS, METRICS, PERF, STEPS
+from model.train.trainer import prepare_process, train
 
 LONG = {"positions": 120, "checkpoint_steps": 10, "threads": 2}
 """Sixty steps: long enough to be killed in the middle."""
@@ -199,7 +200,11 @@ def test_a_wrong_run_is_refused_in_words(make_run, tmp_path: Path, change: dict,
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(json.loads(make_run("wrong").model_dump_json()) | change))
     done = subprocess.run(
-        [sys.executable, "-m", "model.train", str(path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "model.train.__main__", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == code, done.stderr
     assert words in done.stderr

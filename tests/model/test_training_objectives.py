@@ -7,10 +7,9 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from model.config import TrainConfig, TrainerRun
-from model.row_format import RowFormat
-from model.span_lengths import Denoising, raw_length
-from model.word_borders import WordBorders
+from model.config.train import TrainConfig, TrainerRun
+from model.data.row_format import RowFormat, WordBorders
+from model.data.span_lengths import Denoising, raw_length
 
 SENTINELS = tuple(range(47, 37, -1))
 SIZES = {"vocab_size": 48, "context": 16, "layers": 1, "heads": 2, "width": 16}

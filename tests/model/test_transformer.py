@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-from model.blocks import KeyValueCache
-from model.config import GPTConfig
-from model.networks import flops_per_token, parameter_count
+from model.config.network import GPTConfig
+from model.data.row_format import NO_LOSS
+from model.inference.scoring import text_nats
+from model.nn.block import KeyValueCache, rotary_table, rotate
+from model.nn.factory import flops_per_token, parameter_count
+from model.nn.gpt import GPT, thermometer_names
 from model.objectives.causal import loss_targets, next_token_nats
-from model.positions import rotary_table, rotate
-from model.scoring import text_nats
-from model.targets import NO_LOSS
-from model.transformer import GPT, thermometer_names
 
 CONFIG = GPTConfig(vocab_size=40, context=16, layers=2, heads=2, width=16)
 

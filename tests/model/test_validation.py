@@ -9,15 +9,15 @@ import pyarrow.ipc
 import pytest
 from pydantic import ValidationError
 
-from model.config import TrainConfig, TrainerRun
+from model.checkpoint.metrics import Journal, journal_file
+from model.checkpoint.weights import load_model
+from model.config.train import TrainConfig, TrainerRun
+from model.data.schema import VALIDATION
 from model.errors import InputError
-from model.journal import Journal, journal_file
-from model.schema import VALIDATION
-from model.scoring import text_nats
-from model.training import train
-from model.transformer import GPT
-from model.validation import TEXT_BYTES
-from model.weights import load_model
+from model.inference.scoring import text_nats
+from model.nn.gpt import GPT
+from model.train.trainer import train
+from model.train.validation import TEXT_BYTES
 
 VOCABULARY, CONTEXT = 48, 16
 TABLES = ("model.safetensors", "steps.arrow", "metrics.arrow")

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from model.config import GPTConfig
+from model.checkpoint.weights import describe_model, load_model, save_model
+from model.config.network import GPTConfig
 from model.errors import InputError, IntegrityError
-from model.generate import generate_tokens
-from model.scoring import choice_log_probabilities, continuation_log_probabilities
-from model.transformer import GPT
-from model.weights import describe_model, load_model, save_model
+from model.inference.generate import generate_tokens
+from model.inference.scoring import choice_log_probabilities, continuation_log_probabilities
+from model.nn.gpt import GPT
 
 CONFIG = GPTConfig(vocab_size=30, context=16, layers=2, heads=2, width=16)
 

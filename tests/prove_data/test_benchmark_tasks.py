@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.benchmark_tasks import read_task, shipped_tasks
+from flows.recipe.resolve import read_task, shipped_tasks
+from tasks.decontaminate.benchmarks import Item, items_table, read_items
 from tasks.decontaminate.config import Benchmark
-from tasks.decontaminate.items import Item, items_table, read_items
-from tasks.evaluate.items import items_of
+from tasks.evaluate.benchmarks.items import items_of
 
 pytestmark = pytest.mark.prove_data
 

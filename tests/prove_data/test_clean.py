@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.clean.language import identify_language
-from tasks.clean.quality import Examples, auc
-from tasks.clean.training_texts import middle
-from tasks.dedup.planted import wilson_interval
+from tasks.clean.filters.language import identify_language
+from tasks.clean.filters.quality import Examples, auc, middle
+from tasks.common.numeric import wilson_interval
 
 pytestmark = pytest.mark.prove_data
 

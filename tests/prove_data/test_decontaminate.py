@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.common.numeric import wilson_interval
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.stage import build_decontaminate
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import build_dedup
-from tasks.intervals import wilson_interval
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flows.trained import Trained, open_trained
+from flows.models.load import Trained, open_trained
 
 pytestmark = pytest.mark.prove_data
 

@@ -18,20 +18,20 @@ from typing import Any
 
 import pytest
 
+from model.checkpoint.weights import description_digest, load_model
 from model.finetune.config import FinetuneConfig
-from model.finetune.finetuning import finetune
-from model.finetune.matching import best_of
 from model.finetune.metrics import main_measure
-from model.networks import Network
-from model.weights import description_digest, load_model
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from model.finetune.trainer import finetune
+from model.inference.text_match import best_of
+from model.nn.factory import Network
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.open_tokenizer import open_tokenizer
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import open_tokenizer
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig

@@ -14,21 +14,21 @@ from pathlib import Path
 
 import pytest
 
-from model.scoring import text_nats
-from model.start import starting_network
-from model.transformer import GPT
-from model.weights import load_model
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from model.checkpoint.weights import load_model
+from model.inference.scoring import text_nats
+from model.nn.gpt import GPT
+from model.train.initial_weights import starting_network
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.open_tokenizer import open_tokenizer
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import open_tokenizer
 from tasks.train.config import TrainStageConfig
+from tasks.train.run import trainer_run
 from tasks.train.stage import build_train
-from tasks.train.training import trainer_run
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 

@@ -9,12 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.evaluate.heldout import unigram_bits, xz_bits_per_byte
-from tasks.evaluate.kneser_ney import Stretches, estimate
-from tasks.evaluate.ngram_baseline import documents_alone
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
+from tasks.evaluate.ngram_baseline import Stretches, documents_alone, estimate
+from tasks.evaluate.perplexity import unigram_bits, xz_bits_per_byte
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 pytestmark = pytest.mark.prove_data
 

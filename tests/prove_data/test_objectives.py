@@ -8,14 +8,13 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from model.denoising import CorruptedRows, Denoiser
-from model.masking import Masking
-from model.row_format import RowFormat
-from model.span_lengths import Denoising, raw_length
-from model.targets import NO_LOSS
-from tasks.chunk.words import word_borders
-from tasks.open_tokenizer import tokenizer_of
-from tasks.tokenizer import Tokenizer
+from model.data.masking import Masking
+from model.data.row_format import NO_LOSS, RowFormat
+from model.data.span_corruption import CorruptedRows, Denoiser
+from model.data.span_lengths import Denoising, raw_length
+from tasks.chunk.row_formats import word_borders
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import tokenizer_of
 
 pytestmark = pytest.mark.prove_data
 

@@ -8,15 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.chunk.best_fit import best_fit_rows
-from tasks.chunk.blocks import Block, TokenBytes, windows
-from tasks.chunk.concat import concat_rows
 from tasks.chunk.mixture import plan_mixture
 from tasks.chunk.order import order_batches, plan_reads
-from tasks.chunk.packing import Packed
-from tasks.chunk.pairs import PairFormat, PairPacker
-from tasks.open_tokenizer import tokenizer_of
-from tasks.tokenizer import Tokenizer
+from tasks.chunk.packing import Packed, best_fit_rows, concat_rows
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker
+from tasks.chunk.tokenize import Block, TokenBytes, windows
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import tokenizer_of
 
 pytestmark = pytest.mark.prove_data
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tasks.artifact import Artifact
+from tasks.artifacts.artifact import Artifact
 
 pytestmark = pytest.mark.prove_data
 

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 import sentencepiece
 
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizing.encoder import Encoder
+from tasks.tokenizer.encoder import Encoder
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.base import prepared_base
+from tasks.vocab.candidates import train_donor
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import train_donor
-from tasks.vocab.kinds import extended
+from tasks.vocab.extenders import extended
 from tasks.vocab.scripts import SCRIPTS
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 pytestmark = pytest.mark.prove_data
 

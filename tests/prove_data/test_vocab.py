@@ -11,14 +11,15 @@ import pytest
 import sentencepiece
 import tokenizers
 
-from tasks.sentencepiece_tokenizer import BLANK, SentencePieceTokenizer
-from tasks.vocab.base import UNIGRAM, prepared_base, read_model
+from tasks.tokenizer.model_file import UNIGRAM, read_model
+from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
+from tasks.vocab.base import prepared_base
+from tasks.vocab.bpe import isolated, unreachable
+from tasks.vocab.candidates import train_donor
 from tasks.vocab.comparison import compare
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import train_donor
-from tasks.vocab.fast import fast_tokenizer
-from tasks.vocab.growing import isolated, unreachable
-from tasks.vocab.kinds import extended as extended_by
+from tasks.vocab.extenders import extended as extended_by
+from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.scripts import CHINESE, RUSSIAN, SCRIPTS
 
 pytestmark = pytest.mark.prove_data

@@ -9,17 +9,16 @@ from typing import Any
 import pytest
 import sentencepiece
 
-from tasks.open_tokenizer import tokenizer_of
-from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import read_model
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.model_file import read_model
+from tasks.tokenizer.open import tokenizer_of
+from tasks.vocab.bpe import dead_pieces, isolated, prepared_merges, unreachable
+from tasks.vocab.candidates import train_donor
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import train_donor
-from tasks.vocab.growing import isolated, unreachable
-from tasks.vocab.kinds import extended as extended_by
-from tasks.vocab.kinds import never_emitted, reader
-from tasks.vocab.merges import dead_pieces, prepared_merges
+from tasks.vocab.extenders import extended as extended_by
+from tasks.vocab.extenders import never_emitted, reader
 from tasks.vocab.scripts import CHINESE, SCRIPTS
-from tasks.vocab.training_words import train_word_pieces
+from tasks.vocab.train import train_word_pieces
 
 pytestmark = pytest.mark.prove_data
 

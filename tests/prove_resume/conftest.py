@@ -18,11 +18,12 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from model.architecture import BERTConfig, GPTConfig, T5Config
 from model.code_digest import code_digest
-from model.config import ScheduleConfig, TrainConfig, TrainerRun
-from model.row_format import RowFormat
-from model.schema import ORDER, sequences_schema
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.config.options import ScheduleConfig
+from model.config.train import TrainConfig, TrainerRun
+from model.data.row_format import RowFormat
+from model.data.schema import ORDER, sequences_schema
 
 _HEADER = ("proof", "cases", "done", "held", "missed", "seconds", "of which")
 _CASES = {"exact resume": 12, "kill points within writing": 1000, "flipped bytes": 10_000}

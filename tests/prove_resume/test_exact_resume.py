@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import standing_steps
-from model.config import TrainerRun
-from model.run_folder import checkpoint_folder
+from model.checkpoint.checkpoint import standing_steps
+from model.checkpoint.run_folder import checkpoint_folder
+from model.config.train import TrainerRun
 
 pytestmark = pytest.mark.prove_resume
 
@@ -49,7 +49,10 @@ class Trainer:
         self.errors = self.run.out.with_suffix(".err")
         with self.errors.open("a") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "model.train", str(file)], cwd=PROJECT, stdout=subprocess.PIPE, stderr=stream
+                [sys.executable, "-m", "model.train.__main__", str(file)],
+                cwd=PROJECT,
+                stdout=subprocess.PIPE,
+                stderr=stream,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint import checkpoint_at, standing_steps
+from model.checkpoint.checkpoint import checkpoint_at, standing_steps
 from model.errors import IntegrityError
-from model.training import train
+from model.train.trainer import train
 
 pytestmark = pytest.mark.prove_resume
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.checkpoint import checkpoint_at, newest_checkpoint, set_damaged_aside, standing_steps
-from model.checkpoint_writer import CheckpointWriter
-from model.journal import Journal
-from model.ranks import ALONE
-from model.run_folder import COMPLETE
+from model.checkpoint.checkpoint import checkpoint_at, newest_checkpoint, set_damaged_aside, standing_steps
+from model.checkpoint.metrics import Journal
+from model.checkpoint.run_folder import COMPLETE
+from model.checkpoint.writer import CheckpointWriter
+from model.distributed.process_group import ALONE
 
 pytestmark = pytest.mark.prove_resume
 

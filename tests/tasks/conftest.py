@@ -7,13 +7,13 @@ import blake3
 import pyarrow as pa
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.schema import DOCUMENTS
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
 
@@ -66,7 +66,7 @@ def make_documents(context: RunContext) -> MakeDocuments:
                     write_table(unit, "documents", table, table_file_name("documents", f"{index:05d}"))
             return report
 
-        stage = Stage("documents", roots=("tasks.ledger",), libraries=())
+        stage = Stage("documents", roots=("tasks.artifacts.ledger",), libraries=())
         return build_artifact(context, stage, config, {}, run)
 
     return make

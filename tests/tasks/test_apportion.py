@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.apportion import apportion
+from tasks.common.numeric import apportion
 
 NAMES = st.sampled_from("abcdefgh")
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from model.content import ChangedInput, bytes_of
+from model.digests import digest_bytes, digest_file
 from model.errors import Infra, InputError, IntegrityError
-from model.reading import digest_bytes, digest_file
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, Watcher, build_artifact
-from tasks.config import StrictConfig
-from tasks.digests import InputDigests, forgetting_changed
-from tasks.report import StageReport
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
+from model.file_content import ChangedInput, bytes_of
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, Watcher, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
+from tasks.common.digests import InputDigests, forgetting_changed
 
-SHOUT = Stage("shout", roots=("tasks.ledger",), libraries=("pyarrow",))
+SHOUT = Stage("shout", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 
 
 class ShoutConfig(StrictConfig):
@@ -244,12 +244,12 @@ def test_kill_9_at_many_moments_then_the_same_bytes(tmp_path: Path) -> None:
 def test_an_unchanged_input_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "input.txt"
     path.write_bytes(b"pig iron")
-    monkeypatch.setattr("tasks.digests.SETTLING_SECONDS", -60)
+    monkeypatch.setattr("tasks.common.digests.SETTLING_SECONDS", -60)
     inputs = InputDigests(tmp_path / "inputs.json")
     assert inputs.digest(path) == digest_bytes(b"pig iron")
     inputs.save()
     again = InputDigests(tmp_path / "inputs.json")
-    monkeypatch.setattr("tasks.digests.open_file", lambda path: pytest.fail("read an unchanged file"))
+    monkeypatch.setattr("tasks.common.digests.open_file", lambda path: pytest.fail("read an unchanged file"))
     assert again.digest(path) == digest_bytes(b"pig iron")
 
 
@@ -277,7 +277,7 @@ def test_an_old_mtime_does_not_settle_a_file_that_was_just_written(tmp_path: Pat
 def test_a_file_that_is_replaced_between_the_look_and_the_opening_is_not_known_by_the_times_of_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.digests.SETTLING_SECONDS", -60)
+    monkeypatch.setattr("tasks.common.digests.SETTLING_SECONDS", -60)
     path, old, new = tmp_path / "input.txt", tmp_path / "old", tmp_path / "new"
     old.write_bytes(b"pig iron")
     new.write_bytes(b"cast tin")
@@ -303,8 +303,8 @@ def test_what_a_cache_of_wrong_times_hides_is_an_error_once_and_then_another_inp
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a program that writes through a mapping, which changes no time."""
-    monkeypatch.setattr("tasks.digests.SETTLING_SECONDS", -60)
-    monkeypatch.setattr("tasks.digests._mark", lambda status: [status.st_size])
+    monkeypatch.setattr("tasks.common.digests.SETTLING_SECONDS", -60)
+    monkeypatch.setattr("tasks.common.digests._mark", lambda status: [status.st_size])
     path = tmp_path / "input.txt"
     path.write_bytes(b"pig iron")
     inputs = InputDigests(tmp_path / "inputs.json")

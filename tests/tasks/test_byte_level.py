@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from model.errors import InputError, IntegrityError
-from tasks.byte_level import ByteLevelTokenizer, check_exact, piece_raw, piece_text
-from tasks.open_tokenizer import load_tokenizer, tokenizer_of
-from tasks.tokenizer import DESCRIPTION_FILE, Tokenizer
+from tasks.tokenizer.base import DESCRIPTION_FILE, Tokenizer
+from tasks.tokenizer.byte_level import ByteLevelTokenizer, check_exact, piece_raw, piece_text
+from tasks.tokenizer.open import load_tokenizer, tokenizer_of
 
 SPECIAL = ["<|endoftext|>", "<|padding|>"]
 TEXTS = [Path(json.decoder.__file__).read_text(encoding="utf-8"), "Straße, naïve, 日本語の文章です。\r\n" * 20]

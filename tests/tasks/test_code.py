@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.road import STAGES
+from flows.recipe.stages import STAGES
 from model.errors import Bug
-from tasks.build import Stage
-from tasks.code import Code, code_of, is_operations, module_file
-from tasks.definitions import Module
+from tasks.artifacts.build import Stage
+from tasks.common.code_fingerprint import Code, code_of, is_operations, module_file
+from tasks.common.definitions import Module
 
 ROOT = "tasks.a:run"
 Write = Callable[..., Code]
@@ -250,7 +250,10 @@ def test_the_block_for_a_module_that_is_run_is_a_root_of_its_own(write: Write) -
 
 
 def test_operations_count_for_nothing(write: Write) -> None:
-    a = "from tasks.build import build_artifact\nfrom tasks.b import go\n\ndef run(x):\n    return build_artifact(go)\n"
+    a = (
+        "from tasks.artifacts.build import build_artifact\nfrom tasks.b import go\n\n"
+        "def run(x):\n    return build_artifact(go)\n"
+    )
     before = write(a=a, b=B, build="from tasks.b import stay\n\ndef build_artifact(f):\n    return f, stay()\n")
     assert set(before.definitions) == {"tasks.a:run", "tasks.b:go", "tasks.b:STEP"}
     assert write(build="REGISTER = {}\nREGISTER[1] = 2\n\ndef build_artifact(f):\n    return None\n") == before
@@ -258,46 +261,48 @@ def test_operations_count_for_nothing(write: Write) -> None:
 
 
 def test_what_declares_a_stage_is_no_part_of_its_code(write: Write) -> None:
-    a = "from tasks.build import Stage\n\nS = Stage('s', roots=('x',))\n\ndef run(x):\n    return S\n"
+    a = "from tasks.artifacts.build import Stage\n\nS = Stage('s', roots=('x',))\n\ndef run(x):\n    return S\n"
     assert write(a=a, build="class Stage:\n    pass\n") == write(a=a.replace("'x'", "'y'"))
 
 
 def test_packages_of_operations_hold_all_that_is_below_them() -> None:
     assert is_operations("tasks.execution.dask")
-    assert is_operations("tasks.build")
+    assert is_operations("tasks.artifacts.build")
     assert not is_operations("tasks.builders")
 
 
 REMAINING = {
-    "model.durable": {"DISK_FULL", "link_or_copy", "sync_directory", "sync_file", "write_atomically", "write_synced"},
-    "model.failures": {"as_told", "leave_words", "make_room_for_words"},
-    "model.hanging": {"answer_with_stacks"},
-    "model.heartbeat": {"Heartbeat", "SILENT"},
-    "model.hosts_config": {"HostsConfig"},
-    "model.link": {"Link", "claim_stdout"},
-    "model.meeting": {"beat_file", "rendezvous_file", "words_file"},
-    "model.parent_death": {"die_with_parent"},
-    "model.pause": {"Paused"},
-    "model.reproduction": {"LOCK", "REPRODUCTION", "write_reproduction"},
-    "model.restart_config": {"RestartsConfig"},
-    "model.restarts": {"FEWER_RANKS", "LONGEST_PAUSE", "take_over"},
-    "model.supervisor": {"DIAGNOSIS_SECONDS", "supervise"},
-    "tasks.build": {"RunContext", "Stage", "build_artifact"},
-    "tasks.confinement": {"check_address", "check_files", "is_confined", "public_socket"},
-    "tasks.digests": {"INPUTS", "InputDigests", "combined_digest", "forgetting_changed"},
+    "model.config.launch": {"HostsConfig", "RestartsConfig"},
+    "model.distributed.heartbeat": {"Heartbeat", "SILENT"},
+    "model.distributed.protocol": {"Link", "beat_file", "claim_stdout", "rendezvous_file", "words_file"},
+    "model.files": {"DISK_FULL", "link_or_copy", "sync_directory", "sync_file", "write_atomically", "write_synced"},
+    "model.launch.failures": {
+        "FEWER_RANKS",
+        "LONGEST_PAUSE",
+        "as_told",
+        "leave_words",
+        "make_room_for_words",
+        "take_over",
+    },
+    "model.launch.supervisor": {"DIAGNOSIS_SECONDS", "supervise"},
+    "model.launch.watchdog": {"answer_with_stacks"},
+    "model.processes": {"die_with_parent", "leave"},
+    "model.train.reproduction": {"LOCK", "REPRODUCTION", "write_reproduction"},
+    "tasks.artifacts.build": {"RunContext", "Stage", "build_artifact"},
+    "tasks.artifacts.drop_rate_limit": {"WipeOutLimits"},
+    "tasks.artifacts.remote.metadata": {"read_record"},
+    "tasks.artifacts.remote.object_store": {"ANSWER_SECONDS", "ask", "heard_waits", "reason_on_s3", "stands_already"},
+    "tasks.artifacts.workspace": {"FileRecord", "Unit", "Workspace"},
+    "tasks.common.confinement": {"check_address", "check_files", "is_confined", "public_socket"},
+    "tasks.common.digests": {"INPUTS", "InputDigests", "combined_digest", "forgetting_changed"},
+    "tasks.common.kernel_cache": {"kept"},
+    "tasks.common.work": {"Executor", "Work"},
     "tasks.execution.executor": {"make_executor"},
     "tasks.execution.machines": {"Machines"},
-    "tasks.execution.work": {"Executor", "Work"},
-    "tasks.extensions": {"is_extension", "load_extension"},
-    "tasks.kernel_cache": {"kept"},
+    "tasks.execution.plugins": {"is_extension", "load_extension"},
     "tasks.sample.limits": {"RejectLimits"},
-    "tasks.store.patience": {"ANSWER_SECONDS", "ask", "heard_waits", "reason_on_s3", "stands_already"},
-    "tasks.store.records": {"read_record"},
-    "tasks.train.launching": {"OnLog", "run_trainer"},
+    "tasks.train.launcher": {"FOR_THE_TERMINAL", "MessageTeller", "OnLog", "run_trainer"},
     "tasks.train.limits": {"RollbackLimits"},
-    "tasks.train.telling": {"FOR_THE_TERMINAL", "MessageTeller"},
-    "tasks.wipeout": {"WipeOutLimits"},
-    "tasks.workspace": {"FileRecord", "Unit", "Workspace"},
 }
 """What code that counts still takes from operations: the less there is, the less the table has to be believed."""
 
@@ -323,5 +328,5 @@ def roots_of(stage: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_has_a_fingerprint_that_begins_at_its_own_module(stage: str) -> None:
     found = code_of(roots_of(stage)).definitions
-    assert {f"tasks.{stage}.stage:build_{stage}", "tasks.report:StageReport"} <= set(found)
+    assert {f"tasks.{stage}.stage:build_{stage}", "tasks.artifacts.report:StageReport"} <= set(found)
     assert any(name.startswith(f"tasks.{stage}.config:") for name in found)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tasks.code import code_of
+from tasks.common.code_fingerprint import code_of
 
 
 class Case(NamedTuple):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.credentials import addresses_with_credentials, without_credentials
+from tasks.common.text import addresses_with_credentials, without_credentials
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import py_compile
 import pytest
 
 from model.errors import RecipeError
-from tasks import extensions
-from tasks.build import RunContext
+from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, ExtensionsConfig
 from tasks.clean.stage import build_clean
-from tasks.extensions import load_extension
+from tasks.execution import plugins as extensions
+from tasks.execution.plugins import load_extension
 
 EDITS = '''
 from house_words import SIGNATURE

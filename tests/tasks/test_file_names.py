@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import IntegrityError
-from tasks.artifact import Artifact
+from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.manifest import write_manifest
-from tasks.workspace import FileRecord, Workspace, read_record, write_record
+from tasks.artifacts.workspace import FileRecord, Workspace, read_record, write_record
 
 ELSEWHERE = ["../secret.txt", "/etc/passwd", "a/../../x", "..", ".", "", "folder/part.arrow", "..\\x", "x\0y", 7]
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from model.config import RUNTIME
 from model.errors import Bug
-from model.strict import RUNTIME
+from tasks.artifacts.identity import Identity, canonical_json, count_differences, first_difference, library_versions
 from tasks.clean.stage import CLEAN
-from tasks.code import Code
-from tasks.config import StrictConfig
+from tasks.common.code_fingerprint import Code
+from tasks.common.config import StrictConfig
 from tasks.evaluate.stage import EVALUATE
-from tasks.identity import Identity, canonical_json, count_differences, first_difference, library_versions
 from tasks.sample.stage import SAMPLE
 
 JSON = st.recursive(

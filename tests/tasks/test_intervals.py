@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.intervals import wilson_interval
+from tasks.common.numeric import wilson_interval
 
 
 def test_known_values() -> None:

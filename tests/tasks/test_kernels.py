@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.code import PROJECT
+from tasks.common.code_fingerprint import PROJECT
 
 KERNELS = {
-    "mixing": "from tasks.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
+    "mixing": "from tasks.common.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
     "signing": (
         "from tasks.kernels import kernel\nfrom tasks.small.mixing import mix\n\n\n"
         "@kernel\ndef sign(x):\n    return mix(x) + 1\n\n\n@kernel\ndef alone(x):\n    return x - 1\n"
@@ -128,7 +128,7 @@ def test_without_any_place_a_kernel_still_runs(compiled: tuple[Path, Path], tmp_
 
 
 def test_a_function_that_is_none_of_the_projects_is_compiled_and_not_kept() -> None:
-    from tasks.kernels import kernel
+    from tasks.common.kernels import kernel
 
     double = kernel(_double)
     assert double(21) == 42

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from model.sealed import seal
-from tasks import lease as leases
-from tasks.lease import build_lease, is_alive, is_held, no_word
+from model.checksummed_json import seal
+from tasks.artifacts import lease as leases
+from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
 
 HOLDER = """
 import sys, time

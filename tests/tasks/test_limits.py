@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-import tasks.clean.cleaning
-import tasks.dedup.deduplicate
-import tasks.sample.sampling
+import tasks.clean.pipeline
+import tasks.dedup.pipeline
+import tasks.sample.sampler
 from model.errors import GuardError, Numerics
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.drop_rate_limit import WipeOutLimits
+from tasks.artifacts.report import StageReport
 from tasks.clean.config import CleanConfig
 from tasks.clean.stage import build_clean
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import build_dedup
 from tasks.execution.machines import Machines
-from tasks.report import StageReport
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
 from tasks.train.limits import RollbackLimits
-from tasks.wipeout import WipeOutLimits
 
 PARTS, SHORT, LONG = (
     6,
@@ -88,7 +88,7 @@ def test_what_only_the_end_decides_is_decided_there(context: RunContext, documen
 def test_raised_as_advised_clean_goes_on_from_what_is_finished_and_makes_nothing_twice(
     context: RunContext, documents: Artifact, monkeypatch: pytest.MonkeyPatch, override: dict[str, float]
 ) -> None:
-    calls = counted(monkeypatch, tasks.clean.cleaning, "clean_part")
+    calls = counted(monkeypatch, tasks.clean.pipeline, "clean_part")
     with pytest.raises(GuardError, match=r"set \[clean.wipe_out_overrides\] web = 1.0"):
         build_clean(context, documents, clean(wipe_out_limit=0.45))
     assert calls == Counter(range(4))
@@ -115,7 +115,7 @@ def test_dedup_ends_early_goes_on_and_refuses_what_is_reused(
     context: RunContext, make_documents: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     documents = make_documents([[("copies", LONG)] * 40 for _ in range(4)])
-    calls = counted(monkeypatch, tasks.dedup.deduplicate, "filter_part")
+    calls = counted(monkeypatch, tasks.dedup.pipeline, "filter_part")
     quiet = DedupConfig(planted_pairs=0, threads=1)
     with pytest.raises(GuardError, match=r"dedup: 119 of 160 documents \(74\.4%\) .* after 120 of them.*limit is 70%"):
         build_dedup(context, documents, quiet.model_copy(update={"wipe_out_limit": 0.7}))
@@ -158,9 +158,9 @@ def test_sample_judges_the_share_at_its_end_and_of_what_is_reused(
 ) -> None:
     texts: list[str | None] = [LONG, LONG, LONG, None] * 5
     parts: list[int] = []
-    write = tasks.sample.sampling._write_part
+    write = tasks.sample.sampler._write_part
     monkeypatch.setattr(
-        tasks.sample.sampling,
+        tasks.sample.sampler,
         "_write_part",
         lambda workspace, number, part: parts.append(number) or write(workspace, number, part),
     )

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.code import Code
-from tasks.identity import Identity
-from tasks.other_versions import IDENTITY, adopt, other_version, tell_identity
+from tasks.artifacts.identity import Identity
+from tasks.artifacts.reuse import IDENTITY, adopt, other_version, tell_identity
+from tasks.common.code_fingerprint import Code
 
-ROOTS, LOOP = ("model.train:__main__",), "model.loop:step"
+ROOTS, LOOP = ("model.train.__main__:__main__",), "model.train.trainer:step"
 NOW = Identity("train", Code("2", ROOTS, {LOOP: "b"}), {"rate": 1}, {"rows": "r"}, {"torch": "2.13.0", "numba": "0.68"})
 
 

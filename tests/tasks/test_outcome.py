@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from model.errors import RecipeError
-from model.pause import Paused
-from tasks.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
-from tasks.outcome import ended
+from model.errors import Paused, RecipeError
+from tasks.artifacts.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
+from tasks.execution.outcome import ended
 
 
 def artifact(outcome: str, cause: str = "") -> Artifact:

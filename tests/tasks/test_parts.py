@@ -8,15 +8,15 @@ import pyarrow as pa
 import pytest
 
 from model.errors import IntegrityError
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.map_parts import PartResult, map_parts
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 from tasks.execution.executor import Threads
-from tasks.parts import PartResult, map_parts
-from tasks.report import StageReport
-from tasks.workspace import Workspace
 
-STAGE = Stage("numbered", roots=("tasks.ledger",), libraries=())
+STAGE = Stage("numbered", roots=("tasks.artifacts.ledger",), libraries=())
 PARTS = 6
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.workspace import Workspace, take_over
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.workspace import Workspace, take_over
+from tasks.common.config import StrictConfig
 
-SLAB = Stage("slab", roots=("tasks.ledger",), libraries=("pyarrow",))
+SLAB = Stage("slab", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 
 
 class SlabConfig(StrictConfig):

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.errors import Bug
-from tasks.ledger import DROP, LedgerRows, clip_bytes
-from tasks.report import StageReport
-from tasks.schema import LEDGER
-from tasks.seed import seed64, unit_interval
+from tasks.artifacts.ledger import DROP, LedgerRows, clip_bytes
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import LEDGER
+from tasks.common.numeric import seed64, unit_interval
 
 
 def report_of(documents_in: int, documents_out: int, dropped: int) -> StageReport:

@@ -13,11 +13,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError, IntegrityError
-from tasks.open_tokenizer import load_tokenizer
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
+from tasks.tokenizer.base import BOS, DESCRIPTION_FILE, EOS, MODEL_FILE, PAD, UNK, Tokenizer
+from tasks.tokenizer.open import load_tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 TEXTS = [
     Path(json.decoder.__file__).read_text(encoding="utf-8"),

@@ -11,17 +11,17 @@ import pytest
 import tasks.artifacts.manifest
 import tasks.artifacts.published
 from model.errors import InputError, IntegrityError
-from tasks.artifact import Artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.identity import identity_key
 from tasks.artifacts.manifest import MANIFEST, listing_digest, write_manifest
 from tasks.artifacts.published import upgraded_file
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.identity import identity_key
-from tasks.report import StageReport
-from tasks.schema import FORMAT, OLDEST
-from tasks.tables import read_table, write_table
-from tasks.upgrades import STEPS, Upgraded, outdated, upgrade
-from tasks.workspace import Workspace
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import FORMAT, OLDEST
+from tasks.artifacts.tables import read_table, write_table
+from tasks.artifacts.upgrades import STEPS, Upgraded, outdated, upgrade
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
 NEXT = FORMAT + 1
 
@@ -45,7 +45,7 @@ def make(root: Path, name: str, parents: dict[str, Artifact]) -> Artifact:
             write_table(unit, "documents" if name == "sample" else "tokens", pa.table({"words": ["a", "b"]}))
         return StageReport()
 
-    stage = Stage(name, roots=("tasks.ledger",), libraries=("pyarrow",))
+    stage = Stage(name, roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(root, "run"), stage, StrictConfig(), parents, run)
 
 

@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from model.errors import Bug, InputError
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import DESCRIPTION_FILE, Tokenizer
+from tasks.tokenizer.base import DESCRIPTION_FILE, Tokenizer
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+from tasks.tokenizer.wordpiece import WordPieceTokenizer, of_lines
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training_words import train_word_pieces
-from tasks.word_piece import WordPieceTokenizer, of_lines
+from tasks.vocab.train import train_word_pieces
 
 TEXTS = [Path(json.decoder.__file__).read_text(encoding="utf-8"), "Straße, naïve, 日本語の文章です。 한국어\r\n" * 20]
 LINES = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nsteel\n##s\nthe\n钢\n,\nа\n##н\n##а\n"
@@ -101,7 +101,7 @@ def test_batches_are_single_texts(tokenizer: Tokenizer, texts: list[str]):
 
 
 def test_a_vocabulary_that_is_exact_gives_the_same_borders_by_its_pieces():
-    from tasks.vocab.training import train_pieces
+    from tasks.vocab.train import train_pieces
 
     tokenizer = SentencePieceTokenizer(train_pieces(TEXTS, VocabConfig(vocab_size=560, character_coverage=0.99)))
     assert tokenizer.exact

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from model.reading import digest_file
-from tasks.artifact import Artifact
+from model.digests import digest_file
+from tasks.artifacts.artifact import Artifact
 
 SECONDS = 900.0
 SMALL = """

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.ablate.ablating import setups_of
-from flows.ablate.changes import ABLATIONS, changes_file, read_changes
+from flows.experiments.ablation import setups_of
+from flows.experiments.ablation_config import ABLATIONS, changes_file, read_changes
 from model.errors import RecipeError
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from flows.ablate.comparing import beside_base, beside_base_by_item, t_975
+from flows.experiments.ablation_report import beside_base, beside_base_by_item, t_975
 
 
 def test_quantiles_are_students() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flows.ablate import components_report
-from flows.ablate.changes import AblationConfig
-from flows.ablate.measuring import Measured
-from flows.ablate.report import gathered, write_report
-from flows.heldout_text import HeldOut
+from flows.experiments import component_ablation as components_report
+from flows.experiments.ablation_config import AblationConfig
+from flows.experiments.ablation_report import gathered, write_report
+from flows.experiments.trials import Measured
+from flows.metrics.heldout import HeldOut
 
 ASKED = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}, "broken": {"train.clip": 1}}})
 TASK = "cloze acc, zero-shot"

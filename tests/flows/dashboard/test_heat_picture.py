@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flows.dashboard.heat_picture import COLOURS, LABEL_WIDTH, STRIP_WIDTH, TALLEST, heat_picture
-from flows.heat import HeatMap, heat_map
-from model.architecture import GPTConfig
-from model.networks import thermometer_names
+from flows.metrics.activation_stats import HeatMap, heat_map
+from flows.reports.charts.svg import LABEL_WIDTH
+from flows.reports.charts.svg_heatmap import COLOURS, STRIP_WIDTH, TALLEST, heat_picture
+from model.config.network import GPTConfig
+from model.nn.factory import thermometer_names
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]

@@ -6,7 +6,7 @@ import re
 import pytest
 from markdown_it import MarkdownIt
 
-from flows.dashboard.markdown import code, picture, plain, table
+from flows.metrics.formatting import code, picture, plain, table
 
 HOSTILE = [
     "<script>alert(1)</script>",

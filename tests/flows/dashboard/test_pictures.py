@@ -4,7 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from flows.dashboard.pictures import BAR_WIDTH, MOST_POINTS, Bar, Curve, Interval, bars, curves, intervals
+from flows.reports.charts.svg import BAR_WIDTH, MOST_POINTS, Bar, Curve, Interval, bars, curves, intervals
 
 SVG = "{http://www.w3.org/2000/svg}"
 

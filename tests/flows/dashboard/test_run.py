@@ -1,6 +1,6 @@
 """The summary of a run leads to its page."""
 
-from flows.dashboard.run import page_told
+from flows.reports.prefect.artifacts import page_told
 
 PAGE = "/data/runs/20260101T000000Z-abcdef/page.html"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flows.dashboard.watching import pause_after
-from flows.events import leaks_over_limit
+from flows.reports.prefect.watcher import pause_after
+from flows.runs.lifecycle import leaks_over_limit
 
 SCRIPT = """
 import json, logging, os, time
@@ -151,5 +151,5 @@ def test_a_long_stage_is_not_told_every_second() -> None:
 
 def test_the_dashboard_is_light() -> None:
     """The watcher imports neither torch nor numba, which an unchanged run must not pay for."""
-    script = "import sys, flows.dashboard.watching; print([m for m in ('torch', 'numba') if m in sys.modules])"
+    script = "import sys, flows.reports.prefect.watcher; print([m for m in ('torch', 'numba') if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", script], text=True).strip() == "[]"

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.found_weights import with_found_weights
-from flows.mix.config import MixConfig, read_mix
-from flows.mix.writing import write_mixture
-from flows.recipe import load_recipe
+from flows.experiments.mixture import MixConfig, read_mix, write_mixture
+from flows.recipe.load import load_recipe
+from flows.recipe.resolve import with_found_weights
 from model.errors import InputError, RecipeError
 
 SOURCES = [{"name": "notes", "paths": ["a"]}, {"name": "code", "paths": ["b"]}]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe import load_recipe
-from flows.record import list_runs
+from flows.recipe.load import load_recipe
+from flows.runs.record import list_runs
 
 SECONDS = 1800.0
 SMALL = """

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from flows.mix.regression import best_shares, fitted, r_squared, rank_correlation, within_seen
-from flows.mix.simplex import drawn
+from flows.experiments.mixture_fit import best_shares, drawn, fitted, r_squared, rank_correlation, within_seen
 from model.errors import InputError
 
 SLOPES = np.array([[0.2, 0.9, 0.8], [0.7, 0.1, 0.6], [0.9, 0.8, 0.3]])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.mix.simplex import check_bounds, drawn, minimum, projected
+from flows.experiments.mixture_fit import check_bounds, drawn, minimum, projected
 from model.errors import RecipeError
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.model_card.licences import check_licence, conflicts
+from flows.reports.model_card_facts import check_licence, conflicts
 from model.errors import RecipeError
 
 LICENCES = [

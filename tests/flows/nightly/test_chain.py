@@ -18,11 +18,11 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from flows.conservation import conservation
-from flows.findings import open_artifacts
-from flows.lineage import open_run
-from model.reading import digest_bytes
-from tasks.artifact import Artifact
+from flows.metrics.accounting import conservation
+from flows.metrics.run_metrics import open_artifacts
+from flows.runs.lineage import open_run
+from model.digests import digest_bytes
+from tasks.artifacts.artifact import Artifact
 
 pytestmark = pytest.mark.prove
 

@@ -10,14 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.nightly.beginning import alone, begun, look
-from flows.nightly.ending import fail
+from flows.nightly.finish import fail
+from flows.nightly.history import Night, list_nights
 from flows.nightly.night import Between, idle, spend
-from flows.nightly.nights import Night, list_nights
-from flows.nightly.tonight import RawRecipe, read_raw
-from flows.recipe import Recipe
+from flows.nightly.recipe import RawRecipe, read_raw
+from flows.nightly.start import alone, begun, look
+from flows.recipe.schema import Recipe
+from model.checksummed_json import write_sealed
 from model.errors import BessemerError, GuardError, Infra, InputError, RecipeError
-from model.sealed import write_sealed
 
 
 @pytest.fixture

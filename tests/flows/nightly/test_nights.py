@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flows.nightly.nights import (
+from flows.nightly.history import (
     BLOCKED,
     FAILED,
     NOTHING,

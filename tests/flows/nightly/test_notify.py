@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from flows.nightly.config import NotifyConfig, read_notify
 from flows.nightly.notify import tell
-from flows.nightly.settings import NotifyConfig, read_notify
 from model.errors import RecipeError
 
 MESSAGE = {

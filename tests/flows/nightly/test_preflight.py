@@ -8,10 +8,11 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.nightly.nights import Night
+from flows.nightly.config import NightlyConfig
+from flows.nightly.history import Night
 from flows.nightly.preflight import check_night, expected_needs, hours_told
-from flows.nightly.settings import NightlyConfig
-from flows.recipe import Recipe, load_recipe
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
 from model.errors import Infra, InputError, RecipeError
 
 NEW = {"notes": {"note-01.txt": "ab"}}
@@ -63,8 +64,8 @@ def test_a_night_that_is_too_long_for_its_text_alone_is_told_so(recipe: Recipe, 
 
 
 def test_disk_is_the_text_six_times_and_the_checkpoints(recipe: Recipe) -> None:
-    from flows.planning.costing import network_of
-    from model.networks import parameter_count
+    from flows.planning.cost_model import network_of
+    from model.nn.factory import parameter_count
 
     needs = expected_needs(recipe, {}, measure=False)
     # Weights once, and two checkpoints and the one being written of 12 bytes a parameter.

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.lineage import open_run
-from flows.promotions import (
+from flows.runs.lineage import open_run
+from flows.runs.model_registry import (
     Promotion,
     current_promotion,
     current_run,
@@ -20,8 +20,8 @@ from flows.promotions import (
     promote,
     undo,
 )
+from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
-from model.sealed import write_sealed
 
 
 def a_run(root: Path, name: str, *, stages: tuple[str, ...] = ("vocab", "train")) -> dict[str, Any]:

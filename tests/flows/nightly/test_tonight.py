@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.nightly.tonight import Base, read_raw
+from flows.nightly.recipe import Base, read_raw
 from model.errors import RecipeError
 
 MORE = """

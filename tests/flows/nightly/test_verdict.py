@@ -6,16 +6,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from flows.nightly.settings import NightlyConfig
-from flows.nightly.verdict import judge
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
+from flows.nightly.config import NightlyConfig
+from flows.nightly.night import judge
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 from tasks.evaluate.comparison import ITEM_SCORES
-from tasks.evaluate.document_scores import DOCUMENT_SCORES
-from tasks.report import StageReport
-from tasks.tables import write_table
-from tasks.workspace import Workspace
+from tasks.evaluate.perplexity import DOCUMENT_SCORES
 
 Evaluated = Callable[..., Artifact]
 
@@ -49,7 +49,9 @@ def evaluated(tmp_path: Path) -> Evaluated:
             return StageReport()
 
         config = Scores(bits={name: list(values) for name, values in bits.items()}, right=list(right), kept=kept)
-        return build_artifact(RunContext(tmp_path, "r"), Stage("evaluate", ("tasks.ledger",), ()), config, {}, run)
+        return build_artifact(
+            RunContext(tmp_path, "r"), Stage("evaluate", ("tasks.artifacts.ledger",), ()), config, {}, run
+        )
 
     return make
 

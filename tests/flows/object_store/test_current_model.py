@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from flows.lineage import open_run
-from flows.nightly.beginning import AnotherNightError, alone
-from flows.nightly.nights import PROMOTED, Night, list_nights
-from flows.promotions import current_run, history, needed_runs, promote, undo
-from flows.roots import open_root
+from flows.nightly.history import PROMOTED, Night, list_nights
+from flows.nightly.start import AnotherNightError, alone
+from flows.runs.lineage import open_run
+from flows.runs.model_registry import current_run, history, needed_runs, promote, undo
+from flows.runs.roots import open_root
+from model.checksummed_json import write_sealed
 from model.errors import InputError
-from model.sealed import write_sealed
-from tasks.store.attached import attached_root, store_of
-from tasks.store.published import put_artifact, stand
-from tasks.store.records import create_promotion, put_run
+from tasks.artifacts.remote.artifacts import put_artifact, stand
+from tasks.artifacts.remote.attach import attached_root, store_of
+from tasks.artifacts.remote.metadata import create_promotion, put_run
 
 
 def a_run(root: Path, name: str) -> str:

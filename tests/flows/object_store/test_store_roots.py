@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import s3fs
 
-from flows.road import STAGES
-from flows.stored import left_in_store
-from tasks.store.objects import ObjectStore
-from tasks.store.published import part_key
+from flows.recipe.stages import STAGES
+from flows.runs.object_store import left_in_store
+from tasks.artifacts.remote.artifacts import part_key
+from tasks.artifacts.remote.object_store import ObjectStore
 
 SECONDS = 1800.0
 SECRET = "planted-c0ffee-and-nobody-s"

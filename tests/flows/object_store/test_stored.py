@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.stored import file_problem, left_in_store, manifest_problem, remove_left, remove_stored, set_right
-from model.reading import digest_bytes
-from tasks.store.attached import attached_root, store_of
-from tasks.store.objects import ObjectStore
-from tasks.store.published import fetch_files, put_artifact, stand
-from tasks.workspace import FileRecord
+from flows.runs.object_store import file_problem, left_in_store, manifest_problem, remove_left, remove_stored, set_right
+from model.digests import digest_bytes
+from tasks.artifacts.remote.artifacts import fetch_files, put_artifact, stand
+from tasks.artifacts.remote.attach import attached_root, store_of
+from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.artifacts.workspace import FileRecord
 
 DATA = b"rows and rows"
 RECORD = FileRecord("part-00000.arrow", "documents", 1, len(DATA), digest_bytes(DATA))

@@ -15,19 +15,18 @@ import blake3
 import pyarrow as pa
 import pytest
 
-from flows.record import RECORD
-from model.schema import EVENTS, METRICS, ORDER, PERF, STEPS
-from model.sealed import read_sealed, write_sealed
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.evaluate.comparison import ITEM_SCORES
-from tasks.evaluate.gaps import GAPS
-from tasks.ledger import CUT, DROP, HOLD_OUT, LedgerRows
-from tasks.report import SourceCounts, StageReport
-from tasks.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Unit, Workspace
+from flows.runs.record import RECORD
+from model.checksummed_json import read_sealed, write_sealed
+from model.data.schema import EVENTS, METRICS, ORDER, PERF, STEPS
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.ledger import CUT, DROP, HOLD_OUT, LedgerRows
+from tasks.artifacts.report import SourceCounts, StageReport
+from tasks.artifacts.schema import DOCUMENTS, LEAKS, REJECTS, SCORES, SPANS
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Unit, Workspace
+from tasks.common.config import StrictConfig
+from tasks.evaluate.comparison import GAPS, ITEM_SCORES
 
 HOSTILE = "<script>alert('from a document')</script> & \"quoted\" text of a page"
 HOSTILE_FILE = 15
@@ -314,7 +313,7 @@ def build(root: Path, stage: str, parents: dict[str, Artifact], facts: dict[str,
             unit.report.facts |= facts
         return unit.report
 
-    made = Stage(stage, roots=("tasks.ledger",), libraries=("pyarrow",))
+    made = Stage(stage, roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(root, "made"), made, StrictConfig(), parents, run)
 
 

@@ -10,13 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.comparing import differing
-from flows.comparing.charts import loss_figure, pairs_figure, scores_figure
-from flows.comparing.differing import compare, recipe_differences, score_differences
-from flows.comparing.writing import comparison_page
-from flows.findings import open_artifacts
-from flows.heldout_text import HeldOut
-from model.sealed import write_sealed
+from flows.metrics.heldout import HeldOut
+from flows.metrics.run_metrics import open_artifacts
+from flows.reports import comparison as differing
+from flows.reports.comparison import compare, recipe_differences, score_differences
+from flows.reports.comparison_page import comparison_page, loss_figure, pairs_figure, scores_figure
+from model.checksummed_json import write_sealed
 from tasks.evaluate.comparison import ITEM_SCORES
 
 HOSTILE = "<script>alert(1)</script>"

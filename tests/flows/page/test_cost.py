@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flows.cost import cost, energy_told
-from flows.findings import open_artifacts
+from flows.metrics.accounting import cost, energy_told
+from flows.metrics.run_metrics import open_artifacts
 
 
 class Built:

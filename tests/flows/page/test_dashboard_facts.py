@@ -4,9 +4,8 @@ import base64
 import re
 from typing import Any
 
-from flows.dashboard.run import run_markdown
-from flows.dashboard.stages import stage_markdown
-from flows.findings import open_artifacts
+from flows.metrics.run_metrics import open_artifacts
+from flows.reports.prefect.artifacts import run_markdown, stage_markdown
 
 
 def pictures(markdown: str) -> dict[str, str]:

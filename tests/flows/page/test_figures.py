@@ -6,21 +6,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.findings import gather, open_artifacts
-from flows.page.charts import scores_figure
-from flows.page.funnel_chart import OF_SOURCE, funnel_figure
-from flows.page.leak_chart import leak_figure
-from flows.page.lineage_chart import lineage_figure
-from flows.page.mixture_chart import mixture_figure
-from flows.page.plot_text import plot_text
-from flows.page.score_tables import score_tables
-from flows.page.speed_chart import speed_figure
-from flows.page.token_chart import token_figure
-from flows.page.training_chart import training_figure
-from flows.page.view import view_of
-from flows.token_lengths import tokens_per_character
-from model.schema import VALIDATION
-from tasks.report import SourceCounts, StageReport
+from flows.metrics.formatting import plot_text
+from flows.metrics.heldout import tokens_per_character
+from flows.metrics.run_metrics import gather, open_artifacts
+from flows.reports.charts.data import (
+    OF_SOURCE,
+    funnel_figure,
+    leak_figure,
+    lineage_figure,
+    mixture_figure,
+    token_figure,
+)
+from flows.reports.charts.scores import score_tables, scores_figure
+from flows.reports.charts.training import speed_figure, training_figure
+from flows.reports.page.page import view_of
+from model.data.schema import VALIDATION
+from tasks.artifacts.report import SourceCounts, StageReport
 
 
 def reports(made: Any) -> dict[str, StageReport]:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.conservation import conservation_line
-from flows.findings import gather, open_artifacts
-from flows.left_out import left_out
-from flows.page import write_page
+from flows.metrics.accounting import conservation_line
+from flows.metrics.run_metrics import gather, left_out, open_artifacts
+from flows.reports.page.page import write_page
 from tasks.artifacts.manifest import read_manifest, write_manifest
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from flows.ablate import components_report
-from flows.ablate import report as ablation_report
-from flows.ablate.changes import AblationConfig
-from flows.ablate.measuring import Measured
-from flows.page import write_page
-from flows.scaling import report as ladder_report
-from flows.scaling.ladder import LadderConfig, Size
+from flows.experiments import ablation_report
+from flows.experiments import component_ablation as components_report
+from flows.experiments import scaling_law as ladder_report
+from flows.experiments.ablation_config import AblationConfig
+from flows.experiments.scaling_law import LadderConfig, Size
+from flows.experiments.trials import Measured
+from flows.reports.page.page import write_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [pytest.mark.prove, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")]

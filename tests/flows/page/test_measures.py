@@ -9,19 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.dashboard.run import run_markdown
-from flows.dashboard.stages import bits_picture
-from flows.findings import gather
-from flows.measures import line_told, measured, whole_told
-from flows.page.headlines import headlines
-from flows.page.training_chart import training_figure
-from flows.page.writing import write_page
-from flows.wording import loss_unit
-from model.schema import EVENTS, METRICS, STEPS
-from model.sealed import read_sealed
-from tasks.schema import SCORES
-from tasks.tables import write_table
-from tasks.workspace import Unit
+from flows.metrics.formatting import loss_unit
+from flows.metrics.heldout import line_told, measured, whole_told
+from flows.metrics.run_metrics import gather
+from flows.reports.charts.training import training_figure
+from flows.reports.page.page import headlines, write_page
+from flows.reports.prefect.artifacts import bits_picture, run_markdown
+from model.checksummed_json import read_sealed
+from model.data.schema import EVENTS, METRICS, STEPS
+from tasks.artifacts.schema import SCORES
+from tasks.artifacts.tables import write_table
+from tasks.artifacts.workspace import Unit
 
 BERT = {
     "pseudo_bits_per_byte": 1.5,

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.model_card.card import model_card, run_to_tell
-from flows.model_card.facts import run_of_model
+from flows.reports.model_card import model_card, run_to_tell
+from flows.reports.model_card_facts import run_of_model
+from model.checksummed_json import write_sealed
 from model.errors import RecipeError
-from model.sealed import write_sealed
 
 hub = pytest.importorskip("huggingface_hub")
 RECIPE = {

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.base_model import base_model_told
-from flows.findings import gather
-from flows.page import write_page
-from flows.page.charts import chance_of
-from flows.page.examples import removals
-from flows.page.rendering import inline_script
-from flows.page.training_chart import training_figure
-from flows.summary import print_summary
-from model.schema import EVENTS, METRICS, STEPS
-from model.sealed import write_sealed
+from flows.metrics.run_metrics import base_model_told, gather
+from flows.reports.charts.scores import chance_of
+from flows.reports.charts.training import training_figure
+from flows.reports.page.examples import removals
+from flows.reports.page.page import write_page
+from flows.reports.page.render import inline_script
+from flows.reports.summary import print_summary
+from model.checksummed_json import write_sealed
+from model.data.schema import EVENTS, METRICS, STEPS
 from tasks.vocab.comparison import UNTOLD
 
 NEVER_CLOSED = {"meta", "link", "br", "img", "hr"}
@@ -173,7 +172,7 @@ def test_the_library_that_draws_is_packed_and_whole(page: Path):
 
 
 def test_every_rule_shows_documents_that_it_removed(made_run: Any):
-    from flows.findings import open_artifacts
+    from flows.metrics.run_metrics import open_artifacts
 
     found = removals(open_artifacts(made_run.record))
     assert {key: len(rows) for key, rows in found.items()} == {

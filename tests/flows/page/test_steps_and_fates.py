@@ -8,12 +8,21 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.findings import open_artifacts
-from flows.lives import life_of, lives_of
-from flows.page import write_page
-from flows.page.clusters import KEPT, LEFT_OUT, REMOVED, SAME, difference, duplicate_pairs
-from flows.page.fates import fates_of
-from flows.page.steps import MOST_STEPS, _chosen, shown_steps
+from flows.metrics.run_metrics import open_artifacts
+from flows.reports.page.examples import fates_of
+from flows.reports.page.page import write_page
+from flows.reports.page.sections import (
+    KEPT,
+    LEFT_OUT,
+    MOST_STEPS,
+    REMOVED,
+    SAME,
+    _chosen,
+    difference,
+    duplicate_pairs,
+    shown_steps,
+)
+from flows.runs.document_history import life_of, lives_of
 
 
 def test_steps_name_the_documents_that_they_read(made_run: Any) -> None:

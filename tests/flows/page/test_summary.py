@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.summary import print_summary
-from flows.wording import clock, compact, duration, evidence_told, shots_word, size
-from model.sealed import write_sealed
+from flows.metrics.formatting import clock, compact, duration, evidence_told, shots_word, size
+from flows.reports.summary import print_summary
+from model.checksummed_json import write_sealed
 
 
 def screen(made: Any, width: int = 100) -> list[str]:

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.dashboard.stages import stage_pictures
-from flows.heat import HeatMap, heat_map
-from flows.page import write_page
-from flows.page.heat_chart import TALLEST, heat_figure
-from flows.page.training_chart import training_figure
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.networks import thermometer_names
-from model.schema import EVENTS, METRICS, STEPS
-from tasks.artifact import Artifact
+from flows.metrics.activation_stats import HeatMap, heat_map
+from flows.reports.charts.heatmap import TALLEST, heat_figure
+from flows.reports.charts.training import training_figure
+from flows.reports.page.page import write_page
+from flows.reports.prefect.artifacts import stage_pictures
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.data.schema import EVENTS, METRICS, STEPS
+from model.nn.factory import thermometer_names
+from tasks.artifacts.artifact import Artifact
 
 INFINITY = float("inf")
 NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]

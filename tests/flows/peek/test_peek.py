@@ -11,22 +11,21 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from flows.builders import BUILDERS
 from flows.cli import app
-from flows.peek.as_read import Reading, rows_as_read
-from flows.peek.difference import ADDED, EVEN_PIECE, REMOVED, SAME, SHARED, inline_difference, shared_passages
-from flows.peek.documents import Chooser
-from flows.peek.stages import peek
-from flows.peek.telling import MOST_CHARS, fitted, tell_views
-from flows.recipe import load_recipe
+from flows.inspection.preview import peek
+from flows.inspection.preview_rows import Chooser, Reading, rows_as_read
+from flows.inspection.terminal import MOST_CHARS, fitted, tell_views
+from flows.metrics.text_diff import ADDED, EVEN_PIECE, REMOVED, SAME, SHARED, inline_difference, shared_passages
+from flows.recipe.load import load_recipe
+from flows.runs.pipeline import BUILDERS
+from model.checksummed_json import write_sealed
+from model.data.row_format import RowFormat
+from model.data.span_lengths import Denoising
 from model.errors import InputError, RecipeError
-from model.row_format import RowFormat
-from model.sealed import write_sealed
-from model.span_lengths import Denoising
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
-from tasks.open_tokenizer import open_tokenizer
+from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import OF_BERT, VocabConfig
 
 ALL = Chooser(count=10_000, seed=1)

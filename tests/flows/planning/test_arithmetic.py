@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.planning.accelerators import find_accelerator
-from flows.planning.arithmetic import (
+from flows.planning.calculator import Asked, calculate
+from flows.planning.cost_model import (
     DEFAULT_MFU,
     IMPLIED,
     UNKNOWNS,
     Shape,
     Training,
     balanced_parameters,
+    count,
+    effective_tokens,
+    find_accelerator,
     flops_of_token,
+    parameters_fed_by,
     solve,
 )
-from flows.planning.calculator import Asked, calculate
-from flows.planning.counts import count
-from flows.planning.scaling import effective_tokens, parameters_fed_by
 from model.errors import RecipeError
 
 A100 = find_accelerator("a100").peak_flops

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.planning.duplicates import SeenCopies, group_sizes, removal_of_whole
-from flows.planning.intervals import Interval, drawn_share, ratio_total, total, wilson
+from flows.planning.estimate import (
+    Interval,
+    SeenCopies,
+    drawn_share,
+    group_sizes,
+    ratio_total,
+    removal_of_whole,
+    total,
+    wilson,
+)
 
 
 def pilot_of(groups: list[int], share: float, seed: int = 0) -> SeenCopies:

@@ -6,17 +6,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-import model.micro_batch
+import model.train.micro_batch
 from flows.cli import app
 from flows.planning.calculator import Asked, calculate
-from flows.planning.memory import check_memory, layouts, memory_told, network_of, recipe_memory
-from flows.prerequisites import check_prerequisites
-from flows.recipe import Recipe, find_recipe, load_recipe
-from flows.road import STAGES, stretch
-from flows.start_run import start_run
-from model.config import TrainConfig
+from flows.planning.cost_model import layouts, memory_told, network_of, recipe_memory
+from flows.planning.preconditions import check_memory, check_prerequisites
+from flows.planning.start_run import start_run
+from flows.recipe.load import find_recipe, load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES, stretch
+from model.config.train import TrainConfig
+from model.engines.memory import rank_memory
 from model.errors import RecipeError
-from model.memory import rank_memory
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def recipe(foundry: Path, tmp_path: Path) -> Recipe:
 @pytest.fixture
 def machine_of(monkeypatch: pytest.MonkeyPatch):
     def made(size: float) -> None:
-        monkeypatch.setattr(model.micro_batch, "memory_of_machine", lambda: int(size))
+        monkeypatch.setattr(model.train.micro_batch, "memory_of_machine", lambda: int(size))
 
     return made
 

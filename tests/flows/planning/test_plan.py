@@ -11,18 +11,17 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flows.builders import BUILDERS
+from flows.inspection.recipe_writer import write_recipe
+from flows.inspection.scan import survey_folder
 from flows.planning.calculator import Asked
-from flows.planning.costing import plan_recipe
-from flows.planning.estimation import heldout_share, trained_share
-from flows.planning.intervals import Interval
-from flows.planning.stated_sizes import plan_by_stated_sizes
-from flows.planning.telling import tell_plan
-from flows.recipe import Recipe, load_recipe
-from flows.survey.folder import survey_folder
-from flows.survey.recipe_writing import write_recipe
+from flows.planning.estimate import Interval, heldout_share, trained_share
+from flows.planning.plan import plan_by_stated_sizes, plan_recipe
+from flows.planning.terminal import tell_plan
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.runs.pipeline import BUILDERS
 from model.errors import RecipeError
-from tasks.build import RunContext, Watcher
+from tasks.artifacts.build import RunContext, Watcher
 from tasks.decontaminate.config import DecontaminateConfig
 
 ASKED = Asked(hardware="h200", devices=8, days=1.0, price=3.5)

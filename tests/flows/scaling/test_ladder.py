@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from flows.ablate.measuring import Measured
 from flows.cli import app
-from flows.scaling.ladder import LADDERS, LadderConfig, Size, ladder_file, read_ladder
-from flows.scaling.report import Rung, write_report
-from flows.scaling.scaling import check_measured, rungs_of
-from flows.shipped import recipe_file
+from flows.experiments.scaling import check_measured, rungs_of
+from flows.experiments.scaling_law import LADDERS, LadderConfig, Rung, Size, ladder_file, read_ladder, write_report
+from flows.experiments.trials import Measured
+from flows.recipe.load import recipe_file
 from model.errors import GuardError, RecipeError
 
 SIZES = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flows.scaling.law import fit
+from flows.experiments.scaling_law import fit
 
 SIZES = [1e4, 3e4, 1e5, 3e5]
 

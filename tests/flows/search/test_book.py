@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.search.book import Book, Stop, Trial
+from flows.experiments.trial_log import Book, Stop, Trial
 
 STOP = Stop(rung=0, step=10, steps=90, loss=2.5, seconds=3.0, built=("train",))
 END = Stop(rung=2, step=90, steps=90, loss=None, seconds=20.0, built=("train", "evaluate"))

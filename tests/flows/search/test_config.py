@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from flows.recipe import load_recipe
-from flows.search.config import SearchConfig, read_search
-from flows.search.study import Asked, Study, add_by_hand, parsed, reopen
+from flows.experiments.search_config import SearchConfig, read_search
+from flows.experiments.study import Asked, Study, add_by_hand, parsed, reopen
+from flows.recipe.load import load_recipe
 from model.errors import InputError, RecipeError
 
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flows.search.picture import ceiling
+from flows.experiments.search_report import ceiling
 
 
 def test_one_value_out_of_hand_does_not_stretch_the_axis() -> None:

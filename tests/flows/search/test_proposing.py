@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from flows.search.book import Stop, Trial
-from flows.search.config import SearchConfig, Value
-from flows.search.proposing import propose, study_of, told_settings
+from flows.experiments.samplers import propose, study_of, told_settings
+from flows.experiments.search_config import SearchConfig, Value
+from flows.experiments.trial_log import Stop, Trial
 
 SPACE = {
     "train.schedule.peak_lr": {"low": 1e-5, "high": 1.0, "log": True},

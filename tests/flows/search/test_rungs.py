@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.search.rungs import best_to_promote, next_promotion, rung_shares
+from flows.experiments.samplers import best_to_promote, next_promotion, rung_shares
 
 
 def test_rungs_are_a_geometric_series_up_to_the_whole() -> None:

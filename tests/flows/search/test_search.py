@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flows.recipe import load_recipe
-from flows.record import list_runs
-from flows.search.book import Book, Trial
+from flows.experiments.trial_log import Book, Trial
+from flows.recipe.load import load_recipe
+from flows.runs.record import list_runs
 
 SECONDS = 900.0
 LR = '"train.schedule.peak_lr" = { low = 1e-4, high = 1e-1, log = true }'

@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from flows.recipe import load_recipe
-from flows.search import trial
-from flows.search.config import ObjectiveConfig
-from flows.search.trial import Stretch, go_stretch, objective_value
+from flows.experiments import search as trial
+from flows.experiments.search import Stretch, go_stretch, objective_value
+from flows.experiments.search_config import ObjectiveConfig
+from flows.recipe.load import load_recipe
 from model.errors import BessemerError, Infra, InputError, Numerics, RecipeError
-from tasks.build import Watcher
+from tasks.artifacts.build import Watcher
 
 
 class Scores:

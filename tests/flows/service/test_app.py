@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows.service.app import CheckedApp, create_app, known_addresses, own_addresses
-from flows.service.password import OF_SERVER, read_password, write_password
+from flows.service.files import OF_SERVER, read_password, write_password
 from model.errors import InputError
 
 HERE = "127.0.0.1:4200"

@@ -26,9 +26,9 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 
 from flows import pretrain
 from flows.nightly import flow as nightly
-from flows.nightly.nights import NOTHING, PROMOTED, TOO_LITTLE
-from flows.restarting import machine_failed, worth_another_run
-from flows.service.automations import automations_file, read_automations
+from flows.nightly.history import NOTHING, PROMOTED, TOO_LITTLE
+from flows.runs.lifecycle import machine_failed, worth_another_run
+from flows.service.api import automations_file, read_automations
 from model.errors import BessemerError, Infra, InputError
 
 SECONDS = 400.0

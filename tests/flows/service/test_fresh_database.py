@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flows.private_server import prefect_server
-from flows.service.fresh_database import copy_database, keep_database
+from flows.service.database import copy_database, keep_database
+from flows.service.local_server import prefect_server
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """What ends without being asked to is started again, at once, and ever more patiently where it keeps ending."""
 
-from flows.service.keeping import LONGEST_PAUSE, STEADY_SECONDS, Patience
+from flows.service.keeper import LONGEST_PAUSE, STEADY_SECONDS, Patience
 
 
 def test_the_first_time_at_once() -> None:

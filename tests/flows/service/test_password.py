@@ -10,8 +10,15 @@ import httpx
 import pytest
 
 from flows.service.api import post, reach_this_machine_directly
-from flows.service.files import ServiceFiles
-from flows.service.password import OF_CLIENTS, OF_SERVER, asked_by_server, read_password, use_password, write_password
+from flows.service.files import (
+    OF_CLIENTS,
+    OF_SERVER,
+    ServiceFiles,
+    asked_by_server,
+    read_password,
+    use_password,
+    write_password,
+)
 from model.errors import InputError
 
 

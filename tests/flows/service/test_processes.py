@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from flows.private_server import prefect_server
 from flows.service.files import ServiceFiles, standing_server
+from flows.service.local_server import prefect_server
 from flows.service.processes import Background, started, wait_until_gone
-from flows.service.stopping import stop_service
+from flows.service.server import stop_service
 from model.errors import InputError
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from flows.road import STAGES
+from flows.recipe.stages import STAGES
 from flows.service.worker import written_by_up
 
 SECONDS = 600.0

@@ -15,9 +15,8 @@ from cryptography.x509.oid import NameOID
 
 from flows.cli import main
 from flows.service.api import OWN_AUTHORITY, is_healthy, post
-from flows.service.files import ServiceFiles
-from flows.service.password import use_password, write_password
-from flows.service.starting import Asked, check_open, spawn_server
+from flows.service.files import ServiceFiles, use_password, write_password
+from flows.service.server import Asked, check_open, spawn_server
 from model.errors import Infra, InputError
 
 

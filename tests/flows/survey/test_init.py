@@ -11,16 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from flows.builders import BUILDERS
 from flows.cli import app
-from flows.recipe import load_recipe
-from flows.survey.fields import judge_fields
-from flows.survey.folder import SourceFound, survey_folder
-from flows.survey.recipe_writing import EXAMPLES, write_recipe
-from flows.survey.record_counts import StoredFile, count_records
-from flows.survey.sizes import choose_sizes
+from flows.inspection.fields import choose_sizes, judge_fields
+from flows.inspection.recipe_writer import EXAMPLES, write_recipe
+from flows.inspection.scan import SourceFound, StoredFile, count_records, survey_folder
+from flows.recipe.load import load_recipe
+from flows.runs.pipeline import BUILDERS
 from model.errors import InputError
-from tasks.build import RunContext
+from tasks.artifacts.build import RunContext
 
 ENGLISH = "The furnace was lit before dawn and the iron ran white into the sand of the moulds. "
 RUSSIAN = "Печь затопили ещё до рассвета, и железо потекло белым ручьём в песчаные формы на дворе. "

@@ -11,17 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
-from flows.tracking.series import Happening, Training, training_of
-from flows.tracking.tensorboard import write_tensorboard
-from flows.tracking.weights_and_biases import write_wandb
+from flows.reports.trackers import Happening, Training, training_of, write_tensorboard, write_wandb
+from model.data.schema import EVENTS, METRICS, PERF, STEPS, VALIDATION
 from model.errors import InputError
-from model.schema import EVENTS, METRICS, PERF, STEPS, VALIDATION
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.tables import write_table
-from tasks.workspace import Workspace
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
 TOLD = Training(
     values={0: {"train/loss": 3.0, "train/learning_rate": 0.5}, 1: {"train/loss": math.inf}, 2: {"train/loss": 1.25}},
@@ -75,7 +73,7 @@ def train(tmp_path: Path) -> Artifact:
             unit.add_file("model.json")
         return StageReport()
 
-    stage = Stage("train", roots=("tasks.ledger",), libraries=("pyarrow",))
+    stage = Stage("train", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
     return build_artifact(RunContext(tmp_path / "root", "run"), stage, StrictConfig(), {}, run)
 
 

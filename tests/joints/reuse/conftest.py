@@ -18,12 +18,11 @@ import pytest
 import zstandard
 from pyarrow import feather
 
-from flows.builders import BUILDERS
-from flows.recipe import load_recipe
-from flows.road import walk
-from tasks.artifact import Artifact
-from tasks.build import RunContext, WouldBuild
-from tasks.identity import Identity
+from flows.recipe.load import load_recipe
+from flows.runs.pipeline import BUILDERS, walk
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, WouldBuild
+from tasks.artifacts.identity import Identity
 
 PROJECT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from flows.recipe import load_recipe
-from flows.road import STAGES
-from tasks.identity import Identity, differences
+from flows.recipe.load import load_recipe
+from flows.recipe.stages import STAGES
+from tasks.artifacts.identity import Identity, differences
 
 READ_BY = {
     "notes/worn.txt": ("sample", "source/notes"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.identity import OF_CODE
+from tasks.artifacts.identity import OF_CODE
 
 pytestmark = pytest.mark.joints
 

@@ -18,17 +18,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import tasks.identity
-from flows.recipe import Recipe, load_recipe
-from flows.road import STAGES
-from model import machine
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.strict import Runtime
-from tasks.build import Stage, stage_identity
-from tasks.code import Code
-from tasks.config import StrictConfig
+import tasks.artifacts.identity
+from flows.recipe.load import load_recipe
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
+from model.config import Runtime, machine
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from tasks.artifacts.build import Stage, stage_identity
+from tasks.artifacts.identity import Identity, first_difference
+from tasks.common.code_fingerprint import Code
+from tasks.common.config import StrictConfig
 from tasks.execution.machines import Machines
-from tasks.identity import Identity, first_difference
 
 SPREAD_STAGES = ("clean", "dedup", "decontaminate", "chunk")
 OTHERS: dict[str, list[Any]] = {
@@ -159,9 +159,11 @@ def test_every_other_part_counts(alloy: Path, tmp_path: Path, joint: Callable[..
                 "the input `benchmark/cloze` has": replace(whole, parents={**whole.parents, "benchmark/cloze": "22"}),
                 "parents.extra is new": replace(whole, parents={**whole.parents, "extra": "33"}),
                 "parents.documents is gone": replace(whole, parents={"benchmark/cloze": "11"}),
-                "code: tasks.seed.f is new": replace(whole, code=_with(whole.code, "tasks.seed:f", "1")),
-                "code: tasks.report.StageReport was edited": replace(
-                    whole, code=_with(whole.code, "tasks.report:StageReport", "1")
+                "code: tasks.common.numeric.f is new": replace(
+                    whole, code=_with(whole.code, "tasks.common.numeric:f", "1")
+                ),
+                "code: tasks.artifacts.report.StageReport was edited": replace(
+                    whole, code=_with(whole.code, "tasks.artifacts.report:StageReport", "1")
                 ),
             }
             for cause, other in changes.items():
@@ -181,11 +183,11 @@ def test_every_deciding_version_counts(
             before = _identity(name, getattr(recipe, name))
             for library in before.libs:
                 with monkeypatch.context() as patch:
-                    if library == tasks.identity.UNICODE:
+                    if library == tasks.artifacts.identity.UNICODE:
                         patch.setattr(unicodedata, "unidata_version", "99.0.0")
-                    elif library == tasks.identity.PYTHON:
+                    elif library == tasks.artifacts.identity.PYTHON:
                         patch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
-                    elif library == tasks.identity.ENVIRONMENT:
+                    elif library == tasks.artifacts.identity.ENVIRONMENT:
                         patch.setenv("OPENBLAS_CORETYPE", "another")
                     elif library in machine.PARTS:
                         patch.setitem(machine.PARTS, library, lambda environment: "riscv64")
@@ -208,7 +210,7 @@ def test_another_format_of_artifacts_counts(
             before = _identity(name, getattr(recipe, name))
             standing, key = before.parts(), before.key
             with monkeypatch.context() as patch:
-                patch.setattr(tasks.identity, "FORMAT", 3)
+                patch.setattr(tasks.artifacts.identity, "FORMAT", 3)
                 after = replace(before)
                 told = first_difference(standing, after.parts())
                 tally.expect(after.key != key and told == "format: 2 -> 3", f"{name}: told as {told}")

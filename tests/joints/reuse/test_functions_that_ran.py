@@ -12,14 +12,17 @@ from typing import Any
 
 import pytest
 
-from tasks.code import code_of, is_operations
-from tasks.identity import OF_CODE
+from tasks.artifacts.identity import OF_CODE
+from tasks.common.code_fingerprint import code_of, is_operations
 
 pytestmark = pytest.mark.joints
 
-LISTENERS = {("tasks/build.py", "Watcher.progress"), ("flows/builders.py", "_build_train.<locals>.<lambda>")}
+LISTENERS = {
+    ("tasks/artifacts/build.py", "Watcher.progress"),
+    ("flows/runs/pipeline.py", "_build_train.<locals>.<lambda>"),
+}
 """Ran within a stage, and only hear how far it is."""
-LOADERS = {"model.failures", "tasks.extensions"}
+LOADERS = {"model.launch.failures", "tasks.execution.plugins"}
 """Modules of operations that take modules by name, which nobody can follow."""
 _BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _KINDS = {

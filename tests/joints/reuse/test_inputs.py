@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 import pytest
 
-from flows.recipe import load_recipe
+from flows.recipe.load import load_recipe
 from tasks.sample.config import Format
 from tasks.sample.discovery import find_files
 from tasks.sample.remote import RemoteFile
@@ -202,7 +202,7 @@ def test_data_beside_the_code(
     manifests = walked.manifests()
     code = {stage: manifest["identity_parts"]["code"]["definitions"] for stage, manifest in manifests.items()}
     files = {name for definitions in code.values() for name in definitions if ":" not in name}
-    assert "tasks/clean/stop_words.tsv" in files
+    assert "tasks/clean/kernels/stop_words.tsv" in files
     with joint("identity: data files beside the code changed") as tally:
         for file in sorted(files):
             (stage,) = (name for name, definitions in code.items() if file in definitions)

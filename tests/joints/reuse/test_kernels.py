@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows.road import STAGES
+from flows.recipe.stages import STAGES
 
 pytestmark = pytest.mark.joints
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from model.machine import INSTRUCTION_SET
-from tasks.build import Stage
-from tasks.identity import UNICODE, Identity
+from model.config.machine import INSTRUCTION_SET
+from tasks.artifacts.build import Stage
+from tasks.artifacts.identity import UNICODE, Identity
 
 PROJECT = Path(__file__).parents[3]
 OURS = ("flows", "tasks", "model")

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flows.road import STAGES
-from tasks.build import Stage
-from tasks.code import code_of
+from flows.recipe.stages import STAGES
+from tasks.artifacts.build import Stage
+from tasks.common.code_fingerprint import code_of
 
 STAGE = "dedup"
 LEFT = {"__init__", "task"}
@@ -65,7 +65,9 @@ def test_eight_identities_stay(
 
 def test_what_moved_can_be_imported(checkout: Path) -> None:
     moved = move(checkout)
-    program = f"import {', '.join(one.target for one in moved)}, tasks.{STAGE}.task, flows.builders, flows.page"
+    program = (
+        f"import {', '.join(one.target for one in moved)}, tasks.{STAGE}.task, flows.runs.pipeline, flows.reports.page"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=checkout, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

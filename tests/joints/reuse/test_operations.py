@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from flows.road import STAGES
-from tasks.build import Stage
-from tasks.code import code_of, is_operations
+from flows.recipe.stages import STAGES
+from tasks.artifacts.build import Stage
+from tasks.common.code_fingerprint import code_of, is_operations
 
 LONGER = 1.25
 
@@ -102,16 +102,36 @@ EVERY = frozenset(STAGES)
 EDITS = {
     "a timeout of Dask": ("tasks/execution/dask.py", "WORKERLESS_SECONDS = 300.0", "WORKERLESS_SECONDS = 301.0", set()),
     "a default of the guard": (
-        "model/guard/config.py",
+        "model/config/options.py",
         "window: int = Field(default=128",
         "window: int = Field(default=129",
         {"train"},
     ),
     "how a file is checked": ("tasks/artifacts/published.py", "if found != digest:", "if not found == digest:", set()),
-    "how an artifact is read": ("tasks/artifact.py", "pa.concat_tables(tables)", "pa.concat_tables([*tables])", EVERY),
-    "how a table is written": ("tasks/tables.py", "ROWS_PER_BATCH = 4096", "ROWS_PER_BATCH = 2048", EVERY - {"train"}),
-    "what is told of a limit": ("tasks/wipeout.py", "Look at the source and", "Look at the source, and", set()),
-    "the longest pause before a restart": ("model/restarts.py", "LONGEST_PAUSE = 60.0", "LONGEST_PAUSE = 61.0", set()),
+    "how an artifact is read": (
+        "tasks/artifacts/artifact.py",
+        "pa.concat_tables(tables)",
+        "pa.concat_tables([*tables])",
+        EVERY,
+    ),
+    "how a table is written": (
+        "tasks/artifacts/tables.py",
+        "ROWS_PER_BATCH = 4096",
+        "ROWS_PER_BATCH = 2048",
+        EVERY - {"train"},
+    ),
+    "what is told of a limit": (
+        "tasks/artifacts/drop_rate_limit.py",
+        "Look at the source and",
+        "Look at the source, and",
+        set(),
+    ),
+    "the longest pause before a restart": (
+        "model/launch/failures.py",
+        "LONGEST_PAUSE = 60.0",
+        "LONGEST_PAUSE = 61.0",
+        set(),
+    ),
 }
 """What was edited: file, text, other text, and the stages that it decides."""
 

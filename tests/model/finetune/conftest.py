@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from model.architecture import BERTConfig, T5Config
+from model.config.network import BERTConfig, T5Config
 from model.finetune.config import FinetuneConfig, Task
-from model.networks import make_network
+from model.nn.factory import make_network
 
 WORDS = ["tin", "copper", "iron", "steel", "coal", "ore", "slag", "flux", "lead", "zinc", "brass", "bronze"]
 SIGNS = [

@@ -9,7 +9,7 @@ import pytest
 
 from model.errors import InputError, RecipeError
 from model.finetune.config import Task, read_task_file
-from model.finetune.examples import Example, check_labels, example_of, label_set, read_examples
+from model.finetune.data import Example, check_labels, example_of, label_set, read_examples
 
 
 def task(kind: str, path: Path, **more: object) -> Task:

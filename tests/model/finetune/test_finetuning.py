@@ -11,19 +11,19 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from model import machine
-from model.architecture import GPTConfig
+from model.checkpoint.weights import WEIGHTS, describe_model, load_model, save_model
+from model.config import machine
+from model.config.network import GPTConfig
 from model.errors import InputError, IntegrityError, Numerics, RecipeError
-from model.finetune import finetuning, training
+from model.finetune import trainer as finetuning
+from model.finetune import trainer as training
 from model.finetune.__main__ import main
 from model.finetune.config import FinetuneConfig, Task
-from model.finetune.finetuning import finetune
 from model.finetune.metrics import MAIN
-from model.finetune.result import FINETUNED, HEAD, read_result
-from model.finetune.telling import told_result
-from model.finetune.vocabulary import JsonVocabulary
-from model.networks import make_network
-from model.weights import WEIGHTS, describe_model, load_model, save_model
+from model.finetune.output import FINETUNED, HEAD, read_result, told_result
+from model.finetune.tokenizer import JsonVocabulary
+from model.finetune.trainer import finetune
+from model.nn.factory import make_network
 
 TaskOf = Callable[..., Task]
 Config = Callable[..., FinetuneConfig]

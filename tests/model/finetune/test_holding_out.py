@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from model.errors import InputError
 from model.finetune.config import Task
-from model.finetune.examples import Example
-from model.finetune.holding_out import held_out
+from model.finetune.data import Example, held_out
 
 
 def task(kind: str) -> Task:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.finetune.matching import best_of, is_chinese, is_same, segments_of, shared, words_of
+from model.inference.text_match import best_of, is_chinese, is_same, segments_of, shared, words_of
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,8 @@ import numpy as np
 import pytest
 
 from model.finetune.config import Task
-from model.finetune.examples import Example
-from model.finetune.metrics import (
-    classification,
-    guesses,
-    main_measure,
-    regression,
-    score,
-    tagging,
-)
+from model.finetune.data import Example
+from model.finetune.metrics import classification, guesses, main_measure, regression, score, tagging
 
 
 def task(kind: str) -> Task:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.finetune.mixing import epoch_order
+from model.finetune.data import epoch_order
 
 
 @settings(max_examples=60, deadline=None)

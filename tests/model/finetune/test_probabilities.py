@@ -8,10 +8,9 @@ import torch
 
 from model.errors import InputError
 from model.finetune.config import FinetuneConfig, Task
-from model.finetune.examples import Example
-from model.finetune.probabilities import label_probabilities
-from model.finetune.pupils import Pupil, make_pupil
-from model.finetune.truncation import Truncation
+from model.finetune.data import Example, Truncation
+from model.finetune.models import Pupil, make_pupil
+from model.finetune.output import label_probabilities
 
 TaskOf = Callable[..., Task]
 Config = Callable[..., FinetuneConfig]

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.finetune.config import FinetuneConfig, Task
-from model.finetune.examples import Example
-from model.finetune.spans import NO_ANSWER, SpanReading
-from model.finetune.truncation import Truncation
+from model.finetune.data import Example, Truncation
+from model.finetune.heads import NO_ANSWER, SpanReading
 
 WORDS = ["tin", "copper", "iron", "coal", "ore", "slag", "flux", "é中"]
 TASK = Task(name="t", kind="span", train=Path("x"), fields=("question", "text"), answer="a")

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from model.errors import InputError
 from model.finetune.config import Task
-from model.finetune.examples import Example
-from model.finetune.text_tasks import UNREADABLE, TextTask, nearest_string, number_strings
+from model.finetune.data import Example
+from model.finetune.models import UNREADABLE, TextTask, nearest_string, number_strings
 
 
 def task(kind: str, *fields: str, **more: object) -> Task:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.finetune.truncation import Truncation, fit_together
+from model.finetune.data import Truncation, fit_together
 
 
 def one_by_one(lengths: list[int], room: int) -> list[int]:

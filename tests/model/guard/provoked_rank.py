@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-import model.training
-from model.engine import StepResult
+import model.train.trainer
+from model.config.train import read_run
+from model.distributed.process_group import joined
 from model.engines import make_engine
-from model.guard.decision import read_decisions
-from model.ranks import joined
-from model.train import leave, read_run
-from model.training import train
+from model.engines.base import StepResult
+from model.guard.decisions import read_decisions
+from model.processes import leave
+from model.train.trainer import train
 
 
 def main(file: str, rank: int, rendezvous: str, first: int, last: int) -> None:
@@ -38,7 +39,7 @@ def main(file: str, rank: int, rendezvous: str, first: int, last: int) -> None:
         engine.step = step
         return engine
 
-    model.training.make_engine = make
+    model.train.trainer.make_engine = make
     with joined(rank, run.train.ranks, Path(rendezvous)) as ranks:
         train(run, ranks)
 

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow.ipc
 import pytest
 
-import model.training
-from model.config import TrainerRun
+import model.train.trainer
+from model.config.train import TrainerRun
 from model.engines import make_engine
 from model.errors import BessemerError, InputError, RecipeError
-from model.guard.by_hand import intervene, reached
-from model.guard.decision import read_decisions
-from model.training import train
+from model.guard.decisions import read_decisions
+from model.train.intervention import intervene, reached
+from model.train.trainer import train
 
 STEPS = 12
 
@@ -46,7 +46,7 @@ def stopped(make_run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrainerR
             return engine
 
         with monkeypatch.context() as patch:
-            patch.setattr(model.training, "make_engine", make)
+            patch.setattr(model.train.trainer, "make_engine", make)
             with pytest.raises(Stopped):
                 train(run)
         return run

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from model.architecture import BERTConfig, GPTConfig
-from model.config import TrainConfig, TrainerRun
+from model.config.network import BERTConfig, GPTConfig
+from model.config.options import GuardConfig, Rung
+from model.config.train import TrainConfig, TrainerRun
 from model.errors import RecipeError
-from model.guard.config import GuardConfig, Rung
-from model.guard.deciding import NothingLeft, check_ladder, decide, default_ladder, settings_of
-from model.guard.decision import Decision, changed, in_force, skips
+from model.guard.decisions import Decision, changed, in_force, skips
 from model.guard.detection import Divergence
-from model.guard.health import Health
+from model.guard.policy import Health, NothingLeft, check_ladder, decide, default_ladder, settings_of
 
 STEPS = 1000
 HEALTHY = [300, 350, 400]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from model.guard.config import GuardConfig
+from model.config.options import GuardConfig
 from model.guard.detection import Detector, Divergence, Level
 
 STEADY = 3.0

@@ -9,18 +9,17 @@ import pyarrow.ipc
 import pytest
 import torch
 
-import model.training
-from model.config import TrainerRun
-from model.durable import write_atomically
-from model.engine import Admits, StepResult, all_admitted
+import model.train.trainer
+from model.checkpoint.metrics import Journal, kept_rows, kept_steps
+from model.config.train import TrainerRun
 from model.engines import make_engine
+from model.engines.base import Admits, StepResult, all_admitted
 from model.errors import Infra, IntegrityError, Numerics, RecipeError
-from model.guard.attempts import write_decision
-from model.guard.decision import Decision, read_decisions
-from model.journal import Journal
-from model.kept_rows import kept_rows, kept_steps
-from model.schedule import Pace
-from model.training import train
+from model.files import write_atomically
+from model.guard.decisions import Decision, read_decisions
+from model.guard.guard import write_decision
+from model.optim.schedules import Pace
+from model.train.trainer import train
 
 GUARD = {"window": 16, "least_steps": 8, "unclean_window": 16, "most_unclean": 4, "healthy_steps": 6, "margin_steps": 2}
 STEPS = 60
@@ -59,7 +58,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             first = int(standing[-1].name.removeprefix("step-")) if standing else 0
             return Faulty(engine, steps, first) if made < attempts else engine
 
-        monkeypatch.setattr(model.training, "make_engine", make)
+        monkeypatch.setattr(model.train.trainer, "make_engine", make)
 
     return install
 
@@ -112,8 +111,8 @@ def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, f
         raise Infra("killed behind the decision")
 
     with monkeypatch.context() as patch:
-        real = model.training.drop_abandoned
-        patch.setattr(model.training, "drop_abandoned", lambda folder, made: die() if made else real(folder, made))
+        real = model.train.trainer.drop_abandoned
+        patch.setattr(model.train.trainer, "drop_abandoned", lambda folder, made: die() if made else real(folder, made))
         with pytest.raises(Infra):
             train(other)
     again = train(other)

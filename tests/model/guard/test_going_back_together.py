@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from model.config import TrainerRun
-from model.guard.attempts import write_decision
-from model.guard.decision import read_decisions
-from model.journal import Journal
+from model.checkpoint.metrics import Journal
+from model.config.train import TrainerRun
+from model.guard.decisions import read_decisions
+from model.guard.guard import write_decision
 
 GUARD = {"window": 16, "least_steps": 8, "unclean_window": 16, "most_unclean": 4, "healthy_steps": 6, "margin_steps": 2}
 STEPS = 30

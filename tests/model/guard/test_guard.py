@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from model.config import TrainerRun
-from model.engine import StepResult
+from model.config.train import TrainerRun
+from model.engines.base import StepResult
 from model.guard.guard import Guard
 
 CLEAN = StepResult(loss=1.0, losses=[1.0], accuracies=[], grad_norm=1.0, lows=[-1.0], highs=[1.0], applied=True)

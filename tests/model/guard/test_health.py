@@ -1,6 +1,6 @@
 """Which checkpoints can be gone back to."""
 
-from model.guard.health import Health
+from model.guard.policy import Health
 
 
 def run(health: Health, begin: int, end: int, unclean: tuple[int, ...] = (), every: int = 50) -> None:

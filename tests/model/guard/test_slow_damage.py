@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 
-from model.config import TrainerRun
-from model.curriculum import Curriculum
-from model.guard.decision import read_decisions
-from model.kept_rows import kept_rows, kept_steps
-from model.pause import Paused
-from model.training import train
+from model.checkpoint.metrics import kept_rows, kept_steps
+from model.config.train import TrainerRun
+from model.errors import Paused
+from model.guard.decisions import read_decisions
+from model.optim.schedules import Curriculum
+from model.train.trainer import train
 
 BEGIN, FACTOR = 150, 50.0
 STEPS = 300

@@ -11,15 +11,13 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pytest
 
-from model.complete import marker
-from model.config import TrainerRun
-from model.errors import GuardError, InputError
-from model.guard.by_hand import reached
-from model.guard.decision import read_decisions
-from model.guard.version_change import _furthest, _train, change_versions
-from model.pause import Paused
-from model.reading import digest_file
-from model.training import train
+from model.checkpoint.complete_marker import marker
+from model.config.train import TrainerRun
+from model.digests import digest_file
+from model.errors import GuardError, InputError, Paused
+from model.guard.decisions import read_decisions
+from model.train.intervention import _furthest, _train, change_versions, reached
+from model.train.trainer import train
 
 STEPS = 40
 

@@ -5,15 +5,14 @@ from typing import Any
 import pytest
 import torch
 
-from model.architecture import T5Config, read_network_config
+from flows.planning.machine_speed import preset_config, preset_costs
+from model.config.network import T5Config, read_network_config
+from model.config.presets import PRESETS, expanded
 from model.errors import RecipeError
-from model.networks import make_network, parameter_count
-from model.presets.counting import preset_config, preset_costs
-from model.presets.expansion import expanded
-from model.presets.published import PRESETS
-from model.published.families import fitting_family, settings_of
-from model.published.neox import NEOX
-from model.published.yalm import yalm_origins
+from model.huggingface.neox import NEOX
+from model.huggingface.registry import fitting_family, settings_of
+from model.huggingface.yalm import yalm_origins
+from model.nn.factory import make_network, parameter_count
 
 PARAMETERS = {
     "gpt2-small": 124_439_808,

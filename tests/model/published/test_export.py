@@ -9,19 +9,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from model.architecture import BERTConfig, GPTConfig, T5Config
-from model.bert import BERT
+from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.errors import InputError, RecipeError
-from model.networks import make_network
-from model.published.exporting import export_network
-from model.published.families import fitting_family, obstacles
-from model.published.files import published_digest
-from model.published.folder import open_published, read_published
-from model.published.neox import NEOX
-from model.published.opt import OPT, opt_origins
-from model.published.origin import give_back
-from model.t5 import T5
-from model.transformer import GPT
+from model.huggingface.base import give_back
+from model.huggingface.io import export_network, open_published, read_published
+from model.huggingface.neox import NEOX
+from model.huggingface.opt import OPT, opt_origins
+from model.huggingface.registry import fitting_family, obstacles
+from model.model_files import published_digest
+from model.nn.bert import BERT
+from model.nn.factory import make_network
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
 
 transformers = pytest.importorskip("transformers")
 TOKENS = torch.randint(3, 40, (3, 12), generator=torch.Generator().manual_seed(2))

@@ -9,8 +9,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from model.checkpoint.weights import WEIGHTS, load_model
 from model.errors import InputError
-from model.published.files import (
+from model.huggingface.io import published_config
+from model.model_files import (
     INDEX,
     MOST_HEADER_BYTES,
     MOST_JSON_BYTES,
@@ -22,8 +24,6 @@ from model.published.files import (
     read_json,
     weight_files,
 )
-from model.published.folder import published_config
-from model.weights import WEIGHTS, load_model
 from tasks.vocab.base import read_base
 
 
@@ -92,7 +92,7 @@ def test_a_header_longer_than_its_file_or_than_any_needs_is_refused_unread(folde
 
 
 def test_weights_of_ours_have_a_bounded_header_too(tmp_path: Path) -> None:
-    from model.reading import digest_file
+    from model.digests import digest_file
 
     (tmp_path / WEIGHTS).write_bytes(struct.pack("<Q", 2**50) + b"{}")
     described = {"config": {"architecture": "gpt"}, "weights_digest": digest_file(tmp_path / WEIGHTS)}

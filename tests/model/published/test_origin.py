@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.published.origin import Origin
+from model.huggingface.base import Origin
 
 # Two heads of size 1: queries 0 1, keys 2 3, values 4 5.
 OURS = torch.arange(6.0)[:, None]

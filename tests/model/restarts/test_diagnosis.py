@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.diagnosis import LARGEST, SIZE, available_memory, private_memory, shortage, wrong_product
+from model.launch.diagnostics import LARGEST, SIZE, available_memory, private_memory, shortage, wrong_product
 
 CPU = torch.device("cpu")
 

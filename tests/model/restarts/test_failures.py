@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from model.errors import Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
-from model.failures import End, as_told, judge, leave_words, make_room_for_words, read_words
+from model.launch.failures import End, as_told, judge, leave_words, make_room_for_words, read_words
 
 LOST = End(0, 75, None)
 

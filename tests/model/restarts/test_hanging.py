@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from model.hanging import ask_for_stacks, innermost_call, state_of
+from model.launch.watchdog import ask_for_stacks, innermost_call, state_of
 
 PROJECT = Path(__file__).resolve().parents[3]
 HANGS = """

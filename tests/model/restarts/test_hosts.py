@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from model.config import TrainerRun
-from model.restarts import read_record
+from model.config.train import TrainerRun
+from model.launch.failures import read_record
 
 PROJECT = Path(__file__).resolve().parents[3]
 EXACT_FILES = ("model.safetensors", "steps.arrow", "metrics.arrow")
@@ -41,7 +41,7 @@ class Wire:
         if not path.exists():
             path.write_text(run.model_dump_json())
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "model.train", str(path)],
+            ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "model.train.__main__", str(path)],
             cwd=PROJECT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,7 +134,9 @@ def one_host(make_run: Callable[..., TrainerRun], **settings: object) -> dict[st
     run = make_run("one", **settings)
     path = run.out.with_suffix(".json")
     path.write_text(run.model_dump_json())
-    subprocess.run([sys.executable, "-m", "model.train", str(path)], cwd=PROJECT, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "model.train.__main__", str(path)], cwd=PROJECT, check=True, capture_output=True
+    )
     return result(run)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from model.journal import Journal
-from model.restart_config import RestartsConfig
-from model.restarts import LONGEST_PAUSE, RECORD, Patience, Record, read_record, take_over
+from model.checkpoint.metrics import Journal
+from model.config.launch import RestartsConfig
+from model.launch.failures import LONGEST_PAUSE, RECORD, Patience, Record, read_record, take_over
 
 
 def test_pauses_double_up_to_a_minute_and_progress_begins_anew() -> None:

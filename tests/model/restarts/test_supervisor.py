@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 
-from model.config import TrainerRun
-from model.restart_config import RestartsConfig
-from model.restarts import read_record
+from model.config.launch import RestartsConfig
+from model.config.train import TrainerRun
+from model.launch.failures import read_record
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
@@ -213,7 +213,7 @@ def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_pat
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     done = subprocess.run(
-        [sys.executable, "-m", "model.train", str(file)],
+        [sys.executable, "-m", "model.train.__main__", str(file)],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), str(tmp_path / "broken")])},
         capture_output=True,
@@ -233,7 +233,7 @@ def test_where_the_machine_refuses_again_and_again_training_is_given_up(make_run
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     done = subprocess.run(
-        [sys.executable, "-m", "model.train", str(file)],
+        [sys.executable, "-m", "model.train.__main__", str(file)],
         cwd=PROJECT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
         capture_output=True,
@@ -269,7 +269,7 @@ def test_a_machine_that_computes_wrongly_is_not_trained_on_again(make_run, tmp_p
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     trainer = subprocess.Popen(
-        [sys.executable, "-m", "model.train", str(file)],
+        [sys.executable, "-m", "model.train.__main__", str(file)],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), str(tmp_path / "broken")])},
         stdout=subprocess.PIPE,

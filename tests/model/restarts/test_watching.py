@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from model.heartbeat import BETWEEN_STEPS, STEPPING, Beat, Heartbeat, is_held, read_beat
-from model.watching import SLOW_STEPS, Watch
+from model.distributed.heartbeat import BETWEEN_STEPS, STEPPING, Beat, Heartbeat, is_held, read_beat
+from model.launch.watchdog import SLOW_STEPS, Watch
 
 TWO = frozenset((0, 1))
 

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.chunk.best_fit import best_fit_layout, best_fit_rows
-from tasks.chunk.bins import best_fit_decreasing, fewest_bins, minimum_bin_slack, refilled
-from tasks.chunk.blocks import Block, TokenBytes, windows
-from tasks.chunk.concat import concat_rows
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import EOS, PAD
+from tasks.chunk.bin_packing import best_fit_decreasing, fewest_bins, minimum_bin_slack, refilled
+from tasks.chunk.packing import best_fit_layout, best_fit_rows, concat_rows
+from tasks.chunk.tokenize import Block, TokenBytes, windows
+from tasks.tokenizer.base import EOS, PAD
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 TOKENIZER = SentencePieceTokenizer(train_pieces([SOURCE_TEXT], VocabConfig(vocab_size=400, character_coverage=0.99)))

@@ -14,21 +14,21 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from model.errors import Bug
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.chunk.blocks import Block, TokenBytes
-from tasks.chunk.chunking import chunk_documents
-from tasks.chunk.concat import RowPacker
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
+from tasks.chunk.packing import RowPacker
+from tasks.chunk.pipeline import chunk_documents
 from tasks.chunk.stage import build_chunk
+from tasks.chunk.tokenize import Block, TokenBytes
 from tasks.execution.executor import ThisProcess
-from tasks.open_tokenizer import open_tokenizer
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import EOS, PAD, Tokenizer
+from tasks.tokenizer.base import EOS, PAD, Tokenizer
+from tasks.tokenizer.open import open_tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training import train_pieces
-from tasks.workspace import Workspace
+from tasks.vocab.train import train_pieces
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 PARTS = [

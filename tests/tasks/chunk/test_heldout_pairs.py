@@ -5,17 +5,17 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import write_table
+from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.config import StrictConfig
-from tasks.open_tokenizer import open_tokenizer
-from tasks.report import StageReport
-from tasks.tables import write_table
+from tasks.common.config import StrictConfig
+from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.workspace import Workspace
 
 READ = [("prose", f"Note {number}. It is short. It is told to be read.") for number in range(80)]
 HELD = [
@@ -37,7 +37,9 @@ def unseen(context: RunContext, make_documents: Callable[..., Artifact]) -> Arti
             write_table(unit, "heldout", held.table("documents"), "heldout-00000.arrow")
         return read.report
 
-    return build_artifact(context, Stage("decontaminate", ("tasks.ledger",), ()), StrictConfig(), {"read": read}, run)
+    return build_artifact(
+        context, Stage("decontaminate", ("tasks.artifacts.ledger",), ()), StrictConfig(), {"read": read}, run
+    )
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_rows_of_other_objectives_are_held_out_text_laid_end_to_end(
 def test_a_few_held_out_rows_of_each_source_are_enough(
     context: RunContext, unseen: Artifact, vocab: Artifact, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("tasks.chunk.heldout_rows.MOST_ROWS", 2)
+    monkeypatch.setattr("tasks.chunk.heldout.MOST_ROWS", 2)
     chunk = build_chunk(context, unseen, vocab, ChunkConfig(row_length=9, budget_tokens=2_000))
     assert chunk.table("heldout_rows").column("source").to_pylist() == ["odd", "odd", "prose", "prose"]
 

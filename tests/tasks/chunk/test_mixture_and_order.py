@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from model.errors import InputError
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.mixture import plan_mixture
-from tasks.chunk.order import SourceReads, order_batches, plan_reads
-from tasks.chunk.permutation import permuted, places
+from tasks.chunk.order import SourceReads, order_batches, permuted, places, plan_reads
 
 
 def reads_of(rows: dict[str, int], weights: dict[str, float], budget: int, max_epochs: float, tokens: int = 10):

@@ -10,19 +10,19 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
+from model.data.row_format import RowFormat
 from model.errors import InputError
-from model.row_format import RowFormat
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.chunk.chunking import chunk_documents
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.workspace import Workspace
 from tasks.chunk.config import ChunkConfig
+from tasks.chunk.pipeline import chunk_documents
 from tasks.chunk.stage import build_chunk
 from tasks.execution.executor import ThisProcess
-from tasks.open_tokenizer import open_tokenizer
-from tasks.tokenizer import PAD, Tokenizer
+from tasks.tokenizer.base import PAD, Tokenizer
+from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.workspace import Workspace
 
 SOURCE_TEXT = Path(argparse.__file__).read_text(encoding="utf-8")
 PROSE = "One sentence. Another one! A third, which is longer than the others? 一。二。\nA line\n" * 40

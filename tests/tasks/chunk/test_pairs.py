@@ -5,10 +5,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.chunk.blocks import Block, TokenBytes, windows
 from tasks.chunk.packing import Packed
-from tasks.chunk.pairing import Pairs, exchange, gather, join_singles
-from tasks.chunk.pairs import PairFormat, PairPacker
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker, Pairs, exchange, gather, join_singles
+from tasks.chunk.tokenize import Block, TokenBytes, windows
 
 EOS, PAD, CLS, SEP = 2, 3, 4, 5
 FIRST = 10

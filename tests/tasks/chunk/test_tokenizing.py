@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from tasks.chunk.tokenizing import TABLE, tokenize_part
-from tasks.open_tokenizer import tokenizer_of
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
+from tasks.chunk.tokenize import TABLE, tokenize_part
+from tasks.tokenizer.open import tokenizer_of
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+from tasks.tokenizer.wordpiece import of_lines
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
-from tasks.word_piece import of_lines
+from tasks.vocab.train import train_pieces
 
 TEXTS = ["  The steels,钢 ", "", "the 🙂 steel"]
 

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from model.row_format import RowFormat
-from model.word_borders import WordBorders
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from model.data.row_format import RowFormat, WordBorders
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
-from tasks.chunk.row_formats import row_format
+from tasks.chunk.row_formats import row_format, word_borders
 from tasks.chunk.stage import build_chunk
-from tasks.chunk.words import word_borders
-from tasks.open_tokenizer import open_tokenizer
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 

@@ -6,18 +6,18 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import GuardError
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.clean import part_rows
-from tasks.clean.about import About
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS, LEDGER
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.clean import batch as part_rows
 from tasks.clean.chain import Chain
-from tasks.clean.cleaning import clean_part
 from tasks.clean.config import CleanConfig, WordListConfig
+from tasks.clean.document import About
+from tasks.clean.pipeline import clean_part
 from tasks.clean.stage import build_clean, read_supplied
-from tasks.config import StrictConfig
-from tasks.parts import unit_name
-from tasks.report import StageReport
-from tasks.schema import DOCUMENTS, LEDGER
-from tasks.tables import table_file_name, write_table
+from tasks.common.config import StrictConfig
 
 PROSE = (
     "The old mill stood beside the river, and every spring the children of the village came to watch how its great"
@@ -53,7 +53,9 @@ def parent(root, *parts: pa.Table):
                 write_table(unit, "documents", rows, table_file_name("documents", unit_name(index)))
         return together
 
-    return build_artifact(RunContext(root, "r"), Stage("sample", ("tasks.schema",), ()), StrictConfig(), {}, run)
+    return build_artifact(
+        RunContext(root, "r"), Stage("sample", ("tasks.artifacts.schema",), ()), StrictConfig(), {}, run
+    )
 
 
 def test_an_empty_list_of_edits_means_none():

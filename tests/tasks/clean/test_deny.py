@@ -6,9 +6,9 @@ import blake3
 import pytest
 
 from model.errors import InputError, RecipeError
-from tasks.build import RunContext
+from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, DenyConfig
-from tasks.clean.deny import read_deny_list
+from tasks.clean.filters.blocklist import read_deny_list
 from tasks.clean.stage import build_clean
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample

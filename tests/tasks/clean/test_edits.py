@@ -5,12 +5,16 @@ import time
 import emoji
 import pytest
 
-from tasks.clean.about import About
-from tasks.clean.alt_texts import images_to_alt_texts
-from tasks.clean.emoji_words import MAY_BE_EMOJI, emoji_to_words, emoticons_to_words
-from tasks.clean.homoglyphs import fold_homoglyphs
-from tasks.clean.html_text import html_to_text
-from tasks.clean.lines import (
+from tasks.clean.document import About
+from tasks.clean.edits.emoji import (
+    MAY_BE_EMOJI,
+    emoji_to_words,
+    emoticons_to_words,
+    shortcodes_to_words,
+    stickers_to_words,
+)
+from tasks.clean.edits.html import html_to_text, images_to_alt_texts, remove_markup
+from tasks.clean.edits.lines import (
     collapse_repeated_lines,
     remove_citations,
     remove_javascript_lines,
@@ -18,16 +22,9 @@ from tasks.clean.lines import (
     remove_short_lines,
     remove_unfinished_lines,
 )
-from tasks.clean.markup import remove_markup
-from tasks.clean.personal_data import (
-    mask_emails,
-    mask_ip_addresses,
-    mask_payment_cards,
-    mask_phones,
-    passes_luhn,
-)
-from tasks.clean.source_tag import tag_domain, tag_source
-from tasks.clean.stickers import shortcodes_to_words, stickers_to_words
+from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones, passes_luhn
+from tasks.clean.edits.registry import tag_domain, tag_source
+from tasks.clean.edits.unicode_repair import fold_homoglyphs
 
 TEXT = About("text", "en")
 MARKDOWN = About("markdown", "en")

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from tasks.clean.about import About
+from tasks.clean.batch import Texts
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
-from tasks.clean.language import identify_language, identify_languages, language_model
-from tasks.clean.texts import Texts
+from tasks.clean.document import About
+from tasks.clean.filters.language import identify_language, identify_languages, language_model
 
 TEXTS = {
     "en": "The committee will meet again next week to discuss what should be done about the old bridge. ",

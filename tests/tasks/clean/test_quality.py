@@ -5,13 +5,12 @@ import pytest
 import torch
 
 from model.errors import InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, QualityConfig
-from tasks.clean.quality import Examples, QualityModel, auc, pareto_draw
-from tasks.clean.quality_features import DIMENSIONS, train_weights
+from tasks.clean.filters.quality import Examples, QualityModel, auc, middle, pareto_draw
+from tasks.clean.filters.quality_features import DIMENSIONS, train_weights
 from tasks.clean.stage import build_clean
-from tasks.clean.training_texts import middle
 
 WORDS = "river bridge winter letter garden soldier window evening mother journey silver market captain".split()  # noqa: SIM905
 

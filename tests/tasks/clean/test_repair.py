@@ -6,8 +6,8 @@ from ftfy.badness import is_bad
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.clean.about import About
-from tasks.clean.repair import compose, remove_invisible, undo_entities, undo_mojibake
+from tasks.clean.document import About
+from tasks.clean.edits.unicode_repair import compose, remove_invisible, undo_entities, undo_mojibake
 
 TEXT = About("text")
 

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.clean import c4, gopher, source_code
-from tasks.clean.about import About
-from tasks.clean.abouts import Abouts
+from tasks.clean.batch import Abouts, Texts
 from tasks.clean.chain import RULES
-from tasks.clean.edits import EDIT_FUNCTIONS, HTML_TO_TEXT
-from tasks.clean.measurements import Measurements
+from tasks.clean.document import About
+from tasks.clean.edits.registry import EDIT_FUNCTIONS, HTML_TO_TEXT
+from tasks.clean.filters import heuristics as c4
+from tasks.clean.filters import heuristics as gopher
+from tasks.clean.filters import heuristics as source_code
+from tasks.clean.filters.rule import Rule, TextStatistics
+from tasks.clean.kernels.characters import count_words, split_units
+from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.presets import EDITS, LIMITS, PRESETS, SPELLING
-from tasks.clean.rule import Rule
-from tasks.clean.statistics import TextStatistics
-from tasks.clean.texts import Texts
-from tasks.clean.words import count_words, split_units
 
 
 def of_one(text, language=None):

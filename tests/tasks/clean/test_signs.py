@@ -7,11 +7,20 @@ from ftfy.badness import is_bad
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.clean.about import About
-from tasks.clean.edits import EDIT_FUNCTIONS
-from tasks.clean.emoji_words import ANYWHERE, STANDING_ALONE
-from tasks.clean.signs import ALWAYS, AT, BLANK_TEXT, DIGIT_RUN, MOJIBAKE, POLICY, REPEATED_LINE, SPACELESS_SCRIPT
-from tasks.clean.texts import Texts
+from tasks.clean.batch import Texts
+from tasks.clean.document import About
+from tasks.clean.edits.emoji import ANYWHERE, STANDING_ALONE
+from tasks.clean.edits.registry import EDIT_FUNCTIONS
+from tasks.clean.kernels.prefilter import (
+    ALWAYS,
+    AT,
+    BLANK_TEXT,
+    DIGIT_RUN,
+    MOJIBAKE,
+    POLICY,
+    REPEATED_LINE,
+    SPACELESS_SCRIPT,
+)
 
 PIECES = st.sampled_from(
     [

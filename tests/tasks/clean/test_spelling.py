@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from model.errors import InputError
-from tasks.build import RunContext
-from tasks.clean.about import About
+from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, SpellingConfig
-from tasks.clean.spelling import SpellingList, correct_spelling, read_spelling_list
+from tasks.clean.document import About
+from tasks.clean.edits.spelling import SpellingList, correct_spelling, read_spelling_list
 from tasks.clean.stage import build_clean
 
 ENGLISH = SpellingList("en", {"recieve": "receive", "alot": "a lot", "dont": "don't"})

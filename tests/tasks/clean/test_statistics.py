@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.clean import counting
-from tasks.clean.abouts import Abouts
-from tasks.clean.measurements import Measurements
-from tasks.clean.statistics import TextStatistics
-from tasks.clean.stop_words import stop_words
-from tasks.clean.texts import Texts
-from tasks.clean.words import count_words, has_spaceless_script, split_units
+from tasks.clean.batch import Abouts, Texts
+from tasks.clean.filters.rule import TextStatistics
+from tasks.clean.kernels import counting
+from tasks.clean.kernels.characters import count_words, has_spaceless_script, split_units
+from tasks.clean.kernels.counting import stop_words
+from tasks.clean.kernels.measurements import Measurements
 
 SIGNS = 'aB1 \n\t.!?…"”)#{-•。我国ありกำ\u00a0\u2028é\u0301،“中、\u3000🙂'
 TEXTS = st.one_of(

@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.clean.about import About
-from tasks.clean.abouts import Abouts
-from tasks.clean.edits import EDIT_FUNCTIONS, REWRITES, edit_of
-from tasks.clean.repair import remove_invisible
-from tasks.clean.signs import LINE_SIGNS, REPEATED_LINE
-from tasks.clean.texts import Texts
-from tasks.clean.words import count_words
+from tasks.clean.batch import Abouts, Texts
+from tasks.clean.document import About
+from tasks.clean.edits.registry import EDIT_FUNCTIONS, REWRITES, edit_of
+from tasks.clean.edits.unicode_repair import remove_invisible
+from tasks.clean.kernels.characters import count_words
+from tasks.clean.kernels.prefilter import LINE_SIGNS, REPEATED_LINE
 
 UNSEEN = (
     "ab \u00e9\u6211\n\r\t\x0b\x0c\x1b[1m\x00\x85"

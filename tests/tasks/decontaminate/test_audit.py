@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.decontaminate.audit import Planted, choose_hosts, make_plants, measure_search
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
-from tasks.decontaminate.items import Item
 from tasks.decontaminate.leaks import Evidence
-from tasks.decontaminate.patterns import Patterns, build_patterns
-from tasks.decontaminate.planting import FORMS
+from tasks.decontaminate.ngrams import Patterns, build_patterns
+from tasks.decontaminate.recall import FORMS, Planted, choose_hosts, make_plants, measure_search
 from tasks.decontaminate.stage import build_decontaminate
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.cuts import cut_text
 from tasks.decontaminate.leaks import Region
+from tasks.decontaminate.rewrite import cut_text
 
 BORDERS = frozenset(" \n中")
 """Of the signs that texts are drawn from, those that end a word."""

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from model.errors import InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.decontaminate import decontaminate as decontaminate_module
-from tasks.decontaminate import records
-from tasks.decontaminate.adapters import GENERIC
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.schema import DOCUMENTS, ITEMS, LEAKS, LEDGER
+from tasks.artifacts.workspace import Workspace
+from tasks.decontaminate import benchmark_readers as records
+from tasks.decontaminate import pipeline as decontaminate_module
+from tasks.decontaminate.benchmarks import GENERIC
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.heldout import choose_heldout
 from tasks.decontaminate.stage import build_decontaminate
-from tasks.schema import DOCUMENTS, ITEMS, LEAKS, LEDGER
-from tasks.workspace import Workspace
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
 ALL_IN = DecontaminateConfig(heldout_share=0.0)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from model.errors import InputError, RecipeError
+from tasks.artifacts.schema import ITEMS
+from tasks.decontaminate.benchmarks import Item, items_table, read_items
 from tasks.decontaminate.config import Benchmark, BenchmarkFields, DecontaminateConfig
-from tasks.decontaminate.items import Item, items_table, read_items
-from tasks.schema import ITEMS
 
 
 def written(folder: Path, records: list[dict[str, Any]], name: str = "quiz.jsonl") -> Benchmark:

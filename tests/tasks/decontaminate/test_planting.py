@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.decontaminate.planting import (
+from tasks.decontaminate.normalize import fold_words
+from tasks.decontaminate.recall import (
     FORMS,
     INLINE,
     PARAGRAPH,
@@ -16,7 +17,6 @@ from tasks.decontaminate.planting import (
     rewrapped,
     varied,
 )
-from tasks.decontaminate.words import fold_words
 
 HOST = "The furnace was lit at dawn. Nobody slept.\nCoke and ore went in by turns.\n\nAt noon the iron ran."
 ITEM = "Which metal, if any, did the workers of Schönhütte pour into the 12 moulds before the evening bell rang?"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from model.errors import InputError
+from tasks.decontaminate.benchmark_readers import value_of
+from tasks.decontaminate.benchmarks import read_items
 from tasks.decontaminate.config import Benchmark
-from tasks.decontaminate.items import read_items
-from tasks.decontaminate.records import value_of
 
 
 def read(path: Path, text: str, **fields: Any) -> list[Any]:

@@ -7,11 +7,11 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.items import Item
-from tasks.decontaminate.patterns import Patterns, build_patterns, template_patterns
+from tasks.decontaminate.ngrams import Patterns, build_patterns, template_patterns
+from tasks.decontaminate.normalize import fold_words
 from tasks.decontaminate.scan import Hits, Verifier, scan_texts
-from tasks.decontaminate.words import fold_words
 
 CONFIG = DecontaminateConfig(ngram=5, short_words=2, short_chars=8)
 

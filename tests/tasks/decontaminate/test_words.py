@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.decontaminate.words import fold_table, fold_words, hash_words, word_room
+from tasks.decontaminate.normalize import fold_table, fold_words, hash_words, word_room
 
 ALPHABET = "ab Zé дЖ中文がの㎏ﬁ½，.\n&amp;#39; '-_\u200b\u00ad\ufe0f\u0301😀𠀀🄰١ก็한ㆍﷺ\U000e0041"
 

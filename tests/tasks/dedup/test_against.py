@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from model.checksummed_json import write_sealed
 from model.errors import InputError, RecipeError
-from model.sealed import write_sealed
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.dedup.candidates import passes_of
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.earlier import EarlierPart
-from tasks.dedup.index import datasketch_index, datasketch_query
+from tasks.dedup.index import EarlierPart, datasketch_index, datasketch_query
+from tasks.dedup.lsh import passes_of
 from tasks.dedup.stage import build_dedup
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]

@@ -10,15 +10,15 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
-from tasks.dedup.lines import lines_of
+from tasks.dedup.exact_lines import lines_of
+from tasks.dedup.exact_substrings import passes_of, repeated_substrings
 from tasks.dedup.minhash import text_buffers
+from tasks.dedup.near_duplicates import Fates
 from tasks.dedup.stage import build_dedup
-from tasks.dedup.substrings import passes_of, repeated_substrings
-from tasks.dedup.survivors import Fates
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
 

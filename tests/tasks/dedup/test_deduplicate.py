@@ -10,17 +10,17 @@ import pytest
 
 from flows.reference import reference
 from model.errors import Bug, GuardError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.workspace import Workspace
 from tasks.dedup import corpus
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.deduplicate import deduplicate
 from tasks.dedup.minhash import signatures_of, text_buffers
-from tasks.dedup.planted import near_copy, word_spans
+from tasks.dedup.near_duplicates import set_similarity
+from tasks.dedup.pipeline import deduplicate
+from tasks.dedup.recall import near_copy, word_spans
 from tasks.dedup.stage import build_dedup
-from tasks.dedup.survivors import set_similarity
 from tasks.execution.executor import ThisProcess
-from tasks.workspace import Workspace
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
 

@@ -9,8 +9,16 @@ from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.dedup.minhash import band_keys, s_curve, signatures_of, text_buffers
-from tasks.dedup.shingles import fold_table, hash_words, shingle_sets, true_jaccard
+from tasks.dedup.minhash import (
+    band_keys,
+    fold_table,
+    hash_words,
+    s_curve,
+    shingle_sets,
+    signatures_of,
+    text_buffers,
+    true_jaccard,
+)
 
 MIXED = [
     "The quick brown fox jumps over the lazy dog. " * 40,

@@ -7,13 +7,13 @@ import blake3
 import pyarrow as pa
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.schema import DOCUMENTS, ITEMS, LEAKS
-from tasks.tables import write_table
-from tasks.workspace import Workspace
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS, ITEMS, LEAKS
+from tasks.artifacts.tables import write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
 MakeHeldout = Callable[..., Artifact]
 
@@ -66,6 +66,6 @@ def heldout_artifact(context: RunContext) -> MakeHeldout:
                 write_table(unit, "leaks", pa.Table.from_pylist(list(leaks), schema=LEAKS))
             return StageReport()
 
-        return build_artifact(context, Stage("decontaminate", ("tasks.ledger",), ()), config, {}, run)
+        return build_artifact(context, Stage("decontaminate", ("tasks.artifacts.ledger",), ()), config, {}, run)
 
     return make

@@ -6,23 +6,30 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.config import GPTConfig
-from model.generate import generate_tokens
-from model.scoring import continuation_log_probabilities
-from model.transformer import GPT
-from tasks.evaluate.asking import Asker
-from tasks.evaluate.benchmarks import benchmark_scores
-from tasks.evaluate.choices import CausalChoices
+from model.config.network import GPTConfig
+from model.inference.generate import generate_tokens
+from model.inference.scoring import continuation_log_probabilities
+from model.nn.gpt import GPT
+from tasks.artifacts.schema import ITEMS, LEAKS
+from tasks.evaluate.benchmarks.items import (
+    ExamplePool,
+    Item,
+    chosen_items,
+    delimiter,
+    items_of,
+    leak_states,
+    normalised,
+    words_of,
+)
+from tasks.evaluate.benchmarks.likelihood import CausalChoices
+from tasks.evaluate.benchmarks.multiple_choice import ChoiceForm, mean_with_error, right
+from tasks.evaluate.benchmarks.prompts import Asker, build_prompt, reaches_over_border
+from tasks.evaluate.benchmarks.run import benchmark_scores
 from tasks.evaluate.config import EvaluateConfig, Scoring
-from tasks.evaluate.examples import ExamplePool, normalised, words_of
-from tasks.evaluate.forms import ChoiceForm, mean_with_error, right
-from tasks.evaluate.items import Item, chosen_items, delimiter, items_of, leak_states
-from tasks.evaluate.prompts import build_prompt, reaches_over_border
-from tasks.schema import ITEMS, LEAKS
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import EOS, Tokenizer
+from tasks.tokenizer.base import EOS, Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.evaluate.config import EvaluateConfig

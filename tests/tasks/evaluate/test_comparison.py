@@ -7,16 +7,17 @@ import pyarrow as pa
 import pytest
 
 from model.errors import InputError
-from tasks.evaluate.chance import chance_of_sum, stand_together
 from tasks.evaluate.comparison import (
     ITEM_SCORES,
     Difference,
+    chance_of_sum,
     fallen_scores,
     paired_difference,
     paired_differences,
     risen_bits,
+    stand_together,
 )
-from tasks.evaluate.document_scores import DOCUMENT_SCORES
+from tasks.evaluate.perplexity import DOCUMENT_SCORES
 
 
 def test_differences_are_taken_item_by_item() -> None:

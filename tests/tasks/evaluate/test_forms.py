@@ -7,21 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from model.architecture import T5Config
-from model.config import GPTConfig
+from model.config.network import GPTConfig, T5Config
 from model.errors import InputError
-from model.generate import generate_tokens
-from model.scoring import continuation_log_probabilities
-from model.t5 import T5
-from model.transformer import GPT
-from tasks.evaluate.asking import Answered, Asker
-from tasks.evaluate.benchmarks import benchmark_scores
-from tasks.evaluate.choices import CausalChoices, SpanChoices, text_until
-from tasks.evaluate.config import EvaluateConfig, Scoring
-from tasks.evaluate.forms import PartialForm, choice_form
-from tasks.evaluate.items import Item
-from tasks.evaluate.prompts import Prompt
-from tasks.evaluate.written_forms import (
+from model.inference.generate import generate_tokens
+from model.inference.scoring import continuation_log_probabilities
+from model.nn.gpt import GPT
+from model.nn.t5 import T5
+from tasks.evaluate.benchmarks.generative import (
     ExtractionForm,
     GenerationForm,
     SummaryForm,
@@ -30,10 +22,16 @@ from tasks.evaluate.written_forms import (
     longest_common_subsequence,
     rouge,
 )
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import EOS, Tokenizer
+from tasks.evaluate.benchmarks.items import Item
+from tasks.evaluate.benchmarks.likelihood import CausalChoices, SpanChoices, text_until
+from tasks.evaluate.benchmarks.multiple_choice import PartialForm, choice_form
+from tasks.evaluate.benchmarks.prompts import Answered, Asker, Prompt
+from tasks.evaluate.benchmarks.run import benchmark_scores
+from tasks.evaluate.config import EvaluateConfig, Scoring
+from tasks.tokenizer.base import EOS, Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 TEXT = "the cat sat on the mat. the dog sat on the log. the bird sang in the tree. " * 40
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluate.gaps import BEYOND_CHANCE, gap
+from tasks.evaluate.comparison import BEYOND_CHANCE, gap
 
 
 def test_a_gap_of_all_against_none_has_the_probability_of_one_division() -> None:

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from flows.gate import check_gate, gate_told
+from flows.runs.guards import check_gate, gate_told
 from model.errors import GuardError, InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.evaluate.config import EvaluateConfig, GateConfig

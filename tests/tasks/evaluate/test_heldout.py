@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.config import GPTConfig
-from model.transformer import GPT
-from tasks.evaluate.document_scores import DocumentScores
-from tasks.evaluate.heldout import (
+from model.config.network import GPTConfig
+from model.nn.gpt import GPT
+from tasks.evaluate.perplexity import (
+    DocumentScores,
     heldout_documents,
     heldout_scores,
     heldout_texts,
@@ -19,13 +19,13 @@ from tasks.evaluate.heldout import (
     unigram_bits,
     xz_bits_per_byte,
 )
-from tasks.evaluate.measured import NOTHING, HeldoutRows, Measured, plain_mean, ratio
-from tasks.open_tokenizer import tokenizer_of
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, plain_mean, ratio
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import tokenizer_of
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+from tasks.tokenizer.wordpiece import of_lines
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
-from tasks.word_piece import of_lines
+from tasks.vocab.train import train_pieces
 
 ITEM = {"item_id": "1", "context": "", "choices": [], "answer": "a", "match_text": ""}
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]

@@ -8,25 +8,24 @@ import pytest
 import torch
 from torch import nn
 
-from model.architecture import BERTConfig, T5Config
-from model.bert import BERT
-from model.masked_scoring import Frame
-from model.row_format import RowFormat
-from model.schema import sequences_schema
-from model.t5 import T5
-from tasks.evaluate.choices import MaskedChoices, SpanChoices, choices_of
-from tasks.evaluate.heldout import unigram_bits
-from tasks.evaluate.pairs import chosen_pairs, most_frequent, pair_scores
-from tasks.evaluate.pseudo import chosen_places, pseudo_scores
+from model.config.network import BERTConfig, T5Config
+from model.data.row_format import RowFormat
+from model.data.schema import sequences_schema
+from model.inference.scoring import Frame
+from model.nn.bert import BERT
+from model.nn.t5 import T5
+from tasks.artifacts.schema import SPANS
+from tasks.common.numeric import unit_interval
+from tasks.evaluate.benchmarks.likelihood import MaskedChoices, SpanChoices, choices_of
+from tasks.evaluate.masked_lm import chosen_pairs, chosen_places, most_frequent, pair_scores, pseudo_scores
+from tasks.evaluate.perplexity import unigram_bits
 from tasks.evaluate.samples import fillings, told_apart, with_holes
-from tasks.evaluate.spans import document_rows, span_scores
-from tasks.evaluate.stretches import even_cuts
-from tasks.schema import SPANS
-from tasks.seed import unit_interval
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from tasks.evaluate.scores import even_cuts
+from tasks.evaluate.span_corruption import document_rows, span_scores
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]
 VOCAB = 300

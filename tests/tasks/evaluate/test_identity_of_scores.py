@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifact import Artifact
-from tasks.build import RunContext, WouldBuild
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.evaluate.config import EvaluateConfig
 from tasks.evaluate.stage import build_evaluate
 

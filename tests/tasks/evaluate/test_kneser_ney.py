@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluate.discounts import FALLBACK, discounted, discounts_of
-from tasks.evaluate.kneser_ney import Estimate, Stretches, estimate
-from tasks.evaluate.ngram_order import LONGEST
+from tasks.evaluate.ngram_baseline import FALLBACK, LONGEST, Estimate, Stretches, discounted, discounts_of, estimate
 
 EOS, WALL = 0, 1
 Gram = tuple[int, ...]

@@ -4,13 +4,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from model.row_format import RowFormat
-from model.schema import ORDER, sequences_schema
+from model.data.row_format import RowFormat
+from model.data.schema import ORDER, sequences_schema
 from tasks.evaluate.ngram_baseline import documents_alone, read_rows
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 LENGTH = 4
 TEXTS = ["the cat sat on the mat. the dog sat on the log. " * 40, "日本語の文章です。" * 20]

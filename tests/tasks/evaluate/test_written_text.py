@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.evaluate.overlap import Overlap, longest_overlaps
-from tasks.evaluate.written_text import invalid_bytes, repeated_share
+from tasks.evaluate.memorization import Overlap, invalid_bytes, longest_overlaps, repeated_share
 
 Rows = list[list[int]]
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from model.errors import Infra, InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Watcher
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Watcher
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.clean.config import CleanConfig
@@ -223,7 +223,7 @@ def test_a_worker_with_other_code_is_refused(
         words, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        with pytest.raises(InputError, match=r"other versions than the build of clean \(code: tasks.clean.cleaning\."):
+        with pytest.raises(InputError, match=r"other versions than the build of clean \(code: tasks.clean.pipeline\."):
             build_clean(context, documents, QUIET.model_copy(update={"machines": cluster.machines}))
     finally:
         worker.kill()

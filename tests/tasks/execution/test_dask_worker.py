@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from model.errors import InputError
-from tasks.build import Stage, stage_identity
-from tasks.config import StrictConfig
+from tasks.artifacts.build import Stage, stage_identity
+from tasks.artifacts.identity import canonical_json
+from tasks.common.config import StrictConfig
 from tasks.execution.dask_worker import MOST_LOSSES, Job, PoisonedPart, carry_out, losses
-from tasks.identity import canonical_json
 
-STAGE = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+STAGE = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 
 
 def job_in(folder: Path, function: Any = operator.mul, **changed: dict[str, Any]) -> Job:
@@ -41,7 +41,7 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
     ("changed", "told"),
     [
         (
-            {"code": {"digest": "0", "definitions": {"tasks.ledger:*": "0"}}},
+            {"code": {"digest": "0", "definitions": {"tasks.artifacts.ledger:*": "0"}}},
             r"code: tasks\.ledger\.\* was edited",
         ),
         ({"code": {"digest": "0", "roots": ["tasks.gone:f"]}}, "the root `tasks.gone:f` is no definition"),

@@ -10,12 +10,12 @@ import pytest
 from pydantic import ValidationError
 
 from model.errors import Infra, InputError
+from tasks.artifacts.map_parts import MOST_PARTS, unit_name
+from tasks.artifacts.workspace import Workspace
+from tasks.common.work import Executor, Work, in_flight
 from tasks.execution.dask import DaskCluster
-from tasks.execution.executor import Processes, ThisProcess, Threads, in_flight, make_executor
+from tasks.execution.executor import Processes, ThisProcess, Threads, make_executor
 from tasks.execution.machines import Machines
-from tasks.execution.work import Executor, Work
-from tasks.parts import MOST_PARTS, unit_name
-from tasks.workspace import Workspace
 
 CLUSTER = Machines(executor="dask", address="tcp://head:8786")
 

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from model.errors import GuardError, InputError
-from tasks.build import RunContext
-from tasks.sample import sampling
+from tasks.artifacts.build import RunContext
+from tasks.sample import sampler as sampling
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.stage import build_sample
 
@@ -123,7 +123,7 @@ def name(request):
 @pytest.fixture
 def blocks(monkeypatch):
     """Files of a few hundred bytes are as many blocks as large ones."""
-    monkeypatch.setattr("model.content.BLOCK_BYTES", 512, raising=False)
+    monkeypatch.setattr("model.file_content.BLOCK_BYTES", 512, raising=False)
 
 
 def build(root, path):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from model.errors import InputError
-from tasks.build import RunContext
+from tasks.artifacts.build import RunContext
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.sample.readers import read_records

@@ -17,18 +17,19 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from model.digests import open_file, why_no_file
 from model.errors import GuardError, InputError
-from model.reading import open_file, why_no_file
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, DenyConfig, SpellingConfig, WordListConfig
 from tasks.clean.stage import read_supplied
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.stage import benchmark_contents
-from tasks.sample import byte_blocks, columns
+from tasks.sample import byte_stream as byte_blocks
+from tasks.sample import parquet_reader as columns
 from tasks.sample.config import SampleConfig, Source, Thread
 from tasks.sample.discovery import InputFile, find_files, guess_format
-from tasks.sample.parquet_pages import DamagedHeader, pages
+from tasks.sample.parquet_reader import DamagedHeader, pages
 from tasks.sample.readers import read_records
 from tasks.sample.records import BadRecord, Record
 from tasks.sample.stage import build_sample

@@ -11,10 +11,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.sample.byte_stream import Line
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, guess_format
-from tasks.sample.json_lines import json_object, parse_line, record_of_fields
-from tasks.sample.lines import Line
+from tasks.sample.jsonl_reader import json_object, parse_line, record_of_fields
 from tasks.sample.readers import read_records
 from tasks.sample.records import BadRecord, PassedOver, Record
 

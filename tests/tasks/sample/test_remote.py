@@ -22,15 +22,15 @@ from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub.errors import HfHubHTTPError
 
 from model.errors import AccessError, Infra, InputError, RecipeError
-from tasks.build import RunContext, Watcher
-from tasks.digests import InputDigests
-from tasks.sample import sampling
+from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.remote import object_store as patience
+from tasks.common.digests import InputDigests
+from tasks.sample import sampler as sampling
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
 from tasks.sample.readers import read_records
 from tasks.sample.remote import RemoteFile, list_remote
 from tasks.sample.stage import build_sample
-from tasks.store import patience
 
 
 def config(*paths, **fields):

@@ -8,17 +8,16 @@ import pyarrow as pa
 import pytest
 
 from model.errors import GuardError
-from tasks.build import RunContext
-from tasks.report import StageReport
-from tasks.sample import sampling
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS, REJECTS
+from tasks.artifacts.workspace import Workspace
+from tasks.sample import sampler as sampling
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
-from tasks.sample.document_id import document_id
 from tasks.sample.limits import RejectLimits
-from tasks.sample.sampling import sample_documents
+from tasks.sample.sampler import document_id, sample_documents
 from tasks.sample.stage import build_sample
-from tasks.schema import DOCUMENTS, REJECTS
-from tasks.workspace import Workspace
 
 
 def write_lines(path, count, size=20):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sample import seen_ids
-from tasks.sample.seen_ids import SeenIds
+from tasks.sample import sampler as seen_ids
+from tasks.sample.sampler import SeenIds
 
 ids = st.binary(min_size=16, max_size=16) | st.integers(0, 40).map(lambda number: number.to_bytes(16, "little"))
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.sample import threads
+from tasks.sample import conversations as threads
 from tasks.sample.config import Source, Thread
+from tasks.sample.conversations import Message, in_reading_order, longest_chain, reply_trees
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers import read_records
 from tasks.sample.records import BadRecord, PassedOver, Record
-from tasks.sample.threads import Message, in_reading_order, longest_chain, reply_trees
 
 
 def read(path, messages, begin=0, **fields):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.store import attached
-from tasks.store.objects import ObjectStore
+from tasks.artifacts.remote import attach as attached
+from tasks.artifacts.remote.object_store import ObjectStore
 
 
 @pytest.fixture

@@ -12,24 +12,24 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from model.checksummed_json import write_sealed
 from model.errors import Infra, InputError, IntegrityError
-from model.sealed import write_sealed
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.store import unfinished
-from tasks.store.attached import attached_root, check_store, store_of
-from tasks.store.backing import Backing
-from tasks.store.objects import ObjectStore
-from tasks.store.published import stand
-from tasks.store.records import bring
-from tasks.store.unfinished import Keeper, checkpoints_prefix, take_from_store, unfinished_key
-from tasks.tables import table_file_name, write_table
-from tasks.workspace import Workspace
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.artifacts.remote import partial_builds as unfinished
+from tasks.artifacts.remote.artifacts import stand
+from tasks.artifacts.remote.attach import attached_root, check_store, store_of
+from tasks.artifacts.remote.backing import Backing
+from tasks.artifacts.remote.metadata import bring
+from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.artifacts.remote.partial_builds import Keeper, checkpoints_prefix, take_from_store, unfinished_key
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.config import StrictConfig
 
 Machine = Callable[[str], Path]
-POUR = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+POUR = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 
 
 class PourConfig(StrictConfig):

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tasks.lease import no_word, this_process
-from tasks.store.leases import held_identities, is_alive_in_store, store_lease
-from tasks.store.objects import ObjectStore
+from tasks.artifacts.lease import no_word, this_process
+from tasks.artifacts.remote.leases import held_identities, is_alive_in_store, store_lease
+from tasks.artifacts.remote.object_store import ObjectStore
 
 IDENTITY = "ab" * 16
 

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from model.digests import digest_bytes, digest_file
 from model.errors import AccessError, Infra, InputError, IntegrityError
-from model.reading import digest_bytes, digest_file
-from tasks.store import objects, patience
-from tasks.store.objects import ObjectStore
+from tasks.artifacts.remote import object_store as objects
+from tasks.artifacts.remote import object_store as patience
+from tasks.artifacts.remote.object_store import ObjectStore
 from tasks.store.sealed import seal
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tasks.build import RunContext
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.remote.attach import store_of
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.store.attached import store_of
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import VocabConfig

@@ -14,14 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
-from tasks.open_tokenizer import tokenizer_of
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizing import encoder as encoding
-from tasks.tokenizing.encoded import Encoded
-from tasks.tokenizing.encoder import Encoder, compiled
-from tasks.tokenizing.pieces import DeclinedError
+from tasks.tokenizer import encoder as encoding
+from tasks.tokenizer.encoder import Encoder, compiled
+from tasks.tokenizer.open import tokenizer_of
+from tasks.tokenizer.pieces import DeclinedError, Encoded
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.train import train_merges
 
 UNIGRAM, BPE = 1, 2
 FIRST = 259

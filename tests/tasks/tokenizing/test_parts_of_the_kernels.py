@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.tokenizing.borders import border_bits, cut, joined
-from tasks.tokenizing.merging import SHORT, Merges, merge_long, merge_short, merges_of, score_ranks
-from tasks.tokenizing.pieces import Pieces, read_pieces
-from tasks.tokenizing.trie import UNIT, build_trie
-from tasks.tokenizing.viterbi import is_safe, lattice_of, paths_over, safe_exponent, segment, write_path
+from tasks.tokenizer.bpe_kernel import SHORT, Merges, merge_long, merge_short, merges_of, score_ranks
+from tasks.tokenizer.pieces import Pieces, border_bits, cut, joined, read_pieces
+from tasks.tokenizer.unigram_kernel import (
+    UNIT,
+    build_trie,
+    is_safe,
+    lattice_of,
+    paths_over,
+    safe_exponent,
+    segment,
+    write_path,
+)
 
 BYTES = np.arange(3, 259, dtype=np.int32)
 

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 
 from model.errors import InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
 from tasks.train.config import TrainStageConfig
+from tasks.train.launcher import MessageTeller
 from tasks.train.stage import build_train
-from tasks.train.telling import MessageTeller
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from model.micro_batch import DECISION
-from model.restarts import RECORD
-from tasks.train.going_on import MICRO_BATCH, kept_files
+from model.launch.failures import RECORD
+from model.train.micro_batch import DECISION
+from tasks.train.run import MICRO_BATCH, kept_files
 
 
 def write(folder: Path, *names: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from model.errors import BessemerError, Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
-from tasks.train.launching import run_trainer
+from tasks.train.launcher import run_trainer
 
 LAUNCH: dict[str, Any] = {"given": {}, "hang_seconds": 20.0, "max_seconds": None, "stop_seconds": 10.0}
 STOPS_IN_ORDER = """

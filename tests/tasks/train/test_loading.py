@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from model.data import SequenceReader
-from model.loader import CausalLoader, MaskedLoader, SpanLoader
-from model.targets import NO_LOSS
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from model.data.dataset import SequenceReader
+from model.data.loader import CausalLoader, MaskedLoader, SpanLoader
+from model.data.row_format import NO_LOSS
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.open_tokenizer import open_tokenizer
+from tasks.tokenizer.open import open_tokenizer
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 

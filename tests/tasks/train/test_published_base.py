@@ -10,25 +10,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.architecture import BERTConfig, GPTConfig, T5Config
+from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.errors import InputError, RecipeError
-from model.networks import make_network
-from model.published.exporting import export_network
-from model.published.files import published_digest
-from model.published.folder import open_published, read_published
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from model.huggingface.io import export_network, open_published, read_published
+from model.model_files import published_digest
+from model.nn.factory import make_network
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.train.base_model import check_base_model, settings_of_base, starting_model
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 from tasks.vocab.config import OF_BERT, VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training import train_pieces
-from tasks.vocab.training_bytes import train_merges
-from tasks.vocab.training_words import train_word_pieces
+from tasks.vocab.train import train_merges, train_pieces, train_word_pieces
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes. Steel remains." for number in range(80)]
 RUSSIAN = [

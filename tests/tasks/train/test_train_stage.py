@@ -10,19 +10,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from model.errors import InputError, RecipeError
-from model.journal import Journal
-from model.pause import Paused
-from model.restarts import FEWER_RANKS, LONGEST_PAUSE
-from tasks.artifact import Artifact
-from tasks.build import RunContext, Watcher
+from model.checkpoint.metrics import Journal
+from model.errors import InputError, Paused, RecipeError
+from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.identity import library_versions
 from tasks.chunk.config import ChunkConfig
 from tasks.chunk.stage import build_chunk
-from tasks.identity import library_versions
 from tasks.train.config import TrainStageConfig
+from tasks.train.launcher import MessageTeller
+from tasks.train.run import _facts, _silence
 from tasks.train.stage import build_train, train_stage
-from tasks.train.telling import MessageTeller
-from tasks.train.training import _facts, _silence
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 
@@ -164,7 +163,7 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
             on_log(message)
         raise Paused(300, 600, 2.5)
 
-    monkeypatch.setattr("tasks.train.training.run_trainer", trainer)
+    monkeypatch.setattr("tasks.train.run.run_trainer", trainer)
     with pytest.raises(Paused):
         build_train(replace(context, watcher=Onlooker()), *parents, CONFIG, lambda message: None)
     (_, first), (_, second) = [(stage, sentence) for stage, sentence in shown if stage == "train"][-2:]

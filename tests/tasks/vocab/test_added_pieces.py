@@ -9,9 +9,9 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from model.reading import digest_bytes
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
-from tasks.tokenizer import DESCRIPTION_FILE
+from model.digests import digest_bytes
+from tasks.tokenizer.base import DESCRIPTION_FILE
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
 

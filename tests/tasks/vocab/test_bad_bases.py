@@ -12,14 +12,14 @@ import pytest
 import sentencepiece
 
 from model.errors import InputError
-from tasks.open_tokenizer import tokenizer_of
-from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import NORMAL, prepared_base, read_model
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.model_file import NORMAL, read_model
+from tasks.tokenizer.open import tokenizer_of
+from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.fast import fast_tokenizer
+from tasks.vocab.output import fast_tokenizer
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training_bytes import train_merges
-from tasks.vocab.training_words import train_word_pieces
+from tasks.vocab.train import train_merges, train_word_pieces
 
 ENGLISH = [
     f"The converter blows air through melted iron for {number} minutes, and steel remains." for number in range(80)

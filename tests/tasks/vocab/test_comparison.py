@@ -5,9 +5,9 @@ import io
 import pytest
 import sentencepiece
 
-from tasks.vocab.base import NORMAL, read_model, write_model
+from tasks.tokenizer.model_file import NORMAL, read_model, write_model
+from tasks.vocab.bpe import grow
 from tasks.vocab.comparison import compare, texts_by
-from tasks.vocab.growing import grow
 from tasks.vocab.scripts import CHINESE
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes." for number in range(200)]

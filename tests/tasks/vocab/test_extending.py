@@ -12,15 +12,16 @@ import sentencepiece
 from pydantic import ValidationError
 
 from model.errors import InputError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.open_tokenizer import open_tokenizer
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.tokenizer.model_file import read_model
+from tasks.tokenizer.open import open_tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab import base as vocab_base
-from tasks.vocab.base import prepared_base, read_model
+from tasks.vocab.base import prepared_base
+from tasks.vocab.bpe import unreachable
+from tasks.vocab.candidates import Donor, covering, train_donor
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import Donor, covering, train_donor
-from tasks.vocab.growing import unreachable
 from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
 from tasks.vocab.stage import build_vocab
 

@@ -10,17 +10,17 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tasks.open_tokenizer import open_tokenizer
-from tasks.sentencepiece_tokenizer import BLANK, SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import NORMAL, read_model, write_model
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.model_file import NORMAL, read_model, write_model
+from tasks.tokenizer.open import open_tokenizer
+from tasks.tokenizer.sentencepiece import BLANK, SentencePieceTokenizer
+from tasks.vocab.bpe import grow
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.fast import FAST_FILE, fast_tokenizer
-from tasks.vocab.growing import grow
+from tasks.vocab.output import FAST_FILE, fast_tokenizer
 from tasks.vocab.scripts import CHINESE
-from tasks.vocab.specials import USER_DEFINED
+from tasks.vocab.special_tokens import USER_DEFINED
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 CODE = Path(json.decoder.__file__).read_text(encoding="utf-8")
 TEXTS = [CODE, "Straße, café, naïve, 日本語の文章です。 12345  67890\r\n" * 20]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2 as schema
 
 from model.errors import InputError
-from tasks.vocab.base import NORMAL
-from tasks.vocab.growing import grow, isolated, reduce, unreachable
+from tasks.tokenizer.model_file import NORMAL
+from tasks.vocab.bpe import grow, isolated, reduce, unreachable
 from tasks.vocab.scripts import CHINESE, RUSSIAN, gb2312_ideographs
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -6,9 +6,9 @@ from collections import Counter
 import pytest
 import sentencepiece
 
-from tasks.vocab.donor import Donor
-from tasks.vocab.growing import isolated
-from tasks.vocab.kinds import emitted, extended, kind_of, piece_count, pieces_of, stands
+from tasks.vocab.bpe import isolated
+from tasks.vocab.candidates import Donor
+from tasks.vocab.extenders import emitted, extended, kind_of, piece_count, pieces_of, stands
 from tasks.vocab.scripts import CHINESE, Script
 
 BARE = Script("zh", CHINESE.ranges, (), spaced=False)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from model.errors import InputError
-from tasks.byte_level import piece_text
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.tokenizer.byte_level import piece_text
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
+from tasks.vocab.bpe import dead_pieces, grow_merges, pairs_of, prepared_merges, reduce_pairs
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.kinds import first_pieces, kind_of, piece_count, stands
-from tasks.vocab.merges import dead_pieces, grow_merges, pairs_of, prepared_merges, reduce_pairs
+from tasks.vocab.extenders import first_pieces, kind_of, piece_count, stands
 from tasks.vocab.scripts import CHINESE, RUSSIAN
 from tasks.vocab.stage import build_vocab
 

@@ -13,17 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
-from tasks.open_tokenizer import open_tokenizer
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.vocab.base import BYTE, NORMAL, prepared_base, read_model
+from tasks.tokenizer.model_file import BYTE, NORMAL, read_model
+from tasks.tokenizer.open import open_tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+from tasks.vocab.base import prepared_base
+from tasks.vocab.bpe import isolated, unreachable
+from tasks.vocab.candidates import Donor, train_donor
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.donor import Donor, train_donor
-from tasks.vocab.extending import check_extension
-from tasks.vocab.growing import isolated, unreachable
-from tasks.vocab.placing import MARGIN, SPREAD, best_rival, place
+from tasks.vocab.extend import check_extension
 from tasks.vocab.scripts import CHINESE, RUSSIAN, Script
-from tasks.vocab.specials import CONTROL
+from tasks.vocab.special_tokens import CONTROL
 from tasks.vocab.stage import build_vocab
+from tasks.vocab.unigram import MARGIN, SPREAD, best_rival, place
 
 SOURCE_LINES = Path(argparse.__file__).read_text(encoding="utf-8").split("\n")
 ENGLISH = [" ".join(line.split()) for line in SOURCE_LINES if line.split()]

@@ -8,13 +8,13 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from tasks.open_tokenizer import tokenizer_of
-from tasks.scripts import is_unspaced
+from tasks.common.text import is_unspaced
+from tasks.tokenizer.open import tokenizer_of
+from tasks.tokenizer.wordpiece import of_lines
+from tasks.vocab.candidates import train_donor
 from tasks.vocab.config import Language
-from tasks.vocab.donor import train_donor
-from tasks.vocab.kinds import extended, never_emitted, reader
+from tasks.vocab.extenders import extended, never_emitted, reader
 from tasks.vocab.scripts import SCRIPTS
-from tasks.word_piece import of_lines
 
 ENGLISH = [
     f"The converter blows air through melted iron for {number} minutes and leaves steel." for number in range(80)

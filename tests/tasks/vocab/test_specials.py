@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from model.errors import InputError
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import Tokenizer
-from tasks.vocab.base import prepared_base, read_model
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.model_file import read_model
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.specials import USER_DEFINED, check_special, cut_apart
+from tasks.vocab.special_tokens import USER_DEFINED, check_special, cut_apart
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training import train_pieces
-from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.train import train_merges, train_pieces
 
 BERT = ("[CLS]", "[SEP]", "[MASK]")
 TEXTS = [f"A page shows [MASK] and [CLS] and <extra_id_0> and </s> {number} times, it says." for number in range(90)]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from model.errors import InputError
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
-from tasks.tokenizer import BOS, EOS, PAD, UNK
+from tasks.tokenizer.base import BOS, EOS, PAD, UNK
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.vocab.config import VocabConfig
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.train import train_merges
 
 TEXTS = [Path(argparse.__file__).read_text(encoding="utf-8")]
 AGAIN = """

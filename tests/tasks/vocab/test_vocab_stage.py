@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from model.errors import InputError
-from tasks.artifact import Artifact
-from tasks.open_tokenizer import open_tokenizer
-from tasks.sentencepiece_tokenizer import SentencePieceTokenizer
-from tasks.tokenizer import MODEL_FILE
+from tasks.artifacts.artifact import Artifact
+from tasks.tokenizer.base import MODEL_FILE
+from tasks.tokenizer.open import open_tokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.sampling import (
+from tasks.vocab.corpus import (
     LONGEST_LINE,
     bytes_by_source,
     count_documents,
@@ -21,7 +21,7 @@ from tasks.vocab.sampling import (
     training_lines,
 )
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training import train_pieces
+from tasks.vocab.train import train_pieces
 
 PROSE = "It was the best of times, it was the worst of times, it was the age of wisdom number {}. "
 CODE = "def function_{}(value):\n    return value + {}\n"

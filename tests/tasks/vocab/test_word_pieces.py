@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.errors import InputError
-from tasks.open_tokenizer import open_tokenizer, tokenizer_of
+from tasks.tokenizer.open import open_tokenizer, tokenizer_of
 from tasks.vocab.base import prepared_base
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.kinds import first_pieces, kind_of, piece_count, pieces_of, stands
+from tasks.vocab.extenders import first_pieces, kind_of, piece_count, pieces_of, stands
 from tasks.vocab.scripts import CHINESE, RUSSIAN
 from tasks.vocab.stage import build_vocab
-from tasks.vocab.training_words import train_word_pieces
-from tasks.vocab.word_pieces import dead_word_pieces, grow_word_pieces
+from tasks.vocab.train import train_word_pieces
+from tasks.vocab.wordpiece import dead_word_pieces, grow_word_pieces
 
 ENGLISH = [f"The converter blows air through melted iron for {number} minutes, it says." for number in range(80)]
 CHINESE_TEXT = [f"转炉炼钢的时候，空气吹过铁水{number}分钟。" for number in range(40)]
@@ -40,7 +40,7 @@ def trained(texts: list[str], **options: object) -> bytes:
 
 
 def released(*, lowercase: bool = False) -> bytes:
-    from tasks.word_piece import of_lines
+    from tasks.tokenizer.wordpiece import of_lines
 
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"Tabcdefghijklmnopqrstuvwxyz0123456789,."]
     pieces += [f"##{character}" for character in "abcdefghijklmnopqrstuvwxyz0123456789"]
@@ -171,7 +171,7 @@ def test_the_stage_extends_a_released_one(context, make_documents, base: bytes, 
 
 
 def test_new_rows_name_the_pieces_that_the_base_would_take(base: bytes):
-    from tasks.vocab.added_pieces import added_pieces
+    from tasks.vocab.output import added_pieces
 
     once = grow_word_pieces(base, ["с", "т"], RUSSIAN, 4).model
     twice = grow_word_pieces(once, ["▁ст", "ст"], RUSSIAN, 2).model

@@ -12,17 +12,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from model.environment import shed
+from model.config.environment import shed
 
 if "BESSEMER_MACHINE" not in os.environ:
     shed()
 
-from flows.builders import BUILDERS  # what is imported reads variables
-from flows.recipe import load_recipe
-from flows.road import walk
+from flows.recipe.load import load_recipe
+from flows.runs.pipeline import (
+    BUILDERS,  # what is imported reads variables
+    walk,
+)
 from model.errors import IntegrityError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 
 def main(recipe: Path, root: Path, forced: frozenset[str]) -> None:

@@ -12,19 +12,19 @@ from typing import Any
 
 from numba.core.dispatcher import Dispatcher
 
-import tasks.kernel_cache
-from flows.builders import BUILDERS
-from flows.recipe import load_recipe
-from flows.road import STAGES, walk
+import tasks.common.kernel_cache
+from flows.recipe.load import load_recipe
+from flows.recipe.stages import STAGES
+from flows.runs.pipeline import BUILDERS, walk
 from model.errors import BessemerError
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 
 def main(recipe_path: Path, root: Path, wanted: str, room: str, one_folder: bool) -> None:
     """Build one stage from what stands before it."""
     if one_folder:
-        tasks.kernel_cache.kept = _kept_by_numba
+        tasks.common.kernel_cache.kept = _kept_by_numba
     recipe = load_recipe(recipe_path, root)
     context = RunContext(root, run_id="20250101T000000Z-abcdef")
     told: dict[str, Any] = {}

@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.builders import BUILDERS
-from flows.recipe import load_recipe
-from flows.road import STAGES, walk
+from flows.recipe.load import load_recipe
+from flows.recipe.stages import STAGES
+from flows.runs.pipeline import BUILDERS, walk
 from model.errors import BessemerError
-from tasks.artifact import Artifact
-from tasks.build import RunContext, WouldBuild
-from tasks.identity import differences
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext, WouldBuild
+from tasks.artifacts.identity import differences
 
 
 def forecast(recipe_path: Path, root: Path, settings: list[str], stages: list[str]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flows.builders import BUILDERS
-from flows.recipe import load_recipe
-from flows.road import STAGES, walk
-from tasks.artifact import Artifact
-from tasks.build import RunContext
+from flows.recipe.load import load_recipe
+from flows.recipe.stages import STAGES
+from flows.runs.pipeline import BUILDERS, walk
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
 
 
 def record_stages(tracer: Any) -> None:

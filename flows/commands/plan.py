@@ -1,0 +1,132 @@
+"""Before a run: what it will cost and what it can feed, and a first recipe for a folder of one's own text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.common import DEFAULT_ROOT, Json, Root, Settings, Untrusted, console, print_json, share, told_errors
+
+
+def plan(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A recipe file, or the name of one that ships; none: a calculator.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    pilot: Annotated[str, typer.Option(help="Share of what the recipe reads that the pilot takes down the road.")] = (
+        "1%"
+    ),
+    hardware: Annotated[
+        str, typer.Option(help="v100, a100, a100-40gb, h100, h200, tpu-v4, tpu-v5e, tpu-v5p, or this (measured).")
+    ] = "this",
+    devices: Annotated[int | None, typer.Option(min=1, help="How many of them.")] = None,
+    days: Annotated[float | None, typer.Option(min=0.0, help="Days that training may take.")] = None,
+    mfu: Annotated[str | None, typer.Option(help="Share of the peak that training reaches, e.g. 40%.")] = None,
+    hour_price: Annotated[float | None, typer.Option(min=0.0, help="Price of one device for an hour.")] = None,
+    tokens: Annotated[str | None, typer.Option(help="Calculator: tokens read, e.g. 300B.")] = None,
+    parameters: Annotated[str | None, typer.Option(help="Calculator: parameters, e.g. 100B.")] = None,
+    layers: Annotated[int | None, typer.Option(min=1, help="Calculator: counts attention, with the next two.")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="Calculator: d_model.")] = None,
+    context: Annotated[int | None, typer.Option(min=1, help="Calculator: tokens that attention sees.")] = None,
+    settings: Settings = None,
+    untrusted: Untrusted = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a recipe will cost, and how large a model its data and your hours can feed.
+
+    Takes a pilot, 1% of every source, down the road from sample to chunk, and scales up what it measured: documents,
+    tokens, disk, memory, hours; then the training's FLOPs, time, memory and price on the hardware named. Where none of
+    its text is here yet, the mixture is planned from the sizes that the sources state: bessemer plan gpt3.
+
+    Without a recipe it is a calculator: of --tokens, --parameters, --devices, --days and --mfu it computes what is
+    missing. What the published numbers of YaLM-100B imply (12.8% MFU; 13.1% with attention counted):
+
+    \b
+    bessemer plan --tokens 300B --parameters 100B --hardware a100
+        --devices 800 --days 65 --layers 80 --width 10240 --context 1024
+    """
+    with told_errors():
+        from flows.planning.calculator import Asked, calculate
+        from flows.planning.cost_model import count
+
+        asked = Asked(
+            hardware=hardware,
+            devices=devices,
+            days=days,
+            mfu=None if mfu is None else share(mfu, "--mfu"),
+            price=hour_price,
+            tokens=count(tokens, "--tokens"),
+            parameters=count(parameters, "--parameters"),
+            layers=layers,
+            width=width,
+            context=context,
+        )
+        if recipe is not None:
+            _plan_recipe(recipe, root.resolve(), share(pilot, "--pilot"), asked, settings or (), as_json)
+            return
+        told = calculate(asked)
+        if as_json:
+            print_json(told)
+            return
+        from flows.planning.terminal import tell_training
+
+        tell_training(told, console())
+
+
+def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool) -> None:
+    from flows.planning.pilot import PilotBars
+    from flows.planning.plan import plan_by_stated_sizes, plan_recipe, tell_stated_sizes, text_is_here
+    from flows.recipe.load import open_recipe
+    from flows.runs.record import check_writable
+
+    check_writable(root)
+    recipe = open_recipe(name, root, settings)
+    if not text_is_here(recipe.sample):
+        told = plan_by_stated_sizes(recipe, asked)
+        if as_json:
+            print_json(told)
+        else:
+            tell_stated_sizes(told, console())
+        return
+    with PilotBars(console(stderr=True)) as bars:
+        told = plan_recipe(recipe, root, pilot_share, asked, bars)
+    if as_json:
+        print_json(told)
+        return
+    from flows.planning.terminal import tell_plan
+
+    tell_plan(told, console())
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
+    output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a recipe that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Look at a folder of your own text and write a commented recipe for it, which `bessemer run` accepts at once.
+
+    Finds formats, sizes, fields, languages, and what cannot be read, from the beginnings of some files; a subfolder
+    becomes a source. Vocabulary, network and budget are chosen from the amount of text, and the recipe says how.
+    """
+    with told_errors():
+        from flows.inspection.recipe_writer import write_recipe
+        from flows.inspection.scan import survey_folder
+        from flows.inspection.terminal import survey_told, tell_survey
+        from model.errors import InputError, RecipeError
+        from model.files import write_atomically
+
+        if output.exists() and not force:
+            raise RecipeError(f"--output {output} is there already; name another file, or overwrite it with --force")
+        survey = survey_folder(folder)
+        text = write_recipe(survey, output.stem)
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(output, text.encode())
+        except OSError as error:
+            raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
+        if as_json:
+            print_json({**survey_told(survey), "recipe": str(output)})
+        else:
+            tell_survey(survey, output, console())

@@ -1,0 +1,102 @@
+"""An ablation as a Prefect flow: one task run for each (change, seed)."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from prefect import flow, tags
+from prefect.states import Completed, Failed
+from pydantic import Field
+
+from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig, changes_file, read_changes
+from flows.experiments.ablation_report import write_report
+from flows.experiments.trials import Measured, Setup, as_setting, run_all
+from flows.recipe.load import load_recipe, recipe_file
+from flows.recipe.schema import Recipe
+from model.errors import BessemerError
+from tasks.execution.outcome import one_line
+
+FOLDER = "ablations"
+
+Runs = dict[str, dict[int, Measured]]
+"""Change -> seed -> its numbers."""
+
+
+@flow(name="ablate", persist_result=False, validate_parameters=True)
+def ablate(
+    recipe: str,
+    changes: str,
+    root: Path = Path("bessemer-data"),
+    seeds: Annotated[int, Field(ge=1)] | None = None,
+    limit: Annotated[float, Field(gt=0, le=1)] = 1.0,
+    settings: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Run a recipe under each of a list of changes and several seeds, and lay them beside the recipe itself.
+
+    An ablation that was stopped goes on; what is built is reused. Returns the table as JSON values and where it is
+    written.
+
+    Args:
+        recipe: A recipe file, or the name of one that ships.
+        changes: A file of changes, or the name of one that ships: data, network, t5, vocabulary.
+        root: Folder of all artifacts, runs and ablations.
+        seeds: Runs of each change; the file's number by default.
+        limit: Share of every source to keep (0 to 1).
+        settings: KEY=VALUE that overrule the recipe's in every run.
+    """
+    root = root.resolve()
+    try:
+        path, file = recipe_file(recipe, root), changes_file(changes)
+        asked = read_changes(file, seeds)
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{path.stem}-{file.stem}")
+        setups = setups_of(asked, path, root, settings, limit)
+        folder = root / FOLDER / name
+        folder.mkdir(parents=True, exist_ok=True)
+        with tags(f"ablation:{name}"):
+            runs = _run_all(asked, setups, root, folder)
+        found = write_report(name, asked, runs, folder)
+    except BessemerError as error:
+        return Failed(name=type(error).__name__, message=one_line(error), data=error)  # pyright: ignore[reportReturnType]
+    return Completed(message=found["told"], data=found)  # pyright: ignore[reportReturnType]
+
+
+def setups_of(
+    asked: AblationConfig, path: Path, root: Path, settings: tuple[str, ...], limit: float
+) -> dict[tuple[str, int], Setup]:
+    """What each (change, seed) runs; RecipeError, before anything runs, where one cannot be."""
+    base = load_recipe(path, root, settings, limit)
+    found: dict[tuple[str, int], Setup] = {}
+
+    def load(change: str, seed: int, sets: list[str], told: str) -> Recipe:
+        recipe = load_recipe(path, root, [*settings, *sets], limit)
+        return recipe.model_copy(update={"name": f"{recipe.name}, {change}, seed {seed}{told}"[:80]})
+
+    for seed in range(base.seed, base.seed + asked.seeds):
+        first = load(BASE, seed, asked.settings(BASE, seed), "")
+        for change in asked.names:
+            if asked.then is None:
+                found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""))
+                continue
+            sets = asked.settings_of_second(change, seed, first.chunk.budget_tokens)
+            second = load(change, seed, sets, ", second run")
+            if change == ONLY_SECOND:
+                found[change, seed] = Setup(second)
+                continue
+
+            def go_on(model: Path, change: str = change, seed: int = seed, sets: list[str] = sets) -> Recipe:
+                return load(change, seed, [*sets, as_setting("train.base_model", str(model))], ", second run")
+
+            found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""), go_on)
+    return found
+
+
+def _run_all(asked: AblationConfig, setups: dict[tuple[str, int], Setup], root: Path, folder: Path) -> Runs:
+    """Seeds outside, changes inside, so that a table of fewer seeds is there early."""
+    runs: Runs = {change: {} for change in asked.names}
+
+    def take(change: str, seed: int, came: Measured) -> None:
+        runs[change][seed] = came
+        write_report(folder.name, asked, runs, folder)
+
+    run_all(setups, root, folder, take)
+    return runs

@@ -1,0 +1,255 @@
+"""What a search is: the recipe's table `[search]`, or that table in a file of its own.
+
+[search]
+trials = 20
+
+[search.space]                # any key of the recipe, as `--set` writes it
+"train.schedule.peak_lr" = { low = 1e-5, high = 1e-1, log = true }
+"train.batch_rows" = { choices = [8, 16, 32] }
+
+The space against the recipe: that it can take every value, and whether trials can be compared before their end.
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+
+from flows.recipe.load import SAID_ONCE
+from flows.recipe.schema import Recipe
+from flows.recipe.stages import STAGES
+from model.config import RUNTIME
+from model.errors import RecipeError
+from tasks.common.config import StrictConfig
+
+TABLE = "search"
+
+Value = bool | int | float | str
+
+MOST_RUNGS = 6
+
+
+class Range(StrictConfig):
+    """All numbers between two; whole ones where both ends are."""
+
+    low: int | float = Field(allow_inf_nan=False)
+    """Smallest value."""
+    high: int | float = Field(allow_inf_nan=False)
+    """Largest value."""
+    log: bool = False
+    """Whether ratios count and not differences, as for learning rates."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> "Range":
+        if self.low >= self.high:
+            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"low {self.low:g} has no logarithm; ranges with log = true begin above 0")
+        return self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether values are whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def corners(self) -> tuple[Value, ...]:
+        """Values that say whether a recipe can take all of them."""
+        return (self.low, self.high)
+
+
+class Choices(StrictConfig):
+    """One of a few values, among which there is no order."""
+
+    choices: tuple[Value, ...] = Field(min_length=2)
+    """The values."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> "Choices":
+        if len({(type(value), value) for value in self.choices}) < len(self.choices):
+            raise ValueError(f"choices {list(self.choices)} name a value twice")
+        return self
+
+    @property
+    def corners(self) -> tuple[Value, ...]:
+        """Values that say whether a recipe can take all of them."""
+        return self.choices
+
+
+def _kind(value: Any) -> str:
+    named = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    return "choices" if "choices" in named else "range"
+
+
+Axis = Annotated[Annotated[Range, Tag("range")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)]
+"""Values of a key."""
+
+
+class ObjectiveConfig(StrictConfig):
+    """The figure of SCORES that trials are compared by at their end."""
+
+    task: str = "heldout/all"
+    """A benchmark, or `heldout/SOURCE`; `heldout/all` is the plain mean of the sources."""
+    metric: str = "bits_per_byte"
+    """`bits_per_byte` of a GPT; `masked_nats_per_token` of a BERT, `target_bits_per_byte` of a T5; `acc` of a
+    benchmark."""
+    shots: int = Field(default=0, ge=0)
+    """Solved examples before each item of a benchmark."""
+    subset: Literal["all", "clean", "leaked"] = "all"
+    """Items of a benchmark that count."""
+    direction: Literal["minimize", "maximize"] = "minimize"
+    """Which values are better."""
+
+    @property
+    def told(self) -> str:
+        """`bits_per_byte of heldout/all`."""
+        return f"{self.metric} of {self.task}"
+
+
+class SearchConfig(StrictConfig):
+    """One search."""
+
+    name: Annotated[str, RUNTIME] = Field(default="", max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$|^$")
+    """Name of the study, whose folder is `searches/NAME` under the root; the recipe's name by default."""
+    trials: Annotated[int, RUNTIME] = Field(default=20, ge=1, le=10_000)
+    """Trials in all, the recipe's own settings among them; those that people add come on top. A finished study goes on
+    with a larger number."""
+    parallel: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=64)
+    """Trials that train at once, on the same processor or device. More than one make the proposals depend on which of
+    them is first."""
+    sampler: Literal["tpe", "random"] = "tpe"
+    """What proposes settings."""
+    startup_trials: int = Field(default=5, ge=1)
+    """`tpe`: trials before it learns from them, drawn at random."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Decides the proposals; the trainings' own seed is the recipe's."""
+    rungs: int | None = Field(default=None, ge=1, le=MOST_RUNGS)
+    """Places at which trials are compared, the end included: 3 are a ninth, a third and all of the training (with
+    eta = 3), 1 trains all to their end. 3 by default where the training loss of trials can be compared, else 1."""
+    eta: int = Field(default=3, ge=2, le=10)
+    """One of so many trials goes on from a rung to the next."""
+    objective: ObjectiveConfig = ObjectiveConfig()
+    """What is optimised."""
+    space: dict[str, Axis] = Field(min_length=1)
+    """Keys of the recipe and the values to try, as `{ low, high, log }` or `{ choices }`."""
+
+
+def read_search(path: Path, search_file: Path | None, trials: int | None, parallel: int | None) -> SearchConfig:
+    """The search that a recipe describes, or a file beside it; `trials` and `parallel` overrule. RecipeError where
+    there is none, or where it is wrong."""
+    source = search_file or path
+    table = _table(source)
+    if table is None:
+        raise RecipeError(
+            f"{source}: no table [{TABLE}], which says what is searched. Add one, with the keys to vary:\n\n"
+            f'    [{TABLE}.space]\n    "train.schedule.peak_lr" = {{ low = 1e-4, high = 1e-1, log = true }}'
+        )
+    overruled = {"trials": trials, "parallel": parallel}
+    table = {**table, **{key: value for key, value in overruled.items() if value is not None}}
+    try:
+        return SearchConfig.model_validate(table)
+    except ValidationError as error:
+        raise RecipeError("\n".join([f"{source}:", *_wrong(error)])) from error
+
+
+def _table(path: Path) -> Mapping[str, Any] | None:
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8")).get(TABLE)
+    except FileNotFoundError as error:
+        raise RecipeError(f"{path}: there is no such file") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path}: not valid TOML: {error}") from error
+    if found is not None and not isinstance(found, dict):
+        raise RecipeError(f"{path}: {TABLE} is {found!r}, and a table of settings belongs there")
+    return found
+
+
+def _wrong(error: ValidationError) -> list[str]:
+    lines: list[str] = []
+    for problem in error.errors():
+        parts = [str(part) for part in problem["loc"]]
+        # Behind a key of the space stands which of both it was taken for.
+        place = ".".join([TABLE, *parts[:2], *parts[3:]] if parts[:1] == ["space"] else [TABLE, *parts])
+        unknown = problem["type"] == "extra_forbidden"
+        lines.append(f"  {place}: {'unknown key' if unknown else problem['msg'].removeprefix('Value error, ')}")
+    return lines
+
+
+Space = Mapping[str, Range | Choices]
+
+RecipeWith = Callable[[dict[str, Value]], Recipe]
+
+DATA_STAGES = STAGES[: STAGES.index("train")]
+
+DEFAULT_RUNGS = 3
+
+OTHER_LOSSES = {
+    "train.masked_share": "with more tokens hidden each is harder to tell",
+    "train.model.dropout": "the loss is told with units dropped",
+}
+"""Settings of the training under which the same network has another training loss, and why."""
+
+
+def check_space(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> None:
+    """RecipeError where the recipe refuses a value of the space by itself, or where a key decides nothing."""
+    for key, axis in config.space.items():
+        made = [recipe_with({key: value}).identity_params() for value in axis.corners]
+        if all(one == made[0] for one in made):
+            raise RecipeError(
+                f"search.space.{key}: decides no result, so that all its values are one trial. Take it out of the space"
+            )
+
+
+def rungs_of(config: SearchConfig, recipe_with: RecipeWith, base: Recipe) -> int:
+    """Rungs of the search; RecipeError where it asks for some and trials could not be compared there."""
+    incomparable = _incomparable(config.space, recipe_with, base)
+    if config.rungs is None:
+        return 1 if incomparable else DEFAULT_RUNGS
+    if config.rungs > 1 and incomparable:
+        key, why = next(iter(incomparable.items()))
+        raise RecipeError(
+            f"search.rungs is {config.rungs}, and at a rung trials are compared by their training loss, which"
+            f" {key} changes by itself: {why}. Set rungs = 1, so that all train to their end, or take it out of the"
+            f" space"
+        )
+    return config.rungs
+
+
+def _incomparable(space: Space, recipe_with: RecipeWith, base: Recipe) -> dict[str, str]:
+    """Keys under which training losses cannot be compared, and why."""
+    found = {key: why for key, why in OTHER_LOSSES.items() if key in space}
+    for key, axis in space.items():
+        recipes = [recipe_with({key: value}) for value in axis.corners]
+        if any(_data_of(recipe) != _data_of(base) for recipe in recipes):
+            found[key] = "trials read other text, or other tokens of it"
+    return found
+
+
+def _data_of(recipe: Recipe) -> list[Any]:
+    return [getattr(recipe, stage).identity_params() for stage in DATA_STAGES]
+
+
+def own_settings(space: Space, base: Recipe, path: Path) -> dict[str, Value]:
+    """What the recipe itself says of the keys of the space; a key of which it says nothing that could be a trial's is
+    left out."""
+    complete, written = base.model_dump(mode="json"), tomllib.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, Value] = {}
+    for key in space:
+        # What a recipe says once for several stages stands in none of them under that name.
+        value = _at(written if key.partition(".")[0] in SAID_ONCE else complete, key.split("."))
+        if isinstance(value, bool | int | float | str):
+            found[key] = value
+    return found
+
+
+def _at(place: Any, keys: list[str]) -> Any:
+    for key in keys:
+        if isinstance(place, list):
+            place = next((entry for entry in place if isinstance(entry, dict) and entry.get("name") == key), None)
+        elif isinstance(place, dict):
+            place = place.get(key)
+        else:
+            return None
+    return place

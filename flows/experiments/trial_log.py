@@ -1,0 +1,188 @@
+"""The book of a study: every trial and what became of it, line by line, so that a kill at any instant loses nothing.
+
+Optuna's own storages know no trial that is paused and still teaches: one that runs is invisible to the sampler, and one
+that was pruned can never go on. So the book is ours, and Optuna sees a copy of it at each proposal (`proposing`).
+
+What comes of a stretch of a trial.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from flows.experiments.search_config import Value
+from model.checksummed_json import seal, unsealed_line
+from model.errors import BessemerError, Numerics
+from tasks.execution.outcome import one_line
+
+BOOK_LOST = "Restore it from a copy, or give the study another name: trials whose runs stand are reused."
+
+Origin = Literal["recipe", "tpe", "random", "hand"]
+
+State = Literal["waiting", "running", "paused", "complete", "diverged", "failed"]
+
+ENDED: tuple[State, ...] = ("complete", "diverged", "failed")
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where a trial came to: a rung, or its end."""
+
+    rung: int
+    step: int
+    steps: int
+    loss: float | None
+    """Mean training loss (nats) of the last steps before a rung; None at the end."""
+    seconds: float
+    """What this stretch took, data stages included."""
+    built: tuple[str, ...]
+    """Stages that were built on this stretch; all others were reused."""
+
+
+@dataclass
+class Trial:
+    """Settings, and how far a training under them came."""
+
+    number: int
+    origin: Origin
+    settings: dict[str, Value]
+    run_id: str
+    state: State = "waiting"
+    rung: int = -1
+    """The rung that it goes to, or came to last."""
+    stops: list[Stop] = field(default_factory=list)
+    value: float | None = None
+    """The objective's, of a trial that came to its end."""
+    stderr: float | None = None
+    cause: str = ""
+    """Why it failed."""
+
+    def loss_at(self, rung: int) -> float | None:
+        """The loss at a rung before the end; infinite where training diverged on the way there, None where it has not
+        come there."""
+        found = next((stop for stop in self.stops if stop.rung == rung), None)
+        if found is not None:
+            return math.inf if found.loss is None else found.loss
+        return math.inf if self.state == "diverged" and self.rung == rung else None
+
+    @property
+    def share(self) -> float:
+        """Share of its training that was made."""
+        return max((stop.step / stop.steps for stop in self.stops if stop.steps), default=0.0)
+
+    @property
+    def seconds(self) -> float:
+        """What it took so far."""
+        return sum(stop.seconds for stop in self.stops)
+
+
+class Book:
+    """The trials of a study, as its file tells them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.trials: list[Trial] = []
+        for event in _read(path):
+            self._take(event)
+
+    def add(self, origin: Origin, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
+        """A new trial that waits; `waited_as` names the file in which a person left it."""
+        number = len(self.trials)
+        self._write(event="added", number=number, origin=origin, settings=settings, run_id=run_id, waited_as=waited_as)
+        return self.trials[number]
+
+    def begin(self, trial: Trial, rung: int) -> None:
+        """A trial sets out for a rung."""
+        self._write(event="began", number=trial.number, rung=rung)
+
+    def stop(self, trial: Trial, stop: Stop) -> None:
+        """A trial came to a rung, and pauses."""
+        self._write(event="stopped", number=trial.number, **asdict(stop))
+
+    def end(
+        self, trial: Trial, state: State, stop: Stop, value: float | None, stderr: float | None, cause: str
+    ) -> None:
+        """A trial came to its end, whichever."""
+        told = {"state": state, "value": value, "stderr": stderr, "cause": cause}
+        self._write(event="ended", number=trial.number, **told, stop=asdict(stop))
+
+    def knows(self, waited_as: str) -> bool:
+        """Whether a person's trial stands in the book already."""
+        return any(event.get("waited_as") == waited_as for event in _read(self._path))
+
+    def _write(self, **event: Any) -> None:
+        line = seal(event, indent=None)
+        whole = sum(len(known) for known in _lines(self._path))
+        handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            # A kill in the middle of a line leaves its beginning, which the next line must not be glued to.
+            os.ftruncate(handle, whole)
+            os.pwrite(handle, line, whole)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        self._take(event)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        if event["event"] == "added":
+            kept = {key: event[key] for key in ("number", "origin", "settings", "run_id")}
+            self.trials.append(Trial(**kept))
+            return
+        trial = self.trials[event["number"]]
+        if event["event"] == "began":
+            trial.state, trial.rung = "running", event["rung"]
+        elif event["event"] == "stopped":
+            trial.state = "paused"
+            trial.stops.append(_stop(event))
+        else:
+            trial.state, trial.value, trial.stderr = event["state"], event["value"], event["stderr"]
+            trial.cause = event["cause"]
+            trial.stops.append(_stop(event["stop"]))
+
+
+def _stop(event: dict[str, Any]) -> Stop:
+    values = {name: event[name] for name in Stop.__dataclass_fields__}
+    return Stop(**{**values, "built": tuple(values["built"])})
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Whole lines; the beginning of one that a kill cut off is none."""
+    if not path.exists():
+        return []
+    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def _read(path: Path) -> Iterator[dict[str, Any]]:
+    for number, line in enumerate(_lines(path), start=1):
+        yield unsealed_line(path, number, line, BOOK_LOST)
+
+
+@dataclass(frozen=True)
+class Came:
+    """Where a trial came to, and what it was worth."""
+
+    number: int
+    state: State
+    stop: Stop
+    value: float | None = None
+    stderr: float | None = None
+    cause: str = ""
+
+    @property
+    def told(self) -> str:
+        """In a few words."""
+        if self.state == "complete":
+            return f"{self.value:.4f}"
+        if self.state == "paused" and self.stop.loss is not None:
+            return f"loss {self.stop.loss:.4f} after step {self.stop.step} of {self.stop.steps}"
+        return self.cause or self.state
+
+
+def came_to_nothing(number: int, rung: int, error: BessemerError, seconds: float = 0.0) -> Came:
+    """A trial that ended in an error: its numbers got out of hand, or it failed."""
+    state: State = "diverged" if isinstance(error, Numerics) else "failed"
+    cause = f"{type(error).__name__}: {one_line(error)}"
+    return Came(number, state, Stop(rung, 0, 0, None, seconds, ()), cause=cause)

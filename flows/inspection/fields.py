@@ -1,0 +1,141 @@
+"""Which field of a record is its text, which its id, and which its language, judged by some of the records.
+
+Languages of texts, by py3langid (Lui and Baldwin 2012, langid.py): 97 languages, a model that comes with it.
+
+Sizes for a first recipe, chosen from the amount of text: vocabulary, network, budget.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TEXT_NAMES = ("text", "content", "body", "raw_content", "document", "article", "markdown", "code", "message")
+
+ID_NAMES = ("id", "_id", "doc_id", "docid", "uuid", "uid", "guid", "key")
+
+LANGUAGE_NAMES = ("lang", "language", "locale")
+
+KNOWN_NAME_SHARE = 0.3
+"""A field with a customary name is the text if it is at least so long, measured by the longest field."""
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Names of the fields with a role; None where no field has it."""
+
+    text: str | None
+    id: str | None
+    language: str | None
+    all: tuple[str, ...]
+
+
+def judge_fields(records: Sequence[Mapping[str, Any]]) -> Fields:
+    """The roles of fields: the text is the longest string on average, or nearly so with a customary name."""
+    names = tuple(dict.fromkeys(name for record in records for name in record))
+    lengths = {
+        name: sum(len(record[name]) for record in records if isinstance(record.get(name), str)) / max(1, len(records))
+        for name in names
+    }
+    longest = max(lengths.values(), default=0.0)
+    customary = [name for name in TEXT_NAMES if lengths.get(name, 0.0) >= KNOWN_NAME_SHARE * longest > 0]
+    text = customary[0] if customary else max(lengths, key=lambda name: lengths[name]) if longest else None
+    ids = [name for name in ID_NAMES if name in names and name != text and _identifies(records, name)]
+    languages = [name for name in LANGUAGE_NAMES if name in names]
+    return Fields(text, ids[0] if ids else None, languages[0] if languages else None, names)
+
+
+def _identifies(records: Sequence[Mapping[str, Any]], name: str) -> bool:
+    values = [record.get(name) for record in records]
+    usable = all(isinstance(value, str | int) and not isinstance(value, bool) and value != "" for value in values)
+    return usable and len(set(values)) == len(values)
+
+
+SHORTEST_CHARS = 40
+"""Shorter texts are not judged; on a few words the guess is a coin."""
+
+LOOKED_CHARS = 2000
+
+
+def count_languages(texts: Iterable[str]) -> Counter[str]:
+    """ISO 639-1 code -> texts in it; texts too short to judge are left out."""
+    found: Counter[str] = Counter()
+    for text in texts:
+        stripped = text.strip()
+        if len(stripped.encode()) >= SHORTEST_CHARS:
+            found[str(_identifier().classify(stripped[:LOOKED_CHARS])[0])] += 1
+    return found
+
+
+@functools.cache
+def _identifier() -> Any:
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+    return LanguageIdentifier.from_pickled_model(MODEL_FILE)
+
+
+BYTES_PER_TOKEN = 3.5
+
+BYTES_PER_PIECE = 300
+"""Text for each piece of the vocabulary, so that rare pieces are still seen often enough to be learnt."""
+
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 32_768
+
+RESERVED_PIECES = 300
+"""Special and byte pieces, and some room for merges."""
+
+EPOCHS = 4
+
+TOKENS_PER_PARAMETER = 20
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network by its sizes; parameters without the embedding's."""
+
+    context: int
+    layers: int
+    heads: int
+    width: int
+
+    def parameters(self, vocab_size: int) -> int:
+        """12 L D^2 of the blocks and V D of the embedding, to within a percent."""
+        return 12 * self.layers * self.width**2 + vocab_size * self.width
+
+
+NETWORKS = (
+    Network(128, 2, 2, 64),
+    Network(256, 4, 4, 128),
+    Network(256, 4, 4, 224),
+    Network(512, 6, 6, 384),
+    Network(512, 8, 8, 512),
+    Network(1024, 12, 12, 768),
+    Network(1024, 24, 16, 1024),
+)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the recipe begins with."""
+
+    tokens: int
+    vocab_size: int
+    network: Network
+    budget_tokens: int
+
+
+def choose_sizes(text_bytes: float, characters: int) -> Sizes:
+    """The largest network that the text, read up to four times, feeds with 20 tokens a parameter."""
+    tokens = max(1, round(text_bytes / BYTES_PER_TOKEN))
+    vocabulary = SMALLEST_VOCABULARY
+    while vocabulary < LARGEST_VOCABULARY and 2 * vocabulary * BYTES_PER_PIECE <= text_bytes:
+        vocabulary *= 2
+    while vocabulary < RESERVED_PIECES + characters:
+        vocabulary *= 2
+    fed = tokens * EPOCHS / TOKENS_PER_PARAMETER
+    network = max(
+        (net for net in NETWORKS if net.parameters(vocabulary) <= fed), key=NETWORKS.index, default=NETWORKS[0]
+    )
+    budget = min(tokens * EPOCHS, TOKENS_PER_PARAMETER * network.parameters(vocabulary))
+    return Sizes(tokens, vocabulary, network, max(budget, 2 * network.context))

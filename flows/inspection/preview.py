@@ -1,0 +1,277 @@
+"""The views of each stage: a list of plain values, each with a `title` and `segments` of (kind, text).
+
+What a stage did, seen on a few documents of a run: before and after, chosen by a seed, from artifacts alone.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.inspection.preview_rows import (
+    Chooser,
+    Reading,
+    Row,
+    around_edit,
+    documents,
+    ledger_rows,
+    need,
+    rows_as_read,
+    rules_of,
+    sources_of,
+    texts_of,
+)
+from flows.metrics.text_diff import EVEN_PIECE, ODD_PIECE, REMOVED, SAME, inline_difference, shared_passages
+from model.data.row_format import RowFormat
+from model.errors import InputError, RecipeError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.ledger import CUT, DROP, EDIT
+from tasks.artifacts.tables import read_table
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import open_tokenizer
+
+View = dict[str, Any]
+
+Artifacts = dict[str, Artifact]
+
+SHOWN = {"clean": (DROP, EDIT), "dedup": (DROP,), "decontaminate": (DROP, CUT)}
+"""Actions of the ledger that are shown, by stage."""
+
+AROUND_CHARS = 200
+
+VOCAB_CHARS = 1200
+
+
+def peek(artifacts: Artifacts, stage: str, chooser: Chooser) -> list[View]:
+    """What the stage did to a few documents; InputError where nothing fits the choice."""
+    if stage not in VIEWS:
+        raise RecipeError(f"peek {stage}: there is nothing to see under that name; stages are {', '.join(VIEWS)}")
+    if chooser.rule is not None and stage not in SHOWN:
+        raise RecipeError(f"peek {stage} --rule: only {', '.join(SHOWN)} have rules")
+    views = VIEWS[stage](artifacts, chooser)
+    if not views:
+        raise _nothing_fits(artifacts, stage, chooser)
+    return views
+
+
+def _nothing_fits(artifacts: Artifacts, stage: str, chooser: Chooser) -> InputError:
+    """The error for a choice that no document fits, with what there is to choose from."""
+    fits = [f"source {chooser.source}" if chooser.source else "", f"rule {chooser.rule}" if chooser.rule else ""]
+    choice = f" for {' and '.join(filter(None, fits))}" if any(fits) else ""
+    known: list[str] = []
+    if chooser.rule is not None:
+        counts = Counter(name for row in ledger_rows(artifacts[stage], SHOWN[stage], None) for name in rules_of(row))
+        told = ", ".join(f"{name} ({count:,})" for name, count in counts.most_common())
+        known.append(f"rules and edits that did something: {told or 'none'}")
+    if chooser.source is not None:
+        known.append(f"sources: {', '.join(sorted(artifacts[stage].report.sources))}")
+    return InputError("; ".join([f"peek {stage}: the run's artifact holds nothing of it{choice}", *known]))
+
+
+def _sample(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+    sample = need(artifacts, "sample")
+    rows = chooser.choose(_of_source(documents(sample, ["doc_id", "source"]), chooser, lambda row: row["source"]))
+    texts = texts_of(sample, [row["doc_id"] for row in rows])
+    return [_view(texts[row["doc_id"]], "as read", [(SAME, texts[row["doc_id"]]["text"])]) for row in rows]
+
+
+def _clean(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+    sample, clean = need(artifacts, "sample"), need(artifacts, "clean")
+    rows = _chosen(sample, clean, SHOWN["clean"], chooser)
+    before = texts_of(sample, [row["doc_id"] for row in rows])
+    after = texts_of(clean, [row["doc_id"] for row in rows])
+    views: list[View] = []
+    for row in rows:
+        document = before[row["doc_id"]]
+        if row["action"] == DROP:
+            views.append(_view(document, _dropped(row), [(REMOVED, document["text"])], row))
+        else:
+            cleaned = after[row["doc_id"]]["text"]
+            alone = around_edit(clean, document, cleaned, chooser.rule) if chooser.rule is not None else None
+            title = f"edited by {', '.join(rules_of(row))}"
+            if alone is not None and len(rules_of(row)) > 1:
+                title += f"; shown is {chooser.rule} alone"
+            views.append(_view(document, title, inline_difference(*(alone or (document["text"], cleaned))), row))
+    return views
+
+
+def _dedup(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+    clean, dedup = need(artifacts, "clean"), need(artifacts, "dedup")
+    rows = _chosen(clean, dedup, SHOWN["dedup"], chooser)
+    survivors = {row["doc_id"]: bytes.fromhex(row["evidence"]["survivor"]) for row in rows}
+    texts = texts_of(clean, [*survivors, *survivors.values()])
+    views: list[View] = []
+    for row in rows:
+        gone, stays = texts[row["doc_id"]], texts.get(survivors[row["doc_id"]])
+        if stays is None:
+            title = f"{row['rule']}: its survivor {survivors[row['doc_id']].hex()} is of an earlier run"
+            views.append(_view(gone, title, [(SAME, gone["text"])], row))
+            continue
+        view = _view(gone, f"{_dropped(row)} (true Jaccard)", shared_passages(gone["text"], stays["text"]), row)
+        view["survivor"] = _view(stays, "stays", shared_passages(stays["text"], gone["text"]))
+        views.append(view)
+    return views
+
+
+def _decontaminate(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+    dedup, decontaminate = need(artifacts, "dedup"), need(artifacts, "decontaminate")
+    rows = _chosen(dedup, decontaminate, SHOWN["decontaminate"], chooser)
+    texts = texts_of(dedup, [row["doc_id"] for row in rows])
+    items = {(item["benchmark"], item["item_id"]): item for item in decontaminate.table("items").to_pylist()}
+    views: list[View] = []
+    for row in rows:
+        document, evidence = texts[row["doc_id"]], row["evidence"] or {}
+        raw, start, end = document["text"].encode(), evidence.get("start", 0), evidence.get("end", 0)
+        segments = [
+            (SAME, raw[:start].decode(errors="ignore")[-AROUND_CHARS:]),
+            (REMOVED, raw[start:end].decode(errors="ignore")),
+            (SAME, raw[end:].decode(errors="ignore")[:AROUND_CHARS]),
+        ]
+        item = items.get((evidence.get("benchmark"), evidence.get("item_id")))
+        verb = "document dropped" if row["action"] == DROP else "passage cut"
+        named = f" for {evidence['benchmark']} {evidence['item_id']}" if item is not None else ""
+        view = _view(document, f"{verb} by {row['rule']}{named}, bytes {start:,} to {end:,}", segments, row)
+        if item is not None:
+            view["item"] = {key: item[key] for key in ("context", "choices", "answer", "match_text")}
+        views.append(view)
+    return views
+
+
+def _vocab(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+    source, tokenizer = need(artifacts, "decontaminate"), open_tokenizer(need(artifacts, "vocab"))
+    rows = chooser.choose(_of_source(documents(source, ["doc_id", "source"]), chooser, lambda row: row["source"]))
+    texts = texts_of(source, [row["doc_id"] for row in rows])
+    views: list[View] = []
+    for document in (texts[row["doc_id"]] for row in rows):
+        ids = tokenizer.encode(document["text"][:VOCAB_CHARS])
+        pieces = [tokenizer.decode_bytes([token]).decode(errors="backslashreplace") for token in ids]
+        segments = [(ODD_PIECE if index % 2 else EVEN_PIECE, piece) for index, piece in enumerate(pieces)]
+        length = len(document["text"][:VOCAB_CHARS].encode())
+        title = f"{len(ids)} pieces for {length} bytes, {length / max(1, len(ids)):.2f} bytes each"
+        views.append({**_view(document, title, segments), "pieces": pieces, "ids": list(map(int, ids))})
+    return views
+
+
+def _chunk(artifacts: Artifacts, chooser: Chooser) -> list[View]:
+    chunk, tokenizer = need(artifacts, "chunk"), open_tokenizer(need(artifacts, "vocab"))
+    layout = chunk.report.facts.get("rows", {})
+    columns = ["row", "source"]
+    numbered = (row for path in chunk.files("sequences") for row in read_table(path).select(columns).to_pylist())
+    chosen = chooser.choose(
+        _of_source(numbered, chooser, lambda row: row["source"]), key=lambda row: row["row"].to_bytes(8, "big")
+    )
+    wanted = pa.array([row["row"] for row in chosen], pa.int64())
+    rows = _where(chunk, "sequences", wanted)
+    spans: dict[int, list[Row]] = {}
+    for span in _where(chunk, "spans", wanted):
+        spans.setdefault(span["row"], []).append(span)
+    by_number = {row["row"]: row for row in rows}
+    views: list[View] = []
+    read = _as_read(artifacts, [by_number[row["row"]] for row in chosen], tokenizer)
+    for number, texts in zip((row["row"] for row in chosen), read, strict=True):
+        row, mine = by_number[number], sorted(spans.get(number, []), key=lambda span: span["tok_start"])
+        segments = [
+            (ODD_PIECE if index % 2 else EVEN_PIECE, _text_of_span(tokenizer, row["tokens"], span))
+            for index, span in enumerate(mine)
+        ]
+        documents_in = [{**span, "doc_id": span["doc_id"].hex()} for span in mine]
+        length = _length_told(row, mine, tokenizer.pad)
+        views.append(
+            {
+                "title": f"row {number}: {length}, {_told_of_row(row, len(mine), layout)}",
+                "source": row["source"],
+                "segments": _between_specials(segments) if "is_next" in row else segments,
+                "spans": documents_in,
+                "as_read": texts,
+            }
+        )
+    return views
+
+
+def _as_read(artifacts: Artifacts, rows: list[Row], tokenizer: Tokenizer) -> list[list[View]]:
+    """What the network reads and writes of each row; nothing where the rows do not say what they are for."""
+    told = RowFormat.of(read_table(artifacts["chunk"].files("sequences")[0]).schema)
+    if told is None or not rows:
+        return [[] for _ in rows]
+    tokens_RL, row_R = np.array([row["tokens"] for row in rows]), np.array([row["row"] for row in rows])
+    return rows_as_read(tokens_RL, row_R, told, tokenizer, Reading.of(artifacts))
+
+
+def _length_told(row: Row, spans: list[Row], pad: int) -> str:
+    """`64 tokens, 26 of them padding`: what is behind the last document, for some vocabularies pad with a token that
+    stands elsewhere too."""
+    behind = max((span["tok_start"] + span["tok_len"] for span in spans), default=0)
+    padding = row["tokens"][behind:].count(pad)
+    return f"{len(row['tokens'])} tokens" + (f", {padding} of them padding" if padding else "")
+
+
+def _told_of_row(row: Row, count: int, layout: dict[str, Any]) -> str:
+    segments = f"{count} segment{'' if count == 1 else 's'}"
+    if "is_next" in row:
+        labels = {True: "B follows A in its document", False: "B comes from another document", None: "A alone"}
+        return labels[row["is_next"]]
+    if layout.get("objective") == "span_corruption":
+        return f"{segments}, raw: cut into inputs and targets while training reads"
+    return f"{segments}, loss from token {row['loss_start']}"
+
+
+def _between_specials(stretches: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """[CLS] A [SEP] B [SEP], as BERT reads the stretches."""
+    return [(SAME, "[CLS] "), *(part for stretch in stretches for part in (stretch, (SAME, " [SEP] ")))]
+
+
+def _where(artifact: Artifact, table: str, wanted: pa.Array) -> list[Row]:
+    found: list[Row] = []
+    for path in artifact.files(table):
+        rows = read_table(path)
+        found += rows.filter(pc.is_in(rows.column("row"), value_set=wanted)).to_pylist()
+    return found
+
+
+def _chosen(parent: Artifact, artifact: Artifact, actions: tuple[str, ...], chooser: Chooser) -> list[Row]:
+    rows = ledger_rows(artifact, actions, chooser.rule)
+    if chooser.source is None:
+        return chooser.choose(rows)
+    sources = sources_of(parent)
+    return chooser.choose(_of_source(rows, chooser, lambda row: sources[row["doc_id"]]))
+
+
+def _of_source(rows: Any, chooser: Chooser, source: Callable[[Row], str]) -> Any:
+    return rows if chooser.source is None else (row for row in rows if source(row) == chooser.source)
+
+
+def _dropped(row: Row) -> str:
+    measured = f", {row['value']:.4g} against {row['limit']:.4g}" if None not in (row["value"], row["limit"]) else ""
+    return f"dropped by {row['rule']}{measured}"
+
+
+def _view(document: Row, title: str, segments: list[tuple[str, str]], row: Row | None = None) -> View:
+    view: View = {
+        "doc_id": document["doc_id"].hex(),
+        "source": document["source"],
+        "path": document["origin"]["path"],
+        "record": document["origin"]["record"],
+        "title": title,
+        "segments": [segment for segment in segments if segment[1]],
+    }
+    if row is not None:
+        view |= {key: row[key] for key in ("action", "rule", "value", "limit", "bytes_in", "bytes_out")}
+    return view
+
+
+VIEWS: dict[str, Callable[[Artifacts, Chooser], list[View]]] = {
+    "sample": _sample,
+    "clean": _clean,
+    "dedup": _dedup,
+    "decontaminate": _decontaminate,
+    "vocab": _vocab,
+    "chunk": _chunk,
+}
+
+
+def _text_of_span(tokenizer: Tokenizer, tokens: list[int], span: Row) -> str:
+    ids = tokens[span["tok_start"] : span["tok_start"] + span["tok_len"]]
+    return tokenizer.decode_following(ids) if span["start"] else tokenizer.decode(ids)

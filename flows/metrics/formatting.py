@@ -1,0 +1,173 @@
+"""Numbers in words that a reader takes in at a glance: durations, counts, sizes, times, the ledger's evidence.
+
+Names as Plotly shows them: it reads what looks like HTML in its labels as such.
+
+Markdown of tables and pictures that Prefect's artifacts show.
+"""
+
+import base64
+import html
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flows.metrics.escaping import escaped
+
+SHORT_ID = 12
+"""Characters of an id that tell documents of a run apart."""
+
+UNTOLD = "unknown"
+"""How the vocabulary's comparison calls the language of documents that name none."""
+
+SHOT_WORDS = {0: "zero-shot", 1: "one-shot"}
+
+LOSS_UNITS = {
+    "masked_lm": "nats (hidden tokens plus sentence pairs)",
+    "span_corruption": "nats a target of the decoder",
+}
+"""By objective; elsewhere nats a token."""
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `5 h 2 min`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def compact(number: float) -> str:
+    """`8,120`, `12.3K`, `1.2M`, `4.0B`."""
+    for least, unit, letter in ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "K")):
+        if number >= least:
+            return f"{number / unit:.1f}{letter}"
+    return f"{number:,.0f}"
+
+
+def size(number: float) -> str:
+    """Bytes as `812 B`, `1.2 MB`."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number:.0f} B"
+
+
+def clock(seconds: float | None) -> str:
+    """UTC date and time; a dash for a time that has not come."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if seconds else "-"
+
+
+def language_word(language: str) -> str:
+    """A language as documents name it; `not told` for those that name none, beside columns of unknown tokens."""
+    return "not told" if language == UNTOLD else language
+
+
+def shots_word(shots: int) -> str:
+    """`zero-shot`, `one-shot`, `5-shot`."""
+    return SHOT_WORDS.get(shots, f"{shots}-shot")
+
+
+def tally(stages: Iterable[Mapping[str, Any]]) -> str:
+    """What became of the stages of a run's record: `2 built, 6 reused`."""
+    counts = Counter(entry["outcome"] for entry in stages)
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+
+
+def loss_unit(rows: Mapping[str, Any]) -> str:
+    """What a training loss is counted in, given what chunk's rows are."""
+    return LOSS_UNITS.get(rows.get("objective", ""), "nats a token")
+
+
+def rows_told(found: Mapping[str, Any]) -> str:
+    """What chunk's rows are: `causal_lm in 12,300 rows of 257 tokens, best_fit, 0.12% padding`."""
+    how = found.get("denoising", "whole words" if found.get("whole_words") else "")
+    told = (
+        f"{found['objective']}{f' ({how})' if how else ''} in {found['rows']:,} rows of {found['row_length']:,} tokens,"
+        f" {found['packing']}, {found['padding_share']:.2%} padding"
+    )
+    labels = found.get("labels", {})
+    if not labels:
+        return told
+    shares = {name: labels.get(name, 0) / max(1, found["rows"]) for name in ("next", "not_next", "single")}
+    return (
+        f"{told}; the second stretch follows the first in {shares['next']:.1%}, is of another document in"
+        f" {shares['not_next']:.1%}, is missing in {shares['single']:.1%}"
+    )
+
+
+def evidence_told(evidence: str | None) -> str:
+    """A ledger row's evidence in words: `in favour of 3f0c81d2a9b4 · similarity 0.912`; other texts as they are."""
+    try:
+        named = json.loads(evidence or "")
+    except json.JSONDecodeError:
+        return evidence or ""
+    return " · ".join(_parts_told(named)) if isinstance(named, dict) else str(evidence)
+
+
+def _parts_told(named: dict[str, Any]) -> list[str]:
+    rest = dict(named)
+    told: list[str] = []
+    if "survivor" in rest:
+        told.append(f"in favour of {rest.pop('survivor')[:SHORT_ID]}")
+    if "earlier" in rest:
+        told.append(f"which the earlier dedup artifact {rest.pop('earlier')[:SHORT_ID]} holds")
+    if "jaccard" in rest:
+        told.append(f"similarity {rest.pop('jaccard'):.3f}")
+    if "benchmark" in rest and "item_id" in rest:
+        told.append(f"item {rest.pop('item_id')} of {rest.pop('benchmark')}")
+    if "start" in rest and "end" in rest:
+        told.append(f"bytes {rest.pop('start'):,} to {rest.pop('end'):,}")
+    return told + [f"{key.replace('_', ' ')} {value}" for key, value in rest.items()]
+
+
+MOST_LETTERS = 40
+
+
+def plot_text(words: object, most_letters: int = MOST_LETTERS) -> str:
+    """The words as plain text, cut where they are longer than `most_letters`."""
+    told = " ".join(str(words).split())
+    return html.escape(told if len(told) <= most_letters else f"{told[: most_letters - 1]}…", quote=False)
+
+
+LONGEST_NUMBER = 16
+
+_ACTIVE = re.compile(r"[\\`*\[\]|~@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.", re.IGNORECASE)
+"""An underscore within a word is none of Markdown's (CommonMark 6.2, rules 2 and 6); bare addresses become links in
+GitHub's dialect (section 6.9), which Prefect's UI reads."""
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], texts: Sequence[str] = ()) -> str:
+    """A table; its first column and those named in `texts` are text, the others are numbers and stand to the right."""
+    marks = [":--" if number == 0 or column in texts else "--:" for number, column in enumerate(columns)]
+    lines = [columns, marks, *([_cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plain(words: object) -> str:
+    """Text from data or a recipe as Markdown that shows it as it is: no HTML, link, emphasis or row comes of it."""
+    told = escaped(" ".join(str(words).split()))
+    return html.escape(_ACTIVE.sub(r"\\\g<0>", told), quote=False)
+
+
+def picture(svg: str, words: str) -> str:
+    """An SVG picture that stands in the text itself; `words` say what it shows to those who cannot see it."""
+    return f"![{plain(words)}](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
+
+
+def code(words: object) -> str:
+    """Text that is to be copied as it stands: paths, commands."""
+    told = escaped(" ".join(str(words).split()))
+    fence = "`" * (1 + max((len(run) for run in re.findall("`+", told)), default=0))
+    return f"`{told}`" if fence == "`" else f"{fence} {told} {fence}"
+
+
+def _cell(value: object) -> str:
+    words = plain(f"{value:,}" if isinstance(value, int) else value)
+    # A short number keeps its unit on its line.
+    return words.replace(" ", "\N{NO-BREAK SPACE}") if len(words) <= LONGEST_NUMBER else words

@@ -1,0 +1,402 @@
+"""The numbers of a run, gathered from its artifacts and its record alone; the run page and the summary show them.
+
+Nothing is computed again and no stage knows of this: counts come from the stages' reports, scores and steps from their
+tables. A run that ended early has fewer findings, never wrong ones.
+
+What a training left out or went back from, with the documents that it concerned.
+
+The trained model that a run's training went on from, as its artifact tells it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.metrics.accounting import DOCUMENT_STAGES, conservation, cost, remarks
+from flows.metrics.formatting import SHORT_ID
+from flows.metrics.heldout import measured, tokens_per_character
+from flows.recipe.stages import STAGES
+from flows.runs.lineage import documents_at
+from flows.runs.record import read_recipe, warn_once
+from model.checksummed_json import read_sealed
+from model.errors import InputError, IntegrityError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.published import is_set_aside
+from tasks.artifacts.report import SourceCounts, StageReport
+
+HELDOUT, LANGUAGE = "heldout/", "language/"
+
+SKIPPED, UNDER_WAY, TO_COME = "skipped", "under way", "to come"
+
+LEFT_TO_RIGHT = {
+    "bits_per_byte": "model",
+    "5gram_bits_per_byte": "5gram",
+    "unigram_bits_per_byte": "unigram",
+    "xz_bits_per_byte": "xz",
+}
+"""Metrics of held-out text that may be laid beside each other: all of the text, each token from what precedes it."""
+
+
+def open_artifacts(record: dict[str, Any]) -> dict[str, Artifact]:
+    """Stage -> artifact, for the stages of a run whose artifact still stands."""
+    found = {entry["stage"]: _standing(Path(entry["path"])) for entry in record["stages"] if "path" in entry}
+    return {stage: artifact for stage, artifact in found.items() if artifact is not None}
+
+
+def gone_artifacts(record: dict[str, Any]) -> dict[str, str]:
+    """Stage -> what became of its artifact, for the stages of a run whose artifact no longer stands."""
+    gone: dict[str, str] = {}
+    for entry in record["stages"]:
+        if "path" in entry and _standing(path := Path(entry["path"])) is None:
+            aside = sorted(other.name for other in path.parent.glob(f"{path.name}.*") if is_set_aside(other))
+            moved = f"; set aside as {', '.join(aside)}" if aside else ""
+            gone[entry["stage"]] = f"its artifact {path} no longer stands{moved}"
+    return gone
+
+
+def _standing(path: Path) -> Artifact | None:
+    try:
+        return Artifact.open(path)
+    except (InputError, IntegrityError):
+        return None
+
+
+FINDINGS = "findings.json"
+
+FROM_TABLES = ("bits_per_byte", "measures", "scores", "gaps", "tokens_per_character", "conservation")
+"""Findings that take reading tables, not manifests alone."""
+
+
+def gather(record: dict[str, Any], known: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All findings of a run as JSON values; `record` is what `run.json` holds. Absent stages leave their key empty.
+
+    `known` are findings of an earlier run with the same artifacts: with them no table is read, only manifests.
+    """
+    earlier = {name: known[name] for name in FROM_TABLES if name in known} if known else {}
+    return {name: earlier[name] if name in earlier else find() for name, find in finders(record).items()}
+
+
+def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
+    """The findings that were written beside the page of a run's artifacts; None where there are none."""
+    path = Path(record["page"]).with_name(FINDINGS) if record.get("page") else None
+    if path is None or not path.is_file():
+        return None
+    try:
+        return read_sealed(path, "It is written anew by `bessemer report`; until then tables are read.")
+    except IntegrityError as error:
+        warn_once(str(error))
+        return None
+
+
+def finders(record: dict[str, Any]) -> dict[str, Callable[[], Any]]:
+    """Each finding by name, not yet found: the page finds one by one, so that damage to one leaves the others."""
+    artifacts = open_artifacts(record)
+    reports = {stage: artifact.report for stage, artifact in artifacts.items()}
+    return {
+        "road": lambda: road(record, artifacts, reports),
+        "files": lambda: _facts(reports, "sample", "files").get("files", {}),
+        "sampling": lambda: _facts(reports, "sample", "mixture_plan", "mixture_remarks", "records_passed_over"),
+        "funnel": lambda: funnel(reports),
+        "languages": lambda: _facts(reports, "clean", "languages").get("languages", {}),
+        "remarks": lambda: remarks(reports, _settings(artifacts, "sample")),
+        "removed": lambda: removed(reports),
+        "edited": lambda: edited(reports),
+        "mixture": lambda: mixture(reports),
+        "rows": lambda: rows(reports),
+        "leaks": lambda: leaks(reports),
+        "leak_search": lambda: _facts(reports, "decontaminate", "planted", "common_ngrams"),
+        "training": lambda: _facts(reports, "train", "training").get("training", {}),
+        "left_out": lambda: left_out(artifacts),
+        "base_model": lambda: base_model(record, artifacts),
+        "gate": lambda: {"max_rise": record.get("max_rise"), **_facts(reports, "evaluate", "gate").get("gate", {})},
+        "bits_per_byte": lambda: bits_per_byte(artifacts),
+        "measures": lambda: measured(_heldout_rows(artifacts)),
+        "scores": lambda: scores(artifacts),
+        "gaps": lambda: gaps(artifacts),
+        "tokens_per_character": lambda: tokens_per_character(artifacts),
+        "duplicates": lambda: _facts(reports, "dedup", "clusters", "planted", "s_curve", "similarities", "against"),
+        "vocabulary": lambda: _facts(reports, "vocab", "vocabulary").get("vocabulary", {}),
+        "conservation": lambda: conservation(artifacts, reports),
+        "cost": lambda: cost(record, artifacts),
+    }
+
+
+def _facts(reports: dict[str, StageReport], stage: str, *keys: str) -> dict[str, Any]:
+    if stage not in reports:
+        return {}
+    return {key: reports[stage].facts[key] for key in keys if key in reports[stage].facts}
+
+
+def rows(reports: dict[str, StageReport]) -> dict[str, Any]:
+    """What rows are: objective, packing, length, number, share of padding, and labels where they are pairs."""
+    facts = _facts(reports, "chunk", "rows", "padding_share")
+    return {**facts["rows"], "padding_share": facts["padding_share"]} if "rows" in facts else {}
+
+
+def base_model(record: Mapping[str, Any], artifacts: Mapping[str, Artifact]) -> dict[str, Any]:
+    """What training told of its base model, with the folder that the recipe names and what was `trainable`; nothing
+    where it began with a new network."""
+    if "train" not in artifacts:
+        return {}
+    train = artifacts["train"]
+    told = train.report.facts.get("base_model")
+    if told is None:
+        return {}
+    asked = read_recipe(Path(record["root"]) / "runs" / record["run_id"]).get("train", {})
+    trainable = train.manifest["identity_parts"]["params"].get("trainable", "all")
+    return {**told, "folder": asked.get("base_model"), "trainable": trainable}
+
+
+DICTIONARIES = frozenset(
+    {
+        "files",
+        "languages",
+        "tokens_per_character",
+        "sampling",
+        "rows",
+        "training",
+        "base_model",
+        "gate",
+        "duplicates",
+        "leak_search",
+        "vocabulary",
+        "conservation",
+        "cost",
+    }
+)
+"""Findings that are dictionaries; all others are lists."""
+
+
+def road(
+    record: dict[str, Any], artifacts: dict[str, Artifact], reports: dict[str, StageReport]
+) -> list[dict[str, Any]]:
+    """One entry a stage in order of the road: outcome, seconds, and what came out, in documents or its own unit.
+
+    `seconds` are those of this run; `built_seconds` those of the build, which may have been in an earlier run.
+    """
+    entries = {entry["stage"]: entry for entry in record["stages"]}
+    ahead = _outcomes_ahead(record)
+    gone = gone_artifacts(record)
+    found: list[dict[str, Any]] = []
+    for stage in STAGES:
+        entry = entries.get(stage, {"stage": stage, "outcome": ahead.get(stage, SKIPPED)})
+        line: dict[str, Any] = {
+            key: entry.get(key)
+            for key in ("stage", "outcome", "seconds", "cause", "identity", "content", "error")
+            if entry.get(key) is not None
+        }
+        if stage in artifacts:
+            line["built_seconds"] = artifacts[stage].manifest["timings"]["seconds"]
+            line["bytes"] = artifacts[stage].manifest["bytes"]
+            line["by_source"] = _by_source(reports[stage])
+            line["result"] = _result(stage, artifacts[stage], reports[stage])
+        elif stage in gone:
+            line["error"] = gone[stage]
+        found.append(line)
+    return found
+
+
+def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
+    """What a running run has still to do, by stage: the first is under way, the others are to come."""
+    if record["state"] != "running":
+        return {}
+    done = {entry["stage"] for entry in record["stages"]}
+    asked = record.get("asked", {})
+    last = asked.get("only") or asked.get("until") or STAGES[-1]
+    left = [stage for stage in STAGES[: STAGES.index(last) + 1] if stage not in done]
+    return {stage: TO_COME if number else UNDER_WAY for number, stage in enumerate(left)}
+
+
+def _by_source(report: StageReport) -> dict[str, dict[str, int]]:
+    return {
+        source: {
+            "documents_in": counts.documents_in,
+            "documents_out": counts.documents_out,
+            "bytes_out": counts.bytes_out,
+        }
+        for source, counts in sorted(report.sources.items())
+    }
+
+
+def _result(stage: str, artifact: Artifact, report: StageReport) -> dict[str, Any]:
+    """What a stage gave, as (amount, unit), in the unit that a reader thinks in."""
+    if stage == "vocab":
+        return {"amount": report.facts.get("vocabulary", {}).get("pieces", 0), "unit": "pieces"}
+    if stage == "chunk":
+        return {"amount": artifact.rows("sequences"), "unit": "rows"}
+    if stage == "train":
+        return {"amount": report.facts.get("training", {}).get("steps", 0), "unit": "steps"}
+    if stage == "evaluate":
+        return {"amount": artifact.rows("scores"), "unit": "scores"}
+    return {"amount": report.total().documents_out, "unit": "documents"}
+
+
+def funnel(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """By source, in documents: `read` (all records), what each stage let through, and what was held out."""
+    stages = [stage for stage in DOCUMENT_STAGES if stage in reports]
+    if not stages:
+        return []
+    first = stages[0]
+    found: list[dict[str, Any]] = []
+    for source in reports[first].sources:
+        line: dict[str, Any] = {"source": source, "read": reports[first].sources[source].documents_in}
+        for stage in stages:
+            line[stage] = reports[stage].sources.get(source, SourceCounts()).documents_out
+        line["held_out"] = sum(
+            report.sources[source].held_out for report in reports.values() if source in report.sources
+        )
+        found.append(line)
+    return sorted(found, key=lambda line: (-line["read"], line["source"]))
+
+
+def removed(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """Every rule that dropped documents: stage, rule, documents, and by source; most first within a stage."""
+    return _by_rule(reports, "dropped")
+
+
+def edited(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """Every rule that edited documents, in the shape of `removed`."""
+    return _by_rule(reports, "edited")
+
+
+def _by_rule(reports: dict[str, StageReport], what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for stage in DOCUMENT_STAGES:
+        rules: dict[str, Counter[str]] = {}
+        for source, counts in reports[stage].sources.items() if stage in reports else ():
+            for rule, count in getattr(counts, what).items():
+                rules.setdefault(rule, Counter())[source] += count
+        found += [
+            {
+                "stage": stage,
+                "rule": rule,
+                "documents": by_source.total(),
+                "by_source": dict(sorted(by_source.items())),
+            }
+            for rule, by_source in sorted(rules.items(), key=lambda pair: (-pair[1].total(), pair[0]))
+        ]
+    return found
+
+
+def mixture(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """GPT-3's table 2.2 for this run: source, documents, tokens, rows, weight, planned and realised share, epochs."""
+    table = _facts(reports, "chunk", "mixture").get("mixture", {})
+    return sorted(({"source": source, **line} for source, line in table.items()), key=lambda line: -line["weight"])
+
+
+def leaks(reports: dict[str, StageReport]) -> list[dict[str, Any]]:
+    """By benchmark: items, and how many are leaked, clean, unmatchable; `remains`: leaked and still in the text."""
+    table = _facts(reports, "decontaminate", "benchmarks").get("benchmarks", {})
+    return [{"benchmark": name, **line} for name, line in table.items()]
+
+
+def bits_per_byte(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """By held-out source, `all` last: bits per UTF-8 byte of the model, a 5-gram, the token unigram and xz.
+
+    A model that does not predict each next token has none; `measures` has what it is measured by.
+    """
+    by_source: dict[str, dict[str, Any]] = {}
+    for row in _heldout_rows(artifacts):
+        who = LEFT_TO_RIGHT.get(row["metric"])
+        if who is None:
+            continue
+        line = by_source.setdefault(row["task"].removeprefix(HELDOUT), {"source": row["task"].removeprefix(HELDOUT)})
+        line[who] = row["value"]
+        if who == "model" or "n" not in line:
+            line.update(n=row["n"], stderr=row["stderr"], note=row["note"])
+    return sorted(by_source.values(), key=lambda line: (line["source"] == "all", line["source"]))
+
+
+def scores(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """All rows of SCORES about benchmarks, in the order of the artifact."""
+    return [row for row in _score_rows(artifacts) if not row["task"].startswith((HELDOUT, LANGUAGE))]
+
+
+def gaps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Leaked beside clean items of each benchmark, as `tasks.evaluate.comparison` has them: `difference`, `stderr`,
+    `p`; none of an evaluation that did not compare them."""
+    if "evaluate" not in artifacts or not artifacts["evaluate"].rows("gaps"):
+        return []
+    return artifacts["evaluate"].table("gaps").to_pylist()
+
+
+def _heldout_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    return [row for row in _score_rows(artifacts) if row["task"].startswith(HELDOUT)]
+
+
+def _score_rows(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    return artifacts["evaluate"].table("scores").to_pylist() if "evaluate" in artifacts else []
+
+
+def _settings(artifacts: dict[str, Artifact], stage: str) -> dict[str, Any]:
+    return artifacts[stage].manifest["identity_parts"]["params"] if stage in artifacts else {}
+
+
+SINGLE = ("spike", "skipped_step")
+"""Kinds of EVENTS that left out one step by its numbers."""
+
+MOST_STEPS, MOST_DOCUMENTS = 20, 8
+
+
+def left_out(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """The ways back, then the first steps that were left out one by one; each with its positions of ORDER, their number
+    of documents, and some of these by source and file."""
+    if "train" not in artifacts:
+        return []
+    train = artifacts["train"]
+    lines = [
+        {
+            "kind": "rollback" if decision["by"] == "guard" else "by hand",
+            "step": decision["step"],
+            "to_step": decision["to_step"],
+            "cause": decision["cause"],
+            "settings": decision["settings"],
+            **_documents(artifacts, *(decision["skipped"] or (0, 0))),
+        }
+        for decision in train.report.facts.get("decisions", ())
+    ]
+    # A run in which all stages stand reads no table.
+    if not train.report.facts.get("training", {}).get("skipped_steps"):
+        return lines
+    events = train.table("events")
+    alone = events.filter(pc.is_in(events.column("kind"), value_set=pa.array(SINGLE, pa.string()))).to_pylist()
+    for event in alone[:MOST_STEPS]:
+        begin, end = min(event["positions"]), max(event["positions"]) + 1
+        lines.append({"kind": event["kind"], "step": event["step"], **_documents(artifacts, begin, end)})
+    if len(alone) > MOST_STEPS:
+        lines[-1]["more"] = len(alone) - MOST_STEPS
+    return lines
+
+
+def _documents(artifacts: dict[str, Artifact], begin: int, end: int) -> dict[str, Any]:
+    found = documents_at(artifacts, begin, end) if end > begin else []
+    shown = [{"doc_id": doc_id, "source": source, "path": path} for doc_id, source, path in found[:MOST_DOCUMENTS]]
+    return {"positions": [begin, end], "documents": len(found), "some": shown}
+
+
+STARTS = {
+    "mean": "the mean of the rows that wrote them before",
+    "mean_noise": "the mean of the rows that wrote them before and some noise",
+    "random": "noise, like those of a new network",
+}
+"""How new rows began, in words."""
+
+
+def base_model_told(found: Mapping[str, Any]) -> str:
+    """One sentence without its full stop; empty where there was no base model."""
+    if not found:
+        return ""
+    named = f"{found['folder']} (" if found.get("folder") else "a trained model ("
+    told = f"Training went on from {named}weights {found['weights'][:SHORT_ID]})"
+    rows = found.get("new_rows")
+    if rows is None:
+        return f"{told}, under its own vocabulary; all weights were trained"
+    told += f" with {rows:,} new rows, which began as {STARTS.get(found['start'], found['start'])}"
+    if found["without_meaning"] and found["start"] != "random":
+        told += f"; {found['without_meaning']:,} of them, to which the base's ids give no meaning, near the mean of all"
+    alone = found["trainable"] == "new_rows"
+    return f"{told}; {'only the new rows were' if alone else 'all weights were'} trained"

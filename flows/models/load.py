@@ -1,0 +1,135 @@
+"""A trained model with its vocabulary, found by run, by artifact, or by the folder that fine-tuning or export wrote.
+
+A model in the form of `transformers`, such as `bessemer export` writes, opened together with its vocabulary.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flows.runs.lineage import open_run, run_artifacts
+from model.errors import InputError
+from model.model_files import is_published
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.manifest import MANIFEST
+from tasks.tokenizer.open import load_tokenizer, open_tokenizer, tokenizer_of
+
+if TYPE_CHECKING:
+    from model.nn.factory import Network
+    from tasks.tokenizer.base import Tokenizer
+
+
+FINETUNED = "finetuned"
+"""Entry of `model.json` that only a fine-tuned model has."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained model with its vocabulary."""
+
+    folder: Path
+    network: "Network"
+    tokenizer: "Tokenizer"
+    description: dict[str, Any]
+    """The contents of `model.json`; of a folder of `transformers`, the tasks that it names under `FINETUNED`."""
+
+
+def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
+    """The MODEL and TOKENIZER artifacts of a run, or of a MODEL folder under the same root."""
+    folder = Path(model)
+    if (folder / MANIFEST).exists():
+        trained = Artifact.open(folder)
+        parent = trained.manifest["parents"].get("vocab")
+        if parent is None:
+            raise InputError(f"model {model}: this is an artifact of the stage `{trained.stage}`, not a model")
+        return trained, Artifact.open(folder.parent.parent / parent["stage"] / parent["identity"])
+    artifacts = run_artifacts(open_run(root, model, needs="train"))
+    if "train" not in artifacts:
+        raise InputError(f"model {model}: this run ended before training; choose another with `bessemer ls`")
+    return artifacts["train"], artifacts["vocab"]
+
+
+def open_trained(root: Path, model: str) -> Trained:
+    """The model of a run, of an artifact's folder, or of a folder that holds its vocabulary beside it, be it one that
+    `transformers` reads."""
+    from model.checkpoint.run_folder import DESCRIPTION
+    from model.checkpoint.weights import WEIGHTS, describe_model, load_model
+    from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
+
+    folder = Path(model)
+    if os.sep in model and not folder.exists():
+        raise InputError(f"there is no folder {model}. Name one that holds a model, or a run; `bessemer ls` lists runs")
+    if is_published(folder):
+        network, tokenizer = open_published_model(folder)
+        tasks = tasks_in(folder)
+        return Trained(folder, network, tokenizer, {FINETUNED: tasks} if tasks else {})
+    if (folder / DESCRIPTION_FILE).is_file() and not (folder / MANIFEST).exists():
+        files = [folder / name for name in MODEL_FILES.values() if (folder / name).is_file()]
+        if len(files) != 1:
+            raise InputError(
+                f"{folder} holds a {DESCRIPTION_FILE} and {len(files)} vocabularies, where one of"
+                f" {', '.join(MODEL_FILES.values())} was expected: no folder that `bessemer finetune` wrote, or a part"
+                f" of one. Name such a folder, or a run"
+            )
+        tokenizer = load_tokenizer(files[0], folder / DESCRIPTION_FILE)
+    else:
+        trained, vocab = find_model(root, model)
+        trained.file(DESCRIPTION)
+        folder, tokenizer = trained.file(WEIGHTS).parent, open_tokenizer(vocab)
+    return Trained(folder, load_model(folder, tokenizer.digest), tokenizer, describe_model(folder))
+
+
+def write_vocabulary(folder: Path, tokenizer: "Tokenizer") -> None:
+    """The two files of a vocabulary, so that the model in `folder` needs no artifact of its run."""
+    from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES
+
+    (folder / MODEL_FILES[tokenizer.kind]).write_bytes(tokenizer.model)
+    description = json.dumps(tokenizer.description(), indent=1, sort_keys=True) + "\n"
+    (folder / DESCRIPTION_FILE).write_text(description)
+
+
+def open_published_model(folder: Path) -> tuple["Network", "Tokenizer"]:
+    """The network in evaluation mode, and the vocabulary that lies beside it.
+
+    Raises InputError where no network here computes it, where it has no vocabulary, and where that has pieces for which
+    the model has no rows.
+    """
+    from model.checkpoint.weights import network_of
+    from model.huggingface.io import open_published, read_published
+
+    published = open_published(folder)
+    tokenizer = _vocabulary(folder, published.config.vocab_size)
+    return network_of(published.config, read_published(published)), tokenizer
+
+
+def tasks_in(folder: Path) -> dict[str, dict[str, str]]:
+    """The tasks that the model was taught as text, by name, as T5's `config.json` tells them; mostly none."""
+    from model.model_files import SETTINGS, read_json
+
+    return read_json(folder / SETTINGS).get("task_specific_params") or {}
+
+
+def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
+    from tasks.tokenizer.base import json_model_type
+    from tasks.train.base_model import VOCABULARIES
+    from tasks.vocab.base import prepared_base, read_base
+    from tasks.vocab.config import VocabConfig
+
+    files = [folder / name for name in VOCABULARIES if (folder / name).is_file()]
+    if not files:
+        raise InputError(f"{folder} holds no vocabulary ({', '.join(VOCABULARIES)}). Copy the whole folder again.")
+    # WordPiece's pieces are written as its normaliser leaves text; of other vocabularies the text itself is wanted.
+    normaliser = "keep" if json_model_type(read_base(files[0])) == "WordPiece" else "none"
+    asked = VocabConfig(base=files[0], normaliser=normaliser)
+    tokenizer = tokenizer_of(prepared_base(asked))
+    if tokenizer.vocab_size < rows:
+        tokenizer = tokenizer_of(prepared_base(asked.model_copy(update={"embedding_rows": rows})))
+    if tokenizer.vocab_size > rows:
+        raise InputError(
+            f"{folder}: {files[0].name} with all pieces that exact text needs has {tokenizer.vocab_size}, and the model"
+            f" has {rows} rows for them. Go on from it with train.base_model, which gives new pieces rows"
+            f" (docs/base_models.md), and name that run."
+        )
+    return tokenizer

@@ -1,0 +1,171 @@
+"""A training that stands still: how far it came, and a person's word on how it goes on.
+
+Another machine's training, joined by this one: it starts its share of the ranks and meets the others.
+"""
+
+import os
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from flows.recipe.schema import Recipe
+from flows.runs.existing_artifacts import standing
+from flows.runs.lineage import open_run
+from flows.runs.record import recipe_of
+from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.run_folder import RESULT, RUN_FILE
+from model.config.train import TrainerRun, read_run
+from model.errors import InputError, RecipeError
+from model.guard.decisions import Decision, read_decisions
+from tasks.artifacts.build import WouldBuild
+from tasks.artifacts.identity import Identity
+from tasks.artifacts.lease import is_alive
+from tasks.artifacts.reuse import OtherVersion, adopt, other_version
+from tasks.train.launcher import environment
+
+if TYPE_CHECKING:
+    from model.train.intervention import Parity
+
+
+TRAINING = Path("scratch") / "train"
+
+BEFORE_TRAINING = "chunk"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A training that stands still."""
+
+    run_id: str
+    recipe: Recipe
+    identity: Identity
+    work: Path
+    """The build's folder."""
+    other: OtherVersion | None = None
+    """Where other code or libraries began it."""
+
+    @property
+    def training(self) -> Path:
+        """The trainer's folder: checkpoints, decisions, `run.json`."""
+        return self.work / TRAINING
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """Steps of the whole checkpoints that it could go on from, ascending."""
+        from model.train.intervention import reached
+
+        return reached(self.training)
+
+    @property
+    def decisions(self) -> list[Decision]:
+        """What was decided so far, by the guard and by people."""
+        return read_decisions(self.training)
+
+
+def unfinished(root: Path, run_id: str | None) -> Unfinished:
+    """The training of a run (the latest by default) that came to no end.
+
+    Raises InputError where it came to its end, never began, or goes on right now.
+    """
+    record = open_run(root, run_id, needs="chunk")
+    recipe = recipe_of(root / "runs" / record["run_id"])
+    training = f"the training of run {record['run_id']}"
+    cure = f"Run the recipe with `--until {BEFORE_TRAINING}`, then ask again."
+    would = standing(recipe, root, "train", training, cure)
+    if not isinstance(would, WouldBuild):
+        raise InputError(f"{training} came to its end; there is nothing to resume")
+    identity = would.identity
+    if is_alive(root / "locks" / identity.key):
+        raise InputError(
+            f"{training} goes on right now. Stop it first (Ctrl-C, or cancel it in the Prefect UI): it leaves a"
+            f" checkpoint"
+        )
+    works = sorted((root / "work").glob(f"{identity.key}.[0-9]*"))
+    if works and (works[-1] / TRAINING).is_dir():
+        return Unfinished(record["run_id"], recipe, identity, works[-1])
+    other = other_version(root, identity)
+    if other is None or not (other.folder / TRAINING).is_dir():
+        raise InputError(
+            f"run {record['run_id']} left no training of these rows and settings ({would.miss.cause}). Begin it with"
+            f" `bessemer run`"
+        )
+    return Unfinished(record["run_id"], recipe, identity, other.folder, other)
+
+
+def resume(
+    found: Unfinished, root: Path, settings: Mapping[str, Any], from_step: int | None, cause: str
+) -> tuple[Decision, "Parity | None"]:
+    """Have a training go on under other settings; where another version of the program or a library began it, only
+    behind 20 steps that come out the same.
+
+    Raises RecipeError for settings that it cannot take, InputError where it cannot go on from there, GuardError where
+    the steps differ.
+    """
+    from model.train.intervention import change_versions, intervene
+
+    if found.other is None:
+        return intervene(found.training, settings, from_step, cause), None
+    if from_step is not None:
+        raise RecipeError(
+            "--from-step: under another version training goes on from the newest checkpoint. Leave --from-step out;"
+            " once it has gone on, stop it, and go back"
+        )
+    done = change_versions(found.training, found.other.changed, settings, cause)
+    # Moved last: until the steps came out the same, `bessemer run` would not find it.
+    adopt(root, found.other, found.identity)
+    return done
+
+
+def changes(settings: Sequence[str]) -> dict[str, Any]:
+    """`train.optimizer.kind=sgd` by the trainer's own paths, as in a recipe: `train.model.X` is `model.X` there."""
+    named: dict[str, Any] = {}
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        path = path.strip()
+        if not equals or not path.startswith("train."):
+            raise RecipeError(f"--set {setting}: write it as train.KEY=VALUE, as train.schedule.peak_lr=1e-4")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        named[path.removeprefix("train.") if path.startswith("train.model.") else path] = value
+    return named
+
+
+ASK_EVERY_SECONDS = 1.0
+
+TRAININGS = f"*/scratch/train/{RUN_FILE}"
+
+
+def training_of_several_hosts(root: Path, wait_seconds: float) -> tuple[Path, TrainerRun]:
+    """The file and the settings of the training under `root` that was begun last and is not at its end.
+
+    Raises InputError where within `wait_seconds` none stands there that asks for several hosts.
+    """
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        found = sorted((root / "work").glob(TRAININGS), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        for path in found:
+            run = read_run(path)
+            if run.train.hosts.count > 1 and why_damaged(run.out / RESULT) is not None:
+                return path, run
+        if time.monotonic() > deadline:
+            told = "no training is under way" if not found else "no training asks for several hosts"
+            raise InputError(
+                f"{told} under {root}, and none began within {wait_seconds:.0f} seconds. Start the run on the machine"
+                f" with the address (train.hosts.count, train.hosts.address), and give the same --root here: a folder"
+                f" that all machines see under the same name."
+            )
+        time.sleep(ASK_EVERY_SECONDS)
+
+
+def become(run_file: Path, given: Mapping[str, str]) -> NoReturn:
+    """Go on as the supervisor of this machine's ranks, with the variables `given`: requests to stop reach it, and its
+    exit code is ours."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execve(sys.executable, [sys.executable, "-m", "model.train.__main__", str(run_file)], environment(given))

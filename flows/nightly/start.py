@@ -1,0 +1,155 @@
+"""How a night begins: alone under its root, with what is new since the nights before."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flows.nightly import history as told_nights
+from flows.nightly.finish import CRASHED, end, failures_told, no_beginning_told
+from flows.nightly.history import Night, list_nights, new_files, taken_files
+from flows.nightly.preflight import Needs
+from flows.nightly.recipe import Base, RawRecipe, base_of, paths_of, read_raw
+from flows.recipe.schema import Recipe
+from flows.runs.model_registry import current_promotion, history
+from flows.runs.record import check_writable, new_run_id
+from flows.runs.roots import open_root, refresh
+from model.errors import Infra, InputError
+from tasks.artifacts.lease import LEASE_SECONDS, build_lease
+from tasks.artifacts.remote.backing import Backing
+from tasks.common.digests import INPUTS
+from tasks.sample.discovery import find_files
+from tasks.sample.stage import digested, file_digests
+
+Say = Callable[[str], None]
+
+
+def in_silence(sentence: str) -> None:
+    """Says nothing."""
+
+
+@dataclass
+class Tonight:
+    """What is known before anything is built."""
+
+    raw: RawRecipe
+    whole: Recipe
+    base: Base | None
+    night: Night
+    again: tuple[str, ...] = ()
+    needs: Needs | None = None
+    say: Say = field(default=in_silence)
+
+    @property
+    def nothing_new(self) -> bool:
+        return not self.night.files
+
+    def recipe(self) -> Recipe:
+        """What tonight runs."""
+        if self.base is None:
+            return self.whole
+        return self.raw.of_night(paths_of(self.night.files), self.base)
+
+
+class AnotherNightError(Exception):
+    """A night is under way already, which tells of itself."""
+
+
+@contextmanager
+def begun(
+    recipe: str,
+    root: str | Path,
+    again: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    say: Say = in_silence,
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Tonight]:
+    """A night before anything is built, alone under its root while the block lasts; people are told of what keeps it
+    from beginning.
+
+    `check` may raise a reason not to begin. Raises Infra where another night is under way, of which nobody is told, and
+    what opening the root and reading the recipe raise.
+    """
+    with ExitStack() as held:
+        try:
+            with no_beginning_told(recipe, root, settings):
+                folder = open_root(root).resolve()
+                check()
+                held.enter_context(alone(folder, say))
+                raw = read_raw(recipe, folder, settings)
+        except AnotherNightError as error:
+            raise Infra(str(error)) from error
+        yield look(raw, again, say)
+
+
+@contextmanager
+def alone(root: Path, say: Say = in_silence, seconds: float = LEASE_SECONDS) -> Iterator[None]:
+    """Hold this around a night; AnotherNightError where one is under way, on this machine or on one that shares the
+    root.
+
+    One whose machine went down is told by its silence, which takes `seconds`; `say` is told of the wait.
+    """
+
+    def on_wait(holder: str) -> None:
+        say(f"a night was begun by {holder}; whether it still goes on is known within {seconds:g} s")
+
+    def on_alive(holder: str) -> None:
+        raise AnotherNightError(f"nightly: another night is under way under {root} ({holder}); wait for its end")
+
+    check_writable(root)
+    among_machines = Backing.of(root).lease("nightly", on_wait, seconds, on_alive)
+    with build_lease(root / "locks" / "nightly", on_wait, seconds, on_alive), among_machines:
+        # What another machine's night did since this command began.
+        refresh(root)
+        yield
+
+
+def look(raw: RawRecipe, again: Sequence[str] = (), say: Say = in_silence) -> Tonight:
+    """What is new since the nights before, for the current model.
+
+    Raises RecipeError and InputError as a run does before work begins, of which people are told, and InputError for a
+    night `again` that is none or whose text the current model has learnt.
+    """
+    root = raw.root
+    night = Night(new_run_id(), raw.name)
+    with failures_told(raw, night):
+        whole = raw.whole()
+        night.recipe = whole.name
+        nights = list_nights(root)
+        _tell_what_became_of(raw, nights)
+        promotion = current_promotion(root)
+        base = base_of(root, promotion.run_id) if promotion is not None else None
+    if base is not None:
+        night.base, night.chain = base.run_id, base.chain
+    again = tuple(_named_night(name, nights, base) for name in again)
+    with failures_told(raw, night):
+        found = file_digests(digested(find_files(whole.sample), root / INPUTS))
+    night.files = new_files({source: dict(files) for source, files in found.items()}, taken_files(nights, again))
+    return Tonight(raw, whole, base, night, again, say=say)
+
+
+def _tell_what_became_of(raw: RawRecipe, nights: Sequence[Night]) -> None:
+    """Nights that ended without a word: nobody else spends one now, so that they are not under way."""
+    promoted = {one.run_id: one for one in history(raw.root)}
+    for night in nights:
+        if night.state != told_nights.UNDER_WAY:
+            continue
+        if night.run_id in promoted:
+            end(raw, night, told_nights.PROMOTED, promoted[night.run_id].why, "promoted")
+        else:
+            end(raw, night, told_nights.INTERRUPTED, CRASHED, "failed")
+
+
+def _named_night(name: str, nights: list[Night], base: Base | None) -> str:
+    found = [night.run_id for night in nights if night.run_id.startswith(name)]
+    if len(found) != 1:
+        raise InputError(
+            f"nightly --again {name}: {'no night' if not found else f'{len(found)} nights'} with an id that begins so;"
+            f" `bessemer nightly --list` shows them"
+        )
+    if base is not None and found[0] in base.chain:
+        raise InputError(
+            f"nightly --again {name}: the current model has learnt the text of this night already, and deduplication"
+            f" would remove all of it. Take the night back first: `bessemer promote --undo`."
+        )
+    return found[0]

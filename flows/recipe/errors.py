@@ -1,0 +1,241 @@
+"""What is wrong with a recipe's values, told by the paths under which the recipe writes them.
+
+What other programs call the keys and values of a recipe.
+"""
+
+import difflib
+import re
+import tomllib
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, Tag, ValidationError
+
+from model.config.presets import KEY
+from tasks.evaluate.config import Scoring
+
+Location = tuple[int | str, ...]
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+SHORTHANDS: dict[tuple[int | str, ...], tuple[str, ...]] = {("train", "model"): (KEY,)}
+"""Keys that a recipe may write and that stand for others before any model sees them."""
+
+OF_TABLES = ("model_type", "model_attributes_type", "dict_type")
+"""Problems of a value in place of a table."""
+
+ONLY_LOOKED_FOR = ("decontaminate", "benchmarks")
+"""Table of the benchmarks whose items are looked for; `[[benchmarks]]` also says how they are scored."""
+
+MOST_NAMED = 3
+"""A key that stands in more tables than these says nothing about which is meant."""
+
+
+def explain(error: ValidationError, recipe: type[BaseModel], said_once: Sequence[str], origin: str) -> str:
+    """A line for each wrong value of a `recipe`; `said_once` are keys that it writes above all tables, where the field
+    `sample` has them."""
+    lines = [f"{origin}:"]
+    for problem in error.errors():
+        if problem["loc"] == ("sample", "sources") and problem["type"] == "too_short":
+            continue  # What is wrong with the sources themselves is told beside it.
+        location = _without_tags(problem["loc"], recipe)
+        place = _place(_as_written(location, said_once))
+        if problem["type"] == "extra_forbidden":
+            lines.append(f"  {place}: unknown key; {_hint(problem['loc'], recipe, said_once)}")
+        elif problem["type"] == "missing":
+            lines.append(f"  {place}: missing")
+        else:
+            is_table = problem["type"] in OF_TABLES
+            message = "a table belongs there" if is_table else problem["msg"].removeprefix("Value error, ")
+            found = "" if isinstance(problem["input"], dict | list) else f" (found {problem['input']!r})"
+            lines.append(f"  {place}: {message}{found}{_meant_value(problem, place, recipe)}")
+    return "\n".join(lines)
+
+
+def wrong_values(error: ValidationError, origin: object, *table: str) -> str:
+    """A line for each wrong value of a file, or of a table within it: its path and what is wrong."""
+    lines = [f"{origin}:"]
+    for problem in error.errors():
+        place = ".".join([*table, *map(str, problem["loc"])])
+        lines.append(f"  {f'{place}: ' if place else ''}{problem['msg'].removeprefix('Value error, ')}")
+    return "\n".join(lines)
+
+
+def line_of(text: str, location: Location) -> int | None:
+    """The line, from 1, of a TOML document on which the value at a location begins to be written; None where it is
+    not. A table begins at its header."""
+    lines = text.splitlines(keepends=True)
+    begin = 1
+    for end in range(1, len(lines) + 1):
+        try:
+            value: Any = tomllib.loads("".join(lines[:end]))
+        except tomllib.TOMLDecodeError:
+            continue  # Within a value of several lines.
+        for part in location:
+            if isinstance(part, int):
+                value = value[part] if isinstance(value, list) and part < len(value) else None
+            else:
+                value = value.get(part) if isinstance(value, dict) else None
+        if value is not None:
+            return begin
+        begin = end + 1
+    return None
+
+
+def tagged_models(annotation: Any) -> dict[str, Any]:
+    """Tag -> model of a field that holds one of several; empty for any other field."""
+    found: dict[str, Any] = {}
+    for choice in getattr(annotation, "__args__", ()) if get_origin(annotation) in (Union, types.UnionType) else ():
+        for mark in getattr(choice, "__metadata__", ()):
+            if isinstance(mark, Tag):
+                found[mark.tag] = model_within(choice)
+    return found
+
+
+def _without_tags(location: Location, recipe: type[BaseModel]) -> Location:
+    """The location as the recipe writes it: which of several models was chosen is no step of it."""
+    return tuple(part for part, several, _ in _walk(location, recipe) if part not in several)
+
+
+def _walk(location: Location, recipe: type[BaseModel]) -> Iterator[tuple[int | str, dict[str, Any], Any]]:
+    """Each part of a location, the models that it may choose among by their tags (mostly none), and the model that it
+    leads to (None where there is none)."""
+    model: Any = recipe
+    several: dict[str, Any] = {}
+    for part in location:
+        offered = several
+        if part in offered:
+            model, several = offered[str(part)], {}
+        elif isinstance(part, str):
+            field = model.model_fields.get(part) if model is not None else None
+            several = tagged_models(field.annotation) if field is not None else {}
+            model = model_within(field.annotation) if field is not None else None
+        yield part, offered, model
+
+
+def model_within(annotation: Any) -> Any:
+    """The model that a field holds, be it within a list or a dict; None where it holds none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        found = model_within(argument)
+        if found is not None:
+            return found
+    return None
+
+
+def _hint(location: Location, recipe: type[BaseModel], said_once: Sequence[str]) -> str:
+    """The key that was meant: of this name in another table of the stage, or like it here, or of this name anywhere."""
+    key, known = str(location[-1]), _known_keys(recipe, location[:-1])
+    chosen_among = [offered for _, offered, _ in _walk(location[:-1], recipe)][-1:]
+    others = [tag for models in chosen_among for tag, model in models.items() if key in model.model_fields]
+    if others:
+        return (
+            f"a {' and a '.join(others)} has it, and the architecture is {location[-2]}; known keys: {', '.join(known)}"
+        )
+    location = _without_tags(location, recipe)
+    if location[:2] == ONLY_LOOKED_FOR and key in {"task", *Scoring.model_fields}:
+        return f"a benchmark that is scored, with `{key}`, is a table `[[benchmarks]]`"
+    key = _name_here(key)
+    everywhere = [(key,)] if key in said_once else list(_places_of(key, recipe))
+    of_the_stage = [place for place in everywhere if place[0] == location[0]]
+    meant = (
+        [_place(place) for place in of_the_stage]
+        or difflib.get_close_matches(key, known, n=1)
+        or [name for name in known if name.startswith(key)]
+        or [name for name in known if key in name]
+        or [_place(place) for place in everywhere]
+    )
+    if 0 < len(meant) <= MOST_NAMED:
+        return f"did you mean {' or '.join(f'`{name}`' for name in meant)}?"
+    return f"known keys: {', '.join(known)}"
+
+
+def _name_here(key: str) -> str:
+    """What a key of another program, or one written nearly so, is called here; others as they are."""
+    (like,) = difflib.get_close_matches(key, OTHER_NAMES, n=1, cutoff=0.85) or (key,)
+    return OTHER_NAMES.get(like, key)
+
+
+def _meant_value(problem: Any, place: str, recipe: type[BaseModel]) -> str:
+    """What was meant by a value that is none of those there are, or that stands in place of a table that has it."""
+    found = problem["input"]
+    if not isinstance(found, str | int):
+        return ""
+    table = next((model for *_, model in [*_walk(problem["loc"], recipe)][-1:]), None)
+    if problem["type"] in OF_TABLES and table is not None:
+        for name, field in table.model_fields.items():
+            if found in get_args(field.annotation):
+                return f"; did you mean `{place}.{name} = {found}`?"
+        return f"; its keys are {', '.join(sorted(table.model_fields))}"
+    if problem["type"] == "literal_error":
+        known = _QUOTED.findall(problem["ctx"]["expected"])
+        folded = str(found).lower()
+        meant = OTHER_VALUES.get(folded, folded)
+        close = [meant] if meant in known else difflib.get_close_matches(meant, known, n=1)
+        return f"; did you mean `{close[0]}`?" if close else ""
+    return ""
+
+
+def _places_of(key: str, model: type[BaseModel], above: Location = ()) -> Iterator[Location]:
+    """Where a field of this name stands in the tables of `model`; entries of lists have no path of their own."""
+    for name, field in model.model_fields.items():
+        if name == key:
+            yield (*above, name)
+        tables = tagged_models(field.annotation).values() or filter(None, [_table(field.annotation)])
+        yield from dict.fromkeys(place for table in tables for place in _places_of(key, table, (*above, name)))
+
+
+def _table(annotation: Any) -> Any:
+    """The model that a field is, or may be; None for a list or a dict of models."""
+    inner = get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+    return next((kind for kind in inner if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _as_written(location: Location, said_once: Sequence[str]) -> Location:
+    """Where a recipe writes a value that it says once for all stages."""
+    shared = location[0] == "sample" and location[1:2] != () and location[1] in said_once
+    return location[1:] if shared else location
+
+
+def _place(location: Sequence[int | str]) -> str:
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _known_keys(recipe: type[BaseModel], location: Location) -> list[str]:
+    """Field names of the config model at a place within the recipe."""
+    model = [recipe, *(model for *_, model in _walk(location, recipe))][-1]
+    if model is None:
+        return []
+    return sorted([*model.model_fields, *SHORTHANDS.get(location[:2], ())])
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("learning_rate", "lr", "max_lr"), "peak_lr"),
+    **dict.fromkeys(("lr_scheduler", "lr_schedule", "lr_scheduler_type", "scheduler"), "schedule"),
+    **dict.fromkeys(("warmup", "warmup_ratio", "warmup_steps"), "warmup_share"),
+    **dict.fromkeys(("batch_size", "train_batch_size", "global_batch_size"), "batch_rows"),
+    **dict.fromkeys(("micro_batch_size", "per_device_train_batch_size"), "micro_batch_rows"),
+    **dict.fromkeys(("max_tokens", "train_tokens", "num_tokens"), "budget_tokens"),
+    **dict.fromkeys(("d_model", "hidden_size", "n_embd", "embedding_size"), "width"),
+    **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers"), "layers"),
+    **dict.fromkeys(("n_head", "n_heads", "num_heads", "num_attention_heads"), "heads"),
+    **dict.fromkeys(("d_ff", "intermediate_size", "ffn_size"), "ffn_width"),
+    **dict.fromkeys(("max_seq_len", "seq_len", "block_size", "n_positions", "max_position_embeddings"), "context"),
+    **dict.fromkeys(("gradient_checkpointing", "activation_checkpointing"), "recompute"),
+    **dict.fromkeys(("max_grad_norm", "grad_clip", "clip_norm"), "clip"),
+    **dict.fromkeys(("precision", "mixed_precision"), "dtype"),
+}
+"""A key elsewhere -> its name here."""
+
+OTHER_VALUES = {
+    **dict.fromkeys(("fp16", "half", "16"), "float16"),
+    **dict.fromkeys(("bf16", "bf16-mixed"), "bfloat16"),
+    **dict.fromkeys(("fp32", "float", "single", "32"), "float32"),
+    **dict.fromkeys(("gpu", "nvidia"), "cuda"),
+}
+"""The same of values."""

@@ -1,0 +1,99 @@
+"""The recipe: one frozen model of everything that a run needs to know."""
+
+import functools
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from flows.recipe.errors import line_of
+from model.config import RUNTIME
+from tasks.chunk.config import ChunkConfig
+from tasks.clean.config import CleanConfig
+from tasks.common.config import StrictConfig
+from tasks.common.text import addresses_with_credentials
+from tasks.decontaminate.config import DecontaminateConfig
+from tasks.dedup.config import DedupConfig
+from tasks.evaluate.config import EvaluateConfig
+from tasks.sample.config import SampleConfig
+from tasks.train.config import TrainStageConfig
+from tasks.vocab.config import VocabConfig
+
+
+@dataclass(frozen=True)
+class Written:
+    """The file of a recipe as it was read, and the settings that overrule it; no part of what a recipe asks for."""
+
+    path: Path = field(compare=False)
+    text: str = field(compare=False)
+    settings: tuple[str, ...] = field(compare=False)
+
+
+class Recipe(StrictConfig):
+    """A whole run: what is read, what each stage does to it, what is trained. One field a stage."""
+
+    format: Literal[1] = 1
+    """Version of the recipe format; 1 is the only one."""
+    name: Annotated[str, RUNTIME] = Field(min_length=1, max_length=80)
+    """Name of the recipe, shown with its runs."""
+    seed: int = Field(default=1, ge=0, lt=2**63)
+    """Run seed, from which every stage derives its own."""
+    sample: SampleConfig
+    clean: CleanConfig
+    dedup: DedupConfig
+    decontaminate: DecontaminateConfig
+    vocab: VocabConfig
+    chunk: ChunkConfig
+    train: TrainStageConfig
+    evaluate: EvaluateConfig
+    _remarks: tuple[str, ...] = PrivateAttr(default=())
+    _written: Written | None = PrivateAttr(default=None)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _addresses_hold_no_credentials(cls, values: Any) -> Any:
+        """For recipes that are made in Python; of one in a file `recipe_from` tells it with its place."""
+        if problem := _credentials_told(values):
+            raise ValueError(problem)
+        return values
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever wrote the recipe may not have meant: sentences without a stop."""
+        return self._remarks
+
+    def place(self, tables: Sequence[str], name: str, key: str) -> str:
+        """Where the recipe says `key` of the entry `name` of a list, which is called by one of `tables`:
+        `recipe.toml, line 12`. The line of the entry where the key has its default; the recipe's name where no file is
+        known."""
+        if self._written is None:
+            return f"recipe `{self.name}`"
+        for setting in self._written.settings:
+            if setting.partition("=")[0].strip() in {f"{table}.{name}.{key}" for table in tables}:
+                return f"--set {setting}"
+        raw = tomllib.loads(self._written.text)
+        for table in tables:
+            *above, last = table.split(".")
+            entries = functools.reduce(lambda place, part: place.get(part, {}), above, raw).get(last, [])
+            for number, entry in enumerate(entries):
+                if isinstance(entry, dict) and entry.get("name", entry.get("task")) == name:
+                    there = (*table.split("."), number)
+                    text = self._written.text
+                    line = line_of(text, (*there, *key.split("."))) or line_of(text, there)
+                    return f"{self._written.path}, line {line}"
+        return str(self._written.path)
+
+
+def _credentials_told(values: Any) -> str:
+    """What is wrong with addresses that hold credentials; empty where none does."""
+    found = [f"{place} is {masked}" for place, masked in addresses_with_credentials(values)]
+    if not found:
+        return ""
+    return (
+        f"{'; '.join(found)}: an address of a recipe holds no password, key or signature, as records, pages and logs"
+        f" show it. Give this machine the credentials instead, in the environment (AWS_ACCESS_KEY_ID and"
+        f" AWS_SECRET_ACCESS_KEY, GOOGLE_APPLICATION_CREDENTIALS, HF_TOKEN) or in the store's own configuration file."
+    )

@@ -1,0 +1,334 @@
+"""The way of documents from their sources to training as a Sankey diagram.
+
+Shares of the training tokens by source: what the recipe wants, what was planned, what training read.
+
+Benchmark items that also stood in the training text.
+
+Tokens that a character of each language takes; of an extended base before and after.
+
+Which artifact was made from which: the stages from top to bottom, an arc from each parent to its child.
+"""
+
+import math
+from typing import Any
+
+from flows.metrics.formatting import duration, language_word, plot_text, size
+from flows.recipe.stages import STAGES
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.report import SourceCounts, StageReport
+
+PASSED = {"sample": "sampled", "clean": "cleaned", "dedup": "unique", "decontaminate": "unleaked", "chunk": "packed"}
+"""Stage -> how what it let through is called."""
+
+LOST = {
+    "sample": "dropped",
+    "clean": "filtered",
+    "dedup": "copies",
+    "decontaminate": "leaks",
+    "chunk": "too short to pack",
+}
+"""Stage -> how what it dropped is called."""
+
+UNREADABLE, HELD_OUT = "unreadable", "held out"
+
+OF_SOURCE = "source "
+"""Begins the node of a source, which may be called as a fate is."""
+
+
+def funnel_figure(reports: dict[str, StageReport], colours: dict[str, int]) -> dict[str, Any] | None:
+    """Documents of each source through the stages, each fate a node; None where nothing was sampled.
+
+    What the mixture had no need of is left out: it would hide the rest.
+
+    `narrow` in the figure is the same for a phone: from source to fate, without the stages between. `colours` are the
+    sources' numbers on the page.
+    """
+    stages = [stage for stage in PASSED if stage in reports]
+    if not stages or not reports[stages[0]].total().documents_out:
+        return None
+    wide, narrow = _Flows(), _Flows()
+    kept = PASSED[stages[-1]]
+    # A stage that let everything through is no node of its own.
+    told = [stage for stage in stages if any(_fates(stage, reports[stage].total()).values())] or stages[-1:]
+    for source in colours:
+        at = begin = f"{OF_SOURCE}{source}"
+        for stage in told:
+            counts = reports[stage].sources.get(source, SourceCounts())
+            end = kept if stage == told[-1] else PASSED[stage]
+            for fate, lost in _fates(stage, counts).items():
+                wide.add(at, fate, lost, source)
+                narrow.add(begin, fate, lost, source)
+            wide.add(at, end, counts.documents_out, source)
+            at = end
+        narrow.add(begin, kept, reports[told[-1]].sources.get(source, SourceCounts()).documents_out, source)
+    return {
+        **_sankey(wide, colours, kept, height=300 + 24 * len(colours)),
+        "narrow": _sankey(narrow, colours, kept, height=240 + 24 * len(colours)),
+    }
+
+
+def _fates(stage: str, counts: SourceCounts) -> dict[str, int]:
+    return {
+        LOST[stage]: counts.dropped.total(),
+        UNREADABLE: counts.rejected,
+        HELD_OUT: counts.held_out,
+    }
+
+
+class _Flows:
+    """Documents that went from one node to another, by source."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, int] = {}
+        self.links: dict[tuple[str, str, str], int] = {}
+        self.amounts: dict[str, int] = {}
+
+    def add(self, begin: str, end: str, documents: int, source: str) -> None:
+        if documents:
+            for name in (begin, end):
+                self.nodes.setdefault(name, len(self.nodes))
+            self.links[begin, end, source] = self.links.get((begin, end, source), 0) + documents
+            self.amounts[end] = self.amounts.get(end, 0) + documents
+            if begin.startswith(OF_SOURCE):
+                self.amounts[begin] = self.amounts.get(begin, 0) + documents
+
+
+def _sankey(flows: _Flows, colours: dict[str, int], kept: str, height: int) -> dict[str, Any]:
+    links = list(flows.links.items())
+    trace = {
+        "type": "sankey",
+        "arrangement": "snap",
+        "node": {
+            "label": [f"{plot_text(name.removeprefix(OF_SOURCE))} {flows.amounts[name]:,}" for name in flows.nodes],
+            "align": "left",
+            "pad": 14,
+            "thickness": 12,
+            "hovertemplate": "%{label} documents<extra></extra>",
+        },
+        "link": {
+            "source": [flows.nodes[begin] for (begin, _, _), _ in links],
+            "target": [flows.nodes[end] for (_, end, _), _ in links],
+            "value": [documents for _, documents in links],
+            "customdata": [f"{plot_text(source)}: {plot_text(end)}" for (_, end, source), _ in links],
+            "hovertemplate": "%{customdata}, %{value:,} documents<extra></extra>",
+        },
+        "meta": {
+            "node_roles": [
+                f"s{colours[name.removeprefix(OF_SOURCE)]}"
+                if name.startswith(OF_SOURCE)
+                else "good"
+                if name in (kept, HELD_OUT)
+                else "muted0"
+                for name in flows.nodes
+            ],
+            "link_roles": [f"s{colours[source]}" for (_, _, source), _ in links],
+        },
+    }
+    return {"data": [trace], "layout": {"height": height, "margin": {"l": 4, "r": 4, "t": 10, "b": 16}}}
+
+
+TICKS = (("weight", "soft", "wanted"), ("planned_share", "series1", "planned"))
+"""Column of the mixture, colour, title."""
+
+
+def mixture_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """A bar a source of what training read and how many times over, with ticks where the recipe and the plan would
+    have it; None without a mixture."""
+    if not lines:
+        return None
+    ordered = list(reversed(lines))
+    names = [plot_text(line["source"]) for line in ordered]
+    read = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "x": [line["realised_share"] for line in ordered],
+        "text": [f"{line['realised_share']:.1%}, {line['epochs']:.2f} ×" for line in ordered],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "name": "read, and how many times over",
+        "meta": {"role": "accent"},
+        "hovertemplate": "read: %{x:.2%}<extra>%{y}</extra>",
+    }
+    ticks = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "y": names,
+            "x": [line[column] for line in ordered],
+            "name": title,
+            "marker": {"symbol": "line-ns-open", "size": 18, "line": {"width": 3}},
+            "meta": {"role": role},
+            "hovertemplate": f"{title}: %{{x:.2%}}<extra>%{{y}}</extra>",
+        }
+        for column, role, title in TICKS
+    ]
+    widest = max(line[column] for line in lines for column in ("realised_share", "weight", "planned_share"))
+    layout = {
+        "height": 90 + 32 * len(names),
+        "bargap": 0.45,
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        "hovermode": "closest",
+        # Room for the words behind the longest bar.
+        "xaxis": {"tickformat": ".0%", "range": [0, 1.5 * widest or 1]},
+        "yaxis": {"automargin": True},
+    }
+    return {"data": [read, *ticks], "layout": layout}
+
+
+PARTS = (
+    ("remains", "bad", "leaked, still in the text"),
+    ("removed", "accent", "leaked and removed"),
+    ("unmatchable", "muted1", "too short to look for"),
+    ("clean", "series1", "clean"),
+)
+
+
+def leak_figure(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Shares of each benchmark's items by state; None without benchmarks."""
+    ordered = [line for line in reversed(lines) if line["items"]]
+    if not ordered:
+        return None
+    names = [plot_text(line["benchmark"]) for line in ordered]
+    data = []
+    for key, role, title in PARTS:
+        counts = [line["leaked"] - line["remains"] if key == "removed" else line[key] for line in ordered]
+        if any(counts):
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "y": names,
+                    "x": [count / line["items"] for count, line in zip(counts, ordered, strict=True)],
+                    "customdata": counts,
+                    "name": title,
+                    "meta": {"role": role},
+                    "hovertemplate": f"{title}: %{{customdata:,}} items, %{{x:.1%}}<extra>%{{y}}</extra>",
+                }
+            )
+    layout = {
+        "height": 96 + 27 * len(names),
+        "barmode": "stack",
+        "bargap": 0.3,
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        "xaxis": {"tickformat": ".0%", "range": [0, 1]},
+        "yaxis": {"automargin": True},
+    }
+    return {"data": data, "layout": layout}
+
+
+def token_figure(found: dict[str, Any]) -> dict[str, Any] | None:
+    """`found` is language -> tokens a character, or -> [of the base, now]; None where it is empty."""
+    if not found:
+        return None
+    ordered = list(reversed(found.items()))
+    pairs = [value if isinstance(value, list) else [None, value] for _, value in ordered]
+    data = []
+    for place, role, title in ((0, "muted0", "the base"), (1, "accent", "now")):
+        values = [pair[place] for pair in pairs]
+        if any(value is not None for value in values):
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "y": [plot_text(language_word(language)) for language, _ in ordered],
+                    "x": values,
+                    "text": ["" if value is None else f"{value:.3f}" for value in values],
+                    "textposition": "outside",
+                    "cliponaxis": False,
+                    "name": title,
+                    "meta": {"role": role},
+                    "hovertemplate": f"{title}: %{{x:.3f}} tokens a character<extra>%{{y}}</extra>",
+                }
+            )
+    layout = {
+        "height": 90 + (44 if len(data) > 1 else 30) * len(pairs),
+        "barmode": "group",
+        "bargap": 0.3,
+        "showlegend": len(data) > 1,
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
+        "xaxis": {
+            "title": {"text": "tokens a character"},
+            "range": [0, 1.2 * max(value for pair in pairs for value in pair if value is not None)],
+        },
+        "yaxis": {"automargin": True, "type": "category"},
+    }
+    return {"data": data, "layout": layout}
+
+
+ROW = 46
+"""Pixels from one stage to the next."""
+
+POINTS = 24
+
+
+def lineage_figure(artifacts: dict[str, Artifact], outcomes: dict[str, str]) -> dict[str, Any] | None:
+    """Stages as dots with their digests, parents as arcs to the right; None without artifacts.
+
+    `outcomes` say how each artifact came to stand in the run.
+    """
+    stages = [stage for stage in STAGES if stage in artifacts]
+    if not stages:
+        return None
+    rows = {stage: -number for number, stage in enumerate(stages)}
+    data = []
+    for stage in stages:
+        for role, parent in sorted(artifacts[stage].manifest["parents"].items()):
+            begin = parent.get("stage")
+            if begin in rows and rows[begin] > rows[stage]:
+                data.append(_arc(rows[begin], rows[stage], f"{begin} to {stage}: {plot_text(role)}"))
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "markers+text",
+            "x": [0.0] * len(stages),
+            "y": [rows[stage] for stage in stages],
+            "text": [f"<b>{stage}</b> {artifacts[stage].identity[:8]}" for stage in stages],
+            "textposition": "middle left",
+            "customdata": [_told(artifacts[stage], outcomes.get(stage, "")) for stage in stages],
+            "marker": {"size": 12, "symbol": "circle"},
+            "showlegend": False,
+            "cliponaxis": False,
+            "meta": {"role": "accent"},
+            "hovertemplate": "%{customdata}<extra></extra>",
+        }
+    )
+    hidden = {"visible": False, "showgrid": False, "zeroline": False}
+    layout = {
+        "height": 40 + ROW * len(stages),
+        "showlegend": False,
+        "xaxis": {**hidden, "range": [-1.3, 1.4]},
+        "yaxis": {**hidden, "range": [0.6 - len(stages), 0.6]},
+    }
+    return {"data": data, "layout": layout}
+
+
+def _arc(begin: int, end: int, words: str) -> dict[str, Any]:
+    """Half an ellipse from one row to another; neighbours are joined by a line."""
+    rows = begin - end
+    bulge = 0.0 if rows == 1 else 0.16 * rows
+    angles = [math.pi * (0.5 - point / (POINTS - 1)) for point in range(POINTS if bulge else 2)]
+    angles = angles if bulge else [math.pi / 2, -math.pi / 2]
+    middle, radius = (begin + end) / 2, rows / 2
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [round(bulge * math.cos(angle), 4) for angle in angles],
+        "y": [round(middle + radius * math.sin(angle), 4) for angle in angles],
+        "line": {"shape": "linear"},
+        "name": words,
+        "showlegend": False,
+        "meta": {"role": "muted0"},
+        "hovertemplate": f"{words}<extra></extra>",
+    }
+
+
+def _told(artifact: Artifact, outcome: str) -> str:
+    manifest = artifact.manifest
+    lines = (
+        f"<b>{artifact.stage}</b> {outcome}",
+        f"identity {artifact.identity}",
+        f"content {artifact.content}",
+        f"{size(manifest['bytes'])}, built in {duration(manifest['timings']['seconds'])}",
+    )
+    return "<br>".join(lines)

@@ -1,0 +1,125 @@
+"""The heat map of a training as a plain Plotly figure: a panel for each group of thermometers, one scale for all."""
+
+from typing import Any
+
+import numpy as np
+
+from flows.metrics.activation_stats import HeatGroup, HeatMap
+
+MOST_COLUMNS = 240
+"""A column is then as wide as a pixel or two of a phone."""
+
+TALLEST, TALLEST_ROW, TITLE, BEYOND = 560, 18, 26, 130
+"""Pixels: of all rows, of a row, of a panel's title, of colours and axis."""
+
+LETTERS = 15
+"""Pixels from one label to the next."""
+
+
+def heat_figure(heat: HeatMap) -> dict[str, Any]:
+    """Segments over tokens read, coloured by the power of ten of the largest magnitude."""
+    count = len(heat.largest)
+    row_height = min(TALLEST_ROW, TALLEST / count)
+    inner = count * row_height + len(heat.groups) * TITLE
+    data: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    low, high = heat.decades
+    powers = range(low, high + 1)
+    layout: dict[str, Any] = {
+        "height": round(inner + BEYOND),
+        "showlegend": False,
+        "annotations": annotations,
+        "coloraxis": {
+            "cmin": low,
+            "cmax": high,
+            "colorbar": {
+                "orientation": "h",
+                "y": 1,
+                "yanchor": "bottom",
+                "thickness": 10,
+                "outlinewidth": 0,
+                "tickvals": [*powers],
+                "ticktext": [f"{10.0**power:.3g}" for power in powers],
+            },
+        },
+    }
+    top = 1.0
+    for number, group in enumerate(heat.groups, 1):
+        suffix = "" if number == 1 else str(number)
+        annotations.append(
+            {
+                "text": group.title,
+                "showarrow": False,
+                "xref": "paper",
+                "yref": "paper",
+                "x": 0,
+                "y": top - (TITLE - 4) / inner,
+                "xanchor": "left",
+                "yanchor": "bottom",
+            }
+        )
+        upper = top - TITLE / inner
+        top = max(0.0, upper - len(group.rows) * row_height / inner)
+        each = max(1, round(LETTERS / row_height))
+        layout[f"yaxis{suffix}"] = {
+            "domain": [top, upper],
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [*group.labels],
+            "range": [len(group.labels) - 0.5, -0.5],
+            "tickvals": [*group.labels[::each]],
+            "showgrid": False,
+            "automargin": True,
+        }
+        data += _panel(heat, group, f"y{suffix}")
+    last = f"y{len(heat.groups)}" if len(heat.groups) > 1 else "y"
+    layout["xaxis"] = {
+        "title": {"text": "tokens read"},
+        "anchor": last,
+        "tickformat": "~s",
+        "nticks": 6,
+        "showgrid": False,
+    }
+    return {"data": data, "layout": layout}
+
+
+def _panel(heat: HeatMap, group: HeatGroup, axis: str) -> list[dict[str, Any]]:
+    rows = [*group.rows]
+    powers = heat.powers[rows]
+    seen = "largest magnitude %{customdata[0]}"
+    told: list[Any] = _rounded(heat.largest[rows][..., None])
+    if heat.bounds is not None:
+        seen = "%{customdata[0]} to %{customdata[1]}"
+        told = _rounded(np.moveaxis(heat.bounds[:, rows], 0, -1))
+    cells = {
+        "type": "heatmap",
+        "x": heat.edges.tolist(),
+        "y": [*group.labels],
+        "z": [[None if np.isnan(power) else round(float(power), 3) for power in row] for row in powers],
+        "customdata": told,
+        "yaxis": axis,
+        "coloraxis": "coloraxis",
+        "hoverongaps": False,
+        "meta": {"role": "heat"},
+        "hovertemplate": f"{group.title}, %{{y}}: {seen} at %{{x:.3s}} tokens<extra></extra>",
+    }
+    row, column = np.nonzero(np.isnan(powers))
+    if not row.size:
+        return [cells]
+    crosses = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": ((heat.edges[:-1] + heat.edges[1:]) / 2)[column].tolist(),
+        "y": [group.labels[place] for place in row],
+        "yaxis": axis,
+        "marker": {"symbol": "x", "size": 8, "line": {"width": 1}},
+        "meta": {"role": "series1"},
+        "hovertemplate": f"{group.title}, %{{y}}: not finite at %{{x:.3s}} tokens<extra></extra>",
+    }
+    return [cells, crosses]
+
+
+def _rounded(values: np.ndarray) -> list[Any]:
+    """Four digits of each, as nested lists; None where not finite."""
+    flat = [float(f"{value:.4g}") if np.isfinite(value) else None for value in values.flat]
+    return np.array(flat, dtype=object).reshape(values.shape).tolist()

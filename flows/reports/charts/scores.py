@@ -1,0 +1,242 @@
+"""Curves and points of the run page as plain Plotly figures: `{"data": [...], "layout": {...}}`.
+
+Colours are left to the page, which knows whether it is dark: a trace names a role in `meta` and `draw.js` paints it.
+
+Scores and other measures of held-out text as the tables of the run page.
+"""
+
+import re
+from typing import Any
+
+from flows.metrics.formatting import plot_text, shots_word
+from flows.metrics.heldout import MEASURES, line_told
+
+MEAN = "all (mean)"
+"""How the row of SCORES over all held-out sources is shown: it is their plain mean, whatever their sizes."""
+
+APART = 0.22
+"""Distance between the subsets of one number of shots, as a share of the distance between lines."""
+
+
+def bits_figure(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Bits per byte by held-out source, the model beside its baselines; fewer is better."""
+    ordered = list(reversed(lines))
+    names = [MEAN if line["source"] == "all" else plot_text(line["source"]) for line in ordered]
+    data = []
+    for role, who, title, symbol in (
+        ("muted1", "xz", "xz", "circle"),
+        ("muted0", "unigram", "token unigram", "circle"),
+        ("series1", "5gram", "5-gram", "circle"),
+        ("accent", "model", "this model", "diamond"),
+    ):
+        values = [line.get(who) for line in ordered]
+        if any(value is not None for value in values):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "y": names,
+                    "x": values,
+                    "name": title,
+                    "marker": {"symbol": symbol, "size": 13 if who == "model" else 10},
+                    "meta": {"role": role},
+                    "hovertemplate": f"{title}: %{{x:.3f}} bits per byte<extra>%{{y}}</extra>",
+                }
+            )
+    layout = {
+        "height": 110 + 30 * len(names),
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "reversed"},
+        "hovermode": "closest",
+        "xaxis": {"title": {"text": "bits per byte"}},
+        "yaxis": {"automargin": True, "type": "category", "range": [-0.6, len(names) - 0.4]},
+    }
+    return {"data": data, "layout": layout}
+
+
+def scores_figure(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Each benchmark and number of shots a line: its share of right answers on all, clean and leaked items, with bars
+    of 1.96 standard errors, and a tick at chance; None without such a share."""
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_task.setdefault(row["task"], []).append(row)
+    mine = [row for of_task in by_task.values() for row in of_task if row["metric"] == main_metric(of_task)]
+    mine = [row for row in mine if row["value"] is not None]
+    lines = list(dict.fromkeys((row["task"], row["shots"]) for row in mine))
+    if not lines:
+        return None
+    places = {line: -place for place, line in enumerate(lines)}
+    data = []
+    for number, (subset, role) in enumerate((("all", "series0"), ("clean", "series1"), ("leaked", "series2"))):
+        found = [row for row in mine if row["subset"] == subset]
+        if found:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": [row["value"] for row in found],
+                    "y": [places[row["task"], row["shots"]] + APART * (1 - number) for row in found],
+                    "error_x": {
+                        "type": "data",
+                        "array": [1.96 * (row["stderr"] or 0.0) for row in found],
+                        "thickness": 1.5,
+                        "width": 3,
+                    },
+                    "customdata": [
+                        [f"{plot_text(row['task'])}, {shots_word(row['shots'])}", row["n"]] for row in found
+                    ],
+                    "name": f"{subset} items",
+                    "meta": {"role": role},
+                    "hovertemplate": f"{subset} items: %{{x:.1%}} of %{{customdata[1]:,}}"
+                    "<extra>%{customdata[0]}</extra>",
+                }
+            )
+    chances = [
+        (place, chance_of([row for row in mine if (row["task"], row["shots"]) == line]))
+        for line, place in places.items()
+    ]
+    known = [(place, chance) for place, chance in chances if chance is not None]
+    if known:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [chance for _, chance in known],
+                "y": [place for place, _ in known],
+                "marker": {"symbol": "line-ns-open", "size": 22},
+                "name": "guessing",
+                "meta": {"role": "soft"},
+                "hovertemplate": "guessing: %{x:.1%}<extra></extra>",
+            }
+        )
+    layout = {
+        "height": 110 + 40 * len(lines),
+        "legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0},
+        "hovermode": "closest",
+        "xaxis": {"tickformat": ".0%", "rangemode": "tozero"},
+        "yaxis": {
+            "automargin": True,
+            "zeroline": False,
+            "tickvals": list(places.values()),
+            "ticktext": [f"{plot_text(task)}, {shots_word(shots)}" for task, shots in lines],
+            "range": [0.6 - len(lines), 0.6],
+        },
+    }
+    return {"data": data, "layout": layout}
+
+
+def removed_figure(lines: list[dict[str, Any]], read: dict[str, int], colours: dict[str, int]) -> dict[str, Any]:
+    """What each rule removed of each source, in documents, and their share of the source where the pointer rests.
+
+    `lines` are findings `removed`, `read` the documents of each source that were sampled, `colours` their numbers on
+    the page.
+    """
+    ordered = list(reversed(lines))
+    names = [plot_text(line["rule"]) for line in ordered]
+    data = []
+    for source in sorted({source for line in lines for source in line["by_source"]}):
+        counts = [line["by_source"].get(source, 0) for line in ordered]
+        data.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": names,
+                "x": counts,
+                "customdata": [count / max(1, read.get(source, 0)) for count in counts],
+                "name": source,
+                "meta": {"role": f"s{colours.get(source, 11)}"},
+                "hovertemplate": f"%{{x:,}} documents, %{{customdata:.2%}} of {source}<extra></extra>",
+            }
+        )
+    layout = {
+        "height": 70 + 24 * len(names),
+        "barmode": "stack",
+        "bargap": 0.3,
+        # The page has the colours of the sources as a list of its own, which folds better.
+        "showlegend": False,
+        "xaxis": {"title": {"text": "documents"}, "tickformat": ",d", "rangemode": "tozero"},
+        "yaxis": {"automargin": True},
+    }
+    return {"data": data, "layout": layout}
+
+
+def duplicates_figure(duplicates: dict[str, Any]) -> dict[str, Any]:
+    """The search for near-duplicates: how likely a pair is compared by its similarity, what planted copies showed."""
+    planted = duplicates["planted"]
+    bins = [entry for entry in planted["bins"] if entry[2]]
+    curve = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [point[0] for point in duplicates["s_curve"]],
+        "y": [point[1] for point in duplicates["s_curve"]],
+        "name": "expected of the bands",
+        "meta": {"role": "muted0"},
+        "hovertemplate": "expected %{y:.1%} at %{x}<extra></extra>",
+    }
+    found = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [(low + high) / 2 for low, high, *_ in bins],
+        "y": [hits / pairs for _, _, pairs, hits, *_ in bins],
+        "text": [f"{hits} of {pairs}" for _, _, pairs, hits, *_ in bins],
+        "name": "planted copies found",
+        "meta": {"role": "accent"},
+        "hovertemplate": "found %{text}, %{y:.1%}<extra></extra>",
+    }
+    threshold = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"dash": "dot"}}
+    layout = {
+        "height": 300,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        "shapes": [{**threshold, "x0": planted["threshold"], "x1": planted["threshold"]}],
+        "xaxis": {"title": {"text": "true Jaccard similarity"}, "range": [0.49, 1.01]},
+        "yaxis": {"title": {"text": "compared"}, "tickformat": ".0%", "range": [-0.03, 1.05]},
+    }
+    return {"data": [curve, found], "layout": layout}
+
+
+def chance_of(rows: list[dict[str, Any]]) -> float | None:
+    """The share that guessing reaches, where the notes of the scores state it (`chance 0.250`)."""
+    stated = (re.search(r"\bchance ([0-9.]*[0-9])", row["note"]) for row in rows if row["subset"] == "all")
+    return next((float(match[1]) for match in stated if match), None)
+
+
+MAIN_METRICS = ("acc", "exact", "f1", "rouge_1", "rouge_2", "rouge_l")
+"""Shares from 0 to 1; the first that a benchmark has is drawn."""
+
+
+def main_metric(rows: list[dict[str, Any]]) -> str | None:
+    """The metric of a benchmark's rows that is drawn, one with values before one without; None where it has no share
+    of right answers."""
+    measured = {row["metric"] for row in rows if row["value"] is not None}
+    present = {row["metric"] for row in rows}
+    return next((metric for found in (measured, present) for metric in MAIN_METRICS if metric in found), None)
+
+
+def measure_table(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """What a BERT or a T5 is measured by: `names` of those that there are, `lines` a source with a cell for each."""
+    present = [measure for measure in MEASURES if any(line["metric"] == measure.metric for line in lines)]
+    by_source: dict[str, dict[str, str]] = {}
+    for line in lines:
+        by_source.setdefault(line["source"], {})[line["metric"]] = line_told(line)
+    notes = list(dict.fromkeys(f"{line['source']}: {line['note']}" for line in lines if line["source"] != "all"))
+    ordered = sorted(by_source.items(), key=lambda item: (item[0] == "all", item[0]))
+    rows = [{"source": source, "cells": [cells.get(m.metric, "-") for m in present]} for source, cells in ordered]
+    return {"names": [measure.words for measure in present], "lines": rows, "notes": notes}
+
+
+def score_tables(rows: list[dict[str, Any]], gaps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By benchmark: its main metric as lines of shots with a cell for each subset and the gap between leaked and clean
+    items where `gaps` tells it, and all other metrics."""
+    tested = {(gap["task"], gap["metric"], gap["shots"]): gap for gap in gaps}
+    tables: list[dict[str, Any]] = []
+    for task in dict.fromkeys(row["task"] for row in rows):
+        mine = [row for row in rows if row["task"] == task]
+        metric = main_metric(mine)
+        main = [row for row in mine if row["metric"] == metric]
+        lines = []
+        for shots in sorted({row["shots"] for row in main}):
+            cells = {row["subset"]: row for row in main if row["shots"] == shots}
+            lines.append({"shots": shots, "cells": cells, "gap": tested.get((task, metric, shots))})
+        notes = list(dict.fromkeys(f"{shots_word(r['shots'])}: {r['note']}" for r in main if r["note"]))
+        others = [row for row in mine if row["metric"] != metric]
+        tables.append({"task": task, "metric": metric, "lines": lines, "notes": notes, "others": others})
+    return tables

@@ -1,0 +1,244 @@
+"""Duplicates as a reader can judge them: the largest clusters, and the difference within pairs.
+
+A cluster is a kept document with those that were removed in its favour.
+
+Documents that some training steps read: those at which something happened, and some of the others.
+
+The page holds no more than these; `bessemer step RUN N` names those of any step.
+"""
+
+import difflib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.reports.charts.training import KINDS
+from flows.reports.page.examples import clip, masked
+from flows.runs.document_history import some_parts
+from model.checkpoint.metrics import kept_rows, kept_steps
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.tables import read_table
+
+MOST_CLUSTERS, MOST_PAIRS = 4, 4
+"""The largest clusters, and pairs that were only just alike enough."""
+
+MOST_WORDS = 260
+"""Of each text that are compared."""
+
+AROUND = 12
+"""Words that stay around a difference."""
+
+WORD = re.compile(r"\s+|\w+|[^\w\s]")
+
+SAME, LEFT_OUT, REMOVED, KEPT = "same", "left out", "removed", "kept"
+
+
+def duplicate_pairs(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Clusters, the largest first, then near pairs, the least alike first: `documents` in the cluster, rule, true
+    similarity, both ids, sources and paths, and `parts` of the removed document's text beside the kept one's.
+
+    A part is (kind, text); kinds are `same`, `left out` (of what is the same), `removed` and `kept`.
+    """
+    if "dedup" not in artifacts or "clean" not in artifacts:
+        return []
+    clusters: dict[str, list[dict[str, Any]]] = {}
+    for part, path in some_parts(artifacts["dedup"].files("ledger")):
+        for row in _removals(read_table(path)):
+            clusters.setdefault(row["survivor"], []).append({**row, "part": part})
+    ordered = sorted(clusters.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    chosen = [min(rows, key=_least_alike) for _, rows in ordered[:MOST_CLUSTERS]]
+    rest = [min(rows, key=_least_alike) for _, rows in ordered[MOST_CLUSTERS:]]
+    near = sorted((row for row in rest if row["jaccard"] < 1), key=_least_alike)
+    chosen += near[:MOST_PAIRS]
+    wanted = {row["doc_id"] for row in chosen} | {bytes.fromhex(row["survivor"]) for row in chosen}
+    texts = _texts(artifacts["clean"], wanted)
+    found: list[dict[str, Any]] = []
+    for row in chosen:
+        mine, other = texts.get(row["doc_id"]), texts.get(bytes.fromhex(row["survivor"]))
+        if mine is not None and other is not None:
+            found.append(
+                {
+                    "documents": len(clusters[row["survivor"]]) + 1,
+                    "rule": row["rule"],
+                    "jaccard": row["jaccard"],
+                    "removed": _named(mine),
+                    "kept": _named(other),
+                    "parts": difference(mine["text"], other["text"]),
+                }
+            )
+    return found
+
+
+def _removals(ledger: pa.Table) -> Iterator[dict[str, Any]]:
+    for row in ledger.filter(pc.equal(ledger.column("action"), "drop")).to_pylist():
+        evidence = json.loads(row["evidence"] or "{}")
+        # The survivor of an earlier run is not among this run's documents.
+        if "survivor" in evidence and "jaccard" in evidence and "earlier" not in evidence:
+            named = {name: evidence[name] for name in ("survivor", "jaccard")}
+            yield {"doc_id": row["doc_id"], "rule": row["rule"], **named}
+
+
+def _least_alike(row: dict[str, Any]) -> tuple[float, bytes]:
+    return row["jaccard"], row["doc_id"]
+
+
+def _texts(clean: Artifact, wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
+    ids = pa.array(sorted(wanted), pa.binary(16))
+    found: dict[bytes, dict[str, Any]] = {}
+    for _, path in some_parts(clean.files("documents")):
+        table = read_table(path).select(["doc_id", "source", "origin", "text"])
+        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
+            found[row["doc_id"]] = row
+    return found
+
+
+def _named(row: dict[str, Any]) -> dict[str, str]:
+    return {"doc_id": row["doc_id"].hex(), "source": row["source"], "path": row["origin"]["path"]}
+
+
+def difference(removed: str, kept: str) -> list[tuple[str, str]]:
+    """What stands in one text and not in the other, word by word, in the first MOST_WORDS words of each; stretches that
+    are the same are shortened to the words around a difference."""
+    mine, other = ([*WORD.findall(masked(text))][:MOST_WORDS] for text in (removed, kept))
+    matcher = difflib.SequenceMatcher(None, mine, other, autojunk=False)
+    codes = matcher.get_opcodes()
+    parts: list[tuple[str, str]] = []
+    for number, (kind, begin, end, other_begin, other_end) in enumerate(codes):
+        if kind == "equal":
+            parts += _shortened(mine[begin:end], first=number == 0, last=number == len(codes) - 1)
+            continue
+        if end > begin:
+            parts.append((REMOVED, "".join(mine[begin:end])))
+        if other_end > other_begin:
+            parts.append((KEPT, "".join(other[other_begin:other_end])))
+    return parts
+
+
+def _shortened(words: list[str], *, first: bool, last: bool) -> list[tuple[str, str]]:
+    before = 0 if first else 2 * AROUND
+    after = 0 if last else 2 * AROUND
+    if first and last:
+        # Nothing differs in what was compared: its beginning says what it is.
+        before = 4 * AROUND
+    if len(words) <= before + after:
+        return [(SAME, "".join(words))]
+    left = len(words) - before - after
+    told = (LEFT_OUT, f"… {sum(not word.isspace() for word in words[before : before + left]):,} words the same …")
+    ends = [(SAME, "".join(words[:before])), told, (SAME, "".join(words[len(words) - after :]) if after else "")]
+    return [part for part in ends if part[1]]
+
+
+MOST_STEPS, MOST_EVENTS = 24, 12
+"""Steps that are shown, and how many of these at most because something happened in them."""
+
+MOST_DOCUMENTS = 6
+"""Of each step."""
+
+EXCERPT_CHARS = 140
+
+MOST_BYTES = 4_000_000_000
+"""Of documents: looking some of them up means reading all, and the page is not worth more than seconds."""
+
+
+def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
+    """Steps in their order: number, loss, whether it moved weights, rows, what happened, and its documents, the
+    longest first, each with source, path, tokens and an excerpt of what was read."""
+    if not {"train", "chunk", "decontaminate"} <= artifacts.keys() or not artifacts["train"].rows("steps"):
+        return []
+    train = artifacts["train"]
+    steps = kept_steps(train.table("steps"))
+    events = train.table("events") if train.rows("events") else None
+    happened = _happened(events)
+    chosen = _chosen(steps.column("step").to_numpy(), set(happened))
+    mine = steps.filter(pc.is_in(steps.column("step"), value_set=pa.array(chosen, pa.int64()))).to_pylist()
+    metrics = kept_rows(train.table("metrics"), steps)
+    losses = dict(zip(metrics.column("step").to_pylist(), metrics.column("loss").to_pylist(), strict=True))
+    rows = _rows_read(artifacts["chunk"], mine)
+    segments = _segments(artifacts["chunk"], {row for of_step in rows.values() for row in of_step})
+    found: list[dict[str, Any]] = []
+    for step in chosen:
+        parts = [segment for row in rows[step] for segment in segments.get(row, ())]
+        tokens: Counter[bytes] = Counter()
+        for part in parts:
+            tokens[part["doc_id"]] += part["tok_len"]
+        largest = {part["doc_id"]: part for part in sorted(parts, key=lambda part: part["tok_len"])}
+        shown = sorted(tokens, key=lambda doc_id: (-tokens[doc_id], doc_id))[:MOST_DOCUMENTS]
+        found.append(
+            {
+                "step": step,
+                "loss": losses.get(step),
+                "applied": any(entry["applied"] for entry in mine if entry["step"] == step),
+                "rows": len(rows[step]),
+                "happened": happened.get(step, ""),
+                "count": len(tokens),
+                "documents": [{"tokens": tokens[doc_id], **largest[doc_id]} for doc_id in shown],
+            }
+        )
+    _look_up(artifacts["decontaminate"], [document for step in found for document in step["documents"]])
+    return found
+
+
+def _happened(events: pa.Table | None) -> dict[int, str]:
+    """Step -> titles of what happened in it."""
+    titles = {kind: title for kind, title, *_ in KINDS}
+    told: dict[int, list[str]] = {}
+    for row in events.select(["step", "kind"]).to_pylist() if events is not None else ():
+        if row["kind"] in titles and titles[row["kind"]] not in told.setdefault(row["step"], []):
+            told[row["step"]].append(titles[row["kind"]])
+    return {step: ", ".join(words) for step, words in told.items() if words}
+
+
+def _chosen(steps: np.ndarray, happened: set[int]) -> list[int]:
+    """At most MOST_STEPS of the steps, evenly spread, and among them those at which something happened."""
+    eventful = sorted(happened & set(steps.tolist()))
+    places = np.unique(np.linspace(0, len(eventful) - 1, min(len(eventful), MOST_EVENTS)).round().astype(int))
+    chosen = {eventful[place] for place in places} if eventful else set()
+    spread = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_STEPS - len(chosen))).round().astype(int))
+    return sorted(chosen | {int(steps[place]) for place in spread})
+
+
+def _rows_read(chunk: Artifact, steps: list[dict[str, Any]]) -> dict[int, list[int]]:
+    """Step -> the rows that it read, in their order."""
+    order = chunk.table("order").column("row")
+    rows: dict[int, list[int]] = {}
+    for entry in steps:
+        read = order.slice(entry["pos_start"], entry["pos_end"] - entry["pos_start"]).to_pylist()
+        rows.setdefault(entry["step"], []).extend(read)
+    return rows
+
+
+def _segments(chunk: Artifact, rows: set[int]) -> dict[int, list[dict[str, Any]]]:
+    """Row -> its segments of documents; one pass over all spans."""
+    wanted = pa.array(sorted(rows), pa.int64())
+    found: dict[int, list[dict[str, Any]]] = {}
+    for path in chunk.files("spans"):
+        spans = read_table(path)
+        for span in spans.filter(pc.is_in(spans.column("row"), value_set=wanted)).to_pylist():
+            found.setdefault(span["row"], []).append(span)
+    return found
+
+
+def _look_up(decontaminate: Artifact, documents: list[dict[str, Any]]) -> None:
+    """Write source, path and excerpt into `documents`; where there is too much text, they stay empty."""
+    for document in documents:
+        document |= {"source": "", "path": "", "excerpt": ""}
+    sizes = (record.bytes for record in decontaminate.records if record.table == "documents")
+    if sum(sizes) > MOST_BYTES:
+        return
+    ids = pa.array(sorted({document["doc_id"] for document in documents}), pa.binary(16))
+    texts: dict[tuple[bytes, int], dict[str, Any]] = {}
+    for path in decontaminate.files("documents"):
+        table = read_table(path).select(["doc_id", "piece", "source", "origin", "text"])
+        for row in table.filter(pc.is_in(table.column("doc_id"), value_set=ids)).to_pylist():
+            texts[row["doc_id"], row["piece"]] = row
+    for document in documents:
+        row = texts.get((document["doc_id"], document["piece"]))
+        if row is not None:
+            read = row["text"].encode()[document["start"] : document["end"]].decode(errors="ignore")
+            document |= {"source": row["source"], "path": row["origin"]["path"], "excerpt": clip(read, EXCERPT_CHARS)}

@@ -1,0 +1,107 @@
+"""What a person sees while a run works: one bar a stage, the sentence why it runs, and what became of it."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.text import Text
+
+from flows.metrics.escaping import escape_output, escaped
+from tasks.artifacts.artifact import ACCEPTED, BUILT, REPRODUCED, REUSED, Artifact
+from tasks.artifacts.build import Watcher
+
+QUIET_SECONDS = 30.0
+"""Where no bar can be drawn (a log, a pipe), a line this often says how far a stage is."""
+
+OUTCOME_STYLES = {BUILT: "green", REUSED: "cyan", ACCEPTED: "yellow", REPRODUCED: "magenta"}
+
+
+class _Bars(Progress):
+    """Bars that obey no sequence in what is printed while they are drawn: until they stop the streams are theirs."""
+
+    def start(self) -> None:
+        super().start()
+        if not self.disable:
+            escape_output()
+
+
+class ProgressBars(Watcher):
+    """Live bars on a terminal, plain lines elsewhere. Use as a context manager around a run."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._progress = _Bars(
+            SpinnerColumn(finished_text="[green]ok"),
+            TextColumn("{task.description:<15}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._bars: dict[str, TaskID] = {}
+        self._last_line: dict[str, float] = {}
+        self._widest = len("decontaminate ")
+
+    def __enter__(self) -> "ProgressBars":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        if not self.console.is_terminal:
+            now = time.monotonic()
+            if now - self._last_line.setdefault(stage, now) >= QUIET_SECONDS:
+                self._last_line[stage] = now
+                self._print(stage, Text(f"{done:,}{f' of {total:,}' if total else ''} {unit}", style="dim"))
+            return
+        if stage not in self._bars:
+            self._bars[stage] = self._progress.add_task(stage, total=total, unit=unit)
+        self._progress.update(self._bars[stage], completed=done, total=total, unit=unit)
+
+    def note(self, stage: str, sentence: str) -> None:
+        self._print(stage, Text(escaped(sentence), style="dim"))
+
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        if stage in self._bars:
+            self._progress.remove_task(self._bars.pop(stage))
+        words = Text(f"{artifact.outcome} ", style=OUTCOME_STYLES[artifact.outcome])
+        words.append(f"{artifact.identity[:12]} in {seconds:.1f} s", style="dim")
+        self._print(stage, words)
+
+    def _print(self, stage: str, words: Text) -> None:
+        # Trials of searches and ablations are longer than a stage's name; their lines stand below each other too.
+        self._widest = max(self._widest, len(stage))
+        line = Text(f"{stage:<{self._widest}} ", style="bold")
+        line.append_text(words)
+        self._progress.console.print(line)
+
+
+@contextmanager
+def bytes_bar(title: str, console: Console) -> Iterator[Callable[[int, int], None]]:
+    """A bar over bytes with rate and time left; yields its `progress(done, total)`. Silent without a terminal."""
+    columns = (TextColumn(title), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with _Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(title)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,190 @@
+"""Lives of documents and contents of steps, in words for a terminal.
+
+Every benchmark item of a run by name: leaked and where, clean, or unmatchable; from LEAKS alone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from flows.metrics.formatting import compact
+from flows.runs.document_history import Life, event_words
+from model.errors import InputError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.tables import read_table
+
+
+def stages_told(record: dict[str, Any]) -> str:
+    """What a run did to its stages, in a few words: `6 reused, 2 built`, `2 built, failed in dedup`."""
+    outcomes = Counter(entry["outcome"] for entry in record["stages"])
+    ended = ("failed", "interrupted")
+    words = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in ended]
+    words += [
+        f"[red]{entry['outcome']} in {entry['stage']}[/]" for entry in record["stages"] if entry["outcome"] in ended
+    ]
+    return ", ".join(words) or "-"
+
+
+def model_told(model: Mapping[str, Any]) -> str:
+    """`gpt 0.9M`; the architecture alone where no parameters stand."""
+    parameters = "" if model["parameters"] is None else f" {compact(model['parameters'])}"
+    return f"{model['architecture'] or '-'}{parameters}"
+
+
+def tell_life(life: Life, console: Console) -> None:
+    """One document: where it came from, what each stage did, how it ended."""
+    console.print(
+        f"[bold]{life.doc_id}[/]  {escape(life.source)}: {escape(life.path)} record {life.record}, byte {life.byte}"
+    )
+    console.print(f"  [dim]{escape(' '.join(life.excerpt.split()))}[/]")
+    for event in life.events:
+        console.print(f"  {event['stage']:<15}{escape(event_words(event))}")
+        if "survivor" in event:
+            console.print(f"  {'':<15}{escape(_survivor(event['survivor']))}")
+    console.print(f"  [bold]fate:[/] {escape(life.fate)}\n")
+
+
+def leak_counts_table(counts: list[dict[str, Any]]) -> Table:
+    """By benchmark: items, and how many are leaked, clean, unmatchable; leaked ones that are still in the text."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("benchmark")
+    for name in ("items", "leaked", "clean", "unmatchable", "remains"):
+        table.add_column("still in the text" if name == "remains" else name, justify="right")
+    for line in counts:
+        table.add_row(escape(line["benchmark"]), *(f"{line[name]:,}" for name in list(line)[1:]))
+    return table
+
+
+def bases_table(found: list[dict[str, Any]]) -> Table:
+    """Vocabularies by the tokens that a text takes; `not given back` are lines that decoding changes."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("vocabulary")
+    names = ["kind", "pieces", "tokens", "a character", "a word", "bytes", "unknown", "lines not given back"]
+    scored = any(line["scored_bytes"] for line in found)
+    for name in [*names, *(["bits per byte"] if scored else [])]:
+        table.add_column(name, justify="left" if name == "kind" else "right")
+    for line in found:
+        shares = (f"{line[name]:.1%}" for name in ("byte_share", "unknown_share"))
+        lost = f"{line['lost_lines']:,} of {line['lines']:,}"
+        each = (f"{line['tokens_per_character']:.3f}", f"{line['tokens_per_word'] or 0:.2f}")
+        counts = (f"{line['pieces']:,}", f"{line['tokens']:,}")
+        bits = f"{line['bits_per_byte']:.3f}" if line["scored_bytes"] else ""
+        table.add_row(escape(line["path"]), line["kind"], *counts, *each, *shares, lost, *([bits] if scored else []))
+    return table
+
+
+def tell_item(item: dict[str, Any], console: Console) -> None:
+    """One benchmark item: its state, and under it each document that holds it."""
+    colour = "bold red" if item["leaks"] else "dim"
+    console.print(f"[{colour}]{item['state']:<12}[/]{escape(item['benchmark'])}  {escape(item['item_id'])}")
+    for leak in item["leaks"]:
+        place = f"{escape(leak['source'])}: {escape(leak['path'])} record {leak['record']}  " if "path" in leak else ""
+        stays = ", still in the text" if leak["remains"] else ""
+        console.print(
+            f"            [dim]{leak['doc_id'][:12]}[/]  {place}bytes {leak['start']:,} to {leak['end']:,},"
+            f" {leak['form']}, {leak['matched']:,} of {leak['total']:,}{stays}"
+        )
+
+
+def _survivor(survivor: dict[str, Any]) -> str:
+    """The document that stays in a duplicate's place, and the earlier run's artifact that holds it."""
+    holder = f"the earlier dedup artifact {survivor['earlier']}" if "earlier" in survivor else "this run"
+    if "path" not in survivor:
+        return f"stays: {survivor['doc_id']} of {holder}, which does not stand under this root"
+    place = f"{survivor['source']}: {survivor['path']} record {survivor['record']}"
+    return f"stays: {place}, in {holder}: {' '.join(survivor['text'].split())}"
+
+
+def tell_reject(reject: dict[str, Any], console: Console) -> None:
+    """One record that could not be read."""
+    console.print(
+        f"[bold]rejected[/]  {escape(reject['source'])}: {escape(reject['path'])} record {reject['record']},"
+        f" byte {reject['byte']}: {escape(reject['reason'])}"
+    )
+    console.print(f"  [dim]{escape(reject['excerpt'])}[/]\n")
+
+
+def tell_step(told: dict[str, Any], run_id: str, console: Console) -> None:
+    """The documents of one step as a table."""
+    state = "applied" if told["applied"] else "skipped by the guard"
+    loss = f", loss {told['loss']:.4f}" if told["loss"] is not None else ""
+    console.print(f"[bold]step {told['step']}[/]: {told['rows']} rows, {state}{loss}")
+    table = Table(box=None, header_style="bold", pad_edge=False, expand=True)
+    table.add_column("document", no_wrap=True, min_width=12)
+    table.add_column("source", no_wrap=True, max_width=14)
+    table.add_column("tokens", no_wrap=True, min_width=6, justify="right")
+    table.add_column("path", no_wrap=True, ratio=2)
+    table.add_column("text", no_wrap=True, ratio=3)
+    for document in told["documents"]:
+        table.add_row(
+            document["doc_id"][:12],
+            escape(document["source"]),
+            str(document["tokens"]),
+            escape(document["path"]),
+            escape(" ".join(document["text"].split())),
+        )
+    console.print(table)
+    console.print(
+        f"[dim]the life of one of them: bessemer why DOCUMENT --run {run_id}; rows, pieces, byte ranges: --json[/]"
+    )
+
+
+STATES = ("leaked", "clean", "unmatchable")
+
+
+def count_states(artifact: Artifact) -> list[dict[str, Any]]:
+    """By benchmark, in order of the recipe: items, and how many are in each state."""
+    return [
+        {"benchmark": name, **{key: line[key] for key in ("items", *STATES, "remains")}}
+        for name, line in artifact.report.facts.get("benchmarks", {}).items()
+    ]
+
+
+def list_items(artifacts: dict[str, Artifact], benchmarks: list[str], states: list[str]) -> list[dict[str, Any]]:
+    """Items of the given benchmarks in the given states, in order: benchmark, item_id, state, and `leaks`.
+
+    Each leak has the document, its path and record, the bytes that it shares, and how many of the item's patterns.
+
+    Raises InputError for a benchmark that the run did not check.
+    """
+    artifact = artifacts["decontaminate"]
+    known = [line["benchmark"] for line in count_states(artifact)]
+    for name in benchmarks:
+        if name not in known:
+            raise InputError(f"leaks {name}: the run checked no benchmark of this name; it has {', '.join(known)}")
+    table = artifact.table("leaks")
+    for column, wanted in (("benchmark", benchmarks), ("state", states)):
+        table = table.filter(pc.is_in(table.column(column), pa.array(wanted, pa.string())))
+    origins = _origins(artifacts, set(table.column("doc_id").drop_null().to_pylist()))
+    items: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in table.to_pylist():
+        named = {name: row[name] for name in ("benchmark", "item_id", "state")}
+        item = items.setdefault((row["benchmark"], row["item_id"]), {**named, "leaks": []})
+        if row["doc_id"] is not None:
+            found = {name: row[name] for name in ("form", "matched", "total", "start", "end", "remains")}
+            item["leaks"].append({"doc_id": row["doc_id"].hex(), **origins.get(row["doc_id"], {}), **found})
+    return list(items.values())
+
+
+def _origins(artifacts: dict[str, Artifact], wanted: set[bytes]) -> dict[bytes, dict[str, Any]]:
+    """Source, path and record of documents, as decontaminate read them."""
+    found: dict[bytes, dict[str, Any]] = {}
+    ids = pa.array(sorted(wanted), pa.binary(16))
+    for path in artifacts["dedup"].files("documents") if wanted and "dedup" in artifacts else ():
+        table = read_table(path).select(["doc_id", "source", "origin"])
+        for row in table.filter(pc.is_in(table.column("doc_id"), ids)).to_pylist():
+            origin = row["origin"]
+            found[row["doc_id"]] = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
+    return found
+
+
+def states_told(items: list[dict[str, Any]]) -> str:
+    """`3 leaked, 3,957 clean, 40 unmatchable`."""
+    counts = Counter(item["state"] for item in items)
+    return ", ".join(f"{counts[state]:,} {state}" for state in STATES if counts[state]) or "no items"

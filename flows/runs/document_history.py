@@ -1,0 +1,268 @@
+"""What became of documents in a run: from file and record to the steps that trained on them, or the rule that
+removed them.
+
+The files that a run's sources list, and what became of one that left no document.
+
+Which of many parts the page looks into: it shows examples, and opens no more than a few files for them.
+"""
+
+import functools
+import json
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from flows.runs.lineage import EXCERPT_CHARS, need_stage, parts_of
+from flows.runs.record import recipe_of
+from model.checkpoint.metrics import kept_steps
+from model.errors import InputError, RecipeError
+from tasks.artifacts.artifact import Artifact
+from tasks.sample.discovery import InputFile, find_files
+
+UNDER_WAY = "in progress"
+
+LEDGER_STAGES = ("clean", "dedup", "decontaminate")
+
+
+@dataclass
+class Life:
+    """A document's life in one run; `events` are in the order of the road."""
+
+    doc_id: str
+    source: str
+    path: str
+    record: int
+    byte: int
+    excerpt: str
+    events: list[dict[str, Any]] = field(default_factory=list)
+    fate: str = UNDER_WAY
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return self.__dict__.copy()
+
+
+def life_of(artifacts: dict[str, Artifact], doc_id: bytes, *, ended: bool = False) -> Life:
+    """Everything that happened to a sampled document, from file and record to the steps that trained on it.
+
+    `ended` says that the run goes no further, so that what it kept last is the document's fate.
+    """
+    (life,) = lives_of(artifacts, [doc_id], ended=ended)
+    return life
+
+
+def lives_of(artifacts: dict[str, Artifact], doc_ids: Sequence[bytes], *, ended: bool = False) -> list[Life]:
+    """The lives of several documents, in their order; each table is read once for all of them."""
+    tables = _Tables(artifacts, frozenset(doc_ids))
+    lives = [_life_so_far(tables, doc_id) for doc_id in doc_ids]
+    last = [stage for stage in ("sample", *LEDGER_STAGES) if stage in artifacts][-1]
+    for life in lives:
+        if ended and life.fate == UNDER_WAY:
+            life.fate = f"kept in {last}, and the run went no further with it"
+    return lives
+
+
+class _Tables:
+    """Rows of a run's tables about some documents, each table read once at first use."""
+
+    def __init__(self, artifacts: dict[str, Artifact], doc_ids: frozenset[bytes]) -> None:
+        self.artifacts = artifacts
+        self._doc_ids = doc_ids
+        self._found: dict[tuple[str, str], dict[bytes, list[dict[str, Any]]]] = {}
+
+    def rows(self, stage: str, table: str, doc_id: bytes) -> list[dict[str, Any]]:
+        """The rows of one document, in the order of the table."""
+        if (stage, table) not in self._found:
+            by_document: dict[bytes, list[dict[str, Any]]] = {}
+            for row in _rows_of(need_stage(self.artifacts, stage), table, self._doc_ids):
+                by_document.setdefault(row["doc_id"], []).append(row)
+            self._found[stage, table] = by_document
+        return self._found[stage, table].get(doc_id, [])
+
+    @functools.cached_property
+    def survivors(self) -> dict[str, dict[str, Any]]:
+        """Id -> row of the kept documents of this run that stand for copies."""
+        told = (_told(row).get("evidence") for doc_id in self._doc_ids for row in self.rows("dedup", "ledger", doc_id))
+        ids = {named["survivor"] for named in told if isinstance(named, dict) and "survivor" in named}
+        found = _rows_of(need_stage(self.artifacts, "dedup"), "documents", {bytes.fromhex(one) for one in ids})
+        return {row["doc_id"].hex(): row for row in found}
+
+    @functools.cached_property
+    def order(self) -> np.ndarray:
+        """i64: the row that training reads at each position."""
+        return self.artifacts["chunk"].table("order").column("row").to_numpy()
+
+    @functools.cached_property
+    def applied(self) -> pa.Table:
+        """The steps that moved weights."""
+        steps = kept_steps(self.artifacts["train"].table("steps"))
+        return steps.filter(steps.column("applied"))
+
+
+def _life_so_far(tables: _Tables, doc_id: bytes) -> Life:
+    artifacts = tables.artifacts
+    rows = tables.rows("sample", "documents", doc_id)
+    if not rows:
+        raise InputError(f"document {doc_id.hex()} is not in the sample {artifacts['sample'].identity}")
+    (row, *_) = rows
+    origin = row["origin"]
+    life = Life(
+        doc_id.hex(), row["source"], origin["path"], origin["record"], origin["byte"], row["text"][:EXCERPT_CHARS]
+    )
+    life.events.append({"stage": "sample", "what": "sampled", "bytes": len(row["text"].encode())})
+    for stage in LEDGER_STAGES:
+        if stage not in artifacts:
+            return life
+        for entry in tables.rows(stage, "ledger", doc_id):
+            event = {"stage": stage, "what": entry["action"], **_told(entry)}
+            if stage == "dedup" and isinstance(event.get("evidence"), dict) and "survivor" in event["evidence"]:
+                event["survivor"] = _survivor(tables, event["evidence"])
+            life.events.append(event)
+            if entry["action"] in ("drop", "hold_out"):
+                verb = "dropped" if entry["action"] == "drop" else "held out for evaluation"
+                life.fate = f"{verb} in {stage} by rule `{entry['rule']}`"
+        if life.fate != UNDER_WAY:
+            return life
+    for leak in tables.rows("decontaminate", "leaks", doc_id):
+        life.events.append(
+            {"stage": "decontaminate", "what": "leak", **{k: leak[k] for k in ("benchmark", "item_id", "start", "end")}}
+        )
+    if "chunk" in artifacts:
+        _tell_training(life, tables, doc_id)
+    return life
+
+
+def _survivor(tables: _Tables, evidence: dict[str, Any]) -> dict[str, Any]:
+    """The document that stays in a duplicate's place: source, path and record; of an earlier run its artifact too."""
+    of_earlier = {"earlier": evidence["earlier"]} if "earlier" in evidence else {}
+    row = None
+    if not of_earlier:
+        row = tables.survivors.get(evidence["survivor"])
+    elif (folder := tables.artifacts["dedup"].path.parent / evidence["earlier"]).exists():
+        found = _rows_of(Artifact.open(folder), "documents", {bytes.fromhex(evidence["survivor"])})
+        row = next(iter(found), None)
+    if row is None:
+        return {"doc_id": evidence["survivor"], **of_earlier}
+    origin = row["origin"]
+    told = {"source": row["source"], "path": origin["path"], "record": origin["record"]}
+    return {"doc_id": evidence["survivor"], **of_earlier, **told, "text": row["text"][:EXCERPT_CHARS]}
+
+
+def _tell_training(life: Life, tables: _Tables, doc_id: bytes) -> None:
+    spans = tables.rows("chunk", "spans", doc_id)
+    rows = np.unique(np.array([span["row"] for span in spans], dtype=np.int64))
+    tokens = sum(span["tok_len"] for span in spans)
+    life.events.append({"stage": "chunk", "what": "packed", "tokens": tokens, "rows": rows.tolist()})
+    if "train" not in tables.artifacts:
+        life.fate = "packed"
+        return
+    positions = np.flatnonzero(np.isin(tables.order, rows))
+    applied = tables.applied
+    starts, ends = applied.column("pos_start").to_numpy(), applied.column("pos_end").to_numpy()
+    which = np.searchsorted(starts, positions, side="right") - 1
+    read = which[(which >= 0) & (positions < ends[np.maximum(which, 0)])]
+    numbers = np.unique(applied.column("step").to_numpy()[read]).tolist()
+    life.events.append({"stage": "train", "what": "trained", "steps": numbers, "reads": len(read)})
+    life.fate = (
+        f"trained in {len(numbers)} step{'s' if len(numbers) > 1 else ''}"
+        if numbers
+        else "packed, and not reached by the token budget"
+    )
+
+
+def _told(entry: dict[str, Any]) -> dict[str, Any]:
+    told = {
+        key: entry[key]
+        for key in ("rule", "value", "limit", "bytes_in", "bytes_out", "piece")
+        if entry[key] is not None
+    }
+    evidence = entry["evidence"]
+    if evidence:
+        try:
+            told["evidence"] = json.loads(evidence)
+        except json.JSONDecodeError:
+            told["evidence"] = evidence
+    return told
+
+
+def _rows_of(artifact: Artifact, table: str, doc_ids: Collection[bytes]) -> list[dict[str, Any]]:
+    ids = pa.array(sorted(doc_ids), pa.binary(16))
+    found: list[dict[str, Any]] = []
+    for rows in parts_of(artifact, table, None):
+        found += rows.filter(pc.is_in(rows.column("doc_id"), value_set=ids)).to_pylist()
+    return found
+
+
+MOST_FILES = 20
+
+
+def listed_files(run_folder: Path, wanted: str) -> list[InputFile]:
+    """The files of the run's sources whose path on this machine, or within its source, contains `wanted`; 20 at most.
+
+    The folders are listed again as the run's recipe names them, so that files which are gone since are not found.
+    """
+    recipe = recipe_of(run_folder)
+    found: list[InputFile] = []
+    for source in recipe.sample.sources:
+        try:
+            (listing,) = find_files(recipe.sample.model_copy(update={"sources": (source,)}))
+        except (InputError, RecipeError):
+            continue  # Its folder is gone: nothing of it can be told.
+        found += [file for file in listing.files if wanted in file.relative or wanted in str(file.path)]
+    return found[:MOST_FILES]
+
+
+def why_unsampled(file: InputFile, sample: Artifact) -> str:
+    """A sentence about a listed file without a document and without a reject."""
+    rate = float(sample.report.facts["mixture_plan"][file.source]["rate"])
+    where = f"{file.source}: {file.relative}"
+    if file.size == 0:
+        return f"{where}: an empty file, which holds no record"
+    if rate < 1:
+        return (
+            f"{where}: read and not selected; of the records of `{file.source}` sampling kept {rate:.1%}, chosen by the"
+            f" hash of their ids, since its share of the mixture or the run's --limit asks for no more"
+        )
+    return f"{where}: read, and it holds no record with a text"
+
+
+MOST_PARTS = 8
+
+
+def some_parts(files: list[Path]) -> Iterator[tuple[int, Path]]:
+    """At most MOST_PARTS of the files, evenly spread, with their index."""
+    step = max(1, -(-len(files) // MOST_PARTS))
+    yield from ((index, files[index]) for index in range(0, len(files), step))
+
+
+MOST_STEPS = 12
+
+
+def event_words(event: dict[str, Any]) -> str:
+    """One event of a life in words, without its stage."""
+    what = event["what"]
+    if what == "sampled":
+        return f"sampled, {event['bytes']} bytes"
+    if what == "packed":
+        rows = event["rows"]
+        where = f"row {rows[0]}" if len(rows) == 1 else f"rows {rows[0]} to {rows[-1]}" if rows else "no row"
+        return f"packed as {event['tokens']} tokens in {where}"
+    if what == "trained":
+        steps = [str(step) for step in event["steps"][:MOST_STEPS]]
+        more = f" and {len(event['steps']) - MOST_STEPS} more" if len(event["steps"]) > MOST_STEPS else ""
+        times = f"{event['reads']} time{'s' if event['reads'] > 1 else ''}"
+        numbered = f"step{'s' if len(event['steps']) > 1 else ''} {', '.join(steps)}{more}"
+        return f"read {times}, in {numbered}" if steps else "never reached"
+    if what == "leak":
+        return f"held item {event['item_id']} of {event['benchmark']} at bytes {event['start']} to {event['end']}"
+    measured = f", {event['value']:.4g} against {event['limit']:.4g}" if "value" in event and "limit" in event else ""
+    sizes = f" ({event['bytes_in']} -> {event['bytes_out']} bytes)"
+    evidence = event.get("evidence")
+    if isinstance(evidence, dict):
+        evidence = ", ".join(f"{key} {value}" for key, value in evidence.items())
+    return f"{what} by `{event['rule']}`{measured}{sizes}" + (f": {evidence}" if evidence else "")

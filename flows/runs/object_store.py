@@ -1,0 +1,111 @@
+"""Artifacts in an object store, verified where they are kept and put right; and collected there."""
+
+import time
+import uuid
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from model.digests import digest_file
+from model.errors import IntegrityError
+from tasks.artifacts.manifest import read_manifest
+from tasks.artifacts.remote.artifacts import PARTS, manifest_key, part_key, stored_manifest, withdraw
+from tasks.artifacts.remote.attach import root_of, store_of
+from tasks.artifacts.remote.leases import store_lease
+from tasks.artifacts.remote.object_store import FETCHES, ObjectStore
+from tasks.artifacts.remote.partial_builds import CHECKPOINTS, UNFINISHED, forget
+from tasks.artifacts.workspace import FileRecord
+
+ASIDE = "aside"
+
+LEASE_SECONDS = 60.0
+
+Place = tuple[str, str]
+"""Stage and identity."""
+
+
+def manifest_problem(folder: Path) -> str | None:
+    """What is wrong with the manifest that the store has of an artifact; None also where it has none, for then the next
+    run that needs the artifact puts it there."""
+    store = store_of(root_of(folder))
+    if store is None:
+        return None
+    try:
+        there = stored_manifest(store, folder.parent.name, folder.name)
+    except IntegrityError as error:
+        return str(error)
+    here = read_manifest(folder)
+    if there is not None and there["content"] != here["content"]:
+        return f"has the content {here['content']}, and in {store.address} it has {there['content']}"
+    return None
+
+
+def file_problem(folder: Path, record: FileRecord) -> str | None:
+    """What is wrong with the bytes that the store has of a file, read whole; None where it has no such artifact."""
+    store = store_of(root_of(folder))
+    if store is None:
+        return None
+    stage, identity = folder.parent.name, folder.name
+    key = part_key(stage, identity, record.digest)
+    found = ""
+    try:
+        for _ in range(FETCHES):
+            found = store.digest(key, record.bytes)
+            if found == record.digest:
+                return None
+    except FileNotFoundError:
+        return f"is missing in {store.address}" if store.exists(manifest_key(stage, identity)) else None
+    return f"has the digest {found} in {store.address}, and its manifest says {record.digest}"
+
+
+def set_right(folder: Path, names: Iterable[str]) -> str:
+    """Put files of which the store has wrong bytes there again from here, or take the artifact out of use in the store
+    where one is not here or is damaged too; what was done, in a sentence. Its manifest is kept under `aside/`."""
+    store = store_of(root_of(folder))
+    assert store is not None, "only artifacts of a store are damaged there"
+    stage, identity = folder.parent.name, folder.name
+    records = {record["name"]: record for record in read_manifest(folder)["files"]}
+    damaged = [records[name] for name in names if name in records]
+    keys = [part_key(stage, identity, record["digest"]) for record in damaged]
+    if damaged and all(_is_whole(folder / record["name"], record["digest"]) for record in damaged):
+        for key, record in zip(keys, damaged, strict=True):
+            store.put_file(key, folder / record["name"], record["digest"])
+        return f"{len(damaged)} files of {stage}/{identity} put into {store.address} again from {folder}"
+    aside = f"{ASIDE}/{stage}/{identity}-{uuid.uuid4().hex[:8]}.json"
+    store.write(aside, read_manifest(folder))
+    store.delete([manifest_key(stage, identity), *keys])
+    return f"{stage}/{identity} taken out of use in {store.address}; its manifest is {aside}"
+
+
+def remove_stored(store: ObjectStore, places: Collection[Place]) -> None:
+    """Take artifacts out of a store, each under its lease, so that nobody publishes it meanwhile."""
+    for stage, identity in places:
+        with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
+            withdraw(store, stage, identity)
+            forget(store, stage, identity)
+
+
+def left_in_store(store: ObjectStore, known: Collection[Place], unfinished_since: float) -> list[Place]:
+    """Stage and identity of what builds left in a store that nobody has gone on with since `unfinished_since` (seconds
+    since 1970): parts of artifacts other than the `known` ones, which stand, and what unfinished builds kept."""
+    newest: dict[Place, float] = {}
+    for prefix in (PARTS, CHECKPOINTS, UNFINISHED):
+        for key, entry in store.under(prefix).items():
+            _, stage, name = key.split("/", 2)
+            place = (stage, name.partition("/")[0].removesuffix(".json"))
+            if prefix != PARTS or place not in known:
+                newest[place] = max(newest.get(place, 0.0), entry.written or time.time())
+    return sorted(place for place, when in newest.items() if when < unfinished_since)
+
+
+def remove_left(store: ObjectStore, places: Collection[Place]) -> None:
+    """Remove what builds left, each under its lease; an artifact that stands by now keeps its parts."""
+    for stage, identity in places:
+        with store_lease(store, identity, lambda _: None, LEASE_SECONDS):
+            forget(store, stage, identity)
+            if not store.exists(manifest_key(stage, identity)):
+                withdraw(store, stage, identity)
+
+
+def _is_whole(path: Path, digest: Any) -> bool:
+    return path.exists() and digest_file(path) == digest

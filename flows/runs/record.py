@@ -1,0 +1,201 @@
+"""What is known of a run, written to `runs/RUN_ID/run.json` as it happens, and found again later."""
+
+import functools
+import logging
+import re
+import secrets
+import time
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from model.checksummed_json import read_sealed, sealed_text, write_sealed
+from model.errors import BessemerError, Infra, InputError, IntegrityError, Paused
+from model.files import DISK_FULL
+from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact
+from tasks.artifacts.build import Watcher
+from tasks.artifacts.remote.metadata import RECIPE_LOST, read_record
+
+if TYPE_CHECKING:
+    from flows.recipe.schema import Recipe
+
+
+log = logging.getLogger(__name__)
+
+RECORD = "run.json"
+
+RECIPE = "recipe.json"
+"""The recipe as it was run, complete, beside the record."""
+
+INTERRUPTED = "interrupted"
+
+PAUSED = "paused"
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+ONLOOKER: ContextVar[Watcher] = ContextVar("ONLOOKER", default=Watcher())  # noqa: B039  # a Watcher has no state
+"""Who watches the runs of this context; the command puts its progress bars here."""
+
+ENDED: ContextVar[list[dict[str, Any] | BessemerError] | None] = ContextVar("ENDED", default=None)
+"""Where a flow leaves what it ended with, for a command whose server does not hear of the end."""
+
+
+def leave_end(end: dict[str, Any] | BessemerError) -> None:
+    """Leave what a flow ends with where `ENDED` is watched."""
+    ends = ENDED.get()
+    if ends is not None:
+        ends.append(end)
+
+
+class RunRecord(Watcher):
+    """Keeps `run.json` true while stages finish, and passes what it hears on to another watcher."""
+
+    def __init__(self, folder: Path, head: dict[str, Any], onlooker: Watcher) -> None:
+        self._path = folder / RECORD
+        self._onlooker = onlooker
+        self.data: dict[str, Any] = {**head, "state": "running", "finished": None, "stages": [], "notes": []}
+        self.save()
+
+    def save(self) -> None:
+        """Write the record."""
+        write_sealed(self._path, self.data)
+
+    def progress(self, stage: str, done: int, total: int | None, unit: str) -> None:
+        self._onlooker.progress(stage, done, total, unit)
+
+    def note(self, stage: str, sentence: str) -> None:
+        self.data["notes"].append({"time": time.time(), "stage": stage, "note": sentence})
+        self.save()
+        self._onlooker.note(stage, sentence)
+
+    def finished(self, stage: str, artifact: Artifact, seconds: float) -> None:
+        self._entry(stage_entry(stage, artifact, seconds))
+        self._onlooker.finished(stage, artifact, seconds)
+
+    def failed(self, stage: str, error: BaseException) -> None:
+        """A stage ended in an error, or was interrupted by a person or a signal."""
+        if isinstance(error, Exception):
+            self._entry({"stage": stage, "outcome": "failed", "error": f"{type(error).__name__}: {error}"})
+        else:
+            kept = "finished parts and checkpoints are kept; run again to go on"
+            self._entry({"stage": stage, "outcome": INTERRUPTED, "error": kept})
+
+    def paused(self, stage: str, pause: Paused) -> None:
+        """A stage came as far as it was asked to, and goes on when it is run again."""
+        at = {"step": pause.step, "steps": pause.steps, "loss": pause.loss}
+        self._entry({"stage": stage, "outcome": PAUSED, "cause": str(pause), **at})
+
+    def _entry(self, entry: dict[str, Any]) -> None:
+        self.data["stages"] = [old for old in self.data["stages"] if old["stage"] != entry["stage"]] + [entry]
+        self.save()
+
+
+def stage_entry(stage: str, artifact: Artifact, seconds: float) -> dict[str, Any]:
+    """What a record holds of a finished stage that took so long."""
+    return {
+        "stage": stage,
+        "identity": artifact.identity,
+        "content": artifact.content,
+        "path": str(artifact.path),
+        "outcome": artifact.outcome,
+        "cause": artifact.cause,
+        "seconds": seconds,
+        "started": time.time() - seconds,
+    }
+
+
+def check_writable(root: Path) -> None:
+    """Raise InputError where the root of all artifacts cannot be made or written, Infra where its disk is full."""
+    probe = root / f".writable-{secrets.token_hex(4)}"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(bytes(4096))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno in DISK_FULL:
+            raise Infra(f"--root {root}: no space left on its disk; free some and run again") from error
+        raise InputError(
+            f"--root {root}: cannot be written ({error.strerror}); choose a folder of yours with --root"
+        ) from error
+
+
+def same_artifacts(root: Path, record: dict[str, Any]) -> dict[str, Any] | None:
+    """The latest earlier run that ended with the very artifacts of a run that built nothing, under the same gate, and
+    has a page."""
+    stages = record["stages"]
+    if not stages or any(entry["outcome"] not in (REUSED, ACCEPTED) for entry in stages):
+        return None
+    mine = {entry["stage"]: entry["content"] for entry in stages}
+    for earlier in reversed(list_runs(root)):
+        theirs = {entry["stage"]: entry.get("content") for entry in earlier["stages"]}
+        same = theirs == mine and earlier.get("max_rise") == record.get("max_rise")
+        if same and earlier.get("page") and Path(earlier["page"]).is_file():
+            return earlier
+    return None
+
+
+def new_run_id() -> str:
+    """UTC time and six hexadecimal digits: sorts by time, never in an identity."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(3)}"
+
+
+def check_run_id(run_id: str) -> None:
+    """Raise InputError for a run id that could not be the name of a folder under `runs/`."""
+    if not RUN_ID.fullmatch(run_id):
+        raise InputError(
+            f"run id {run_id!r}: it names a folder under runs/, so it is made of letters, digits, `.`, `_` and `-`,"
+            f" 80 at most, and begins with a letter or digit. Leave it empty, and one is made from the time."
+        )
+
+
+def list_runs(root: Path) -> list[dict[str, Any]]:
+    """The records of all runs under a root, oldest first; damaged ones are named on stderr and left out."""
+    return [record for record in map(_readable, _record_files(root)) if record is not None]
+
+
+def damaged_runs(root: Path) -> list[str]:
+    """Ids of the runs whose records cannot be read, oldest first."""
+    return [path.parent.name for path in _record_files(root) if _readable(path) is None]
+
+
+def read_recipe(folder: Path) -> dict[str, Any]:
+    """The recipe beside a run's record; empty where it is gone, IntegrityError where it is damaged."""
+    path = folder / RECIPE
+    return read_sealed(path, RECIPE_LOST) if path.is_file() else {}
+
+
+def recipe_of(folder: Path) -> "Recipe":
+    """The recipe of a run, from the run's folder; InputError where it is gone, IntegrityError where it is damaged."""
+    from flows.recipe.schema import Recipe
+
+    try:
+        return Recipe.model_validate_json(sealed_text(folder / RECIPE, RECIPE_LOST))
+    except FileNotFoundError as error:
+        raise InputError(f"{folder / RECIPE} is gone, and with it what this run was asked for") from error
+
+
+def write_recipe(folder: Path, recipe: "Recipe") -> None:
+    """Write the recipe of a run into the run's folder."""
+    write_sealed(folder / RECIPE, recipe.model_dump(mode="json"))
+
+
+def _record_files(root: Path) -> list[Path]:
+    return sorted((root / "runs").glob(f"*/{RECORD}"))
+
+
+def _readable(path: Path) -> dict[str, Any] | None:
+    try:
+        return read_record(path)
+    except IntegrityError as error:
+        warn_once(str(error))
+    except FileNotFoundError:
+        pass  # Removed since it was listed.
+    return None
+
+
+@functools.cache
+def warn_once(sentence: str) -> None:
+    """Say it on stderr the first time."""
+    log.warning("%s", sentence)

@@ -1,0 +1,209 @@
+"""The records of a root, which hold digests of themselves: which there are, what is wrong with one, and how it is set
+aside, and made again where something remains that tells it.
+
+Records are what runs, builds, leases, people's words and studies leave besides artifacts. Pages, logs, and what another
+program keeps (Prefect's database, exported models) are none.
+"""
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flows.recipe.stages import STAGES
+from flows.runs.record import INTERRUPTED, RECORD, read_recipe
+from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
+from model.checksummed_json import given_text, sealed_text, unsealed_line, write_sealed
+from model.digests import digest_file, file_bytes
+from model.errors import IntegrityError
+from model.files import sync_directory
+from model.guard.decisions import ATTEMPTS
+from tasks.artifacts.lease import is_alive, problem_of
+from tasks.artifacts.manifest import MANIFEST, read_manifest
+from tasks.artifacts.published import is_set_aside
+from tasks.artifacts.remote.metadata import read_record
+from tasks.artifacts.remote.partial_builds import HELD
+from tasks.artifacts.workspace import read_record as read_unit
+
+ROOMS = (
+    "runs",
+    "aliases",
+    "locks",
+    "work",
+    "promotions",
+    "nights",
+    "measurements",
+    "searches",
+    "mixtures",
+    "ablations",
+    "ladders",
+)
+
+FLAT_ROOMS = ("service", ".store")
+"""Folders with folders of other programs in them."""
+
+LEASE = ".lease"
+
+UNITS = "units"
+
+DAMAGED = "damaged"
+
+LOST = ""
+
+
+def records_under(root: Path) -> list[Path]:
+    """All records under a root: files, and folders that COMPLETE vouches for; those set aside are left out."""
+    found = [root / "inputs.json"]
+    for room in FLAT_ROOMS:
+        found += (root / room).glob("*.json")
+    for room in ROOMS:
+        found += _below(root / room)
+    return sorted(path for path in found if path.exists() and not path.name.startswith("."))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for above, folders, files in os.walk(folder):
+        here = Path(above)
+        whole = [name for name in folders if _is_whole_folder(here / name)]
+        yield from (here / name for name in whole)
+        folders[:] = [name for name in folders if name not in whole and not _is_left_out(here / name)]
+        yield from (here / name for name in files if Path(name).suffix in (".json", ".jsonl", LEASE))
+
+
+def _is_left_out(folder: Path) -> bool:
+    """Whether a folder was set aside, is not finished, or holds links to what is being put into a store."""
+    if folder.name == HELD and folder.parent.parent.name == "work":
+        return True
+    return folder.name.startswith((".", "tmp", "publish-", f"{DAMAGED}-")) or f".{DAMAGED}-" in folder.name
+
+
+def _is_whole_folder(folder: Path) -> bool:
+    name, above = folder.name, folder.parent.name
+    return (
+        (above == CHECKPOINTS and name.startswith(PREFIX))
+        or (above == ATTEMPTS and name.isdigit())
+        or (name == RESULT and (folder / COMPLETE).exists())
+    )
+
+
+def record_problem(path: Path) -> str | None:
+    """What is wrong with a record; None where nothing is."""
+    try:
+        if path.is_dir():
+            return why_damaged(path)
+        if path.suffix == LEASE:
+            return problem_of(file_bytes(path))
+        if path.suffix == ".jsonl":
+            # The last line may have been cut by a kill, and is then no line.
+            lines = [line for line in file_bytes(path).splitlines(keepends=True) if line.endswith(b"\n")]
+            for number, line in enumerate(lines, start=1):
+                unsealed_line(path, number, line, LOST)
+        elif path.parent.name == UNITS:
+            return _problem_of_unit(path)
+        elif path.name == RECORD and path.parent.parent.name == "runs":
+            read_record(path)
+        elif path.name == "weights.json":
+            given_text(path, LOST)
+        else:
+            sealed_text(path, LOST)
+    except IntegrityError as error:
+        return str(error).removeprefix(f"{path} ").strip()
+    except FileNotFoundError:
+        return None  # Removed since it was listed.
+    return None
+
+
+def _problem_of_unit(path: Path) -> str | None:
+    for file in read_unit(path)["files"]:
+        here = path.parent.parent / "files" / file["name"]
+        if not here.exists() or digest_file(here) != file["digest"]:
+            return f"its file {here} is missing or has other bytes"
+    return None
+
+
+def put_aside(path: Path) -> str:
+    """Rename a damaged record, or the training that a damaged decision belongs to; what was done, in a sentence.
+
+    A run's record is made again from what remains, and a damaged lease passes on once its holder was silent.
+    """
+    if not path.exists():
+        return f"{path} went with what it belongs to"
+    if path.suffix == LEASE:
+        if path == max(path.parent.glob(f"*{LEASE}"), key=lambda one: int(one.stem)) and is_alive(path.parent):
+            return f"{path} belongs to a build that goes on; it ends with it"
+        path.unlink(missing_ok=True)
+        return f"{path} was given back and removed"
+    if path.parent.name == ATTEMPTS:
+        path = path.parent.parent
+    aside = path.with_name(f"{path.name}.{DAMAGED}-{uuid.uuid4().hex[:8]}")
+    if path.parent.name == CHECKPOINTS:
+        # As the trainer does, which tells of it in EVENTS.
+        aside = path.with_name(f"{DAMAGED}-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+    os.rename(path, aside)
+    sync_directory(path.parent)
+    if path.name == RECORD and path.parent.parent.name == "runs" and (record := remaining_record(path.parent)):
+        write_sealed(path, record)
+        told = ", ".join(entry["stage"] for entry in record["stages"])
+        return f"{aside}; {path} was made again from manifests ({told})"
+    return str(aside)
+
+
+def remaining_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a run by what else tells of it: manifests of what it built, and of all that this was made from;
+    None where it built nothing."""
+    root, run_id = folder.parent.parent, folder.name
+    standing: dict[tuple[str, str], dict[str, Any]] = {}
+    for file in root.glob(f"artifacts/*/*/{MANIFEST}"):
+        if not is_set_aside(file.parent):
+            try:
+                manifest = read_manifest(file.parent)
+            except IntegrityError:
+                continue
+            standing[manifest["stage"], manifest["identity"]] = manifest
+    waiting = [place for place, manifest in standing.items() if manifest["run"] == run_id]
+    built, found = set(waiting), dict[str, dict[str, Any]]()
+    while waiting:
+        place = waiting.pop()
+        if place in standing and place[0] not in found:
+            found[place[0]] = standing[place]
+            parents = standing[place]["parents"].values()
+            waiting += [(parent["stage"], parent["identity"]) for parent in parents]
+    if not found:
+        return None
+    try:
+        recipe = read_recipe(folder)
+    except IntegrityError:
+        recipe = {}
+    stages = [
+        _entry(root, found[stage], (stage, found[stage]["identity"]) in built) for stage in STAGES if stage in found
+    ]
+    note = "this record was damaged, and made again from the manifests of what the run built"
+    return {
+        "run_id": run_id,
+        "recipe_name": recipe.get("name", "?"),
+        "root": str(root),
+        "started": min(found[stage]["timings"]["started"] for stage, _ in built),
+        "state": "completed" if STAGES[-1] in found else INTERRUPTED,
+        "finished": None,
+        "stages": stages,
+        "notes": [{"time": time.time(), "stage": stages[-1]["stage"], "note": note}],
+    }
+
+
+def _entry(root: Path, manifest: dict[str, Any], built: bool) -> dict[str, Any]:
+    stage, identity = manifest["stage"], manifest["identity"]
+    return {
+        "stage": stage,
+        "identity": identity,
+        "content": manifest["content"],
+        "path": str(root / "artifacts" / stage / identity),
+        "outcome": "built" if built else "reused",
+        "cause": "",
+        "seconds": manifest["timings"]["seconds"] if built else 0.0,
+        "started": manifest["timings"]["started"],
+    }

@@ -1,0 +1,262 @@
+"""A Prefect server of one run's own, for people who have set none up; it dies with the run, however the run dies.
+
+Prefect's built-in ephemeral server survives a kill -9 of the flow's process (measured with 3.8.8: one orphaned
+`uvicorn` a kill). Ours asks the kernel to end it with its parent; `python -m flows.private_server FD PARENT_PID` is the
+child, which serves the listening socket FD that its parent holds.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from flows.service.api import crash_lost_runs
+from flows.service.database import copy_database, keep_database
+from flows.service.files import (
+    OF_CLIENTS,
+    OF_SERVER,
+    PATIENT_CLIENT,
+    ServiceFiles,
+    new_password,
+    standing_server,
+    use_password,
+)
+from model.errors import Infra
+from model.processes import die_with_parent
+
+STARTUP_SECONDS = 300.0
+
+# Prefect's own switches for a server inside a client: no UI, no schedulers that only a standing server needs.
+EPHEMERAL = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+
+# Of all servers this one may fail: a run on a full disk waited 193 s for a database that could not be written.
+IMPATIENT = {"PREFECT_SERVER_DATABASE_TIMEOUT": "10", "PREFECT_SERVER_DATABASE_CONNECTION_TIMEOUT": "10"}
+
+IMPATIENT_CLIENT = {"PREFECT_CLIENT_MAX_RETRIES": "3"}
+
+STEADY_SECONDS = 60.0
+"""A server that lives as long as this has started well."""
+
+MOST_SHORT_LIVES = 3
+"""Servers that end sooner, one behind the other, before no more are started."""
+
+
+@contextmanager
+def prefect_server(root: Path) -> Iterator[str]:
+    """Yields the API address of the server to use: the one that the environment names, else the one that `bessemer up`
+    started for `root`, else that of the Prefect profile, else a private one that ends with this block.
+
+    Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. A private server keeps its database
+    where that of `bessemer up` has it, under the root; where that cannot be written, in a temporary folder. Raises
+    Infra when the private server does not answer within five minutes.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        yield os.environ["PREFECT_API_URL"]
+        return
+    files = ServiceFiles(root)
+    with ExitStack() as block:
+        of_root = _own_server(files)
+        standing = of_root or _profile_url()
+        if standing:
+            patience = {key: value for key, value in PATIENT_CLIENT.items() if key not in os.environ}
+            block.enter_context(_environment({"PREFECT_API_URL": standing, **patience}))
+            if of_root:
+                use_password(files.password_file())
+                block.enter_context(files.reporting())
+            block.callback(_send_what_is_queued)
+            yield standing
+        else:
+            server = block.enter_context(_private_server(files))
+            block.callback(_send_what_is_queued)
+            yield server.url
+
+
+def _own_server(files: ServiceFiles) -> str | None:
+    """The server that `bessemer up` started for a root, unless this user may not read its password: it is another's."""
+    url, password = standing_server(files.root), files.password_file()
+    if url is None or password is None or os.access(password, os.R_OK):
+        return url
+    print(
+        f"warning: {password} cannot be read by this user; this run is not shown by the Prefect server of {files.root}",
+        file=sys.stderr,
+    )
+    return None
+
+
+@contextmanager
+def _private_server(files: ServiceFiles) -> Iterator["_Private"]:
+    """A server with its database under the root, or in a temporary folder where that does not come up."""
+    with ExitStack() as block:
+        try:
+            with files.alone():
+                # A server that migrates the database keeps others from beginning to.
+                server = block.enter_context(_Private(files, files.environment()["PREFECT_HOME"]))
+                block.enter_context(_environment(server.clients_settings))
+                if files.nobody_reports():
+                    crash_lost_runs(server.url, deployed=False)
+                block.enter_context(files.reporting("private"))
+        except (OSError, Infra) as error:
+            block.close()
+            home = block.enter_context(
+                tempfile.TemporaryDirectory(prefix="bessemer-prefect-", ignore_cleanup_errors=True)
+            )
+            print(
+                f"warning: no Prefect database under {files.folder} ({error}); the server's view of this run is kept in"
+                f" {home} and removed at its end. Artifacts and the run's record do not depend on it",
+                file=sys.stderr,
+            )
+            server = block.enter_context(_Private(files, home))
+            block.enter_context(_environment(server.clients_settings))
+        yield server
+
+
+class _Private:
+    """A Prefect server that is started again, with its database and password, whenever it ends within the block.
+
+    The listening socket is held here: while no server runs, requests wait for the next one instead of being refused,
+    and nobody else gets the port and with it the password.
+    """
+
+    def __init__(self, files: ServiceFiles, home: str) -> None:
+        password = new_password()
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/api"
+        profiles = _profiles_file()
+        self.clients_settings = {
+            **{key: value for key, value in IMPATIENT_CLIENT.items() if key not in os.environ},
+            "PREFECT_API_URL": self.url,
+            "PREFECT_HOME": home,
+            OF_CLIENTS: password,
+            **({"PREFECT_PROFILES_PATH": str(profiles)} if profiles is not None else {}),
+        }
+        self._home = Path(home)
+        self._environment = files.environment() | EPHEMERAL | IMPATIENT | self.clients_settings | {OF_SERVER: password}
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._answered = self._over = self._given_up = False
+        # The kernel ends the server with the thread that started it, so one thread starts them all and lasts.
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+
+    def __enter__(self) -> "_Private":
+        makes_its_own = copy_database(self._home)
+        self._thread.start()
+        try:
+            wait_until_healthy(self.url, lambda: not self._given_up, "run again with -v to see its log")
+        except BaseException:
+            self.__exit__()
+            raise
+        self._answered = True
+        if makes_its_own:
+            keep_database(self._home)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._over = True
+            if self._process is not None:
+                self._process.send_signal(signal.SIGTERM)
+        self._thread.join(timeout=10)
+        if self._thread.is_alive() and self._process is not None:
+            self._process.kill()
+            self._thread.join()
+
+    def _keep(self) -> None:
+        fd = self._socket.fileno()
+        words = [sys.executable, "-m", "flows.service.local_server", str(fd), str(os.getpid())]
+        short_lives = 0
+        while True:
+            began = time.monotonic()
+            with self._lock:
+                if self._over:
+                    break
+                # A group of its own: Ctrl-C is for the run, which still has an ending to tell the server.
+                self._process = subprocess.Popen(words, env=self._environment, process_group=0, pass_fds=[fd])
+            code = self._process.wait()
+            short_lives = short_lives + 1 if time.monotonic() - began < STEADY_SECONDS else 0
+            if self._over:
+                break
+            if not self._answered or short_lives == MOST_SHORT_LIVES:
+                self._given_up = True
+                break
+            print(f"the Prefect server of this run ended (exit code {code}); starting it again", file=sys.stderr)
+        # From here on requests are refused and nobody waits for a server that does not come.
+        self._socket.close()
+
+
+@contextmanager
+def _environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """These environment variables within the block, and what they were after it."""
+    before = {key: os.environ.get(key) for key in (*settings, OF_CLIENTS)}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            os.environ.pop(key, None)
+            if value is not None:
+                os.environ[key] = value
+
+
+def _profile_url() -> str | None:
+    """The server that the user's Prefect profile names, found without importing Prefect."""
+    import tomllib
+
+    profiles = _profiles_file()
+    if profiles is None:
+        return None
+    data = tomllib.loads(profiles.read_text())
+    active = os.environ.get("PREFECT_PROFILE", data.get("active", ""))
+    return data.get("profiles", {}).get(active, {}).get("PREFECT_API_URL")
+
+
+def _profiles_file() -> Path | None:
+    """The user's Prefect profiles; None where there are none, or no home folder to find them in."""
+    home = os.path.expanduser(os.environ.get("PREFECT_HOME", "~/.prefect"))
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", f"{home}/profiles.toml"))
+    return profiles if os.access(profiles, os.R_OK) else None
+
+
+def wait_until_healthy(url: str, is_running: Callable[[], bool], advice: str) -> None:
+    """Wait until the server at an API address answers; Infra, ending in the advice, where it ends or does not."""
+    deadline = time.monotonic() + STARTUP_SECONDS
+    while time.monotonic() < deadline:
+        if not is_running():
+            raise Infra(f"the Prefect server for {url} ended at start; {advice}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise Infra(f"the Prefect server at {url} did not answer within {STARTUP_SECONDS:.0f} s; {advice}")
+
+
+def _send_what_is_queued() -> None:
+    """Prefect sends logs and events from background threads; without this the last ones find no server."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=10)
+    EventsWorker.drain_all(timeout=10)
+
+
+def _serve(descriptor: int, parent: int) -> None:
+    die_with_parent(signal.SIGKILL, parent)
+    import uvicorn
+
+    config = uvicorn.Config("flows.service.app:create_app", factory=True, log_level="error", lifespan="on")
+    uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,1 +1,0 @@
-"""What files of text hold, learned from a little of each: formats, records, fields, languages, encodings."""

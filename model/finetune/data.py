@@ -1,0 +1,287 @@
+"""Labelled examples as lines of JSON, checked field by field, and those held out to choose the epoch.
+
+Which examples are held out to choose the epoch: whole groups by a hash, of each label its share.
+
+In which order examples of one or more tasks are read: a function of seed and epoch alone.
+
+What did not fit: counted for each task, never cut in silence.
+"""
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import blake3
+import numpy as np
+
+from model.errors import InputError
+from model.finetune.config import Task
+
+Answer = str | float | tuple[str, ...]
+"""A label or text; a number; the labels of words, or all right answers of a span, first the one to learn."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """What is read, and what is to be answered (None where that is not known)."""
+
+    texts: tuple[str, ...]
+    """One for each field; of a tagging the words."""
+    answer: Answer | None
+    start: int | None = None
+    """Of a span: the character where the first answer begins, if the file says so."""
+    group: str = ""
+    """Examples of a group are held out together."""
+
+
+def read_examples(path: Path, task: Task) -> list[Example]:
+    """The examples of a file, in their order; InputError names the first line that is wrong, and what of it."""
+    if not path.is_file():
+        raise InputError(f"task {task.name}: there is no file {path}; the task file names it")
+    examples = [example_of(record, task, where) for where, record in _records(path)]
+    if not examples:
+        raise InputError(f"task {task.name}: {path} holds no examples")
+    return examples
+
+
+def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool = True) -> Example:
+    """The example in a record; InputError names `where` it stands and the field that is wrong."""
+    group = [task.group] if task.group is not None else []
+    wanted = [*task.fields, *([task.answer, *group] if answered else [])]
+    missing = [name for name in wanted if name not in record]
+    if missing:
+        found = ", ".join(record) or "nothing"
+        cure = "name the fields in the task file" if answered else f"the model reads {' and '.join(task.fields)}"
+        raise InputError(f"task {task.name}: {where} has no {' and no '.join(missing)}, only {found}; {cure}")
+    values = [record[name] for name in task.fields]
+    if task.kind == "tagging":
+        texts = _strings(values[0], f"task {task.name}: {where}: {task.fields[0]} must be a list of words")
+    else:
+        for name, value in zip(task.fields, values, strict=True):
+            if not isinstance(value, str):
+                raise InputError(f"task {task.name}: {where}: {name} must be text, and is {value!r}")
+        texts = tuple(values)
+    if not answered:
+        return Example(texts, None)
+    answer = _answer(record[task.answer], texts, task, where)
+    return Example(texts, answer, _start(record, answer, task, where), _group(record, texts, task, where))
+
+
+def label_set(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
+    """The labels of a classification or tagging: those that the task names, or all that the examples show, sorted."""
+    if task.labels:
+        return task.labels
+    shown = {label for example in examples for label in _labels_of(example)}
+    if len(shown) < 2:
+        raise InputError(f"task {task.name}: the examples show the labels {sorted(shown)}; there is nothing to learn")
+    return tuple(sorted(shown))
+
+
+def check_labels(task: Task, labels: Sequence[str], examples: Sequence[Example], path: Path) -> None:
+    """InputError where examples have an answer that is none of the labels."""
+    for example in examples:
+        if unknown := set(_labels_of(example)) - set(labels):
+            raise InputError(
+                f"task {task.name}: an example of {path} has the label {sorted(unknown)[0]!r}, and the known ones are"
+                f" {', '.join(labels)}: name all in `labels`, or correct the file. It reads {example.texts[0][:60]!r}"
+            )
+
+
+def _labels_of(example: Example) -> tuple[str, ...]:
+    if isinstance(example.answer, tuple):
+        return example.answer
+    assert isinstance(example.answer, str), "labels are text"
+    return (example.answer,)
+
+
+def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    opened = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opened(path, "rt", encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                if not line.strip():
+                    continue
+                where = f"{path}, line {number}"
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise InputError(f"{where} is no JSON: {error}") from error
+                if not isinstance(record, dict):
+                    raise InputError(f"{where} is no object with fields, but {line.strip()[:60]}")
+                yield where, record
+    except (UnicodeDecodeError, EOFError, gzip.BadGzipFile) as error:
+        raise InputError(f"{path} is damaged or no text in UTF-8: {error}") from error
+
+
+def _answer(value: Any, texts: tuple[str, ...], task: Task, where: str) -> Answer:
+    place = f"task {task.name}: {where}: {task.answer}"
+    if task.kind == "regression":
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{place} must be a number, and is {value!r}")
+        return float(value)
+    if task.kind == "tagging":
+        tags = _strings(value, f"{place} must be a list of labels")
+        if len(tags) != len(texts):
+            raise InputError(f"{place} has {len(tags)} labels for {len(texts)} words")
+        return tags
+    if task.kind == "span":
+        return _strings([value] if isinstance(value, str) else value or [], f"{place} must be text or a list of texts")
+    if isinstance(value, bool | int):
+        return str(value).lower()
+    if not isinstance(value, str):
+        raise InputError(f"{place} must be a label as text, and is {value!r}")
+    return value
+
+
+def _start(record: dict[str, Any], answer: Answer, task: Task, where: str) -> int | None:
+    if task.start is None or answer == ():
+        return None
+    start = record.get(task.start)
+    if isinstance(start, bool) or not isinstance(start, int) or start < 0:
+        raise InputError(
+            f"task {task.name}: {where}: {task.start} must be the number of the character where the first answer"
+            f" begins, from 0, and is {start!r}. Without `start` in the task file the answer is looked for"
+        )
+    return start
+
+
+def _group(record: dict[str, Any], texts: tuple[str, ...], task: Task, where: str) -> str:
+    if task.group is None:
+        return texts[-1] if task.kind == "span" else "\x1f".join(texts)
+    group = record[task.group]
+    if isinstance(group, bool) or not isinstance(group, str | int):
+        raise InputError(
+            f"task {task.name}: {where}: {task.group} must be text or a whole number that binds examples, and is"
+            f" {group!r}. Give each line one, or leave `group` out of the task file"
+        )
+    return str(group)
+
+
+def _strings(value: Any, problem: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise InputError(f"{problem}, and is {value!r}"[:300])
+    return tuple(value)
+
+
+Split = tuple[list[Example], list[Example]]
+
+
+def held_out(examples: Sequence[Example], share: float, task: Task) -> Split:
+    """What is learnt from, and about `share` of the examples that are not: whole groups, chosen by a hash of the group.
+
+    The choice depends on the examples alone, so all seeds learn from the same ones. Of a classification each label
+    gives its share of groups, the whole rounded as near as whole groups let it; of other kinds more examples move none
+    over. InputError where one side would be empty.
+    """
+    groups = _held_out_of_labels(examples, share) if task.kind == "classification" else None
+    kept: list[Example] = []
+    out: list[Example] = []
+    for example in examples:
+        is_out = _drawn(example.group) < share if groups is None else example.group in groups
+        (out if is_out else kept).append(example)
+    if not kept or not out:
+        raise InputError(
+            f"task {task.name}: of {len(examples)} examples {len(out)} would be held out to choose the epoch, and"
+            f" {len(kept)} learnt from. Give more examples, another development_share, or a file `development`"
+        )
+    return kept, out
+
+
+def _held_out_of_labels(examples: Sequence[Example], share: float) -> set[str]:
+    """Groups, the first of each label in the order of their hashes; a group counts for its most frequent label."""
+    labels: dict[str, Counter[str]] = {}
+    for example in examples:
+        labels.setdefault(example.group, Counter())[str(example.answer)] += 1
+    of_label: dict[str, list[str]] = {}
+    for group, counts in labels.items():
+        label = min(counts, key=lambda one: (-counts[one], one))
+        of_label.setdefault(label, []).append(group)
+    quota = _quotas({label: len(groups) for label, groups in of_label.items()}, share)
+    return {group for label, groups in of_label.items() for group in sorted(groups, key=_drawn)[: quota[label]]}
+
+
+def _quotas(counts: Mapping[str, int], share: float) -> dict[str, int]:
+    """`share` of each count as a whole number, at least one in all: the largest remainders are rounded up. No label is
+    held out as a whole."""
+    wanted = {label: share * count for label, count in counts.items()}
+    given = {label: min(int(want), counts[label] - 1) for label, want in wanted.items()}
+    left = max(1, round(sum(wanted.values()))) - sum(given.values())
+    can_give = [label for label in counts if given[label] < counts[label] - 1]
+    for label in sorted(can_give, key=lambda one: (given[one] - wanted[one], one))[: max(0, left)]:
+        given[label] += 1
+    return given
+
+
+def _drawn(group: str) -> float:
+    """A number in [0, 1) that depends on the group alone."""
+    return int.from_bytes(blake3.blake3(f"held out\x1f{group}".encode()).digest(length=8), "little") / 2**64
+
+
+def epoch_order(counts: Sequence[int], cap: int, seed: int, epoch: int) -> np.ndarray:
+    """Numbers of the examples that an epoch reads, i64, where those of task i follow those of the tasks before it.
+
+    Of each task as many as it has, and at most `cap`: examples-proportional mixing (Raffel et al. 2020, section 3.5.2)
+    with exact shares in place of expected ones. A task that is capped goes on in the next epoch where it was, and
+    comes round once all its examples were read.
+    """
+    first = np.cumsum([0, *counts])
+    parts = []
+    for task, count in enumerate(counts):
+        take = min(count, cap)
+        rounds = range(epoch * take // count, -(-(epoch + 1) * take // count))
+        stream = np.concatenate([_generator(seed, "task", task, turn).permutation(count) for turn in rounds])
+        begin = epoch * take - rounds.start * count
+        parts.append(first[task] + stream[begin : begin + take])
+    read = np.concatenate(parts)
+    return read[_generator(seed, "epoch", epoch).permutation(len(read))]
+
+
+def _generator(*key: object) -> np.random.Generator:
+    digest = blake3.blake3("\x1f".join(map(str, ("mixing", *key))).encode()).digest(length=16)
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+
+
+@dataclass
+class Truncation:
+    """Examples and tokens of one task and one file, and those that were cut off."""
+
+    examples: int = 0
+    tokens: int = 0
+    cut_examples: int = 0
+    lost_tokens: int = 0
+    unusable: dict[str, int] = field(default_factory=dict)
+    """Examples that nothing is learnt from, by reason."""
+
+    def count(self, tokens: int, kept: int) -> None:
+        """One example of `tokens` tokens, of which `kept` are read."""
+        self.examples += 1
+        self.tokens += tokens
+        self.cut_examples += kept < tokens
+        self.lost_tokens += tokens - kept
+
+    def leave_out(self, reason: str) -> None:
+        """One example that nothing is learnt from."""
+        self.unusable[reason] = self.unusable.get(reason, 0) + 1
+
+    def told(self) -> str:
+        """One sentence without its full stop."""
+        cut = f"{self.cut_examples:,} of {self.examples:,} examples cut"
+        if self.cut_examples:
+            share = self.lost_tokens / self.tokens
+            cut += f" ({self.cut_examples / self.examples:.1%}), {self.lost_tokens:,} tokens lost ({share:.1%})"
+        return "; ".join([cut, *(f"{count:,} {reason}" for reason, count in sorted(self.unusable.items()))])
+
+
+def fit_together(lengths: list[int], room: int) -> list[int]:
+    """How many tokens of each text are read where all together have `room`: the longest is cut first (Devlin et al.
+    2019's program, `_truncate_seq_pair`)."""
+    kept = list(lengths)
+    while (over := sum(kept) - room) > 0:
+        longest = max(range(len(kept)), key=kept.__getitem__)
+        second = max([0, *(length for place, length in enumerate(kept) if place != longest)])
+        kept[longest] -= max(1, min(over, kept[longest] - second))
+    return kept

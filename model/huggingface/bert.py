@@ -1,0 +1,115 @@
+"""BERT (Devlin et al. 2019), as `BertForPreTraining` names its weights, and that of Megatron-LM (Shoeybi et al. 2019),
+whose norms stand before each branch and behind the last block, and none behind the embedding.
+
+Their answer 0 to whether the second stretch follows is "it does", and ours 1, so that rows of that head change places
+when its weights are taken over.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from model.config.network import BERTConfig
+from model.huggingface.base import Family, Origin, linear
+from model.huggingface.settings import Settings
+
+BERT_COPIES = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
+"""The decoder of hidden tokens is the embedding, with the bias `cls.predictions.bias`."""
+
+_ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
+
+
+def bert_origins(config: BERTConfig) -> dict[str, Origin]:
+    """Where each weight of ours comes from."""
+    origins = {
+        "embedding.weight": Origin(("bert.embeddings.word_embeddings.weight",)),
+        "embedding_positions.weight": Origin(("bert.embeddings.position_embeddings.weight",)),
+        "embedding_types.weight": Origin(("bert.embeddings.token_type_embeddings.weight",)),
+        "masked_head_bias": Origin(("cls.predictions.bias",)),
+        **linear("masked_head_in", "cls.predictions.transform.dense", biases=True),
+        **linear("masked_head_norm", "cls.predictions.transform.LayerNorm", biases=True),
+        **linear("next_head_in", "bert.pooler.dense", biases=True),
+        "next_head_answer.weight": Origin(("cls.seq_relationship.weight",), reversed_rows=True),
+        "next_head_answer.bias": Origin(("cls.seq_relationship.bias",), reversed_rows=True),
+    }
+    if config.norm_position == "post":
+        attention_norm, mlp_norm = "attention.output.LayerNorm", "output.LayerNorm"
+        origins |= linear("embedding_norm", "bert.embeddings.LayerNorm", biases=True)
+    else:
+        attention_norm, mlp_norm = "attention.ln", "ln"
+        origins |= linear("final_norm", "bert.encoder.ln", biases=True)
+    for layer in range(config.layers):
+        ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
+        projections = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
+        origins |= linear(f"{ours}.attention_in", *projections, biases=True)
+        origins |= linear(f"{ours}.attention_out", f"{theirs}.attention.output.dense", biases=True)
+        origins |= linear(f"{ours}.attention_norm", f"{theirs}.{attention_norm}", biases=True)
+        origins |= linear(f"{ours}.mlp_in", f"{theirs}.intermediate.dense", biases=True)
+        origins |= linear(f"{ours}.mlp_out", f"{theirs}.output.dense", biases=True)
+        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.{mlp_norm}", biases=True)
+    return origins
+
+
+def _copies(_config: BERTConfig) -> Mapping[str, str]:
+    return BERT_COPIES
+
+
+def _read(settings: Settings, **norms: Any) -> BERTConfig:
+    settings.expect("type_vocab_size", 2)
+    settings.expect("position_embedding_type", "absolute")
+    settings.expect("is_decoder", False)
+    settings.expect("add_cross_attention", False)
+    settings.expect("tie_word_embeddings", True)
+    width = settings.get("hidden_size", 768)
+    return settings.made(
+        BERTConfig,
+        vocab_size=settings.get("vocab_size", 30_522),
+        context=settings.get("max_position_embeddings", 512),
+        layers=settings.get("num_hidden_layers", 12),
+        heads=settings.get("num_attention_heads", 12),
+        width=width,
+        ffn_width=settings.get("intermediate_size", 3072),
+        activation=settings.one_of("hidden_act", _ACTIVATIONS, "gelu"),
+        norm_eps=settings.get("layer_norm_eps", 1e-12),
+        **norms,
+    )
+
+
+def _read_megatron(settings: Settings) -> BERTConfig:
+    return _read(settings, norm_position="pre", embedding_norm=False)
+
+
+def _write(config: BERTConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.context,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "hidden_size": config.width,
+        "intermediate_size": config.hidden,
+        "hidden_act": next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == config.activation),
+        "layer_norm_eps": config.norm_eps,
+        "type_vocab_size": 2,
+        "hidden_dropout_prob": config.dropout,
+        "attention_probs_dropout_prob": config.dropout,
+        "initializer_range": config.init_std,
+    }
+
+
+BERT_FAMILY = Family(
+    "bert",
+    "BertForPreTraining",
+    _read,
+    _write,
+    bert_origins,
+    _copies,
+    body="bert.",
+    no_weights=r"\.position_ids$",
+)
+
+MEGATRON_BERT = replace(
+    BERT_FAMILY, model_type="megatron-bert", class_name="MegatronBertForPreTraining", read=_read_megatron
+)

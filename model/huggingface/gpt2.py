@@ -1,0 +1,102 @@
+"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel` names its weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from model.config.network import GPTConfig
+from model.huggingface.base import NO_COPIES, Family, Origin, linear
+from model.huggingface.settings import Settings
+
+GPT2_COPIES = {"lm_head.weight": "transformer.wte.weight"}
+"""The head is the embedding."""
+
+_ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
+
+
+def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width: int) -> GPTConfig:
+    """A GPT of these sizes with GPT-2's choices."""
+    return GPTConfig(
+        vocab_size=vocab_size,
+        context=context,
+        layers=layers,
+        heads=heads,
+        width=width,
+        positions="learned",
+        activation="gelu_tanh",
+        embedding_norm=False,
+    )
+
+
+def gpt2_origins(config: GPTConfig) -> dict[str, Origin]:
+    """Where each weight of ours comes from."""
+    origins = {
+        "embedding.weight": Origin(("transformer.wte.weight",)),
+        "embedding_positions.weight": Origin(("transformer.wpe.weight",), leading_rows=-config.position_offset),
+        **linear("final_norm", "transformer.ln_f", biases=True),
+    }
+    if not config.tied_head:
+        origins["head.weight"] = Origin(("lm_head.weight",))
+    for layer in range(config.layers):
+        ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
+        origins |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1", biases=True)
+        origins |= linear(f"{ours}.attention_in", f"{theirs}.attn.c_attn", biases=True, transposed=True)
+        origins |= linear(f"{ours}.attention_out", f"{theirs}.attn.c_proj", biases=True, transposed=True)
+        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.ln_2", biases=True)
+        origins |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.c_fc", biases=True, transposed=True)
+        origins |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.c_proj", biases=True, transposed=True)
+    return origins
+
+
+def _copies(config: GPTConfig) -> Mapping[str, str]:
+    return GPT2_COPIES if config.tied_head else NO_COPIES
+
+
+def _read(settings: Settings) -> GPTConfig:
+    settings.expect("scale_attn_weights", True)
+    settings.expect("scale_attn_by_inverse_layer_idx", False)
+    width = settings.get("n_embd", 768)
+    return settings.made(
+        GPTConfig,
+        vocab_size=settings.get("vocab_size", 50_257),
+        context=settings.get("n_positions", 1024),
+        layers=settings.get("n_layer", 12),
+        heads=settings.get("n_head", 12),
+        width=width,
+        ffn_width=settings.get("n_inner", 4 * width),
+        positions="learned",
+        activation=settings.one_of("activation_function", _ACTIVATIONS, "gelu_new"),
+        norm_eps=settings.get("layer_norm_epsilon", 1e-5),
+        embedding_norm=False,
+        tied_head=settings.get("tie_word_embeddings", True),
+    )
+
+
+def _write(config: GPTConfig) -> dict[str, Any]:
+    theirs = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+    return {
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context,
+        "n_layer": config.layers,
+        "n_head": config.heads,
+        "n_embd": config.width,
+        "n_inner": config.hidden,
+        "activation_function": theirs.get(config.activation, "gelu_new"),
+        "layer_norm_epsilon": config.norm_eps,
+        "tie_word_embeddings": config.tied_head,
+        "embd_pdrop": config.dropout,
+        "attn_pdrop": config.dropout,
+        "resid_pdrop": config.dropout,
+        "initializer_range": config.init_std,
+    }
+
+
+GPT2 = Family(
+    "gpt2",
+    "GPT2LMHeadModel",
+    _read,
+    _write,
+    gpt2_origins,
+    _copies,
+    body="transformer.",
+    no_weights=r"\.attn\.(masked_)?bias$",
+)

@@ -1,0 +1,246 @@
+"""A published network: its settings, where its weights lie, whether they are all there, and what they are here.
+
+A network of ours written as `transformers` reads it: `config.json` and `model.safetensors`.
+
+The trained model that a run starts from, one of ours or a published one: what it is, and its weights.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from model.checkpoint.run_folder import DESCRIPTION
+from model.checkpoint.weights import WEIGHTS, describe_model, description_digest, load_model, network_of
+from model.config.network import BERTConfig, GPTConfig, T5Config, read_network_config
+from model.config.train import StartingModel
+from model.errors import InputError
+from model.file_content import ChangedInput, unchanged
+from model.files import sync_file, write_atomically
+from model.huggingface.base import Family, give_back, some, take_over
+from model.huggingface.registry import family_of, fitting_family, settings_of
+from model.huggingface.settings import Settings
+from model.model_files import ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
+from model.nn.factory import Network, make_network
+
+OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
+"""Names in BERT's files that come from its first program."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where one published tensor lies, and its shape."""
+
+    file: Path
+    name: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PublishedNetwork:
+    """A published network, its weights not yet read, but found to be all there and of the right shapes."""
+
+    folder: Path
+    family: Family
+    config: GPTConfig | BERTConfig | T5Config
+    tensors: Mapping[str, Stored]
+    """By the names of the family's class."""
+
+
+def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5Config]:
+    """What a folder's `config.json` describes; InputError for what has no network here."""
+    path = folder / SETTINGS
+    settings = Settings(read_json(path), str(path))
+    try:
+        family = family_of(settings)
+        return family, family.read(settings)
+    except (AttributeError, ArithmeticError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path} has a value of another kind than its class takes ({error}). Take an untouched copy of the model."
+        ) from error
+
+
+def open_published(folder: Path) -> PublishedNetwork:
+    """The network in a folder, looked at but not read.
+
+    Raises InputError for a network that has none like it here, and names tensors that are missing, have no place, or
+    are of another shape than `config.json` says.
+    """
+    family, config = published_config(folder)
+    tensors = _named_as(family, _stored(folder), family.origins(config))
+    published = PublishedNetwork(folder, family, config, tensors)
+    _check_names(published)
+    _check_shapes(published)
+    return published
+
+
+def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
+    """Our weights by name, in float32.
+
+    Raises InputError where a tensor that should repeat another holds something else.
+    """
+    origins, copies = published.family.origins(published.config), published.family.copies(published.config)
+    weights: dict[str, Tensor] = {}
+    for ours, origin in origins.items():
+        parts = {name: _read(published.tensors[name]) for name in origin.names}
+        weights |= take_over(parts, {ours: origin})
+        for copy, original in copies.items():
+            if original in parts and copy in published.tensors:
+                _check_copy(published, copy, original, parts[original])
+    return weights
+
+
+def _read(stored: Stored) -> Tensor:
+    with safe_open(stored.file, framework="pt") as file:
+        return file.get_tensor(stored.name).float()
+
+
+def _stored(folder: Path) -> dict[str, Stored]:
+    found: dict[str, Stored] = {}
+    for path in weight_files(folder):
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118  # no mapping: it has keys and no iteration
+                    found[name] = Stored(path, name, tuple(file.get_slice(name).get_shape()))
+        except SafetensorError as error:
+            raise InputError(
+                f"{path} is no safetensors file, or is cut off ({error}). Take it from where it came from again."
+            ) from error
+    return found
+
+
+def _named_as(family: Family, stored: Mapping[str, Stored], origins: Mapping[str, Any]) -> dict[str, Stored]:
+    """By the names of the family's class with all heads: bodies saved alone lack the first part of theirs."""
+    needed = {name for origin in origins.values() for name in origin.names}
+    named: dict[str, Stored] = {}
+    for name, tensor in stored.items():
+        for before, now in OF_TENSORFLOW:
+            name = name.replace(before, now)
+        if name not in needed and family.body + name in needed:
+            name = family.body + name
+        if re.search(family.no_weights, name) is None:
+            named[name] = tensor
+    return named
+
+
+def _check_names(published: PublishedNetwork) -> None:
+    """Complete copies from originals' places: either of the two names may have been written."""
+    family, config = published.family, published.config
+    copies = family.copies(config)
+    needed = {name for origin in family.origins(config).values() for name in origin.names}
+    found = published.tensors
+    assert isinstance(found, dict), "the names are ours to complete"
+    for copy, original in copies.items():
+        if original not in found and copy in found:
+            found[original] = found[copy]
+    missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - copies.keys())
+    if missing or left_over:
+        raise InputError(
+            f"{published.folder}: by its {SETTINGS} this is a {family.class_name} of {config.layers} layers, and of its"
+            f" tensors {some(missing)} missing, {some(left_over)} with no place in it. Take a model with all heads of"
+            f" {family.class_name}, and {SETTINGS} and weights from one place."
+        )
+
+
+def _check_shapes(published: PublishedNetwork) -> None:
+    with torch.device("meta"):
+        ours = make_network(published.config).state_dict()
+    origins = published.family.origins(published.config)
+    assert origins.keys() == ours.keys(), "every weight of ours has an origin"
+    for name, origin in origins.items():
+        for theirs, expected in zip(origin.names, origin.given_shapes(ours[name]), strict=True):
+            found = published.tensors[theirs].shape
+            if found == expected:
+                continue
+            hint = ""
+            if name == "embedding.weight" and found[1:] == expected[1:]:
+                hint = f" The table has {found[0]} rows, and vocab_size there is {expected[0]}."
+            raise InputError(
+                f"{published.folder}: {theirs} has the shape {list(found)}, and by {SETTINGS} it is {list(expected)}."
+                f"{hint} Take {SETTINGS} and weights from one place."
+            )
+
+
+def _check_copy(published: PublishedNetwork, copy: str, original: str, expected: Tensor) -> None:
+    stored = published.tensors[copy]
+    if stored == published.tensors[original]:
+        return
+    if stored.shape != tuple(expected.shape) or not torch.equal(_read(stored), expected):
+        raise InputError(
+            f"{published.folder}: {copy} should repeat {original}, and is another tensor. If the head has weights of"
+            f" its own, {SETTINGS} must say tie_word_embeddings = false."
+        )
+
+
+def export_network(
+    folder: Path,
+    config: GPTConfig | BERTConfig | T5Config,
+    weights: Mapping[str, Tensor],
+    settings: Mapping[str, Any],
+) -> str:
+    """Write the network into an existing folder; returns the class that loads it.
+
+    `settings` are more entries of `config.json`, such as `eos_token_id`. Raises RecipeError where no class computes
+    such a network.
+    """
+    family = fitting_family(config)
+    # `transformers` reads the format of the tensors from here.
+    save_file(give_back(weights, family.origins(config)), folder / ONE_FILE, metadata={"format": "pt"})
+    # The library writes for its owner alone.
+    (folder / ONE_FILE).chmod(0o644)
+    sync_file(folder / ONE_FILE)
+    written = {**settings_of(config, family), **settings, "dtype": "float32"}
+    write_atomically(folder / SETTINGS, (json.dumps(written, indent=1, sort_keys=True) + "\n").encode())
+    return family.class_name
+
+
+def base_config(folder: Path) -> GPTConfig | BERTConfig | T5Config:
+    """The network in a folder; InputError where none can be read."""
+    if is_published(folder):
+        return published_config(folder)[1]
+    return read_network_config(describe_model(folder)["config"])
+
+
+def base_digest(folder: Path) -> str:
+    """What stands for its settings and weights, wherever it lies."""
+    return published_digest(folder) if is_published(folder) else description_digest(folder)
+
+
+def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
+    """Its weights by our names, and the digest that stands for them.
+
+    Raises InputError where they are not those of the network that the folder describes, ChangedInput where the model
+    is not the one with which the run was planned, or is written to while it is read.
+    """
+    with unchanged(_files(base.folder)):
+        digest = base_digest(base.folder)
+        if base.digest is not None and digest != base.digest:
+            raise ChangedInput(str(base.folder), f"the model had the digest {base.digest}, and has {digest} now")
+        if is_published(base.folder):
+            return read_published(open_published(base.folder)), digest
+        trained = load_model(base.folder, base.tokenizer_digest)
+        return trained.state_dict(), describe_model(base.folder)["weights_digest"]
+
+
+def _files(folder: Path) -> list[Path]:
+    if is_published(folder):
+        return [folder / SETTINGS, *weight_files(folder)]
+    return [folder / DESCRIPTION, folder / WEIGHTS]
+
+
+def base_network(folder: Path) -> tuple[Network, str]:
+    """The network in a folder with its weights, not training, and the digest that stands for them, as `base_weights`
+    tells it; InputError where none can be read."""
+    if is_published(folder):
+        published = open_published(folder)
+        return network_of(published.config, read_published(published)), published_digest(folder)
+    return load_model(folder), describe_model(folder)["weights_digest"]

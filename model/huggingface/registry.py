@@ -1,0 +1,93 @@
+"""All classes of `transformers` that networks here come from and go to, and which of them one can go to."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from model.config.network import BERTConfig, GPTConfig, T5Config
+from model.errors import RecipeError
+from model.huggingface.base import Family
+from model.huggingface.bert import BERT_FAMILY, MEGATRON_BERT
+from model.huggingface.gpt2 import GPT2
+from model.huggingface.llama import LLAMA
+from model.huggingface.neox import NEOX
+from model.huggingface.opt import OPT
+from model.huggingface.settings import Settings
+from model.huggingface.t5 import T5_FAMILY
+
+FAMILIES = {family.model_type: family for family in (GPT2, OPT, LLAMA, NEOX, BERT_FAMILY, MEGATRON_BERT, T5_FAMILY)}
+
+OF_ARCHITECTURE = {"gpt": (GPT2, NEOX, LLAMA, OPT), "bert": (BERT_FAMILY, MEGATRON_BERT), "t5": (T5_FAMILY,)}
+
+OF_TRAINING = {"vocab_size", "dropout", "z_loss", "init", "init_std", "attend_within_documents"}
+"""Settings that say nothing of what a trained network computes from a text."""
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """A setting of a network that a class of `transformers` cannot have, and what it has instead."""
+
+    name: str
+    found: Any
+    needed: Any
+
+
+def family_of(settings: Settings) -> Family:
+    """The family that a `config.json` names; InputError for another."""
+    return settings.one_of("model_type", FAMILIES, "none")
+
+
+def obstacles(config: GPTConfig | BERTConfig | T5Config, family: Family) -> list[Obstacle]:
+    """What keeps a network out of a family, in the order of the settings; empty where it fits."""
+    ours = _settled(config)
+    theirs = _settled(family.read(Settings(family.write(config), family.class_name)))
+    without_meaning = OF_TRAINING | _unread(ours)
+    return [
+        Obstacle(name, getattr(ours, name), getattr(theirs, name))
+        for name in type(config).model_fields
+        if name not in without_meaning and getattr(ours, name) != getattr(theirs, name)
+    ]
+
+
+def fitting_family(config: GPTConfig | BERTConfig | T5Config) -> Family:
+    """The family that computes what our network does; RecipeError names what keeps it out of the nearest one."""
+    tried = [(obstacles(config, family), family) for family in OF_ARCHITECTURE[config.architecture]]
+    # GPT-2's class could have all of OPT's networks but one; who has OPT's table of positions wants OPT's.
+    is_opt = isinstance(config, GPTConfig) and config.position_offset > 0
+    found, family = min(tried, key=lambda pair: (len(pair[0]), is_opt and pair[1] is not OPT))
+    if not found:
+        return family
+    has = ", ".join(f"{one.name} = {_toml(one.found)}" for one in found)
+    needs = ", ".join(f"train.model.{one.name} = {_toml(one.needed)}" for one in found)
+    raise RecipeError(
+        f"no class of transformers computes this network: it has {has}. The nearest one is {family.class_name}. Train"
+        f" with {needs} for a model that can be exported."
+    )
+
+
+def _settled(config: Any) -> Any:
+    """With the sizes that follow from others written out."""
+    sizes = {"ffn_width": config.hidden}
+    if isinstance(config, T5Config):
+        sizes["head_size"] = config.block(decoder=False).head_size
+    return config.model_copy(update=sizes)
+
+
+def _unread(config: Any) -> set[str]:
+    """Settings without a meaning beside the others; the offset of positions is a matter of names alone."""
+    if not isinstance(config, GPTConfig):
+        return set()
+    unread = {"position_offset"}
+    if config.positions != "rotary":
+        unread |= {"rotary_share", "rotary_base"}
+    return unread
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def settings_of(config: GPTConfig | BERTConfig | T5Config, family: Family) -> dict[str, Any]:
+    """The content of `config.json`, but for the ids of special tokens."""
+    return {"model_type": family.model_type, "architectures": [family.class_name], **family.write(config)}

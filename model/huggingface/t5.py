@@ -1,0 +1,113 @@
+"""T5 and T5 v1.1 (Raffel et al. 2020), as `T5ForConditionalGeneration` names its weights."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from model.config.network import T5Config, is_gated
+from model.huggingface.base import Family, Origin, linear
+from model.huggingface.settings import Settings
+from model.nn.block import DISTANCE_BUCKETS, FARTHEST_DISTANCE
+
+T5_COPIES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+"""Encoder and decoder read the shared embedding."""
+
+T5_TIED_COPIES = {**T5_COPIES, "lm_head.weight": "shared.weight"}
+"""In the first T5 the head is the embedding too."""
+
+CONTEXT = 512
+"""Tokens that the encoder read in training, which `config.json` does not say."""
+
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
+
+
+def t5_origins(config: T5Config) -> dict[str, Origin]:
+    """Where each weight of ours comes from."""
+    origins = {"embedding.weight": Origin(("shared.weight",))}
+    if not config.tied_head:
+        origins["head.weight"] = Origin(("lm_head.weight",))
+    for stack in ("encoder", "decoder"):
+        distances = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        origins[f"embedding_{stack}_distances.weight"] = Origin((distances,))
+        origins |= linear(f"{stack}_norm", f"{stack}.final_layer_norm", biases=False)
+        for layer in range(config.layers):
+            origins |= _of_block(f"{stack}_blocks.{layer}", f"{stack}.block.{layer}.layer", stack == "decoder", config)
+    return origins
+
+
+def _of_block(ours: str, theirs: str, is_decoder: bool, config: T5Config) -> dict[str, Origin]:
+    attention = f"{theirs}.0.SelfAttention"
+    origins = {
+        **linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", biases=False),
+        **linear(f"{ours}.attention_in", *(f"{attention}.{part}" for part in "qkv"), biases=False),
+        **linear(f"{ours}.attention_out", f"{attention}.o", biases=False),
+    }
+    if is_decoder:
+        cross = f"{theirs}.1.EncDecAttention"
+        origins |= linear(f"{ours}.cross_attention_norm", f"{theirs}.1.layer_norm", biases=False)
+        origins |= linear(f"{ours}.cross_attention_query", f"{cross}.q", biases=False)
+        origins |= linear(f"{ours}.cross_attention_memory", f"{cross}.k", f"{cross}.v", biases=False)
+        origins |= linear(f"{ours}.cross_attention_out", f"{cross}.o", biases=False)
+    place = 2 if is_decoder else 1
+    mlp = f"{theirs}.{place}.DenseReluDense"
+    ins = [f"{mlp}.wi_0", f"{mlp}.wi_1"] if is_gated(config.activation) else [f"{mlp}.wi"]
+    origins |= linear(f"{ours}.mlp_norm", f"{theirs}.{place}.layer_norm", biases=False)
+    origins |= linear(f"{ours}.mlp_in", *ins, biases=False)
+    origins |= linear(f"{ours}.mlp_out", f"{mlp}.wo", biases=False)
+    return origins
+
+
+def _copies(config: T5Config) -> Mapping[str, str]:
+    return T5_TIED_COPIES if config.tied_head else T5_COPIES
+
+
+def _read(settings: Settings) -> T5Config:
+    layers = settings.get("num_layers", 6)
+    settings.expect("num_decoder_layers", layers)
+    settings.expect("relative_attention_num_buckets", DISTANCE_BUCKETS)
+    settings.expect("relative_attention_max_distance", FARTHEST_DISTANCE)
+    # Some files say that the head is tied, though it is not, and that its input is not scaled.
+    tied = settings.get("tie_word_embeddings", True) and settings.get("scale_decoder_outputs", True)
+    return settings.made(
+        T5Config,
+        vocab_size=settings.get("vocab_size", 32_128),
+        context=settings.get("n_positions", CONTEXT),
+        layers=layers,
+        heads=settings.get("num_heads", 8),
+        head_size=settings.get("d_kv", 64),
+        width=settings.get("d_model", 512),
+        ffn_width=settings.get("d_ff", 2048),
+        activation=settings.one_of("feed_forward_proj", _ACTIVATIONS, "relu"),
+        tied_head=tied,
+        norm_eps=settings.get("layer_norm_epsilon", 1e-6),
+    )
+
+
+def _write(config: T5Config) -> dict[str, Any]:
+    theirs = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+    return {
+        "vocab_size": config.vocab_size,
+        "n_positions": config.context,
+        "num_layers": config.layers,
+        "num_decoder_layers": config.layers,
+        "num_heads": config.heads,
+        "d_kv": config.block(decoder=False).head_size,
+        "d_model": config.width,
+        "d_ff": config.hidden,
+        "feed_forward_proj": theirs.get(config.activation, "relu"),
+        "tie_word_embeddings": config.tied_head,
+        "layer_norm_epsilon": config.norm_eps,
+        "relative_attention_num_buckets": DISTANCE_BUCKETS,
+        "relative_attention_max_distance": FARTHEST_DISTANCE,
+        "dropout_rate": config.dropout,
+    }
+
+
+T5_FAMILY = Family(
+    "t5",
+    "T5ForConditionalGeneration",
+    _read,
+    _write,
+    t5_origins,
+    _copies,
+    no_weights=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
+)

@@ -1,0 +1,279 @@
+"""How likely a model finds text: log probabilities of continuations, and the nats of whole documents.
+
+How likely a BERT finds text: each token hidden once in turn, and hidden tokens and pairs as in training.
+
+The sum of log p of each token, given all others, is a pseudo-log-likelihood (Salazar et al. 2020, section 2). It is no
+likelihood: the tokens around tell of a token more than those before it alone, so that it compares BERTs with each other
+and with nothing else.
+
+Shapes: B rows, T tokens a row, M hidden tokens a row at most, V vocabulary.
+
+How likely a T5 finds what it is to write: targets of its objective token by token, and answers to a text.
+
+Shapes: B rows, T encoder inputs, U decoder targets, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from model.data.loader import MaskedBatch, SpanBatch
+from model.data.row_format import NO_LOSS
+from model.nn.bert import BERT
+from model.nn.block import KeyValueCache
+from model.nn.gpt import GPT, visible_with_prefix
+from model.nn.t5 import T5
+
+PAD = 0
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Tokens fed at once; the targets from `score_from` on are counted for text `text`."""
+
+    text: int
+    tokens: tuple[int, ...]
+    score_from: int
+
+
+@torch.inference_mode()
+def continuation_log_probabilities(
+    network: GPT, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int = 8192
+) -> list[float]:
+    """Sum of natural log p of each continuation's tokens, given its context; one float a pair.
+
+    Neither part may be empty. What does not fit into the model's context is cut from the front of the context.
+    Raises ValueError for an empty part or a continuation longer than the model's context.
+    """
+    windows: list[_Window] = []
+    for index, (context, continuation) in enumerate(pairs):
+        if not context or not continuation:
+            raise ValueError(f"pair {index}: context and continuation need at least one token each")
+        if len(continuation) > network.config.context:
+            raise ValueError(
+                f"pair {index}: a continuation of {len(continuation)} tokens does not fit into a context of"
+                f" {network.config.context}"
+            )
+        tokens = (*context, *continuation)[-(network.config.context + 1) :]
+        windows.append(_Window(index, tokens, len(tokens) - len(continuation)))
+    return [-nats for nats in _nats(network, windows, len(pairs), batch_tokens)]
+
+
+@torch.inference_mode()
+def choice_log_probabilities(
+    network: GPT, context: Sequence[int], continuations: Sequence[Sequence[int]]
+) -> list[float]:
+    """Sum of natural log p of each continuation's tokens after the same context, which is read only once.
+
+    No part may be empty, and context and longest continuation together may hold one token more than the model's
+    context (the last one is predicted, never read). Raises ValueError otherwise.
+    """
+    longest = max(map(len, continuations))
+    if not context or not all(continuations) or len(context) + longest - 1 > network.config.context:
+        raise ValueError(
+            f"a context of {len(context)} and continuations of {[len(one) for one in continuations]} tokens do not fit"
+            f" into a model of context {network.config.context}, or one of them is empty"
+        )
+    cache = KeyValueCache()
+    after_context = network.hidden(torch.tensor([list(context)]), cache=cache)[:, -1:]
+    batch = torch.tensor([[*one, *[PAD] * (longest - len(one))] for one in continuations])
+    states = after_context.expand(len(continuations), -1, -1)
+    if longest > 1:
+        cache.keys = [key.expand(len(continuations), -1, -1, -1) for key in cache.keys]
+        cache.values = [value.expand(len(continuations), -1, -1, -1) for value in cache.values]
+        states = torch.cat((states, network.hidden(batch[:, :-1], cache=cache)), dim=1)
+    counted = torch.tensor([[place < len(one) for place in range(longest)] for one in continuations])
+    logits = network.logits(states[counted])
+    nats = F.cross_entropy(logits, batch[counted], reduction="none").double()
+    return [-float(part.sum()) for part in nats.split([len(one) for one in continuations])]
+
+
+@torch.inference_mode()
+def text_nats(
+    network: GPT, texts: Sequence[Sequence[int]], begin: int, stride: int | None = None, batch_tokens: int = 8192
+) -> list[float]:
+    """Nats (negative natural log likelihood) of each text's tokens, each predicted exactly once.
+
+    Each text is scored alone, after the token `begin`. Long texts are scored in windows of the model's context that
+    advance by `stride` tokens (half the context by default), so that every token but the first ones is predicted from
+    at least context - stride tokens.
+    """
+    context = network.config.context
+    stride = stride or max(1, context // 2)
+    windows: list[_Window] = []
+    for index, text in enumerate(texts):
+        tokens = (begin, *text)
+        windows += [_Window(index, tokens[a:b], new - a) for a, b, new in window_borders(len(tokens), context, stride)]
+    return _nats(network, windows, len(texts), batch_tokens)
+
+
+def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """(begin, end, first that is new) of windows of at most context + 1 of `tokens`: the first scores all it holds but
+    its first token, each later one what is new to it, so that every token but the first is scored once."""
+    scored = 1
+    while scored < tokens:
+        end = min(tokens, context + 1 if scored == 1 else scored + stride)
+        yield max(0, end - context - 1), end, scored
+        scored = end
+
+
+def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor | None:
+    """What tokens see where it is not all before them: a prefix language model sees all that is not to be scored."""
+    if network.config.attention == "causal":
+        return None
+    return visible_with_prefix(torch.tensor([window.score_from for window in windows]), longest - 1)
+
+
+def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:
+    """Nats of each text over its windows; windows of similar length share a batch, padded at the end.
+
+    Padding comes after every counted token, and a causal model cannot see it.
+    """
+    totals = [0.0] * texts
+    order = sorted(range(len(windows)), key=lambda i: (len(windows[i].tokens), i))
+    begin = 0
+    while begin < len(order):
+        end = begin + 1
+        while end < len(order) and len(windows[order[end]].tokens) * (end + 1 - begin) <= batch_tokens:
+            end += 1
+        chosen = [windows[i] for i in order[begin:end]]
+        longest = max(len(window.tokens) for window in chosen)
+        batch = torch.tensor([[*window.tokens, *[PAD] * (longest - len(window.tokens))] for window in chosen])
+        counted = torch.zeros(len(chosen), longest - 1, dtype=torch.bool)
+        for place, window in enumerate(chosen):
+            counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
+        # Most of a benchmark's tokens are context: the head is only run where a token counts.
+        logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
+        nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
+        sizes = [len(window.tokens) - window.score_from for window in chosen]
+        for window, part in zip(chosen, nats.split(sizes), strict=True):
+            totals[window.text] += float(part.sum())
+        begin = end
+    return totals
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The special ids around a text that a BERT reads, and the one that hides a token."""
+
+    cls: int
+    sep: int
+    mask: int
+
+    def around(self, tokens: Sequence[int]) -> list[int]:
+        """The text as one stretch without a second."""
+        return [self.cls, *tokens, self.sep]
+
+
+FRAME_TOKENS = 2
+"""Special tokens around a single stretch."""
+
+
+@torch.inference_mode()
+def hidden_nats(
+    network: BERT, frame: Frame, text: Sequence[int], places: Sequence[int], batch_tokens: int = 8192
+) -> list[float]:
+    """-ln p of the token at each of `places` in `text` where it alone is hidden, given all the others.
+
+    Raises ValueError for a text that does not fit into the model's context with its frame.
+    """
+    if len(text) + FRAME_TOKENS > network.config.context:
+        raise ValueError(
+            f"{len(text)} tokens and {FRAME_TOKENS} special ones do not fit into a context of {network.config.context}"
+        )
+    row_T = torch.tensor(frame.around(text))
+    found: list[float] = []
+    rows = max(1, batch_tokens // len(row_T))
+    for some_B in (torch.tensor(places, dtype=torch.long) + 1).split(rows):
+        inputs_BT = row_T.repeat(len(some_B), 1)
+        inputs_BT[torch.arange(len(some_B)), some_B] = frame.mask
+        everywhere_BT = torch.ones_like(inputs_BT, dtype=torch.bool)
+        hidden_BTD = network.hidden(inputs_BT, torch.zeros_like(inputs_BT), everywhere_BT)
+        logits_BV = network.masked_logits(hidden_BTD, some_B[:, None])[:, 0]
+        found += F.cross_entropy(logits_BV, row_T[some_B], reduction="none").double().tolist()
+    return found
+
+
+def pseudo_log_probabilities(
+    network: BERT, frame: Frame, context: Sequence[int], continuations: Sequence[Sequence[int]]
+) -> list[float]:
+    """Sum of ln p of each continuation's tokens, every one hidden in turn, given the context and the rest of it.
+
+    No continuation may be empty. Raises ValueError where one and the context do not fit into the model's context.
+    """
+    begin = len(context)
+    return [
+        -sum(hidden_nats(network, frame, (*context, *one), range(begin, begin + len(one)))) for one in continuations
+    ]
+
+
+@dataclass(frozen=True)
+class MaskedRowSums:
+    """What a BERT makes of each row of a batch."""
+
+    nats_BM: Tensor
+    """f64: -ln p of each hidden token; 0 where there is none."""
+    right_BM: Tensor
+    """bool: the network thinks it the likeliest token."""
+    next_right_B: Tensor
+    """bool: it thinks the right answer likelier, of whether the second stretch follows; False without a second."""
+
+
+@torch.inference_mode()
+def masked_row_sums(network: BERT, batch: MaskedBatch) -> MaskedRowSums:
+    """Hidden tokens and pairs, row by row."""
+    hidden_BTD = network.hidden(batch.inputs_BT, batch.token_types_BT, batch.is_token_BT)
+    logits_BMV = network.masked_logits(hidden_BTD, batch.positions_BM)
+    nats_N = F.cross_entropy(
+        logits_BMV.flatten(0, 1), batch.targets_BM.flatten(), ignore_index=NO_LOSS, reduction="none"
+    )
+    return MaskedRowSums(
+        nats_N.double().view_as(batch.targets_BM),
+        logits_BMV.argmax(-1) == batch.targets_BM,
+        network.next_logits(hidden_BTD).argmax(-1) == batch.is_next_B,
+    )
+
+
+@torch.inference_mode()
+def target_nats(network: T5, batch: SpanBatch) -> Tensor:
+    """-ln p of every target, f64[B, U], each given those before it; 0 where there is none."""
+    encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT)
+    hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT)
+    counted_BU = batch.targets_BU != NO_LOSS
+    nats_BU = torch.zeros(batch.targets_BU.shape, dtype=torch.float64)
+    # The head alone is most of a small network's arithmetic, so it runs where a target counts.
+    logits_NV = network.logits(hidden_BUD[counted_BU])
+    nats_BU[counted_BU] = F.cross_entropy(logits_NV, batch.targets_BU[counted_BU], reduction="none").double()
+    return nats_BU
+
+
+@torch.inference_mode()
+def answers_log_probabilities(
+    network: T5, inputs: Sequence[int], start: int, opening: Sequence[int], answers: Sequence[Sequence[int]]
+) -> list[tuple[float, bool]]:
+    """Of each answer the sum of ln p of its tokens, and whether each of them is the likeliest in its place.
+
+    The encoder reads `inputs` once; the decoder begins with `start` and `opening` (a sentinel, or nothing), which are
+    given and not scored. Nothing but `opening` may be empty.
+    """
+    inputs_1T = torch.tensor([list(inputs)])
+    encoded_1TD = network.encode(inputs_1T, torch.ones_like(inputs_1T, dtype=torch.bool))
+    longest = max(map(len, answers))
+    given = len(opening)
+    decoder_BU = torch.full((len(answers), given + longest), start)
+    targets_BA = torch.full((len(answers), longest), NO_LOSS)
+    for row, answer in enumerate(answers):
+        written = torch.tensor([start, *opening, *answer[:-1]])
+        decoder_BU[row, : len(written)] = written
+        targets_BA[row, : len(answer)] = torch.tensor(list(answer))
+    encoded_BTD = encoded_1TD.expand(len(answers), -1, -1)
+    everywhere_BT = torch.ones(len(answers), len(inputs), dtype=torch.bool)
+    hidden_BAD = network.decode(decoder_BU, encoded_BTD, everywhere_BT)[:, given:]
+    logits_BAV = network.logits(hidden_BAD)
+    nats_N = F.cross_entropy(logits_BAV.flatten(0, 1), targets_BA.flatten(), ignore_index=NO_LOSS, reduction="none")
+    nats_BA = nats_N.double().view_as(targets_BA)
+    spelled_B = ((logits_BAV.argmax(-1) == targets_BA) | (targets_BA == NO_LOSS)).all(-1)
+    return list(zip((-nats_BA.sum(-1)).tolist(), spelled_B.tolist(), strict=True))

@@ -1,0 +1,218 @@
+"""The chunk stage from end to end: tokenize parts, lay out rows source by source, plan the mixture, write the order."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from model.data.schema import ORDER
+from model.errors import InputError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.workspace import Unit, Workspace
+from tasks.chunk.config import ChunkConfig
+from tasks.chunk.heldout import write_heldout_pairs, write_heldout_rows
+from tasks.chunk.mixture import Mixture, plan_mixture
+from tasks.chunk.order import SourceReads, order_batches, plan_reads
+from tasks.chunk.packing import Packed, best_fit_rows, concat_rows
+from tasks.chunk.row_formats import row_format
+from tasks.chunk.sentence_pairs import PairFormat, PairPacker
+from tasks.chunk.sequences import SequenceWriter
+from tasks.chunk.tokenize import TABLE, TokenBytes, TokenFile, blocks_of, token_files, tokenize_documents, windows
+from tasks.common.numeric import seed64
+from tasks.common.work import Executor
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import open_tokenizer
+
+ORDER_UNIT = "order"
+
+ROWS = "rows"
+
+UNIGRAM = pa.schema([pa.field("token", pa.uint32(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
+"""How often each id occurs in what ORDER reads, repetitions counted, padding not; a row for every id."""
+
+
+@dataclass
+class SourceRows:
+    """What one source gave."""
+
+    rows: int = 0
+    real: int = 0
+    """Tokens that are no padding."""
+    counted: int = 0
+    """Tokens of the budget that one reading takes."""
+    labels: Counter[str] = field(default_factory=Counter)
+    """Rows of pairs by what their second stretch is."""
+
+
+def chunk_documents(
+    documents: Artifact, vocab: Artifact, config: ChunkConfig, workspace: Workspace, executor: Executor
+) -> StageReport:
+    """Write SEQUENCES, SPANS, ORDER, the unigram counts, and rows of held-out text.
+
+    Raises InputError when the vocabulary lacks what the objective needs, a source has no weight or no row, or nothing
+    can be read; Bug when tokens do not cover a text.
+    """
+    tokenizer = open_tokenizer(vocab)
+    layout = row_format(tokenizer, config)
+    scratch = workspace.within(TABLE)
+    report = tokenize_documents(documents, tokenizer, scratch, executor)
+    files = token_files([scratch.file(record.name) for record in scratch.records()], documents.files("documents"))
+    writer = SequenceWriter(workspace, workspace.scratch(ROWS), config.row_length, config.part_bytes, layout)
+    laid: dict[str, SourceRows] = {}
+    for source in sorted(report.sources):
+        laid[source] = SourceRows()
+        for packed in rows_of(files, source, tokenizer, config, writer.rows, laid[source].labels):
+            writer.add(source, packed)
+            laid[source].rows += len(packed.rows)
+            laid[source].real += int(packed.real.sum())
+            laid[source].counted += int(packed.counted.sum())
+    counted = writer.finish()
+    _check_sources(laid, report, config)
+    available = {source: rows.counted for source, rows in laid.items()}
+    mixture = plan_mixture(available, config.weights, config.budget_tokens, config.max_epochs, config.temperature)
+    planned = plan_reads(mixture, {source: rows.rows for source, rows in laid.items()}, counted, config.seed)
+    with workspace.unit(ORDER_UNIT) as unit:
+        _write_order(unit, planned)
+        parts = [workspace.file(name) for name in writer.names]
+        write_table(unit, "unigram", count_tokens(parts, planned, tokenizer.vocab_size, tokenizer.pad))
+    if config.objective == "masked_lm":
+        write_heldout_pairs(documents, tokenizer, layout, config, workspace)
+    else:
+        write_heldout_rows(documents, tokenizer, layout, config, workspace)
+    report.facts |= _facts(config, mixture, planned, laid, report)
+    report.facts["spans"] = {"segments": writer.spans}
+    return report
+
+
+def rows_of(
+    files: Sequence[TokenFile],
+    source: str,
+    tokenizer: Tokenizer,
+    config: ChunkConfig,
+    first_row: int,
+    labels: Counter[str],
+) -> Iterator[Packed]:
+    """All rows of one source in order, as the configuration asks; `labels` counts those of pairs."""
+    token_bytes = TokenBytes.of(tokenizer)
+    if config.objective == "masked_lm":
+        layout = PairFormat(config.row_length, tokenizer.cls, tokenizer.sep, tokenizer.pad, config.short_row_share)
+        packer = PairPacker(layout, token_bytes, first_row, seed64(config.seed, "chunk", "pairs", source))
+        yield from packer.rows(windows(blocks_of(files, source, with_texts=True)))
+        labels.update(packer.labels)
+    elif config.packing == "best_fit":
+        blocks = windows(blocks_of(files, source))
+        yield from best_fit_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row)
+    else:
+        uncounted = config.row_length - config.most_tokens
+        blocks = blocks_of(files, source)
+        yield from concat_rows(blocks, config.row_length, token_bytes, tokenizer.pad, first_row, uncounted)
+
+
+def _check_sources(laid: dict[str, SourceRows], report: StageReport, config: ChunkConfig) -> None:
+    for source, rows in laid.items():
+        if not rows.counted and config.weights.get(source, 0) > 0:
+            raise InputError(
+                f"chunk: source `{source}` has a weight of {config.weights[source]:g} and"
+                f" {report.source(source).documents_out:,} documents, and they give no row with a token to predict:"
+                f" their texts are empty. Give it the weight 0, or look at what the stages before this one left of it"
+                f" (`bessemer peek`)."
+            )
+
+
+def _write_order(unit: Unit, planned: Sequence[SourceReads]) -> None:
+    name = table_file_name("order")
+    rows = 0
+    with pa.OSFile(str(unit.path(name)), "wb") as sink, pa.ipc.new_file(sink, ORDER) as writer:
+        for batch in order_batches(planned):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    unit.add_file(name, table="order", rows=rows)
+
+
+def count_tokens(parts: Sequence[Path], planned: Sequence[SourceReads], vocab_size: int, pad: int) -> pa.Table:
+    """The unigram table of what is read of the SEQUENCES files `parts`."""
+    counts = np.zeros(vocab_size, dtype=np.int64)
+    for first, tokens in _rows_of(parts):
+        for source in planned:
+            begin = max(first, source.first_row)
+            end = min(first + len(tokens), source.first_row + source.rows)
+            if begin >= end:
+                continue
+            mine = tokens[begin - first : end - first]
+            times = source.times_read(begin - source.first_row, end - source.first_row)
+            for often in np.unique(times[times > 0]):
+                counts += often * np.bincount(mine[times == often].reshape(-1), minlength=vocab_size)
+    counts[pad] = 0
+    return pa.table({"token": np.arange(vocab_size, dtype=np.uint32), "count": counts}, schema=UNIGRAM)
+
+
+def _rows_of(parts: Sequence[Path]) -> Iterator[tuple[int, np.ndarray]]:
+    """(id of the first row, tokens [R, L]) of every record batch."""
+    for path in parts:
+        for batch in read_table(path).to_batches():
+            tokens = batch.column("tokens")
+            yield batch.column("row")[0].as_py(), tokens.flatten().to_numpy().reshape(len(tokens), -1)
+
+
+def _facts(
+    config: ChunkConfig,
+    mixture: Mixture,
+    planned: Sequence[SourceReads],
+    laid: dict[str, SourceRows],
+    report: StageReport,
+) -> dict[str, Any]:
+    rows = sum(source.rows for source in laid.values())
+    real = sum(source.real for source in laid.values())
+    read = sum(source.tokens for source in planned)
+    labels = sum((source.labels for source in laid.values()), Counter[str]())
+    return {
+        "mixture": mixture_facts(mixture, planned, laid, read, config.row_length, report),
+        "padding_share": _padding_share(rows, real, config.row_length),
+        "order": {"reads": sum(source.reads for source in planned), "tokens": read, "asked_tokens": mixture.budget},
+        "rows": {
+            "objective": config.objective,
+            **({"denoising": config.denoising} if config.objective == "span_corruption" else {}),
+            **({"whole_words": True} if config.whole_words else {}),
+            "packing": "pairs" if config.objective == "masked_lm" else config.packing,
+            "row_length": config.row_length,
+            "rows": rows,
+            **({"labels": dict(sorted(labels.items()))} if labels else {}),
+        },
+    }
+
+
+def mixture_facts(
+    mixture: Mixture,
+    planned: Sequence[SourceReads],
+    laid: dict[str, SourceRows],
+    read: int,
+    row_length: int,
+    report: StageReport,
+) -> dict[str, dict[str, Any]]:
+    """The table of GPT-3's section 2.2 for this run: source, documents, tokens, weight, epochs planned and realised."""
+    table: dict[str, dict[str, Any]] = {}
+    for source in planned:
+        name, rows = source.source, laid[source.source]
+        table[name] = {
+            "documents": report.source(name).documents_out,
+            "tokens": rows.real,
+            "rows": rows.rows,
+            "padding_share": _padding_share(rows.rows, rows.real, row_length),
+            "weight": mixture.weights[name],
+            "planned_share": mixture.planned[name],
+            "realised_share": source.tokens / read,
+            "reads": source.reads,
+            "planned_epochs": mixture.targets[name] / rows.counted if rows.counted else 0.0,
+            "epochs": source.tokens / rows.counted if rows.counted else 0.0,
+        }
+    return table
+
+
+def _padding_share(rows: int, real: int, row_length: int) -> float:
+    return (rows * row_length - real) / (rows * row_length) if rows else 0.0

@@ -1,0 +1,379 @@
+"""Rows of two stretches for BERT: [CLS] A [SEP] B [SEP], and whether B follows A in its document (next sentence
+prediction, Devlin et al. 2019, appendix A.2 and the function `create_instances_from_document` of their program).
+
+As there, sentences are gathered up to the length of a row, a tenth of the rows aims at a random shorter length, and A
+ends behind a random sentence. Two things differ. Nothing is truncated: what does not fit begins the next pair. And
+nothing is copied or left over: BERT's second stretch from another document is drawn from all text; here pairs exchange
+theirs, two of the same length or of lengths that both fit, so that each stretch is read exactly once and lengths do not
+give the label away. The last sentence of a document may be alone, without a B; two such of different documents make a
+pair, which counts as one that does not follow.
+
+Pairs are made in windows of documents (`blocks.WINDOW_TOKENS`). Rows stand in the order of their A.
+
+Shapes: D documents of a window, P pairs.
+
+Which stretches of text make a pair: consecutive sentences, and such as were exchanged or joined.
+
+Plain arrays of places in a block's tokens; what rows of pairs are is told in `pairs`.
+
+Shapes: D documents, P pairs, S stretches.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.chunk.order import STEP, mix
+from tasks.chunk.packing import BATCH_ROWS, Packed, Segments
+from tasks.chunk.sentences import sentence_borders
+from tasks.chunk.tokenize import Block, TokenBytes
+from tasks.common.kernels import kernel
+
+SPECIALS = 3
+"""[CLS] and two times [SEP]."""
+
+
+@dataclass(frozen=True)
+class PairFormat:
+    """What rows of pairs look like: tokens a row, the special ids, and the share of rows that aim at less."""
+
+    row_length: int
+    cls: int
+    sep: int
+    pad: int
+    short_row_share: float
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of both stretches together."""
+        return self.row_length - SPECIALS
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Both stretches of P pairs as tokens [begin, end) of a block; an empty second one stands for none. Arrays [P]."""
+
+    a_document: np.ndarray
+    a_begin: np.ndarray
+    a_end: np.ndarray
+    b_document: np.ndarray
+    b_begin: np.ndarray
+    b_end: np.ndarray
+    is_next: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.a_begin)
+
+    @property
+    def a_length(self) -> np.ndarray:
+        """Tokens of the first stretches."""
+        return self.a_end - self.a_begin
+
+    @property
+    def b_length(self) -> np.ndarray:
+        """Tokens of the second stretches, 0 where there is none."""
+        return self.b_end - self.b_begin
+
+    def take(self, which: np.ndarray) -> "Pairs":
+        """Some of them."""
+        return Pairs(**{name: column[which] for name, column in vars(self).items()})
+
+
+class PairPacker:
+    """Lays out one source. `first_row` is the id of row 0, `key` a seed of 64 bits; `labels` counts what came out."""
+
+    def __init__(self, layout: PairFormat, token_bytes: TokenBytes, first_row: int, key: int) -> None:
+        self._format = layout
+        self._token_bytes = token_bytes
+        self._row = first_row
+        self._key = np.uint64(key)
+        self._drawn = 0
+        self.labels: Counter[str] = Counter()
+        """Rows whose second stretch is `next`, `not_next` or missing (`single`)."""
+
+    def rows(self, windows: Iterable[Block]) -> Iterator[Packed]:
+        """All rows in order, `BATCH_ROWS` at a time."""
+        for window in windows:
+            borders = self._token_bytes.borders(window)
+            pairs = self._pairs(window, borders)
+            single = pairs.b_length == 0
+            self.labels["single"] += int(single.sum())
+            self.labels["next"] += int((pairs.is_next & ~single).sum())
+            self.labels["not_next"] += int((~pairs.is_next & ~single).sum())
+            for begin in range(0, len(pairs), BATCH_ROWS):
+                which = np.arange(begin, min(begin + BATCH_ROWS, len(pairs)))
+                yield self._packed(window, borders, pairs.take(which))
+
+    def _pairs(self, window: Block, borders: np.ndarray) -> Pairs:
+        ends, counts = _sentences(window, borders)
+        gathered = gather(
+            window.begins, ends, counts, self._format.capacity, self._format.short_row_share, self._key, self._drawn
+        )
+        self._drawn += len(gathered)
+        documents = _numbered(window.doc_ids)
+        joined = join_singles(gathered, documents, self._format.capacity)
+        return exchange(joined, documents, self._format.capacity, self._key)
+
+    def _packed(self, window: Block, borders: np.ndarray, pairs: Pairs) -> Packed:
+        count, length = len(pairs), self._format.row_length
+        rows = np.full((count, length), self._format.pad, dtype=window.tokens.dtype)
+        stretches = (pairs.a_begin, pairs.a_end, pairs.b_begin, pairs.b_end)
+        _lay(window.tokens, *stretches, rows, self._format.cls, self._format.sep)
+        single = pairs.b_length == 0
+        second = np.where(single, length, pairs.a_length + 2)
+        counted = pairs.a_length + pairs.b_length
+        numbers = np.arange(self._row, self._row + count)
+        self._row += count
+        segments = Segments(
+            row=np.repeat(numbers, 2),
+            tok_start=np.stack([np.ones_like(second), second], axis=1).reshape(-1),
+            document=np.stack([pairs.a_document, pairs.b_document], axis=1).reshape(-1),
+            begin=np.stack([pairs.a_begin, pairs.b_begin], axis=1).reshape(-1),
+            end=np.stack([pairs.a_end, pairs.b_end], axis=1).reshape(-1),
+        )
+        return Packed(
+            rows=rows,
+            real=counted + SPECIALS - single,
+            counted=counted,
+            spans=segments.spans(window, borders),
+            second_start=second.astype(np.int32),
+            is_next=pa.array(pairs.is_next, mask=single),
+        )
+
+
+def _sentences(window: Block, borders: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    assert window.texts is not None, "sentences are found in the texts"
+    offsets, data = window.texts.buffers()[1:]
+    first = window.texts.offset
+    places = np.frombuffer(offsets, dtype=np.int64)[first : first + len(window) + 1]
+    text = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
+    return sentence_borders(text, places, window.begins, window.lengths, borders)
+
+
+def _numbered(doc_ids: pa.Array) -> np.ndarray:
+    """The same number for pieces of one document, [D]."""
+    return doc_ids.dictionary_encode().indices.to_numpy().astype(np.int64)
+
+
+@kernel
+def _lay(
+    tokens: np.ndarray,
+    a_begin: np.ndarray,
+    a_end: np.ndarray,
+    b_begin: np.ndarray,
+    b_end: np.ndarray,
+    rows: np.ndarray,
+    cls: int,
+    sep: int,
+) -> None:
+    for row in range(len(rows)):
+        rows[row, 0] = cls
+        place = 1
+        for token in range(a_begin[row], a_end[row]):
+            rows[row, place] = tokens[token]
+            place += 1
+        rows[row, place] = sep
+        if b_end[row] > b_begin[row]:
+            place += 1
+            for token in range(b_begin[row], b_end[row]):
+                rows[row, place] = tokens[token]
+                place += 1
+            rows[row, place] = sep
+
+
+_MOST_EMPTY = 16
+"""Tokens of a row that may stay empty rather than that a sentence is cut."""
+
+_NEAREST = 64
+"""Pairs of like length that are tried for an exchange, and stretches of one document that are passed over."""
+
+
+def gather(
+    begins: np.ndarray,
+    ends: np.ndarray,
+    counts: np.ndarray,
+    capacity: int,
+    short_row_share: float,
+    key: np.uint64,
+    drawn: int,
+) -> Pairs:
+    """Pairs of consecutive sentences of each document, all that follow each other.
+
+    `ends` are the sentences' ends, `counts` [D] how many each document has; `drawn` is how many pairs of the source
+    came before, so that each has random numbers of its own. A sentence that does not fit is cut where more than
+    `_MOST_EMPTY` tokens would stay empty, and goes on in the next pair; else it begins that.
+    """
+    document = np.repeat(np.arange(len(counts)), counts)
+    first, middle, last, owner = _gather(begins, ends, document, capacity, short_row_share, key, drawn)
+    return Pairs(owner, first, middle, owner, middle, last, np.ones(len(first), dtype=bool))
+
+
+def join_singles(pairs: Pairs, documents: np.ndarray, capacity: int) -> Pairs:
+    """The pairs in their order, where two without a second stretch become one: the longest first, each with the longest
+    that fits and is of another document. The earlier of two is the first stretch."""
+    singles = np.flatnonzero(pairs.b_length == 0)
+    partner = _partners(pairs.a_length[singles], documents[pairs.a_document[singles]], capacity, _NEAREST)
+    found = np.flatnonzero(partner > np.arange(len(singles)))
+    first, second = singles[found], singles[partner[found]]
+    changed = {name: column.copy() for name, column in vars(pairs).items()}
+    for side in ("document", "begin", "end"):
+        changed[f"b_{side}"][first] = changed[f"a_{side}"][second]
+    changed["is_next"][first] = False
+    kept = np.ones(len(pairs), dtype=bool)
+    kept[second] = False
+    return Pairs(**changed).take(np.flatnonzero(kept))
+
+
+def exchange(pairs: Pairs, documents: np.ndarray, capacity: int, key: np.uint64) -> Pairs:
+    """The pairs with as many second stretches exchanged as make half of the labels false.
+
+    Two exchange when both rows hold what they get and neither gets a stretch of its own document. Where so many do not
+    exist, fewer labels are false.
+    """
+    following = np.flatnonzero((pairs.b_length > 0) & pairs.is_next)
+    a, b = pairs.a_length[following], pairs.b_length[following]
+    draws = _mixed(pairs.a_begin[following].astype(np.uint64) ^ _mixed_one(key))
+    by_length = np.lexsort((draws, b))
+    document = documents[pairs.a_document[following]]
+    left, right = _couples(a[by_length], b[by_length], document[by_length], capacity, _NEAREST)
+    false_already = int(((pairs.b_length > 0) & ~pairs.is_next).sum())
+    wanted = max(0, ((len(following) + false_already) // 2 - false_already + 1) // 2)
+    chosen = np.argsort(_mixed(draws[by_length[left]]), kind="stable")[:wanted]
+    one, other = following[by_length[left[chosen]]], following[by_length[right[chosen]]]
+    changed: dict[str, np.ndarray] = {}
+    for side in ("b_document", "b_begin", "b_end"):
+        column = getattr(pairs, side).copy()
+        column[one], column[other] = column[other], column[one]
+        changed[side] = column
+    is_next = pairs.is_next.copy()
+    is_next[one] = is_next[other] = False
+    return replace(pairs, **changed, is_next=is_next)
+
+
+def _mixed_one(number: np.uint64) -> np.uint64:
+    return _mixed(np.array([number], dtype=np.uint64))[0]
+
+
+@kernel
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    mixed = np.empty_like(numbers)
+    for place in range(len(numbers)):
+        mixed[place] = mix(numbers[place] + STEP)
+    return mixed
+
+
+@kernel
+def _drawn(key: np.uint64, counter: int, bound: int) -> int:
+    """A random number in [0, bound) for bounds below 2^32."""
+    number = mix(key + np.uint64(counter) * STEP)
+    return int(((number >> np.uint64(32)) * np.uint64(bound)) >> np.uint64(32))
+
+
+@kernel
+def _gather(
+    begins: np.ndarray,
+    ends: np.ndarray,
+    document: np.ndarray,
+    capacity: int,
+    short_row_share: float,
+    key: np.uint64,
+    drawn: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """(begin, end of the first stretch, end of the second, document) of each pair, from the ends of sentences."""
+    tokens = ends[-1] - begins[document[0]] if len(ends) else 0
+    most = len(ends) + tokens // capacity + 1
+    first = np.empty(most, dtype=np.int64)
+    middle = np.empty(most, dtype=np.int64)
+    last = np.empty(most, dtype=np.int64)
+    owner = np.empty(most, dtype=np.int64)
+    found = sentence = 0
+    begin = -1
+    short = int(short_row_share * (1 << 31))
+    while sentence < len(ends):
+        mine = document[sentence]
+        if begin < 0:
+            begin = begins[mine]
+        target = capacity
+        if _drawn(key, 3 * (drawn + found), 1 << 31) < short:
+            target = 2 + _drawn(key, 3 * (drawn + found) + 1, capacity - 1)
+        if ends[sentence] - begin > target:  # short rows hold one whole sentence at least, as BERT's do
+            target = min(capacity, target + ends[sentence] - begin)
+        stop = sentence
+        while stop < len(ends) and document[stop] == mine and ends[stop] - begin <= target:
+            stop += 1
+        end = ends[stop - 1] if stop > sentence else begin
+        splits = stop - sentence - 1
+        if stop < len(ends) and document[stop] == mine and (stop == sentence or end - begin + _MOST_EMPTY < target):
+            end = begin + target
+            splits += 1
+        if splits:
+            split = ends[sentence + _drawn(key, 3 * (drawn + found) + 2, splits)]
+        else:
+            split = end if stop > sentence else begin + (target + 1) // 2
+        first[found], middle[found], last[found], owner[found] = begin, split, end, mine
+        found += 1
+        sentence = stop
+        begin = end if stop < len(ends) and document[stop] == mine else -1
+    return first[:found].copy(), middle[:found].copy(), last[:found].copy(), owner[:found].copy()
+
+
+@kernel
+def _partners(lengths: np.ndarray, documents: np.ndarray, capacity: int, most_passed: int) -> np.ndarray:
+    """The partner of each stretch [S], -1 without one: the longest stretch first, with the longest that fits.
+
+    A stretch passes over `most_passed` of its own document at most, lest a long document takes the square of the time.
+    """
+    partner = np.full(len(lengths), -1, dtype=np.int64)
+    newest = np.full(capacity + 2, -1, dtype=np.int64)  # length -> a waiting stretch of that length
+    older = np.full(len(lengths), -1, dtype=np.int64)
+    for stretch in range(len(lengths) - 1, -1, -1):
+        older[stretch] = newest[lengths[stretch]]
+        newest[lengths[stretch]] = stretch
+    longest = capacity
+    while longest > 0:
+        stretch = newest[longest]
+        if stretch < 0:
+            longest -= 1
+            continue
+        newest[longest] = older[stretch]
+        passed = 0
+        for length in range(min(longest, capacity - longest), 0, -1):
+            before, other = -1, newest[length]
+            while other >= 0 and documents[other] == documents[stretch] and passed < most_passed:
+                before, other = other, older[other]
+                passed += 1
+            if passed == most_passed:
+                break
+            if other >= 0:
+                if before < 0:
+                    newest[length] = older[other]
+                else:
+                    older[before] = older[other]
+                partner[stretch], partner[other] = other, stretch
+                break
+    return partner
+
+
+@kernel
+def _couples(
+    a: np.ndarray, b: np.ndarray, document: np.ndarray, capacity: int, nearest: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Disjoint couples of pairs that may exchange their second stretches; the pairs come sorted by these' length."""
+    taken = np.zeros(len(a), dtype=np.bool_)
+    left = np.empty(len(a) // 2, dtype=np.int64)
+    right = np.empty(len(a) // 2, dtype=np.int64)
+    found = 0
+    for one in range(len(a)):
+        if taken[one]:
+            continue
+        for other in range(one + 1, min(one + 1 + nearest, len(a))):
+            fits = a[one] + b[other] <= capacity and a[other] + b[one] <= capacity
+            if not taken[other] and fits and document[one] != document[other]:
+                left[found], right[found] = one, other
+                taken[one] = taken[other] = True
+                found += 1
+                break
+    return left[:found].copy(), right[:found].copy()

@@ -1,0 +1,263 @@
+"""Documents of one part as token ids, each closed by the end-of-text token: work that any number of threads may share.
+
+The kernels and the libraries release the interpreter's lock while they encode, so threads are enough.
+
+Documents of one source as tokens, read from the scratch files that tokenizing left, in the order of the parts.
+
+Shapes: N tokens of a block (each document's tokens and its end-of-text token), D documents in it.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.errors import Bug
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.map_parts import PartResult, map_parts
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import read_table
+from tasks.artifacts.workspace import Workspace
+from tasks.common.work import Executor
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.pieces import gather, text_by_text, token_dtype
+
+TABLE = "tokens"
+
+
+def tokenize_documents(
+    documents: Artifact, tokenizer: Tokenizer, workspace: Workspace, executor: Executor
+) -> StageReport:
+    """Write one file of tokens a part into `workspace`, a scratch one; the report counts documents, bytes, pieces.
+
+    Columns: source, doc_id, piece, text_bytes i64, tokens large_list<u16 or u32> with the end-of-text token; where a
+    vocabulary's pieces don't tell it, token_bytes large_list<u32>, too: the text that each token covers.
+    """
+    return map_parts(workspace, documents, functools.partial(tokenize_part, tokenizer=tokenizer), executor)
+
+
+def tokenize_part(documents: pa.Table, index: int, tokenizer: Tokenizer) -> PartResult:
+    """The tokens of one part's documents in their order. Pieces of one document stand side by side and count once."""
+    del index
+    texts = documents.column("text")
+    columns = {
+        "source": documents.column("source").cast(pa.string()),
+        "doc_id": documents.column("doc_id"),
+        "piece": documents.column("piece"),
+        "text_bytes": pc.binary_length(texts).cast(pa.int64()),
+        **(_tokens(texts, tokenizer) if tokenizer.exact else _tokens_and_bytes(texts, tokenizer)),
+    }
+    table = pa.table(columns)
+    return PartResult({TABLE: table}, _count(table))
+
+
+def _tokens(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
+    encoded = tokenizer.encode_column(texts, closing=tokenizer.eos)
+    return {"tokens": pa.LargeListArray.from_arrays(pa.array(encoded.offsets), pa.array(encoded.ids))}
+
+
+def _tokens_and_bytes(texts: pa.ChunkedArray, tokenizer: Tokenizer) -> dict[str, pa.Array]:
+    found = list(tokenizer.encode_batch_with_borders(text_by_text(texts)))
+    ids = gather((ids for ids, _ in found), token_dtype(tokenizer.vocab_size), tokenizer.eos)
+    covered = gather((np.diff(borders) for _, borders in found), np.uint32, 0)
+    return {
+        "tokens": pa.LargeListArray.from_arrays(pa.array(ids.offsets), pa.array(ids.ids)),
+        "token_bytes": pa.LargeListArray.from_arrays(pa.array(covered.offsets), pa.array(covered.ids)),
+    }
+
+
+def _count(table: pa.Table) -> StageReport:
+    report = StageReport()
+    previous = None
+    for source, doc_id, text_bytes in zip(
+        table.column("source").to_pylist(),
+        table.column("doc_id").to_pylist(),
+        table.column("text_bytes").to_pylist(),
+        strict=True,
+    ):
+        counts = report.source(source)
+        if doc_id != previous:
+            counts.documents_in += 1
+            counts.documents_out += 1
+        previous = doc_id
+        counts.pieces_out += 1
+        counts.bytes_in += text_bytes
+        counts.bytes_out += text_bytes
+    return report
+
+
+WINDOW_TOKENS = 1 << 25
+"""Tokens that are laid out together where rows are not simply cut: 64 to 128 MB, whatever the size of the source. More
+would not lower the padding: what a window cannot fill is a few rows of its 130,000 (257 tokens each)."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive documents of one source."""
+
+    tokens: np.ndarray
+    """[N] ids, each document closed by the end-of-text token."""
+    lengths: np.ndarray
+    """[D] tokens of each document without its end-of-text token."""
+    text_bytes: np.ndarray
+    """[D] UTF-8 bytes of each text, to check the tokens against."""
+    doc_ids: pa.Array
+    pieces: pa.Array
+    token_bytes: np.ndarray | None = None
+    """[N] bytes of each token, where the vocabulary alone does not tell them; 0 for the end-of-text token."""
+    texts: pa.Array | None = None
+    """[D] large_string, where they are needed to find sentences."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def begins(self) -> np.ndarray:
+        """[D] place of each document's first token in the block."""
+        closed = self.lengths + 1
+        return np.cumsum(closed) - closed
+
+    def slice(self, begin: int, end: int) -> "Block":
+        """Documents [begin, end)."""
+        first = int(self.lengths[:begin].sum()) + begin
+        last = first + int(self.lengths[begin:end].sum()) + end - begin
+        return Block(
+            tokens=self.tokens[first:last],
+            lengths=self.lengths[begin:end],
+            text_bytes=self.text_bytes[begin:end],
+            doc_ids=self.doc_ids.slice(begin, end - begin),
+            pieces=self.pieces.slice(begin, end - begin),
+            token_bytes=None if self.token_bytes is None else self.token_bytes[first:last],
+            texts=None if self.texts is None else self.texts.slice(begin, end - begin),
+        )
+
+
+@dataclass(frozen=True)
+class TokenBytes:
+    """Bytes of each id [vocabulary], and those of a document's first id, where they differ (a blank put before it)."""
+
+    lengths: np.ndarray
+    first_lengths: np.ndarray
+
+    @staticmethod
+    def of(tokenizer: Tokenizer) -> "TokenBytes":
+        """Those of a vocabulary."""
+        return TokenBytes(tokenizer.piece_lengths, tokenizer.first_lengths)
+
+    def borders(self, block: Block) -> np.ndarray:
+        """i64[N + 1]: token i covers bytes [b[i], b[i + 1]) of the block's texts, counted through.
+
+        Raises Bug where a document's tokens do not cover its text.
+        """
+        borders = np.zeros(len(block.tokens) + 1, dtype=np.int64)
+        if block.token_bytes is not None:
+            np.cumsum(block.token_bytes, out=borders[1:])
+        else:
+            token_bytes = self.lengths[block.tokens]
+            opening = block.begins[block.lengths > 0]
+            token_bytes[opening] = self.first_lengths[block.tokens[opening]]
+            np.cumsum(token_bytes, out=borders[1:])
+        _check_bytes(block, borders[block.begins + block.lengths] - borders[block.begins])
+        return borders
+
+
+def _check_bytes(block: Block, covered: np.ndarray) -> None:
+    wrong = np.flatnonzero((covered != block.text_bytes) & ((block.lengths > 0) | (block.token_bytes is None)))
+    if len(wrong):
+        place = int(wrong[0])
+        raise Bug(
+            f"chunk: the tokens of document {block.doc_ids[place].as_py().hex()} stand for {covered[place]} bytes"
+            f" and its text has {block.text_bytes[place]}: the tokenizer is not exact. Nothing was published."
+        )
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """Tokens of one part, and the part that they were made from."""
+
+    tokens: Path
+    documents: Path
+    sources: frozenset[str]
+
+
+def token_files(tokens: Sequence[Path], documents: Sequence[Path]) -> list[TokenFile]:
+    """The files of all parts with the sources in them, so that a part is read for no other."""
+    return [TokenFile(*pair, _sources(pair[0])) for pair in zip(tokens, documents, strict=True)]
+
+
+def _sources(path: Path) -> frozenset[str]:
+    with pa.memory_map(str(path)) as file:
+        field = pa.ipc.open_file(file).schema.get_field_index("source")
+        reader = pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=[field]))
+        return frozenset(pc.unique(reader.read_all().column("source")).to_pylist())
+
+
+def blocks_of(files: Iterable[TokenFile], source: str, *, with_texts: bool = False) -> Iterator[Block]:
+    """The documents of `source` in all files, a record batch at a time, in order."""
+    for file in files:
+        if source not in file.sources:
+            continue
+        table = read_table(file.tokens)
+        mine = pc.equal(table.column("source"), source)
+        texts = read_table(file.documents).column("text").filter(mine) if with_texts else None
+        first = 0
+        for batch in table.drop_columns("source").filter(mine).to_batches():
+            if batch.num_rows:
+                column = None if texts is None else texts.slice(first, batch.num_rows).combine_chunks()
+                yield _block(batch, column)
+            first += batch.num_rows
+
+
+def _block(batch: pa.RecordBatch, texts: pa.Array | None) -> Block:
+    lists = batch.column("tokens")
+    exact = "token_bytes" not in batch.schema.names
+    return Block(
+        tokens=lists.flatten().to_numpy(),
+        lengths=np.diff(lists.offsets.to_numpy()) - 1,
+        text_bytes=batch.column("text_bytes").to_numpy(),
+        doc_ids=batch.column("doc_id"),
+        pieces=batch.column("piece"),
+        token_bytes=None if exact else batch.column("token_bytes").flatten().to_numpy(),
+        texts=texts,
+    )
+
+
+def windows(blocks: Iterable[Block], most_tokens: int = WINDOW_TOKENS) -> Iterator[Block]:
+    """The same documents in blocks of `most_tokens` or less (one document at least): a function of the documents alone,
+    however they came in batches."""
+    waiting: list[Block] = []
+    room = most_tokens
+    for block in blocks:
+        begin = 0
+        while begin < len(block):
+            ends = np.cumsum(block.lengths[begin:] + 1)
+            fitting = int(np.searchsorted(ends, room, side="right"))
+            if fitting == 0 and waiting:
+                whole = _joined(waiting)
+                waiting, room = [], most_tokens  # before the window is worked on: its parts are not needed twice
+                yield whole
+                continue
+            end = begin + max(fitting, 1)
+            waiting.append(block.slice(begin, end))
+            room -= int(ends[end - begin - 1])
+            begin = end
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(blocks: list[Block]) -> Block:
+    inexact = [block.token_bytes for block in blocks if block.token_bytes is not None]
+    texts = [block.texts for block in blocks if block.texts is not None]
+    return Block(
+        tokens=np.concatenate([block.tokens for block in blocks]),
+        lengths=np.concatenate([block.lengths for block in blocks]),
+        text_bytes=np.concatenate([block.text_bytes for block in blocks]),
+        doc_ids=pa.concat_arrays([block.doc_ids for block in blocks]),
+        pieces=pa.concat_arrays([block.pieces for block in blocks]),
+        token_bytes=np.concatenate(inexact) if inexact else None,
+        texts=pa.concat_arrays(texts) if texts else None,
+    )

@@ -1,0 +1,107 @@
+"""What an edit may know of a document besides its text.
+
+What cleaning decides about documents.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """`kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
+    the name of the source; `domain` the host of the document's address, "" where it has none."""
+
+    kind: str = "text"
+    language: str | None = None
+    emoji: str = "name"
+    source: str = ""
+    domain: str = ""
+
+
+_STAYS = -1
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Why a document goes: the rule, and what it measured against its limit where it measures something."""
+
+    rule: str
+    value: float | None = None
+    limit: float | None = None
+    evidence: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The text (UTF-8) after the edits that changed it, by name in order; `dropped` where a rule failed; `language` as
+    it was identified, None where nothing needed it."""
+
+    raw: np.ndarray
+    edits: tuple[str, ...] = ()
+    dropped: Dropped | None = None
+    language: tuple[str, float] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text."""
+        return self.raw.tobytes().decode()
+
+
+class Verdicts:
+    """What is decided about a handful of documents, by their rows.
+
+    `rules` (numbers in `names`, -1 for documents that stay), `values` and `limits` (NaN for none) are arrays; `edits`
+    and `evidence` hold the rows that have any.
+    """
+
+    def __init__(self, documents: int) -> None:
+        self.names: list[str] = []
+        self.rules = np.full(documents, _STAYS, np.int64)
+        self.values = np.full(documents, np.nan)
+        self.limits = np.full(documents, np.nan)
+        self.edits: dict[int, list[str]] = {}
+        self.evidence: dict[int, str] = {}
+
+    @property
+    def stays(self) -> np.ndarray:
+        """Which documents stay (bool)."""
+        return self.rules == _STAYS
+
+    def edit(self, rows: Iterable[int], name: str) -> None:
+        """Some were changed by an edit."""
+        for row in rows:
+            self.edits.setdefault(row, []).append(name)
+
+    def drop(
+        self,
+        rows: np.ndarray | int,
+        rule: str,
+        values: np.ndarray | float | None = None,
+        limits: np.ndarray | float | None = None,
+        *,
+        evidence: Mapping[int, str] | None = None,
+    ) -> None:
+        """Some go under a rule, with what it measured against which limits (NaN or None for nothing)."""
+        if rule not in self.names:
+            self.names.append(rule)
+        self.rules[rows] = self.names.index(rule)
+        self.values[rows] = np.nan if values is None else values
+        self.limits[rows] = np.nan if limits is None else limits
+        self.evidence.update(evidence or {})
+
+    def dropped(self, row: int) -> Dropped | None:
+        """Why a document goes; None where it stays."""
+        if self.rules[row] == _STAYS:
+            return None
+        value, limit = float(self.values[row]), float(self.limits[row])
+        return Dropped(
+            self.names[self.rules[row]],
+            None if np.isnan(value) else value,
+            None if np.isnan(limit) else limit,
+            self.evidence.get(row),
+        )

@@ -1,0 +1,126 @@
+"""Documents that must not come back: a list of domains, ids and hashes, each removal with its row in the ledger.
+
+The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or stands in the recipe.
+An id is a document's, as `bessemer why` shows it; a hash is BLAKE3-128 of the text, as it was read or was cleaned.
+A domain stands for its subdomains too. The list is a part of the stage's identity, so that a new entry reaches every
+document that is cleaned from then on, also those that the earlier run kept.
+
+What a recipe brings besides names and limits: a deny-list, lists of words and spellings, functions of the user.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import blake3
+
+from model.digests import file_bytes
+from model.errors import InputError, RecipeError
+from tasks.clean.config import DenyConfig
+from tasks.clean.edits.spelling import SpellingList
+from tasks.clean.filters.word_lists import WordList
+
+KINDS = ("domain", "id", "hash")
+
+_HEX = re.compile(r"[0-9a-fA-F]{32}")
+
+_DOMAIN = re.compile(r"[^\s/:@]+\.[^\s/:@.]+")
+
+
+@dataclass(frozen=True)
+class DenyList:
+    """What may not pass."""
+
+    domains: frozenset[str] = frozenset()
+    ids: frozenset[bytes] = frozenset()
+    hashes: frozenset[bytes] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.domains or self.ids or self.hashes)
+
+    def match(self, doc_id: bytes, domain: str, text_digest: bytes) -> tuple[str, str] | None:
+        """(rule, the entry that matches) for a document that is denied; None for any other."""
+        if doc_id in self.ids:
+            return "deny_id", doc_id.hex()
+        if text_digest in self.hashes:
+            return "deny_hash", text_digest.hex()
+        labels = domain.lower().rstrip(".").split(".") if self.domains and domain else []
+        for start in range(len(labels)):
+            entry = ".".join(labels[start:])
+            if entry in self.domains:
+                return "deny_domain", entry
+        return None
+
+    def digest(self) -> str:
+        """BLAKE3-128 over all entries, whatever their order."""
+        words = sorted(
+            [f"domain {domain}" for domain in self.domains]
+            + [f"id {doc_id.hex()}" for doc_id in self.ids]
+            + [f"hash {digest.hex()}" for digest in self.hashes]
+        )
+        return blake3.blake3("\n".join(words).encode()).hexdigest(length=16)
+
+
+def read_deny_list(config: DenyConfig) -> DenyList:
+    """The entries of the recipe and of its file; raises InputError or RecipeError where one cannot be understood."""
+    entries: dict[str, set[str]] = {kind: set() for kind in KINDS}
+    written = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
+    for kind, values in written:
+        for value in values:
+            if not _is_entry(kind, value):
+                raise RecipeError(f"clean.deny: `{value}` is no {kind} ({_form(kind)})")
+            entries[kind].add(value.lower())
+    if config.path is not None:
+        for kind, value in _entries_of(Path(config.path)):
+            entries[kind].add(value.lower())
+    return DenyList(
+        frozenset(entries["domain"]),
+        frozenset(map(bytes.fromhex, entries["id"])),
+        frozenset(map(bytes.fromhex, entries["hash"])),
+    )
+
+
+def _entries_of(path: Path) -> Iterable[tuple[str, str]]:
+    try:
+        lines = file_bytes(path).decode("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"clean.deny.path: {path} cannot be read ({error}); nothing was cleaned without it") from error
+    for number, line in enumerate(lines, start=1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2 or words[0] not in KINDS or not _is_entry(words[0], words[1]):
+            raise InputError(
+                f"{path}, line {number}: `{line.strip()}` is no entry of a deny-list; write `domain example.org`,"
+                f" `id HEX` or `hash HEX` (32 hexadecimal digits)"
+            )
+        yield words[0], words[1]
+
+
+def _is_entry(kind: str, value: str) -> bool:
+    return bool((_DOMAIN if kind == "domain" else _HEX).fullmatch(value))
+
+
+def _form(kind: str) -> str:
+    return "a host name such as example.org" if kind == "domain" else "32 hexadecimal digits"
+
+
+class Loaded(Protocol):
+    """A function of the user that finds itself again in a worker process (`tasks.execution.plugins.Extension`)."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """An edit `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `Rule`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Supplied:
+    """A deny-list, word lists by name, lists of spellings, and functions of the user by `module:function`."""
+
+    deny: DenyList = field(default_factory=DenyList)
+    word_lists: Mapping[str, WordList] = field(default_factory=dict)
+    spellings: tuple[SpellingList, ...] = ()
+    functions: Mapping[str, Loaded] = field(default_factory=dict)

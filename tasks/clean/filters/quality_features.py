@@ -1,0 +1,160 @@
+"""Kernels of the quality classifier: hashed features of a text, and logistic regression over them."""
+
+import numpy as np
+
+from tasks.clean.kernels.characters import BLANK, LETTER, MARK, PARTS_SPACELESS, SPACELESS, decode, flags_of
+from tasks.clean.kernels.counting import finish
+from tasks.common.kernels import kernel
+
+DIMENSIONS = 1 << 18
+
+LOOK_BYTES = 2048
+"""So many bytes are looked at, in the middle of the text: beginnings and ends hold titles, menus and signatures."""
+
+MOST_FEATURES = 8 * LOOK_BYTES
+
+_BASIS = np.uint64(0xCBF29CE484222325)
+
+_PRIME = np.uint64(0x9E3779B97F4A7C15)
+
+_WORD, _PAIR, _SHAPE, _SHAPES2, _SHAPES3, _SIGN, _LINE = (np.uint64(kind) for kind in range(1, 8))
+
+_MASK = np.uint64(DIMENSIONS // 2 - 1)
+
+_UPPER_HALF = np.uint64(DIMENSIONS // 2)
+
+_WORD_VALUE = np.float32(0.1)
+"""What a word counts beside a shape: words tell topics and languages, and unseen sources have others. Over six
+halvings of the sources the mean AUC is .926 with 0.1, .918 with 0.3, .894 with words at full weight."""
+
+_LONG_LINE = 16
+
+_RATE = 0.2
+
+_EPSILON = 1e-8
+
+_DECAY = 1e-6
+
+
+@kernel
+def _feature(kind, state):
+    """Words and pairs in the lower half of the dimensions, shapes in the upper one."""
+    place = finish((state ^ kind) * _PRIME) & _MASK
+    return np.int32(place) if kind < _SHAPE else np.int32(place | _UPPER_HALF)
+
+
+@kernel
+def count_features(raw, table, features, values):
+    """Write the sorted features of a text and their values (roots of counts, of length 1 together); returns how many.
+
+    Words and shapes are told as in `counting.count_text`; a shape has one sign for each run of letters, capitals,
+    digits, and each other character.
+    """
+    size = len(raw)
+    begin = max(0, (size - LOOK_BYTES) // 2)
+    end = min(size, begin + LOOK_BYTES)
+    while begin < end and raw[begin] & 0xC0 == 0x80:
+        begin += 1
+    while end < size and end > begin and raw[end] & 0xC0 == 0x80:
+        end -= 1
+    count = 0
+    word = shape = _BASIS
+    before = shape_before = shape_before_that = _BASIS
+    last_sign = np.uint64(0)
+    in_word = False
+    words_in_line = 0
+    position = begin
+    while position <= end:
+        if position < end:
+            codepoint, following = decode(raw, position)
+            flags = flags_of(codepoint, table)
+        else:
+            codepoint, following, flags = np.int64(32), position + 1, np.int64(BLANK)
+        alone = flags & SPACELESS != 0 or (codepoint >= 0x80 and flags & PARTS_SPACELESS != 0)
+        if in_word and (flags & BLANK or alone):
+            features[count] = _feature(_WORD, word)
+            features[count + 1] = _feature(_PAIR, word ^ (before * _PRIME))
+            features[count + 2] = _feature(_SHAPE, shape)
+            features[count + 3] = _feature(_SHAPES2, shape ^ (shape_before * _PRIME))
+            features[count + 4] = _feature(_SHAPES3, shape ^ ((shape_before ^ (shape_before_that * _PRIME)) * _PRIME))
+            count += 5
+            before, shape_before_that, shape_before = word, shape_before, shape
+            word = shape = _BASIS
+            last_sign = np.uint64(0)
+            in_word = False
+            words_in_line += 1
+        if flags & BLANK:
+            if codepoint == 10:
+                shape_before_that, shape_before = shape_before, np.uint64(10)
+                features[count] = _feature(_LINE, np.uint64(min(words_in_line, _LONG_LINE)))
+                count += 1
+                words_in_line = 0
+        elif count + 10 < len(features):
+            in_word = True
+            word = (word ^ np.uint64(codepoint)) * _PRIME
+            if flags & SPACELESS:
+                sign = np.uint64(2)
+            elif 65 <= codepoint <= 90 or 0x410 <= codepoint <= 0x42F:
+                sign = np.uint64(3)
+            elif flags & (LETTER | MARK):
+                sign = np.uint64(4)
+            elif 48 <= codepoint <= 57:
+                sign = np.uint64(5)
+            else:
+                sign = np.uint64(codepoint)
+                features[count] = _feature(_SIGN, sign)
+                count += 1
+            if sign != last_sign or sign > np.uint64(5):
+                shape = (shape ^ sign) * _PRIME
+            last_sign = sign
+        position = following
+    features[:count].sort()
+    kept = 0
+    index = 0
+    total = 0.0
+    while index < count:
+        run = index
+        while run < count and features[run] == features[index]:
+            run += 1
+        features[kept] = features[index]
+        value = np.sqrt(np.float32(run - index))
+        values[kept] = value if features[index] >= DIMENSIONS // 2 else value * _WORD_VALUE
+        total += values[kept] * values[kept]
+        kept += 1
+        index = run
+    for feature in range(kept):
+        values[feature] /= np.float32(np.sqrt(total))
+    return kept
+
+
+@kernel
+def train_weights(bounds, features, values, good, costs, order, dimensions):
+    """(weights, bias) of a logistic regression, after one AdaGrad step for each row in `order`."""
+    weights = np.zeros(dimensions)
+    squares = np.zeros(dimensions)
+    bias = bias_squares = 0.0
+    for row in order:
+        margin = bias
+        for place in range(bounds[row], bounds[row + 1]):
+            margin += weights[features[place]] * values[place]
+        slope = costs[row] * (1.0 / (1.0 + np.exp(-margin)) - good[row])
+        for place in range(bounds[row], bounds[row + 1]):
+            feature = features[place]
+            gradient = slope * values[place] + _DECAY * weights[feature]
+            squares[feature] += gradient * gradient
+            weights[feature] -= _RATE * gradient / (np.sqrt(squares[feature]) + _EPSILON)
+        bias_squares += slope * slope
+        bias -= _RATE * slope / (np.sqrt(bias_squares) + _EPSILON)
+    return weights, bias
+
+
+@kernel
+def scores_of(bounds, features, values, weights, bias, rows):
+    """The probability of being good for each of `rows`."""
+    found = np.zeros(len(rows))
+    for index in range(len(rows)):
+        margin = bias
+        for place in range(bounds[rows[index]], bounds[rows[index] + 1]):
+            margin += np.float64(weights[features[place]]) * np.float64(values[place])
+        found[index] = 1.0 / (1.0 + np.exp(-margin))
+    return found

@@ -1,0 +1,303 @@
+"""What a character is to the kernels: one table of flags by code point, and the search for the next code point.
+
+The table is made from the Unicode database of this Python and from the named sets below; it covers the planes that
+hold letters and emoji. Above it stand ideographs, tags and variation selectors, which `flags_of` tells apart by range.
+
+Words of a text, also where the script puts no blanks between them.
+
+In spaced scripts a word is what stands between blanks. In Chinese, Japanese, Thai, Lao, Khmer, Burmese and Tibetan each
+character with its marks is a unit, and a number of units counts as one word: 1.7 for Chinese and Japanese (mean word
+length of segmented corpora), 3 for the others.
+
+Where in a text the signs of mojibake stand, line by line.
+"""
+
+import functools
+import re
+import unicodedata
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import regex
+
+from tasks.common.kernels import kernel
+
+U32 = npt.NDArray[np.uint32]
+
+BLANK = 1
+
+LETTER = 1 << 1
+"""A letter or a number that is no decimal digit: what makes a word alphabetic."""
+
+CHINESE_JAPANESE_UNIT = 1 << 2
+
+SOUTH_EAST_ASIAN_UNIT = 1 << 3
+
+MARK = 1 << 4
+
+PARTS_SPACELESS = 1 << 5
+"""Punctuation that ends a word in a text that writes no blanks."""
+
+BULLET = 1 << 6
+
+SENTENCE_CLOSER = 1 << 7
+"""May stand between the full stop and the end of the sentence."""
+
+FULL_STOP = 1 << 8
+"""Ends a sentence by itself, without a blank after it."""
+
+LINE_END = 1 << 9
+"""Ends a line that is a finished sentence (C4's terminal punctuation, and its like in other scripts)."""
+
+MAY_BE_EMOJI = 1 << 10
+"""Shown as a picture, or makes one of the character before it."""
+
+UNSEEN = 1 << 11
+"""Control, zero-width, direction, line-breaking and tag characters."""
+
+MAY_COMPOSE = 1 << 12
+"""May change under normal form C, alone or with its neighbours."""
+
+SOUND = 1 << 13
+"""Stands in undamaged text beside any other: never a sign of mojibake."""
+
+MOJIBAKE_ALONE = 1 << 14
+"""A sign of mojibake by itself, as its partner may have become a blank."""
+
+PLAIN_LETTER = 1 << 15
+"""A letter that is counted as a letter and as nothing else; without `p`, at which `counting` looks for placeholders."""
+
+SPACELESS = CHINESE_JAPANESE_UNIT | SOUTH_EAST_ASIAN_UNIT
+
+TABLE_SIZE = 0x20000
+
+_BEYOND_IDEOGRAPHS = 0x40000
+
+_TAGS = 0xE0000
+
+_SELECTORS = 0xE0100
+
+_BULLETS = "-*•‣▪●◦·–"
+
+_SENTENCE_CLOSERS = "\"'”’»)]"
+
+_FULL_STOPS = "。！？।۔؟"
+
+_LINE_ENDS = ".!?\"'”’»。！？…」』؟۔।"
+
+_EMOJI_RANGES = ((0x20E3, 0x20E3), (0x2300, 0x2BFF), (0xFE0F, 0xFE0F), (0x1F000, 0x1FFFF))
+
+_SHOWN_AS_EMOJI = regex.compile(r"[\p{Emoji_Presentation}\p{RI}\u20e3\ufe0f]")
+
+_UNSEEN_RANGES = (
+    (0x00, 0x08), (0x0B, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x61C, 0x61C), (0x180E, 0x180E), (0x200B, 0x200F),
+    (0x2028, 0x202E), (0x2060, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xFDD0, 0xFDEF), (0x1D173, 0x1D17A),
+)  # fmt: skip
+
+# Plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, blanks, dashes, quotes, emoji: ftfy's
+# test for badness never names two of them side by side, nor one beside a character outside ASCII.
+_SOUND_RANGES = (
+    (0x00, 0x7F), (0xA0, 0xA0), (0x401, 0x401), (0x410, 0x44F), (0x451, 0x451), (0x2002, 0x200A), (0x200D, 0x200D),
+    (0x2013, 0x2014),
+    (0x2018, 0x2019), (0x201C, 0x201D), (0x2026, 0x2026), (0x2060, 0x2060), (0x2600, 0x27BF), (0x3000, 0x9FFF),
+    (0xAC00, 0xD7A3), (0xFE0F, 0xFE0F), (0xFF00, 0xFF65), (0x1F000, 0x1FFFF),
+)  # fmt: skip
+
+_MOJIBAKE_ALONE = "ŒœÃÂÐÎÁàâĂÅ°"
+
+
+@functools.cache
+def character_flags() -> U32:
+    """Code point below 0x20000 -> its flags."""
+    table = np.zeros(TABLE_SIZE, np.uint32)
+    for codepoint in range(TABLE_SIZE):
+        character = chr(codepoint)
+        if character.isspace():
+            table[codepoint] |= BLANK
+        elif character.isalnum():
+            if not character.isdecimal():
+                table[codepoint] |= LETTER
+        elif unicodedata.category(character)[0] == "M":
+            table[codepoint] |= MARK
+        if codepoint >= 0x300 and _may_compose(codepoint, character):
+            table[codepoint] |= MAY_COMPOSE
+    for flag, characters in (
+        (BULLET, _BULLETS),
+        (SENTENCE_CLOSER, _SENTENCE_CLOSERS),
+        (FULL_STOP, _FULL_STOPS),
+        (LINE_END, _LINE_ENDS),
+        (MOJIBAKE_ALONE, _MOJIBAKE_ALONE),
+    ):
+        table[[ord(character) for character in characters]] |= flag
+    table[0x80:0xA0] |= MOJIBAKE_ALONE
+    for flag, ranges in (
+        (CHINESE_JAPANESE_UNIT, CHINESE_JAPANESE),
+        (SOUTH_EAST_ASIAN_UNIT, SOUTH_EAST_ASIAN),
+        (PARTS_SPACELESS, SPACELESS_PUNCTUATION),
+        (UNSEEN, _UNSEEN_RANGES),
+        (SOUND, _SOUND_RANGES),
+    ):
+        for first, last in ranges:
+            table[first : min(last, TABLE_SIZE - 1) + 1] |= flag
+    for first, last in _EMOJI_RANGES:
+        for codepoint in range(first, last + 1):
+            if _SHOWN_AS_EMOJI.match(chr(codepoint)):
+                table[codepoint] |= MAY_BE_EMOJI
+    counted = SPACELESS | MARK | PARTS_SPACELESS | BULLET | SENTENCE_CLOSER | FULL_STOP | LINE_END | LETTER | BLANK
+    table[(table & counted) == LETTER] |= PLAIN_LETTER
+    table[[ord("p"), ord("P")]] ^= PLAIN_LETTER
+    table.setflags(write=False)
+    return table
+
+
+def _may_compose(codepoint: int, character: str) -> bool:
+    """Whether normal form C may change the character or join it with the one before."""
+    if 0x1100 <= codepoint <= 0x11FF or unicodedata.combining(character):
+        return True
+    if 0xAC00 <= codepoint <= 0xD7A3:
+        return False
+    # Second parts of compositions are marks, save a few vowel signs of India and South-East Asia.
+    return unicodedata.category(character)[0] == "M" or unicodedata.normalize("NFC", character) != character
+
+
+@kernel
+def decode(data, position):
+    """(code point, position of the next one) of valid UTF-8."""
+    byte = data[position]
+    if byte < 0x80:
+        return np.int64(byte), position + 1
+    if byte < 0xE0:
+        return (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F), position + 2
+    if byte < 0xF0:
+        return (
+            (np.int64(byte & 0x0F) << 12)
+            | (np.int64(data[position + 1] & 0x3F) << 6)
+            | np.int64(data[position + 2] & 0x3F)
+        ), position + 3
+    return (
+        (np.int64(byte & 0x07) << 18)
+        | (np.int64(data[position + 1] & 0x3F) << 12)
+        | (np.int64(data[position + 2] & 0x3F) << 6)
+        | np.int64(data[position + 3] & 0x3F)
+    ), position + 4
+
+
+@kernel
+def flags_of(codepoint, table):
+    """The flags of any code point."""
+    if codepoint < TABLE_SIZE:
+        return np.int64(table[codepoint])
+    if codepoint < _BEYOND_IDEOGRAPHS:
+        return np.int64(CHINESE_JAPANESE_UNIT | LETTER | MAY_COMPOSE)
+    if codepoint < _TAGS:
+        return np.int64(0)
+    return np.int64(UNSEEN) if codepoint < _SELECTORS else np.int64(MARK)
+
+
+Ranges = tuple[tuple[int, int], ...]
+
+CHINESE_JAPANESE: Ranges = (
+    (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
+)  # fmt: skip
+
+SOUTH_EAST_ASIAN: Ranges = (
+    (0x0E01, 0x0E5B), (0x0E81, 0x0EDF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF),
+)  # fmt: skip
+
+SPACELESS_PUNCTUATION: Ranges = (
+    (0x00B7, 0x00B7), (0x2014, 0x2014), (0x2018, 0x2019), (0x201C, 0x201D), (0x2026, 0x2026), (0x3001, 0x3004),
+    (0x3008, 0x303F), (0xFF01, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40), (0xFF5B, 0xFF65),
+)  # fmt: skip
+
+
+def _class(ranges: Ranges) -> str:
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+
+
+_UNITS_CLASS = _class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))
+
+_SPACELESS = re.compile(f"[{_UNITS_CLASS}]")
+
+_UNITS = regex.compile(rf"[{_UNITS_CLASS}]\p{{M}}*|[^\s{_UNITS_CLASS}{_class(SPACELESS_PUNCTUATION)}]+")
+
+_CHINESE_JAPANESE_UNIT = re.compile(f"[{_class(CHINESE_JAPANESE)}]")
+
+UNITS_PER_WORD = (1.7, 3.0)
+"""Of Chinese and Japanese, of the scripts of South-East Asia."""
+
+
+def has_spaceless_script(text: str) -> bool:
+    """Whether any character belongs to a script that writes no blanks between words."""
+    return not text.isascii() and _SPACELESS.search(text) is not None
+
+
+def split_units(text: str) -> list[str]:
+    """Words between blanks; in spaceless scripts single characters with their marks, and no punctuation."""
+    return _UNITS.findall(text) if has_spaceless_script(text) else text.split()
+
+
+def words_in_units(units: list[str]) -> tuple[float, int]:
+    """(number of words that the units amount to, number of units of spaceless scripts)."""
+    chinese_japanese = south_east_asian = 0
+    for unit in units:
+        if _CHINESE_JAPANESE_UNIT.match(unit):
+            chinese_japanese += 1
+        elif _SPACELESS.match(unit):
+            south_east_asian += 1
+    return words_of_units(len(units), chinese_japanese, south_east_asian), chinese_japanese + south_east_asian
+
+
+def words_of_units(units: Any, chinese_japanese: Any, south_east_asian: Any) -> Any:
+    """Number of words that `units` amount to, of which so many are characters of spaceless scripts; of one text (int)
+    or of many (arrays)."""
+    spaceless = chinese_japanese + south_east_asian
+    return units - spaceless + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
+
+
+def count_words(text: str) -> float:
+    """Words of a text; spaceless scripts by units per word."""
+    units = split_units(text)
+    return words_in_units(units)[0] if has_spaceless_script(text) else float(len(units))
+
+
+def mojibake_in_lines(raw: np.ndarray) -> np.ndarray:
+    """For each line of a text (UTF-8 bytes) that has the sign of mojibake a row: its number, where it begins and ends,
+    and where its first and last signs end."""
+    found = np.zeros((int((raw == ord("\n")).sum()) + 1, 5), np.int64)
+    return found[: _mojibake_in_lines(raw, character_flags(), found)]
+
+
+@kernel
+def is_mojibake_sign(before, before_flags, flags):
+    """Two neighbours outside ASCII of which one is not plain text of its script, or a sign by itself."""
+    return flags & MOJIBAKE_ALONE != 0 or (before >= 0x80 and (flags & SOUND == 0 or before_flags & SOUND == 0))
+
+
+@kernel
+def _mojibake_in_lines(raw, table, found):
+    line = count = begin = 0
+    first = last = 0
+    before = before_flags = np.int64(0)
+    position = 0
+    while position <= len(raw):
+        if position == len(raw) or raw[position] < 0x80:
+            if position == len(raw) or raw[position] == 10:
+                if first:
+                    found[count, 0], found[count, 1], found[count, 2] = line, begin, position
+                    found[count, 3], found[count, 4] = first, last
+                    count += 1
+                line += 1
+                begin = position + 1
+                first = 0
+            before = np.int64(0)
+            position += 1
+            continue
+        codepoint, position = decode(raw, position)
+        flags = flags_of(codepoint, table)
+        if is_mojibake_sign(before, before_flags, flags):
+            first = first or position
+            last = position
+        before, before_flags = codepoint, flags
+    return count

@@ -1,0 +1,151 @@
+"""What becomes of a part: the documents that stay, the ledger's rows, and the counts, gathered a handful at a time."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.artifacts.ledger import DROP, EDIT, clip_bytes
+from tasks.artifacts.map_parts import PartResult
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import DOCUMENTS, LEDGER
+from tasks.clean.batch import Handful, Texts
+from tasks.clean.document import Verdicts
+from tasks.clean.presets import LIMITS
+
+LANGUAGES = "languages"
+
+KNOWN_LANGUAGE = LIMITS["language_confidence"]
+"""Confidence from which an identified language is written into the document's `lang`."""
+
+
+class PartTables:
+    """The tables and the report of one part."""
+
+    def __init__(self, documents: pa.Table) -> None:
+        self._documents = documents
+        self._report = StageReport()
+        self._kept: list[np.ndarray] = []
+        self._text = np.empty(documents.column("text").nbytes, np.uint8)
+        self._text_size = 0
+        self._sizes: list[np.ndarray] = []
+        self._languages: list[str | None] = []
+        self._digests: dict[int, bytes] = {}
+        self._ledger: list[pa.RecordBatch] = []
+
+    def add(self, handful: Handful, verdicts: Verdicts, digests: dict[int, bytes]) -> None:
+        """Take up what was decided about the next documents; `digests` are those of edited texts, by row."""
+        kept = np.flatnonzero(verdicts.stays)
+        texts = handful.texts
+        sizes = texts.sizes
+        self._kept.append(handful.first + kept)
+        self._keep_texts(texts, kept)
+        self._sizes.append(sizes[kept])
+        self._languages += [_known_language(handful, row) for row in kept.tolist()]
+        self._digests.update((handful.first + row, digest) for row, digest in digests.items())
+        self._count(handful, verdicts, sizes)
+        self._write_ledger(handful, verdicts, sizes)
+
+    def result(self) -> PartResult:
+        """DOCUMENTS, LEDGER and the report."""
+        languages = Counter(language or "?" for language in self._languages)
+        self._report.facts[LANGUAGES] = dict(languages)
+        ledger = pa.Table.from_batches(self._ledger, LEDGER).combine_chunks()
+        return PartResult({"documents": self._kept_documents(), "ledger": ledger}, self._report)
+
+    def _keep_texts(self, texts: Texts, kept: np.ndarray) -> None:
+        """Copy texts behind the others, those that stand behind one another already in one go."""
+        begins, ends = texts.begins[kept], texts.ends[kept]
+        parted = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+        needed = self._text_size + int((ends - begins).sum())
+        if needed > len(self._text):
+            grown = np.empty(needed + needed // 2, np.uint8)
+            grown[: self._text_size] = self._text[: self._text_size]
+            self._text = grown
+        for first, end in itertools.pairwise((0, *parted.tolist(), len(kept))):
+            run = texts.data[begins[first] : ends[end - 1]] if end else texts.data[:0]
+            self._text[self._text_size : self._text_size + len(run)] = run
+            self._text_size += len(run)
+
+    def _count(self, handful: Handful, verdicts: Verdicts, sizes: np.ndarray) -> None:
+        sources = np.array(handful.sources)
+        for source in dict.fromkeys(handful.sources):
+            here = sources == source
+            stays = here & verdicts.stays
+            counts = self._report.source(source)
+            counts.documents_in += int(here.sum())
+            counts.bytes_in += int(handful.sizes[here].sum())
+            counts.documents_out += int(stays.sum())
+            counts.bytes_out += int(sizes[stays].sum())
+            rules, documents = np.unique(verdicts.rules[here & ~stays], return_counts=True)
+            counts.dropped.update({verdicts.names[rule]: int(n) for rule, n in zip(rules, documents, strict=True)})
+            for row, edits in verdicts.edits.items():
+                if stays[row]:
+                    counts.edited.update(edits)
+
+    def _write_ledger(self, handful: Handful, verdicts: Verdicts, sizes: np.ndarray) -> None:
+        is_drop = ~verdicts.stays
+        is_row = is_drop.copy()
+        is_row[list(verdicts.edits)] = True
+        rows = np.flatnonzero(is_row)
+        if not len(rows):
+            return
+        dropped = is_drop[rows]
+        evidence = {row: clip_bytes(words) for row, words in verdicts.evidence.items()}
+        names = (*verdicts.names, None)
+        columns = {
+            "doc_id": handful.rows.column("doc_id").take(pa.array(rows)),
+            "piece": handful.rows.column("piece").take(pa.array(rows)),
+            "stage": ["clean"] * len(rows),
+            "action": [DROP if gone else EDIT for gone in dropped.tolist()],
+            "rule": [
+                names[rule] or "+".join(verdicts.edits[row])
+                for row, rule in zip(rows.tolist(), verdicts.rules[rows].tolist(), strict=True)
+            ],
+            "value": _or_null(verdicts.values[rows]),
+            "limit": _or_null(verdicts.limits[rows]),
+            "bytes_in": handful.sizes[rows],
+            "bytes_out": np.where(dropped, 0, sizes[rows]),
+            "evidence": [evidence.get(row) for row in rows.tolist()],
+        }
+        arrays = [pa.array(columns[field.name], field.type) for field in LEDGER]
+        self._ledger.append(pa.RecordBatch.from_arrays(arrays, schema=LEDGER))
+
+    def _kept_documents(self) -> pa.Table:
+        kept = pa.array(np.concatenate([np.zeros(0, np.int64), *self._kept]))
+        others = self._documents.drop_columns(["text", "lang"]).take(kept)
+        digests = others.column("text_digest")
+        if self._digests:
+            digests = pa.array(
+                [
+                    self._digests.get(row, digest)
+                    for row, digest in zip(kept.to_pylist(), digests.to_pylist(), strict=True)
+                ],
+                DOCUMENTS.field("text_digest").type,
+            )
+        columns = {
+            **{name: others.column(name) for name in others.column_names},
+            "text": self._text_column(),
+            "text_digest": digests,
+            "lang": pa.array(self._languages, pa.string()).dictionary_encode().cast(DOCUMENTS.field("lang").type),
+        }
+        return pa.Table.from_arrays([columns[name] for name in DOCUMENTS.names], schema=DOCUMENTS)
+
+    def _text_column(self) -> pa.Array:
+        bounds = np.concatenate(([0], *self._sizes)).cumsum().astype(np.int64)
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(self._text[: self._text_size])]
+        texts = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+        return texts.cast(pa.large_string())
+
+
+def _known_language(handful: Handful, row: int) -> str | None:
+    given = handful.abouts.given[row]
+    if given is not None:
+        return given
+    found = handful.abouts.identified_language(row)
+    return found[0] if found is not None and found[1] >= KNOWN_LANGUAGE else None
+
+
+def _or_null(values: np.ndarray) -> pa.Array:
+    return pa.array(values.astype(np.float32), pa.float32(), mask=np.isnan(values))

@@ -1,0 +1,385 @@
+"""The fingerprint of a stage's code: the functions, classes and constants that its result can depend on, by meaning.
+
+From declared roots every reference is followed, to wherever the definition stands (`tasks.common.definitions`).
+Definitions are numbered in the order in which they are met, and each counts as its text, with the numbers of what it
+refers to in place of names. So neither the name of a module nor the place of a definition in it counts, and neither
+does what nobody reaches; another target of the same name does.
+
+A module whose top level does more than bind names counts whole, once importing a reached definition imports it. So does
+a module of which something is asked that cannot be followed. Files count by their bytes where a definition names the
+`__file__` beside which they stand. Imports by a computed name are refused, since nobody could know what they reach.
+"""
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from model.digests import digest_bytes, digest_file
+from model.errors import Bug
+from tasks.common.definitions import (
+    BUILTINS,
+    LOADED,
+    MUTATING,
+    PACKAGES,
+    SUBCLASSES,
+    WHOLE,
+    Called,
+    Imported,
+    Module,
+    Reference,
+    Written,
+)
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+OPERATIONS = frozenset(
+    {
+        "model.code_digest",
+        "model.config.launch",
+        "model.distributed.heartbeat",
+        "model.distributed.protocol",
+        "model.files",
+        "model.launch.diagnostics",
+        "model.launch.failures",
+        "model.launch.launcher",
+        "model.launch.rendezvous",
+        "model.launch.supervisor",
+        "model.launch.watchdog",
+        "model.processes",
+        "model.train.reproduction",
+        "tasks.artifacts.build",
+        "tasks.artifacts.drop_rate_limit",
+        "tasks.artifacts.identity",
+        "tasks.artifacts.lease",
+        "tasks.artifacts.limits",
+        "tasks.artifacts.publish",
+        "tasks.artifacts.published",
+        "tasks.artifacts.remote",
+        "tasks.artifacts.workspace",
+        "tasks.common.code_fingerprint",
+        "tasks.common.confinement",
+        "tasks.common.digests",
+        "tasks.common.kernel_cache",
+        "tasks.common.work",
+        "tasks.execution",
+        "tasks.execution.plugins",
+        "tasks.sample.limits",
+        "tasks.train.launcher",
+        "tasks.train.limits",
+    }
+)
+"""Modules and packages that decide whether, where and when a stage runs, and nothing of what it gives: who works on its
+parts (`tasks.execution`), where an unfinished build keeps them (`tasks.artifacts.workspace`, `model.files`), what ends
+it (`tasks.artifacts.limits`), what finds, brings and checks files (`tasks.artifacts.published`,
+`tasks.artifacts.remote`, `tasks.common.digests`), who launches, watches and restarts the ranks of a training
+(`model.launch.supervisor`), and what they tell (`model.distributed.protocol`). What stands in none of them must not be
+taken from them (`tests/test_imports.py`). Functions of the user, which `tasks.execution.plugins` loads, count by their
+own fingerprints as inputs do; which files a stranger's recipe may read (`tasks.common.confinement`) changes nothing of
+what is in them. `tests/joints/reuse/test_operations.py` changes all of them at once, and holds identities and bytes."""
+
+DECLARED_BY = frozenset({Reference("tasks.artifacts.build", ("Stage",))})
+"""Classes of operations whose objects say where a stage's code begins, and are no part of it."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What the identity of a stage counts of its code."""
+
+    digest: str
+    roots: tuple[str, ...]
+    definitions: Mapping[str, str]
+    """Definition, or file beside one -> its own digest: tells people what was edited, and counts for nothing itself."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The form stored in a manifest."""
+        return {"digest": self.digest, "roots": list(self.roots), "definitions": dict(self.definitions)}
+
+
+def code_of(roots: Iterable[str], project: Path = PROJECT) -> Code:
+    """The code that `roots` reach, each `module:name`, or the name of a module that counts whole.
+
+    Raises Bug for a root that does not exist, and for what nobody can follow within reach.
+    """
+    return _Reach(project).code(tuple(roots))
+
+
+def module_file(module: str, project: Path = PROJECT) -> Path:
+    """The file of a module."""
+    base = project.joinpath(*module.split("."))
+    return base.with_suffix(".py") if base.with_suffix(".py").is_file() else base / "__init__.py"
+
+
+@functools.cache
+def is_operations(module: str) -> bool:
+    """Whether a module counts for nothing."""
+    parts = module.split(".")
+    return any(".".join(parts[:end]) in OPERATIONS for end in range(1, len(parts) + 1))
+
+
+class _Key(NamedTuple):
+    module: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.name}"
+
+
+class _Target(NamedTuple):
+    key: _Key | None
+    """The definition; None for what is not of the project, or counts for nothing."""
+    rest: str
+    """What is asked of the definition, or the whole name."""
+
+
+class _Reach:
+    """One walk over the project, in which every file is looked at once."""
+
+    def __init__(self, project: Path) -> None:
+        self._project = project
+        self._root = f"{project}{os.sep}"
+        self._modules: dict[str, Module | None] = {}
+        self._targets: dict[Reference, _Target] = {}
+        self._numbers: dict[_Key, int] = {}
+        self._harmless: tuple[set[_Key], set[_Key]] = (set(), set())
+
+    def code(self, roots: tuple[str, ...]) -> Code:
+        """Number all that the roots reach, and digest it."""
+        for root in roots:
+            module, _, name = root.partition(":")
+            found = self._module(module) if module.partition(".")[0] in PACKAGES else None
+            if found is None or (name or WHOLE) not in found:
+                raise Bug(f"code: the root `{root}` is no definition of the project at {self._project}")
+            self._number(_Key(module, name or WHOLE))
+        lines: list[str] = []
+        definitions: dict[str, str] = {}
+        run: dict[str, None] = {}
+        while True:
+            for key in self._unwritten(len(lines)):
+                line, own = self._count(key, definitions)
+                lines.append(line)
+                definitions[str(key)] = own
+                here = [] if key.module in run else [Imported(key.module, ())]
+                self._imported([*here, *self._written(key).imports], run)
+            acting = [key for name in run if (key := _Key(name, WHOLE)) not in self._numbers and self._acts(name)]
+            if not acting:
+                break
+            for key in sorted(acting, key=lambda key: digest_bytes(self._written(key).text.encode())):
+                self._number(key)
+        return Code(digest_bytes("\n".join(lines).encode()), roots, dict(sorted(definitions.items())))
+
+    def _unwritten(self, done: int) -> Iterator[_Key]:
+        """Numbered definitions from a place on, those that are numbered meanwhile included."""
+        keys = list(self._numbers)
+        while done < len(keys):
+            yield from keys[done:]
+            done, keys = len(keys), list(self._numbers)
+
+    def _number(self, key: _Key) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def _count(self, key: _Key, definitions: dict[str, str]) -> tuple[str, str]:
+        """How a definition counts, and its own digest; the files that it names are taken into `definitions`."""
+        module, written = self._found(key.module), self._written(key)
+        if written.refused is not None:
+            line, name = written.refused
+            raise Bug(f"code: {module.path}:{line} {_WHY.get(name, _WHY_IMPORTED).format(name)}")
+        references = list(written.references)
+        if written.names_its_module:
+            references.append(Reference(key.module, ()))
+        counted, own = [digest_bytes(written.text.encode())], [written.text]
+        for target in map(self._resolve, references):
+            counted.append(target.rest if target.key is None else f"{self._number(target.key)}.{target.rest}")
+            own.append(target.rest if target.key is None else f"{target.key}.{target.rest}")
+        if written.names_its_file:
+            for path, digest in _data_files(module.path.parent):
+                counted.append(f"{path.relative_to(module.path.parent).as_posix()}={digest}")
+                definitions[path.relative_to(self._project).as_posix()] = digest
+        return " ".join(counted), digest_bytes("\n".join(own).encode())
+
+    def _resolve(self, reference: Reference) -> _Target:
+        target = self._targets.get(reference)
+        if target is None:
+            # A circle of imports ends at what is put here first.
+            self._targets[reference] = _Target(_Key(reference.module, WHOLE), ".".join(reference.attributes))
+            target = self._targets[reference] = self._find(reference)
+        return target
+
+    def _find(self, reference: Reference) -> _Target:
+        """The definition behind a reference, through imports of other modules, packages and stars."""
+        name, attributes = reference
+        if name.partition(".")[0] not in PACKAGES:
+            return _Target(None, f"@{'.'.join((name, *attributes))}")
+        if is_operations(name):
+            return _Target(None, f"~{'.'.join(attributes)}")
+        module = self._module(name)
+        if module is None:
+            return _Target(None, f"@{'.'.join((name, *attributes))}")
+        if not attributes:
+            return _Target(_Key(name, WHOLE), "")
+        first, rest = attributes[0], attributes[1:]
+        if first in module and not module.may_hold(first):
+            if module.maker(first) in DECLARED_BY:
+                return _Target(None, f"~{'.'.join(attributes)}")
+            alias = module.aliases.get(first)
+            if alias is None:
+                return _Target(_Key(name, first), ".".join(rest))
+            return self._resolve(Reference(alias.module, (*alias.attributes, *rest)))
+        for star in module.stars:
+            if star.partition(".")[0] in PACKAGES and self._binds(star, first, set()):
+                return self._resolve(Reference(star, attributes))
+        if module.may_hold(first) and self._module(f"{name}.{first}") is not None:
+            return self._resolve(Reference(f"{name}.{first}", rest))
+        if first in BUILTINS:
+            return _Target(None, ".".join(attributes))
+        return _Target(_Key(name, WHOLE), ".".join(attributes))
+
+    def _binds(self, name: str, wanted: str, seen: set[str]) -> bool:
+        """Whether a module has a name that a star would bring, of its own or from another star."""
+        module = self._module(name)
+        if module is None or name in seen:
+            return False
+        return wanted in module or any(self._binds(star, wanted, seen | {name}) for star in module.stars)
+
+    def _imported(self, waiting: list[Imported], run: dict[str, None]) -> None:
+        """Take into `run` the modules that are run when some are imported."""
+        while waiting:
+            name, taken = waiting.pop()
+            parts = name.split(".")
+            if parts[0] not in PACKAGES:
+                continue
+            package = self._module(name)
+            inner = [f"{name}.{one}" for one in taken if package is not None and package.may_hold(one)]
+            for module in [*(".".join(parts[:end]) for end in range(1, len(parts) + 1)), *inner]:
+                if module in run or is_operations(module):
+                    continue
+                found = self._module(module)
+                if found is not None:
+                    run[module] = None
+                    waiting.extend(found.imports)
+
+    def _acts(self, name: str) -> bool:
+        """Whether importing a module does more than bind names."""
+        module = self._found(name)
+        return (
+            module.acts
+            or any(map(self._call_acts, module.called))
+            or any(self._decorator_acts(decorator) for decorator in module.decorators)
+            or any(self._hears_of_subclasses(base) for bases in module.bases.values() for base in bases)
+            or any(self._definition(metaclass) is not None for metaclass in module.metaclasses.values())
+        )
+
+    def _call_acts(self, called: Called) -> bool:
+        """Whether a call may change state: of a module, or of an object that it is handed."""
+        handed = [key for key in map(self._definition, called.handed) if key is not None]
+        function = None if called.function is None else self._definition(called.function)
+        if function is not None and called.function is not None:
+            given = any(map(self._is_variable, handed))
+            if called.function.attributes[-1] in MUTATING or self._writes(function, given=given):
+                return True
+        return any(self._writes(key, given=False) for key in handed)
+
+    def _decorator_acts(self, decorator: Reference) -> bool:
+        """Whether a decorator changes state: as a method of an object of ours, or by its code."""
+        key = self._definition(decorator)
+        if key is None:
+            return False
+        return bool(self._resolve(decorator).rest) or self._is_variable(key) or self._writes(key, given=False)
+
+    def _is_variable(self, key: _Key) -> bool:
+        return key.name in self._found(key.module).variables
+
+    def _changes_itself(self, key: _Key) -> bool:
+        """Whether a constant is an object of ours whose methods change it."""
+        maker = self._found(key.module).maker(key.name)
+        made_by = None if maker is None else self._definition(maker)
+        return made_by is not None and self._written(made_by).writes_self
+
+    def _definition(self, reference: Reference) -> _Key | None:
+        """The definition of ours behind a name of the top level; None for what has none, a loop's variable say."""
+        key = self._resolve(reference).key
+        return None if key is None or key.name == WHOLE else key
+
+    def _writes(self, key: _Key, *, given: bool) -> bool:
+        """Whether code that a definition reaches changes state of a module, or, if asked, what it is given."""
+        harmless = self._harmless[given]
+        met = {key: None} if key not in harmless else {}
+        waiting = list(met)
+        while waiting:
+            one = waiting.pop()
+            written = self._written(one)
+            if written.writes_state or (given and written.writes_given) or self._changes_itself(one):
+                return True
+            for reference in written.references:
+                inner = self._resolve(reference).key
+                if inner is not None and inner not in met and inner not in harmless:
+                    met[inner] = None
+                    waiting.append(inner)
+        harmless.update(met)
+        return False
+
+    def _hears_of_subclasses(self, base: Reference) -> bool:
+        """Whether making a class below `base` runs code of ours."""
+        key = self._definition(base)
+        if key is None:
+            return False
+        module = self._found(key.module)
+        metaclass = module.metaclasses.get(key.name)
+        return (
+            (metaclass is not None and self._definition(metaclass) is not None)
+            or "__init_subclass__" in self._written(key).text
+            or any(map(self._hears_of_subclasses, module.bases.get(key.name, ())))
+        )
+
+    def _written(self, key: _Key) -> Written:
+        return self._found(key.module).written(key.name)
+
+    def _found(self, name: str) -> Module:
+        module = self._module(name)
+        assert module is not None, name
+        return module
+
+    def _module(self, name: str) -> Module | None:
+        if name not in self._modules:
+            self._modules[name] = self._look_for(name)
+        return self._modules[name]
+
+    def _look_for(self, name: str) -> Module | None:
+        base = self._root + name.replace(".", os.sep)
+        for path in (f"{base}.py", f"{base}{os.sep}__init__.py"):
+            try:
+                status = os.stat(path)
+            except OSError:
+                continue
+            return _read(name, path, status.st_mtime_ns, status.st_size)
+        return None
+
+
+_WHY_IMPORTED = "imports a module by a computed name; use a static import"
+
+_WHY = {
+    LOADED: "takes a module from `{}`; use a static import",
+    SUBCLASSES: "asks for `{}`, and no look at the code tells which there are; name the classes in a table",
+    "eval": "runs code from text by `{}`; write it as code",
+    "exec": "runs code from text by `{}`; write it as code",
+}
+
+
+@functools.lru_cache(maxsize=4096)
+def _read(name: str, path: str, mtime_ns: int, size: int) -> Module:
+    del mtime_ns, size  # only there to make an edited file a new cache key
+    return Module(name, Path(path), Path(path).read_bytes())
+
+
+def _data_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """What is neither Python nor hidden in a folder, and in its folders that are no packages, with digests."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith((".", "__pycache__")):
+            continue
+        if path.is_dir():
+            if not (path / "__init__.py").exists():
+                yield from _data_files(path)
+        elif path.suffix not in {".py", ".pyc", ".pyi"}:
+            yield path, digest_file(path)

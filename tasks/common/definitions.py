@@ -1,0 +1,697 @@
+"""One module of the project as definitions: what its top level binds, and what each of them refers to.
+
+A definition is a function, a class or a constant: the statements of the top level that bind its name. Each is written
+as text (`model.code_digest`) in which every name that is not its own is replaced by a mark, with what the name stands
+for beside it. Python's scopes are followed exactly: parameters, nested functions, comprehensions, class bodies,
+`global` and `nonlocal`, imports inside functions.
+
+Nothing here looks at another module: `tasks.common.code_fingerprint` follows the references from one to the next.
+"""
+
+import ast
+import builtins
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from model.code_digest import TreeText, has_no_effect
+
+PACKAGES = ("flows", "tasks", "model")
+
+WHOLE = "*"
+"""The name of the definition that is a whole module."""
+
+MAIN = "__main__"
+"""The name of the definition that is a module's block for when it is run."""
+
+MARK = "#"
+
+DYNAMIC_IMPORTS = frozenset({"__import__", "import_module", "run_module", "run_path", "spec_from_file_location"})
+
+COMPUTED_CODE = frozenset({"eval", "exec"})
+
+SUBCLASSES = "__subclasses__"
+
+LOADED = "sys.modules"
+
+_PLACES = frozenset({"__file__", "__path__", "__spec__"})
+
+_DATA = ("importlib.resources", "pkgutil.get_data")
+
+_REFUSED = DYNAMIC_IMPORTS | {SUBCLASSES}
+
+BUILTINS = frozenset(dir(builtins)) | {
+    *("__annotations__", "__class__", "__doc__", "__module__", "__name__", "__package__", "__qualname__", *_PLACES)
+}
+
+_NAMESPACES = frozenset({"globals", "vars", "locals"})
+
+MUTATING = frozenset(
+    {
+        *("add", "append", "appendleft", "clear", "discard", "extend", "extendleft", "insert", "pop", "popitem"),
+        *("popleft", "put", "register", "remove", "reverse", "setdefault", "sort", "update", "__setitem__"),
+    }
+)
+
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init"})
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+_NAMED = (*_FUNCTIONS, ast.ClassDef)
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+_OF_TARGETS = (ast.Assign, ast.Delete)
+
+_OF_TARGET = (ast.AugAssign, ast.AnnAssign)
+
+_WITHOUT_BLOCKS = (ast.Expr, ast.Return, ast.Raise, ast.Pass, ast.Assert)
+
+
+class Reference(NamedTuple):
+    """Attributes, one after the other, of a module: `tasks.common.numeric`, (`shuffled`,)."""
+
+    module: str
+    attributes: tuple[str, ...]
+
+
+class Called(NamedTuple):
+    """A call that importing a module makes, and what is handed to it."""
+
+    function: Reference | None
+    handed: tuple[Reference, ...]
+
+
+class Imported(NamedTuple):
+    """A module that is imported, and the names that are taken from it, which may be modules too."""
+
+    module: str
+    names: tuple[str, ...]
+
+
+@dataclass
+class Written:
+    """A definition as text, and what it refers to: one reference for each mark in the text."""
+
+    text: str = ""
+    references: list[Reference] = field(default_factory=list)
+    imports: list[Imported] = field(default_factory=list)
+    """Imported inside of functions."""
+    refused: tuple[int, str] | None = None
+    """Line and name of what nobody can follow: an import by a computed name, code from text."""
+    names_its_file: bool = False
+    names_its_module: bool = False
+    """Whether something is asked of the module that only the whole module answers, or a name has no source."""
+    writes_state: bool = False
+    """Whether a function changes what belongs to a module."""
+    writes_given: bool = False
+    """Whether a function changes what it is given."""
+    writes_self: bool = False
+    """Whether a method changes the object that it belongs to, once that is made."""
+
+
+class Module:
+    """A module's bindings, what importing it imports, and whether importing it does more than bind names."""
+
+    def __init__(self, name: str, path: Path, source: bytes) -> None:
+        self.name = name
+        self.path = path
+        self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        self.imports: list[Imported] = []
+        self.stars: list[str] = []
+        self.aliases: dict[str, Reference] = {}
+        """Name -> what it stands for, of names that one plain import binds and nothing else."""
+        self._made_by: dict[str, Reference] = {}
+        self.acts = False
+        self.called: list[Called] = []
+        self.decorators: list[Reference] = []
+        self.bases: dict[str, list[Reference]] = {}
+        """Class -> what it inherits from."""
+        self.metaclasses: dict[str, Reference] = {}
+        self.walrus = b":=" in source
+        self._source = source
+        bound = self._bound = {}
+        self._bind(self._parse())
+        self._names = frozenset({*bound, WHOLE})
+        self.aliases = {name: one for name, (one, *more) in bound.items() if isinstance(one, Reference) and not more}
+        self.variables = frozenset(name for name in bound if _is_variable(bound[name]))
+        """Names of objects that code can change: neither functions, nor classes, nor plain values."""
+        # Written here and now, so that no tree stays: looking through them all for garbage took half of the time.
+        self._written = {name: self._write(bound[name]) for name in bound if name not in self.aliases}
+        del self._bound
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def may_hold(self, name: str) -> bool:
+        """Whether a name may be that of a module within this one."""
+        own = Reference(self.name, (name,))
+        return self.package == self.name and (name not in self or self.aliases.get(name) == own)
+
+    def maker(self, name: str) -> Reference | None:
+        """What is called to make a constant."""
+        made_by = self._made_by.get(name)
+        return made_by if made_by is None else self.aliases.get(made_by.attributes[0], made_by)
+
+    def definitions(self) -> list[str]:
+        """The names of its functions, classes and constants."""
+        return list(self._written)
+
+    def written(self, name: str) -> Written:
+        """One of its definitions."""
+        if name not in self._written:
+            assert name == WHOLE, f"{self.name}: {name}"
+            self._written[name] = self._write(self._parse())
+        return self._written[name]
+
+    def _parse(self) -> list[ast.stmt]:
+        return ast.parse(self._source, filename=str(self.path)).body
+
+    def _write(self, bound: Sequence[ast.stmt | Reference]) -> Written:
+        return _Definition(self).written(bound)
+
+    def _bind(self, statements: Iterable[ast.stmt], holder: ast.stmt | None = None, typing: bool = False) -> None:
+        """Take in statements of the top level; `holder` is the block that they stand in, and counts with each."""
+        for statement in statements:
+            match statement:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                    self._add(statement.name, holder or statement)
+                    self._evaluate(statement, frozenset())
+                case ast.Import() | ast.ImportFrom():
+                    self._import(statement, holder, typing)
+                case ast.If() if _asks(statement.test, "__name__"):
+                    self._add(MAIN, statement)
+                case ast.If() if _asks(statement.test, "TYPE_CHECKING"):
+                    self._bind(statement.body, typing=True)
+                    self._bind(statement.orelse, holder)
+                case ast.If():
+                    self._evaluate(statement.test, frozenset())
+                    self._bind([*statement.body, *statement.orelse], holder or statement)
+                case ast.Try() | ast.TryStar():
+                    caught = [inner for handler in statement.handlers for inner in handler.body]
+                    blocks = [*statement.body, *caught, *statement.orelse, *statement.finalbody]
+                    self._bind(blocks, holder or statement)
+                case ast.Expr() | ast.Pass() if has_no_effect(statement):
+                    pass
+                case _:
+                    bound, _ = _bound_in([statement], self.package, self.walrus)
+                    for name in bound:
+                        self._add(name, holder or statement)
+                    self._evaluate(statement, frozenset())
+                    made = getattr(statement, "value", None)
+                    if isinstance(made, ast.Call):
+                        self._made_by |= {name: by for name in bound for by in _chains([made.func], frozenset(), self)}
+                    self.acts |= not _is_constant(statement)
+
+    def _add(self, name: str, bound: ast.stmt | Reference) -> None:
+        standing = self._bound.setdefault(name, [])
+        if bound not in standing:
+            standing.append(bound)
+
+    def _import(self, statement: ast.Import | ast.ImportFrom, holder: ast.stmt | None, typing: bool) -> None:
+        if not typing:
+            self.imports.extend(imported(statement, self.package))
+        for name, reference in _aliases(statement, self.package):
+            if name == "*":
+                self.stars.append(reference.module)
+            else:
+                self._add(name, holder or reference)
+
+    def _evaluate(self, node: ast.AST, own: frozenset[str]) -> None:
+        """Note what importing the module calls within a statement; `own` are names of the class around it."""
+        if isinstance(node, ast.Lambda):
+            return
+        if isinstance(node, _IMPORTS):
+            self.imports.extend(imported(node, self.package))
+        if isinstance(node, _FUNCTIONS):
+            self.decorators.extend(_chains(node.decorator_list, own, self))
+            for one in (*node.decorator_list, *node.args.defaults, *filter(None, node.args.kw_defaults)):
+                self._evaluate(one, own)
+            return
+        if isinstance(node, ast.ClassDef):
+            self.decorators.extend(_chains(node.decorator_list, own, self))
+            for metaclass in _chains((keyword.value for keyword in node.keywords), own, self):
+                self.metaclasses[node.name] = metaclass
+            self.bases[node.name] = list(_chains(node.bases, own, self))
+            own |= frozenset(_bound_in(node.body, self.package, self.walrus)[0])
+        elif isinstance(node, ast.Call):
+            handed = [*node.args, *(keyword.value for keyword in node.keywords)]
+            function = next(_chains([node.func], own, self), None)
+            self.called.append(Called(function, tuple(_chains(handed, own, self))))
+        for child in ast.iter_child_nodes(node):
+            self._evaluate(child, own)
+
+
+def imported(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[Imported]:
+    """The modules that a statement imports."""
+    if isinstance(statement, ast.Import):
+        yield from (Imported(alias.name, ()) for alias in statement.names)
+    else:
+        yield Imported(_absolute(statement, package), tuple(alias.name for alias in statement.names))
+
+
+def _aliases(statement: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Reference]]:
+    """Each name that an import binds, and what it stands for."""
+    for alias in statement.names:
+        if isinstance(statement, ast.ImportFrom):
+            yield alias.asname or alias.name, Reference(_absolute(statement, package), (alias.name,))
+        elif alias.asname:
+            yield alias.asname, Reference(alias.name, ())
+        else:
+            first = alias.name.partition(".")[0]
+            yield first, Reference(first, ())
+
+
+def _absolute(statement: ast.ImportFrom, package: str) -> str:
+    if statement.level == 0:
+        return statement.module or ""
+    for _ in range(statement.level - 1):
+        package = package.rpartition(".")[0]
+    return f"{package}.{statement.module}" if statement.module else package
+
+
+def _asks(test: ast.expr, name: str) -> bool:
+    """Whether a test is `TYPE_CHECKING`, `typing.TYPE_CHECKING` or `__name__ == ...`."""
+    asked = test.left if isinstance(test, ast.Compare) else test
+    return (isinstance(asked, ast.Name) and asked.id == name) or (
+        isinstance(asked, ast.Attribute) and asked.attr == name
+    )
+
+
+def _is_constant(statement: ast.stmt) -> bool:
+    """Whether a statement gives values to plain names, and does nothing else."""
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = list(statement.targets)
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    plain = (ast.Name, ast.Tuple, ast.List, ast.Starred, ast.expr_context)
+    return bool(targets) and all(isinstance(node, plain) for target in targets for node in ast.walk(target))
+
+
+def _is_variable(bound: Sequence[ast.stmt | Reference]) -> bool:
+    plain = (ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp, ast.JoinedStr)
+    return any(
+        isinstance(one, ast.stmt) and not isinstance(one, _NAMED) and not isinstance(getattr(one, "value", None), plain)
+        for one in bound
+    )
+
+
+def _chains(expressions: Iterable[ast.expr], own: frozenset[str], module: Module) -> Iterator[Reference]:
+    """What names and attributes of names stand for at the top level of a module, where its imports say so."""
+    for expression in expressions:
+        attributes: list[str] = []
+        while isinstance(expression, ast.Attribute):
+            attributes.append(expression.attr)
+            expression = expression.value
+        if isinstance(expression, ast.Name) and expression.id not in own:
+            yield Reference(module.name, (expression.id, *reversed(attributes)))
+
+
+class _Scope(NamedTuple):
+    bound: dict[str, list[Reference] | None]
+    """What imports inside of the scope make of a name; None for a variable."""
+    of_module: frozenset[str] = frozenset()
+    """Names that a `global` sends to the module."""
+    of_class: bool = False
+    given: frozenset[str] = frozenset()
+    """Parameters."""
+    function: str = ""
+
+
+def _bound_in(
+    statements: Iterable[ast.stmt], package: str, walrus: bool
+) -> tuple[dict[str, list[Reference] | None], frozenset[str]]:
+    """The names that a block binds in its own scope, and those that a `global` sends to the module; `walrus` tells
+    whether expressions may bind some too."""
+    # Looking at statements and targets alone, and not at all expressions, takes a third of the time.
+    waiting = list(statements)
+    names: list[str] = list(_bound_by_expressions(waiting)) if walrus else []
+    imports: dict[str, list[Reference]] = {}
+    elsewhere: set[str] = set()
+    of_module: set[str] = set()
+    targets: list[ast.expr] = []
+    while waiting:
+        node: Any = waiting.pop()
+        if isinstance(node, _NAMED):
+            names.append(node.name)
+        elif isinstance(node, _OF_TARGETS):
+            targets += node.targets
+        elif isinstance(node, _OF_TARGET):
+            targets.append(node.target)
+        elif isinstance(node, _IMPORTS):
+            for name, reference in _aliases(node, package):
+                imports.setdefault(name, []).append(reference)
+        elif isinstance(node, ast.Global):
+            of_module.update(node.names)
+        elif isinstance(node, ast.Nonlocal):
+            elsewhere.update(node.names)
+        elif not isinstance(node, _WITHOUT_BLOCKS):
+            if isinstance(node, ast.For | ast.AsyncFor):
+                targets.append(node.target)
+            elif isinstance(node, ast.With | ast.AsyncWith):
+                targets += (item.optional_vars for item in node.items if item.optional_vars is not None)
+            elif isinstance(node, ast.ExceptHandler) and node.name:
+                names.append(node.name)
+            elif isinstance(node, ast.match_case):
+                names += _bound_by_pattern(node.pattern)
+            for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+                waiting += getattr(node, block, ())
+    names += _bound_by_targets(targets)
+    variables: dict[str, list[Reference] | None] = dict.fromkeys(names)
+    bound = variables | imports
+    return {name: bound[name] for name in bound if name not in elsewhere and name not in of_module}, frozenset(
+        of_module
+    )
+
+
+def _bound_by_targets(targets: list[ast.expr]) -> Iterator[str]:
+    while targets:
+        target = targets.pop()
+        if isinstance(target, ast.Name):
+            yield target.id
+        elif isinstance(target, ast.Tuple | ast.List):
+            targets += target.elts
+        elif isinstance(target, ast.Starred):
+            targets.append(target.value)
+
+
+def _bound_by_pattern(pattern: ast.pattern) -> Iterator[str]:
+    for node in ast.walk(pattern):
+        name = node.rest if isinstance(node, ast.MatchMapping) else getattr(node, "name", None)
+        if isinstance(node, ast.MatchAs | ast.MatchStar | ast.MatchMapping) and name:
+            yield name
+
+
+def _bound_by_expressions(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names that `:=` binds in the scope of these nodes: those within comprehensions are, those of functions not."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.NamedExpr):
+            yield node.target.id
+        if isinstance(node, (*_FUNCTIONS, ast.Lambda)):
+            waiting += [*getattr(node, "decorator_list", ()), *node.args.defaults]
+            waiting += filter(None, node.args.kw_defaults)
+        elif isinstance(node, ast.ClassDef):
+            waiting += [*node.decorator_list, *node.bases, *node.keywords]
+        else:
+            waiting += ast.iter_child_nodes(node)
+
+
+class _Definition(TreeText):
+    """Writes a definition, with marks for what its names stand for."""
+
+    def __init__(self, module: Module) -> None:
+        super().__init__()
+        self._module = module
+        self._found = Written()
+        self._scopes: list[_Scope] = []
+        self._annotating = False
+        self._lenient = False
+        self._of_another: ast.expr | None = None
+
+    def written(self, bound: Sequence[ast.stmt | Reference]) -> Written:
+        """The text of the statements that bind a name, in their order."""
+        for one in bound:
+            if isinstance(one, Reference):
+                self._refer(one)
+            else:
+                self.node(one)
+            self.write("\n")
+        self._found.text = self.text()
+        return self._found
+
+    @contextmanager
+    def _within(self, scope: _Scope) -> Iterator[None]:
+        self._scopes.append(scope)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    # Names
+
+    def on_call(self, node: ast.Call) -> None:
+        """Write a call. `vars(x)` asks nothing of the module, as `vars()` does."""
+        self._of_another = node.func if node.args else None
+        self.plain(node)
+
+    def chain(self, root: ast.Name, attributes: Sequence[str]) -> None:
+        """Write a name as it stands where it is a variable, and a mark where it comes from the top level."""
+        for attribute in attributes:
+            if attribute in _REFUSED:
+                self._refuse(root, attribute)
+        variable, references = self._lookup(root.id)
+        if (variable or not self._scopes) and not isinstance(root.ctx, ast.Load):
+            self.write(root.id)
+            return
+        if references and attributes[-1:] and attributes[-1] in MUTATING and self._scopes:
+            self._found.writes_state |= any(self._is_ours(reference) for reference in references)
+        if variable or not (references or self._builtin(root, attributes)):
+            if attributes[-1:] and attributes[-1] in MUTATING:
+                self._changes(root.id)
+            self.write(".".join((root.id, *attributes)))
+        for reference in references:
+            self._refer(Reference(reference.module, (*reference.attributes, *attributes)), root)
+
+    def _lookup(self, name: str) -> tuple[bool, list[Reference]]:
+        """Whether a name is a variable here, and what else it may stand for."""
+        for depth, scope in enumerate(reversed(self._scopes)):
+            if name in scope.of_module:
+                break
+            if scope.of_class and depth:
+                continue
+            if name in scope.bound:
+                # A body of a class looks for a name that it has not bound yet in the module.
+                outside = self._at_top(name) if scope.of_class else []
+                inside = scope.bound[name]
+                return inside is None, [*(inside or ()), *outside]
+        return False, self._at_top(name)
+
+    def _at_top(self, name: str) -> list[Reference]:
+        if name in self._module.aliases:
+            return [self._module.aliases[name]]
+        if name in self._module or (self._module.stars and name not in BUILTINS):
+            return [Reference(self._module.name, (name,))]
+        return []
+
+    def _builtin(self, root: ast.Name, attributes: Sequence[str]) -> bool:
+        """Take note of a name that nobody binds; False, since it is written as it stands."""
+        name = root.id
+        if name in _PLACES:
+            self._found.names_its_file = True
+        elif name in COMPUTED_CODE | DYNAMIC_IMPORTS and not attributes:
+            self._refuse(root, name)
+        elif (name in _NAMESPACES and root is not self._of_another) or (name not in BUILTINS and not self._lenient):
+            self._found.names_its_module = True
+        return False
+
+    def _refer(self, reference: Reference, node: ast.AST | None = None) -> None:
+        module, attributes = reference
+        dotted = ".".join((module, *attributes))
+        if node is not None and attributes and attributes[0] in _REFUSED:
+            self._refuse(node, attributes[0])
+        if dotted.startswith(_DATA):
+            self._found.names_its_file = True
+        if dotted.startswith(LOADED) and node is not None:
+            self._refuse(node, LOADED)
+        self._found.references.append(reference)
+        self.write(MARK)
+
+    def _refuse(self, node: ast.AST, name: str) -> None:
+        self._found.refused = self._found.refused or (getattr(node, "lineno", 0), name)
+
+    @staticmethod
+    def _is_ours(reference: Reference) -> bool:
+        return reference.module.partition(".")[0] in PACKAGES
+
+    def _changes(self, name: str) -> None:
+        """Note that an object is changed which a variable of a function names."""
+        scope = next((scope for scope in reversed(self._scopes) if name in scope.given), None)
+        if scope is not None and name in ("self", "cls"):
+            self._found.writes_self |= scope.function not in _MAKING
+        elif scope is not None:
+            self._found.writes_given = True
+
+    def on_attribute(self, node: ast.Attribute) -> None:
+        if node.attr in _REFUSED:
+            self._refuse(node, node.attr)
+        super().on_attribute(node)
+
+    # Statements
+
+    def left_out(self, statement: ast.stmt) -> bool:
+        """Imports of ours inside of functions count where their names are used, and by what importing runs."""
+        if self._scopes and isinstance(statement, _IMPORTS):
+            found = list(imported(statement, self._module.package))
+            self._found.imports.extend(found)
+            return all(one.module.partition(".")[0] in PACKAGES for one in found)
+        return super().left_out(statement)
+
+    def on_import(self, node: ast.Import) -> None:
+        self._on_import(node)
+
+    def on_importfrom(self, node: ast.ImportFrom) -> None:
+        self._on_import(node)
+
+    def _on_import(self, node: ast.Import | ast.ImportFrom) -> None:
+        self.write("import")
+        if self._scopes:
+            self.write(ascii(list(imported(node, self._module.package))))
+            return
+        for alias, (name, reference) in zip(node.names, _aliases(node, self._module.package), strict=True):
+            self.write(f" {name}=")
+            self._refer(Reference(alias.name, ()) if isinstance(node, ast.Import) else reference, node)
+
+    def on_assign(self, node: ast.Assign) -> None:
+        self._writes_to(node.targets)
+        self.plain(node)
+
+    def on_augassign(self, node: ast.AugAssign) -> None:
+        self._writes_to([node.target])
+        self.plain(node)
+
+    def on_delete(self, node: ast.Delete) -> None:
+        self._writes_to(node.targets)
+        self.plain(node)
+
+    def on_annassign(self, node: ast.AnnAssign) -> None:
+        self._writes_to([node.target])
+        self.write(f"AnnAssign{node.simple}(")
+        self.node(node.target)
+        self.write(":")
+        self._annotation(node.annotation)
+        if node.value is not None:
+            self.write("=")
+            self.node(node.value)
+        self.write(")")
+
+    def _writes_to(self, targets: Sequence[ast.expr]) -> None:
+        """Note a function that changes what stands outside of it."""
+        for target in targets if self._scopes else ():
+            root: Any = target
+            while isinstance(root, ast.Attribute | ast.Subscript | ast.Starred):
+                root = root.value
+            if isinstance(root, ast.Tuple | ast.List):
+                self._writes_to(root.elts)
+            elif isinstance(root, ast.Name):
+                of_module = any(root.id in scope.of_module for scope in self._scopes)
+                variable, references = self._lookup(root.id)
+                self._found.writes_state |= of_module or (bool(references) and root is not target)
+                if variable and root is not target:
+                    self._changes(root.id)
+
+    # Scopes
+
+    def on_functiondef(self, node: ast.FunctionDef) -> None:
+        self._function(node)
+
+    def on_asyncfunctiondef(self, node: ast.AsyncFunctionDef) -> None:
+        self._function(node)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.write(f"{type(node).__name__} {node.name}(")
+        self.listed("decorator_list", node.decorator_list)
+        self.node(node.args)
+        if node.returns is not None:
+            self.write("->")
+            self._annotation(node.returns)
+        self.write(")")
+        with self._within(self._scope_of(node.args, node.body, node.name)):
+            self.statements(node.body)
+
+    def on_lambda(self, node: ast.Lambda) -> None:
+        self.write("Lambda(")
+        self.node(node.args)
+        self.write(")")
+        with self._within(self._scope_of(node.args, [ast.Expr(node.body)])):
+            self.node(node.body)
+
+    def _scope_of(self, arguments: ast.arguments, body: Sequence[ast.stmt], function: str = "") -> _Scope:
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        given = frozenset(argument.arg for argument in every if argument is not None)
+        bound, of_module = _bound_in(body, self._module.package, self._module.walrus)
+        return _Scope(dict.fromkeys(given, None) | bound, of_module, given=given, function=function)
+
+    def on_arg(self, node: ast.arg) -> None:
+        self.write(node.arg)
+        if node.annotation is not None:
+            self.write(":")
+            self._annotation(node.annotation)
+
+    def on_classdef(self, node: ast.ClassDef) -> None:
+        self.write(f"ClassDef {node.name}(")
+        self.listed("decorator_list", node.decorator_list)
+        self.listed("bases", node.bases)
+        self.listed("keywords", node.keywords)
+        self.write(")")
+        bound, of_module = _bound_in(node.body, self._module.package, self._module.walrus)
+        with self._within(_Scope(bound, of_module, of_class=True)):
+            self.statements(node.body)
+
+    def on_listcomp(self, node: ast.ListComp) -> None:
+        self._comprehension(node, node.elt)
+
+    def on_setcomp(self, node: ast.SetComp) -> None:
+        self._comprehension(node, node.elt)
+
+    def on_generatorexp(self, node: ast.GeneratorExp) -> None:
+        self._comprehension(node, node.elt)
+
+    def on_dictcomp(self, node: ast.DictComp) -> None:
+        self._comprehension(node, node.key, node.value)
+
+    def _comprehension(self, node: Any, *values: ast.expr) -> None:
+        self.write(f"{type(node).__name__}(")
+        self.node(node.generators[0].iter)  # looked up outside, before the scope begins
+        variables = _bound_by_targets([generator.target for generator in node.generators])
+        with self._within(_Scope(dict.fromkeys(variables))):
+            for number, generator in enumerate(node.generators):
+                self.write(f" for{generator.is_async} ")
+                self.node(generator.target)
+                if number:
+                    self.node(generator.iter)
+                self.listed("ifs", generator.ifs)
+            self.listed("values", list(values))
+        self.write(")")
+
+    # Annotations
+
+    def _annotation(self, node: ast.expr) -> None:
+        standing, self._annotating = self._annotating, True
+        try:
+            self.node(node)
+        finally:
+            self._annotating = standing
+
+    def on_constant(self, node: ast.Constant) -> None:
+        """A text within an annotation is an annotation, with names that need not exist when the program runs."""
+        if self._annotating and isinstance(node.value, str):
+            try:
+                inner = ast.parse(node.value, mode="eval").body
+            except SyntaxError:
+                super().on_constant(node)
+                return
+            standing, self._lenient = self._lenient, True
+            self.node(inner)
+            self._lenient = standing
+            return
+        super().on_constant(node)
+
+    def on_subscript(self, node: ast.Subscript) -> None:
+        if not self._annotating:
+            self.plain(node)
+            return
+        self.node(node.value)
+        self.write("[")
+        base = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        for number, one in enumerate(inner):
+            self._annotating = base != "Literal" and not (base == "Annotated" and number)
+            self.node(one)
+            self.write(",")
+        self._annotating = True
+        self.write("]")

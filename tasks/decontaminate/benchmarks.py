@@ -1,0 +1,317 @@
+"""Benchmarks in one form: every record of every file becomes one row of ITEMS, or the stage does not begin.
+
+Field maps of known benchmarks: which keys of a record make up its context, choices and answer.
+
+A benchmark takes the map of its `adapter`, else that of its name, else GENERIC. The maps are for files with one JSON
+object an item and the keys `id`, `lang`, `match_text`; what differs between benchmarks is how an item is put together.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from model.errors import InputError, RecipeError
+from model.file_content import Content
+from tasks.artifacts.schema import ITEMS
+from tasks.decontaminate.benchmark_readers import Record, Unbounded, read_records, value_of
+from tasks.decontaminate.config import Benchmark, BenchmarkFields
+
+MOST_LOOKED_RECORDS = 64
+
+MOST_LOOKED_BYTES = 16 * 1024**2
+
+_KEY = re.compile(r"\{([^{}]+)\}")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One benchmark item; `answer` is the index of the right choice as text, or free text where there are none."""
+
+    benchmark: str
+    item_id: str
+    lang: str | None
+    context: str
+    choices: tuple[str, ...]
+    answer: str
+    match_text: str
+    parts: tuple[str, ...] = ()
+    """Each context field by itself: a question is leaked without its passage, and a passage without its question."""
+    answers: tuple[str, ...] = ()
+    """Every free text that is right; none where there are choices."""
+    ending: str = ""
+    """The text that ends every choice; empty where none does."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts that stand for the item, `match_text` first, each once."""
+        return tuple(dict.fromkeys((self.match_text, *self.parts)))
+
+
+def read_items(
+    benchmarks: tuple[Benchmark, ...], contents: Mapping[Path, Content] = MappingProxyType({})
+) -> list[Item]:
+    """All items in order of the benchmarks and of their files, which hold `contents` where they were digested.
+
+    Raises InputError for a file that is missing, unreadable, changed or empty, and for a record without a field it
+    needs.
+    """
+    return [item for benchmark in benchmarks for item in _read_benchmark(benchmark, contents)]
+
+
+def check_first_items(benchmark: Benchmark) -> None:
+    """Raise what `read_items` would, by the first 64 records and 16 MiB of a benchmark: RecipeError where its field map
+    fits none of them, InputError where the file itself is wrong; nothing where so little cannot tell."""
+    fields = _fields_of(benchmark)
+    try:
+        records = list(itertools.islice(read_records(benchmark, fields, MOST_LOOKED_BYTES), MOST_LOOKED_RECORDS))
+    except Unbounded:
+        return
+    failures: list[InputError] = []
+    for number, record in records:
+        try:
+            _to_item(benchmark, fields, number, record)
+        except InputError as error:
+            failures.append(error)
+    if failures and len(failures) == len(records):
+        raise RecipeError(f"none of the first {len(records)} items fits: {failures[0]}") from failures[0]
+    if failures:
+        raise failures[0]
+    asked = benchmark.fields.model_fields_set if benchmark.fields is not None else set[str]()
+    for name in sorted(asked & {"context", "choices", "continuation", "lang", "match_text"}):
+        value = getattr(fields, name)
+        keys = (value,) if isinstance(value, str) else value
+        if records and any(keys) and all(value_of(record, key) is None for _, record in records for key in keys):
+            raise RecipeError(
+                f"benchmark `{benchmark.name}`: none of the first {len(records)} records of {benchmark.path} has"
+                f" {' or '.join(f'`{key}`' for key in keys)}, which `fields.{name}` names (the keys of the first:"
+                f" {', '.join(sorted(records[0][1]))})."
+            )
+
+
+def items_table(items: list[Item]) -> pa.Table:
+    """The items in the ITEMS schema."""
+    rows = [{name: getattr(item, name) for name in ITEMS.names} for item in items]
+    return pa.Table.from_pylist(rows, schema=ITEMS)
+
+
+def _fields_of(benchmark: Benchmark) -> BenchmarkFields:
+    if benchmark.adapter is not None and benchmark.adapter not in ADAPTERS:
+        raise RecipeError(
+            f"benchmark `{benchmark.name}`: there is no adapter `{benchmark.adapter}`. Take one of"
+            f" {', '.join(sorted(ADAPTERS))}, or say in `fields` which keys hold what."
+        )
+    return fields_of(benchmark)
+
+
+def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> list[Item]:
+    fields = _fields_of(benchmark)
+    items: list[Item] = []
+    seen: dict[str, int] = {}
+    for number, record in read_records(benchmark, fields, contents=contents):
+        item = _to_item(benchmark, fields, number, record)
+        if item.item_id in seen:
+            raise InputError(
+                f"benchmark `{benchmark.name}`: the item `{item.item_id}` stands in lines {seen[item.item_id]} and"
+                f" {number} of {benchmark.path}. Each item needs a name of its own: set `fields.id` to the right key."
+            )
+        seen[item.item_id] = number
+        items.append(item)
+    if not items:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: {benchmark.path} holds no items. A model cannot be checked against an empty"
+            f" benchmark; point to the right file or take the benchmark out of the recipe."
+        )
+    return items
+
+
+def _to_item(benchmark: Benchmark, fields: BenchmarkFields, number: int, record: Record) -> Item:
+    choices = tuple(dict.fromkeys(fields.labels.values())) or _choices(fields, record)
+    parts = tuple(_text(value_of(record, key)) for key in fields.context if value_of(record, key) is not None)
+    matched = "\n".join(parts)
+    context = _filled(benchmark, number, record, fields) if fields.template else matched
+    value = _needed(benchmark, number, record, fields.answer, "answer")
+    if fields.labels:
+        value = _labelled(benchmark, number, fields, value)
+    elif value == [] and fields.no_answer:
+        value = [fields.no_answer]
+    answer = _answer(benchmark, number, value, choices)
+    right = choices[int(answer)] if choices and not fields.labels else ""
+    match_text = _text(value_of(record, fields.match_text) or matched or right)
+    if not context and not choices:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has none of the context fields"
+            f" {', '.join(fields.context)} (its keys: {', '.join(sorted(record))}). Set `fields.context`."
+        )
+    lang = value_of(record, fields.lang)
+    return Item(
+        benchmark.name,
+        _item_id(benchmark, number, record, fields),
+        None if lang is None else _text(lang),
+        context,
+        choices,
+        answer,
+        match_text,
+        parts,
+        answers=() if choices else _answers(benchmark, number, value),
+        ending=_ending(fields, record) or "",
+    )
+
+
+def _item_id(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
+    keys = (fields.id,) if isinstance(fields.id, str) else fields.id
+    if keys == ("",):
+        return f"{benchmark.name}/{number}"
+    return "/".join(_text(_needed(benchmark, number, record, key, "id")) for key in keys)
+
+
+def _filled(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
+    """The template with the record's texts in it."""
+
+    def text(match: re.Match[str]) -> str:
+        key = match[1]
+        told = _text(_needed(benchmark, number, record, key, "template"))
+        if key not in fields.words:
+            return told
+        if told not in fields.words[key]:
+            raise InputError(
+                f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has {told!r} under `{key}`, for which"
+                f" `fields.words` has no words (it has some for {', '.join(fields.words[key])})."
+            )
+        return fields.words[key][told]
+
+    return _KEY.sub(text, fields.template)
+
+
+def _labelled(benchmark: Benchmark, number: int, fields: BenchmarkFields, value: Any) -> str:
+    """The words of an answer."""
+    told = _text(value)
+    if told not in fields.labels:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {told!r}, which is none of"
+            f" {', '.join(fields.labels)}. Set `fields.labels`; files of tests without answers cannot be scored."
+        )
+    return fields.labels[told]
+
+
+def _answers(benchmark: Benchmark, number: int, value: Any) -> tuple[str, ...]:
+    """Every free text that is right, each once."""
+    found = tuple(dict.fromkeys(_text(one) for one in value)) if isinstance(value, list) else (_text(value),)
+    if not found:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has an empty list of answers. Say in"
+            f" `fields.no_answer` what is right where a question has none."
+        )
+    return found
+
+
+def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:
+    value = value_of(record, key)
+    if value is None:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has no field `{key}` (its keys:"
+            f" {', '.join(sorted(record))}). Set `fields.{field}` of the benchmark to the key that holds it."
+        )
+    return value
+
+
+def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, ...]) -> str:
+    if not choices:
+        return _text(answer)
+    if isinstance(answer, bool) or not isinstance(answer, int | str):
+        index = -1
+    elif isinstance(answer, int):
+        index = answer
+    elif answer in choices:
+        index = choices.index(answer)
+    elif answer.isascii() and answer.isdigit():
+        index = int(answer)
+    else:
+        index = ord(answer.upper()) - ord("A") if len(answer) == 1 else -1
+    if not 0 <= index < len(choices):
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {answer!r}, which is none of its"
+            f" {len(choices)} choices (an index from 0, a choice's text, or its letter)."
+        )
+    return str(index)
+
+
+def _choices(fields: BenchmarkFields, record: Record) -> tuple[str, ...]:
+    if isinstance(fields.choices, str):
+        choices = value_of(record, fields.choices) or ()
+    else:
+        choices = [value for key in fields.choices if (value := value_of(record, key)) is not None]
+    end = _ending(fields, record)
+    return tuple(_text(choice) if end is None else f"{_text(choice)} {end}" for choice in choices)
+
+
+def _ending(fields: BenchmarkFields, record: Record) -> str | None:
+    end = value_of(record, fields.continuation) if fields.continuation else None
+    return None if end is None else _text(end)
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text.encode("utf-8", errors="replace").decode("utf-8")
+
+
+GENERIC = BenchmarkFields()
+"""A passage, question or prompt, where present; choices, or a free answer."""
+
+_QUESTION = BenchmarkFields(context=("question",))
+
+_READING = BenchmarkFields(context=("passage", "question"))
+
+_PROMPT = BenchmarkFields(context=("prompt",))
+
+_SENTENCES = BenchmarkFields(context=())
+"""Nothing but sentences to choose from."""
+
+_RELATION = BenchmarkFields(context=("question", "relation"))
+"""A premise, and the question whether its cause or its effect is sought."""
+
+_TWO_CONTEXTS = BenchmarkFields(context=(), choices="context_options", continuation="continuation")
+"""Winograd schemas by partial scoring: one end after several beginnings."""
+
+ADAPTERS: dict[str, BenchmarkFields] = {
+    "generic": GENERIC,
+    "arc_challenge": _QUESTION,
+    "arc_easy": _QUESTION,
+    "bigbench_conceptual_combinations": _QUESTION,
+    "bigbench_logical_deduction": _QUESTION,
+    "bigbench_misconceptions": _QUESTION,
+    "bigbench_strategy_qa": _QUESTION,
+    "bigbench_understanding_fables": _QUESTION,
+    "blimp": _SENTENCES,
+    "boolq": _READING,
+    "cmrc2018": _READING,
+    "commonsense_qa": _QUESTION,
+    "copa": _QUESTION,
+    "drcd": _READING,
+    "gsm8k": _QUESTION,
+    "hellaswag": _QUESTION,
+    "humaneval": _PROMPT,
+    "lambada": _PROMPT,
+    "mmlu": _QUESTION,
+    "ntrex": _QUESTION,
+    "parus": _RELATION,
+    "piqa": _QUESTION,
+    "svamp": _QUESTION,
+    "truthfulqa": _QUESTION,
+    "winograd_wsc": _TWO_CONTEXTS,
+    "xcopa": _QUESTION,
+    "xquad": _READING,
+}
+
+
+def fields_of(benchmark: Benchmark) -> BenchmarkFields:
+    """The field map of a benchmark: its own, its adapter's, its namesake's, or the generic one."""
+    if benchmark.fields is not None:
+        return benchmark.fields
+    return ADAPTERS.get(benchmark.adapter or benchmark.name, GENERIC)

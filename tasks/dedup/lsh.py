@@ -1,0 +1,163 @@
+"""Candidates of near duplication: documents that agree in a whole band of their signatures.
+
+A band is sorted by its keys and equal neighbours form a bucket. One band is in memory at a time, and of that as much
+as a bound allows: keys are taken in ranges of their upper bits, one range a pass. A key's lower bits make room for the
+document's rank, so that sorting moves 8 bytes a document and a bucket's members come out in order of rank. Keys that
+agree in the remaining bits alone (about 36,000 pairs a band among 100 million documents) are candidates too, and fall
+when they are verified.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from tasks.common.kernels import kernel
+from tasks.dedup.config import DedupConfig
+from tasks.dedup.corpus import Corpus
+from tasks.dedup.minhash import I64, U32, U64, band_keys
+
+Flags = npt.NDArray[np.bool_]
+
+NO_BUCKET = np.uint32(0xFFFFFFFF)
+
+BYTES_A_KEY = 8
+
+ROWS_READ = 1 << 18
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """The buckets of all bands, by rank of the documents."""
+
+    count: int
+    memberships: int
+    """Memberships of all documents in all buckets."""
+    of_band: list[U32]
+    """For each band a memory-mapped array: rank -> bucket, or NO_BUCKET."""
+    candidates: I64
+    """Ranks of the documents that are in any bucket, ascending."""
+
+
+def find_buckets(
+    corpus: Corpus, rank: U32, distinct: npt.NDArray[np.bool_], config: DedupConfig, scratch: Path
+) -> Buckets:
+    """Buckets of at least two documents, one of them of this run; only rows that are `distinct` take part.
+
+    `rank` gives each row's place in the order in which documents are kept; the result is the same for any
+    `config.memory_bytes`.
+    """
+    of_band: list[U32] = []
+    in_any = np.zeros(len(corpus), np.bool_)
+    count = memberships = 0
+    for band in range(config.bands):
+        of_rank = np.full(len(corpus), NO_BUCKET)
+        for keys in _sorted_ranges(corpus, rank, distinct, band, config):
+            count, joined = _number_buckets(keys, rank_bits(len(corpus)), corpus.earlier, count, of_rank, in_any)
+            memberships += joined
+        path = scratch / f"band-{band:03d}.u32"
+        of_rank.tofile(path)
+        del of_rank
+        of_band.append(np.asarray(np.memmap(path, np.uint32, mode="r")) if len(corpus) else np.empty(0, np.uint32))
+    assert count < NO_BUCKET, "more than 2^32 - 1 buckets"
+    return Buckets(count, memberships, of_band, np.flatnonzero(in_any))
+
+
+def rank_bits(documents: int) -> int:
+    """Bits that hold the rank of any of so many documents."""
+    return max(1, (documents - 1).bit_length())
+
+
+def passes_of(documents: int, memory_bytes: int) -> int:
+    """Passes (a power of two) in which a band of so many documents is sorted within about `memory_bytes`."""
+    needed = documents * BYTES_A_KEY
+    return 1 << max(0, (-(-needed // memory_bytes) - 1).bit_length())
+
+
+def _sorted_ranges(corpus: Corpus, rank: U32, distinct: Flags, band: int, config: DedupConfig):
+    """Keys with ranks in their lower bits, sorted, one range of the keys after the other."""
+    bits = rank_bits(len(corpus))
+    passes = passes_of(len(corpus), config.memory_bytes)
+    range_shift = np.uint64(64 - (passes.bit_length() - 1)) if passes > 1 else None
+    mask = np.uint64((1 << bits) - 1)
+    for number in range(passes):
+        room = np.empty(len(corpus) // passes + len(corpus) // (4 * passes) + 4096, np.uint64)
+        filled = 0
+        for index, part in enumerate(corpus.signatures):
+            for begin in range(0, part.shape[0], ROWS_READ):
+                block = part[begin : begin + ROWS_READ]
+                rows = slice(int(corpus.first_row[index]) + begin, int(corpus.first_row[index]) + begin + len(block))
+                keys = band_keys(block, band, config.rows_per_band)
+                chosen = distinct[rows]
+                if range_shift is not None:
+                    chosen = chosen & ((keys >> range_shift) == np.uint64(number))
+                found = (keys[chosen] & ~mask) | rank[rows][chosen].astype(np.uint64)
+                if filled + found.size > room.size:
+                    # Keys crowd where many documents agree: the range is as large as they are.
+                    room = np.concatenate([room[:filled], np.empty(2 * (filled + found.size) - filled, np.uint64)])
+                room[filled : filled + found.size] = found
+                filled += found.size
+        keys = room[:filled]
+        keys.sort()
+        yield keys
+
+
+@kernel
+def _number_buckets(keys, bits, earlier, count, of_rank, in_any):
+    """Number the runs of equal keys; ranks under `earlier` alone make no bucket. Returns (next number, memberships)."""
+    shift = np.uint64(bits)
+    mask = (np.uint64(1) << shift) - np.uint64(1)
+    memberships = 0
+    begin = 0
+    while begin < keys.size:
+        end = begin + 1
+        while end < keys.size and (keys[end] >> shift) == (keys[begin] >> shift):
+            end += 1
+        if end - begin > 1 and np.int64(keys[end - 1] & mask) >= earlier:
+            for index in range(begin, end):
+                member = np.int64(keys[index] & mask)
+                of_rank[member] = np.uint32(count)
+                in_any[member] = True
+            count += 1
+            memberships += end - begin
+        begin = end
+    return count, memberships
+
+
+@kernel
+def _first_of_digest(keys, bits, digests, row_of_rank, representative):
+    """Within each run of equal keys, point every rank at the first rank with the same whole digest."""
+    shift = np.uint64(bits)
+    mask = (np.uint64(1) << shift) - np.uint64(1)
+    begin = 0
+    while begin < keys.size:
+        end = begin + 1
+        while end < keys.size and (keys[end] >> shift) == (keys[begin] >> shift):
+            end += 1
+        for index in range(begin + 1, end):
+            mine = np.int64(keys[index] & mask)
+            for other in range(begin, index):
+                first = np.int64(keys[other] & mask)
+                if representative[first] != first:
+                    continue
+                equal = True
+                for byte in range(digests.shape[1]):
+                    if digests[row_of_rank[mine], byte] != digests[row_of_rank[first], byte]:
+                        equal = False
+                        break
+                if equal:
+                    representative[mine] = first
+                    break
+        begin = end
+
+
+def exact_representatives(corpus: Corpus, order: U32) -> U32:
+    """For each rank the first rank with the same text digest (itself where it is the first)."""
+    bits = rank_bits(len(corpus))
+    keys: U64 = np.ascontiguousarray(corpus.digests[:, :8]).view(np.uint64).reshape(-1)[order]
+    keys = (keys & ~np.uint64((1 << bits) - 1)) | np.arange(order.size, dtype=np.uint64)
+    keys.sort()
+    representative = np.arange(order.size, dtype=np.uint32)
+    _first_of_digest(keys, bits, np.asarray(corpus.digests), order, representative)
+    return representative

@@ -1,0 +1,195 @@
+"""Benchmark items as they are asked: their choices in an order of their own, and what stands before an answer.
+
+Which items may stand as solved examples before another: never itself, nor one that gives its text away.
+
+Evaluation tools are known to show an item its own answer where examples come from the evaluated file. Here an item is
+no example for another with the same text after normalising, nor for one with which it shares 13 words in a row (GPT-3's
+measure of a leak, Brown et al. 2020, appendix C; a character is a word in scripts without blanks). Words that many
+items share are their benchmark's form of asking, and tell nothing.
+"""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import blake3
+import pyarrow as pa
+
+from tasks.common.numeric import seed64, unit_interval
+
+LANGUAGES_WITHOUT_BLANKS = frozenset({"zh", "ja", "th", "lo", "km", "my", "bo", "yue", "wuu"})
+
+SCRIPTS_WITHOUT_BLANKS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN", "IDEOGRAPHIC")
+
+
+@dataclass(frozen=True)
+class Item:
+    """A benchmark item; `answer` is the index of the right choice. Without choices the answer is the only one."""
+
+    item_id: str
+    lang: str | None
+    context: str
+    choices: tuple[str, ...]
+    answer: int
+    match_text: str
+    free: bool = False
+    """The benchmark gives a free text instead of choices."""
+    answers: tuple[str, ...] = ()
+    """Every free text that is right, the one that stands in `choices` first."""
+    ending: str = ""
+    """What all choices end in, where they differ in what comes before it (Winograd schemas)."""
+
+    @property
+    def continuations(self) -> tuple[str, ...]:
+        """The choices as they follow the context, with the blank between where the language has one."""
+        return tuple(delimiter(self.context, choice, self.lang) + choice for choice in self.choices)
+
+    @property
+    def solved(self) -> str:
+        """Context and right answer, as an example shows them."""
+        return self.context + self.continuations[self.answer]
+
+
+def delimiter(context: str, choice: str, lang: str | None) -> str:
+    """What stands between context and choice: a blank in scripts with blanks, else nothing."""
+    if not context or not choice or context[-1].isspace() or choice[0].isspace():
+        return ""
+    if lang is not None:
+        return "" if lang.partition("-")[0].lower() in LANGUAGES_WITHOUT_BLANKS else " "
+    script = unicodedata.name(choice[0], "")
+    return "" if script.startswith(SCRIPTS_WITHOUT_BLANKS) else " "
+
+
+def items_of(table: pa.Table, benchmark: str) -> list[Item]:
+    """The items of one benchmark from ITEMS."""
+    return [_item(row) for row in table.to_pylist() if row["benchmark"] == benchmark]
+
+
+def _item(row: dict[str, Any]) -> Item:
+    choices = tuple(row["choices"])
+    answers = tuple(row.get("answers") or (row["answer"],))
+    item_id = row["item_id"]
+    if not choices:
+        order, answer, choices = (0,), 0, answers[:1]
+    else:
+        # Of choices that are equally likely the first counts, and some benchmarks list the right one first.
+        order = in_order_of_their_own(item_id, len(choices))
+        answer, answers = order.index(int(row["answer"])), (choices[int(row["answer"])],)
+    return Item(
+        item_id=item_id,
+        lang=row["lang"],
+        context=row["context"],
+        choices=tuple(choices[number] for number in order),
+        answer=answer,
+        match_text=row["match_text"],
+        free=not row["choices"],
+        answers=answers,
+        ending=row.get("ending") or "",
+    )
+
+
+def in_order_of_their_own(item_id: str, choices: int) -> tuple[int, ...]:
+    """The numbers of an item's choices in an order that depends on its id alone."""
+    draw = seed64(0, "evaluate", "order of choices", item_id)
+    return tuple(sorted(range(choices), key=lambda number: (unit_interval(str(number).encode(), draw), number)))
+
+
+def leak_states(leaks: pa.Table, benchmark: str) -> dict[str, str]:
+    """Item id -> leaked, clean or unmatchable; one leak makes an item leaked."""
+    states: dict[str, str] = {}
+    for row in leaks.select(["benchmark", "item_id", "state"]).to_pylist():
+        if row["benchmark"] == benchmark and states.get(row["item_id"]) != "leaked":
+            states[row["item_id"]] = row["state"]
+    return states
+
+
+def chosen_items(items: Sequence[Item], benchmark: str, seed: int) -> list[Item]:
+    """All items in a random order that depends on their ids alone."""
+    draw = seed64(seed, "evaluate", "items", benchmark)
+    return sorted(items, key=lambda item: (unit_interval(item.item_id.encode(), draw), item.item_id))
+
+
+NGRAM = 13
+
+TEMPLATE_ITEMS = 20
+"""An n-gram in more items than this, or in more than half of them, is the benchmark's form of asking."""
+
+_RUNS = re.compile(r"[^\W_]+")
+
+
+class ExamplePool:
+    """Items of one benchmark as examples for each other, always offered in the same order.
+
+    The last items come first: those beyond `max_items` are not evaluated themselves.
+    """
+
+    def __init__(self, items: Sequence[Item]) -> None:
+        self._items = list(reversed(items))
+        self._marks = {item.item_id: _marks(item) for item in items}
+        ngrams = {item.item_id: _ngrams(item) for item in items}
+        counts = Counter(ngram for held in ngrams.values() for ngram in held)
+        most = min(TEMPLATE_ITEMS, len(items) // 2)
+        template = {ngram for ngram, count in counts.items() if count > max(1, most)}
+        self._ngrams = {item_id: held - template for item_id, held in ngrams.items()}
+
+    def examples(self, item: Item, shots: int) -> list[Item]:
+        """The first `shots` items that are not `item` and give none of its text; fewer when the pool is too small."""
+        marks, ngrams = self._marks[item.item_id], self._ngrams[item.item_id]
+        chosen: list[Item] = []
+        for other in self._items:
+            if len(chosen) == shots:
+                break
+            if other.item_id == item.item_id or marks & self._marks[other.item_id]:
+                continue
+            if ngrams.isdisjoint(self._ngrams[other.item_id]):
+                chosen.append(other)
+        return chosen
+
+
+def normalised(text: str) -> str:
+    """For comparing only: NFKC, case folded, letters and digits alone."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(character for character in folded if character.isalnum())
+
+
+def words_of(text: str) -> list[str]:
+    """Runs of letters and digits after NFKC and case folding; in scripts without blanks each character by itself."""
+    words: list[str] = []
+    for run in _RUNS.findall(unicodedata.normalize("NFKC", text).casefold()):
+        if run.isascii():
+            words.append(run)
+        else:
+            words += _characters_apart(run)
+    return words
+
+
+def _characters_apart(run: str) -> list[str]:
+    words: list[str] = []
+    within = False
+    for character in run:
+        alone = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_BLANKS)
+        if within and not alone:
+            words[-1] += character
+        else:
+            words.append(character)
+        within = not alone
+    return words
+
+
+def _marks(item: Item) -> frozenset[str]:
+    texts = (item.context, item.solved, item.match_text)
+    return frozenset(text for text in map(normalised, texts) if text)
+
+
+def _ngrams(item: Item) -> set[bytes]:
+    """Digests of the 13-grams of what is asked and answered, and of what is looked for in documents."""
+    found: set[bytes] = set()
+    for text in {item.solved, item.match_text}:
+        words = words_of(text)
+        for begin in range(len(words) - NGRAM + 1):
+            ngram = "\x1f".join(words[begin : begin + NGRAM])
+            found.add(blake3.blake3(ngram.encode()).digest(length=8))
+    return found

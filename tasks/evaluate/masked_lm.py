@@ -1,0 +1,193 @@
+"""Held-out pairs of BERT, laid out by chunk as those of training: hidden tokens, and whether B follows A.
+
+Tokens are hidden as in training, once. Beside the share of hidden tokens that the network thinks likeliest stands that
+of the one token which is most frequent in training; beside the nats of hidden tokens their code length by frequency;
+beside the share of pairs that it tells rightly that of the more frequent answer among these pairs. Standard errors
+come from drawing documents: a pair counts to that of its first stretch.
+
+Held-out pseudo-bits per byte of a BERT: each token is hidden in turn and told from all others around it.
+
+Salazar et al. 2020. Since every token sees what follows it, this is no code length, and no GPT's or 5-gram's bits per
+byte may be laid beside it: hence the name. A long document is cut into stretches that fit into the context, each
+between [CLS] and [SEP], of which every token sees its own stretch alone. Where a source has more tokens than are to be
+hidden, a random choice of them is, and the figure is the bits of these tokens over their bytes.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.data.dataset import Rows
+from model.data.loader import masked_batch
+from model.data.masking import Masking
+from model.data.row_format import NO_LOSS, RowFormat
+from model.inference.scoring import FRAME_TOKENS, Frame, hidden_nats, masked_row_sums
+from model.nn.bert import BERT
+from tasks.common.numeric import seed64, unit_interval
+from tasks.evaluate.perplexity import DocumentScores
+from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, even_cuts, ratio
+from tasks.tokenizer.base import Tokenizer
+
+
+def pair_scores(
+    network: BERT,
+    rows: pa.Table,
+    spans: pa.Table,
+    code_lengths: np.ndarray,
+    row_format: RowFormat,
+    *,
+    masked_share: float,
+    most_bytes: int,
+    batch_tokens: int,
+    rounds: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """Rows of SCORES by source and as their plain mean, on pairs of at most `most_bytes` of each source (one at least).
+
+    `rows` and `spans` are chunk's held-out rows and their segments, `code_lengths` [vocabulary] bits of each token by
+    its frequency in training, `masked_share` what training hides.
+    """
+    most_hidden = math.ceil(masked_share * network.config.context)
+    mask = Masking(row_format, seed, most_hidden, masked_share)
+    frequent = most_frequent(code_lengths, row_format)
+    found = HeldoutRows()
+    sources = rows.column("source").cast(pa.string())
+    for source in sorted(pc.unique(sources).to_pylist()):
+        mine = rows.filter(pc.equal(sources, source))
+        places, document_of = chosen_pairs(mine, spans, most_bytes, seed64(seed, "evaluate", "heldout"))
+        chosen = mine.take(pa.array(places))
+        sums = np.zeros((int(document_of.max()) + 1, 7))
+        batch_rows = max(1, batch_tokens // mine.schema.field("tokens").type.list_size)
+        for begin in range(0, len(places), batch_rows):
+            batch = masked_batch(_read(chosen.slice(begin, batch_rows)), mask, row_format.pad)
+            told = masked_row_sums(network, batch)
+            targets, answer = batch.targets_BM.numpy(), batch.is_next_B.numpy()
+            hidden = targets != NO_LOSS
+            of_rows = np.stack(
+                [
+                    hidden.sum(1),
+                    told.nats_BM.numpy().sum(1),
+                    np.where(hidden, code_lengths[np.where(hidden, targets, 0)], 0).sum(1) * math.log(2),
+                    told.right_BM.numpy().sum(1),
+                    (targets == frequent).sum(1),
+                    answer != NO_LOSS,
+                    told.next_right_B.numpy(),
+                ],
+                axis=1,
+            )
+            np.add.at(sums, document_of[begin : begin + batch_rows], of_rows)
+        hidden, nats, code, right, frequent_right, asked, next_right = sums.T
+        draw = seed64(seed, "evaluate", "bootstrap", source)
+        note = f"{int(hidden.sum())} hidden tokens in {len(places)} pairs"
+        for metric, above in (
+            ("masked_nats_per_token", nats),
+            ("unigram_masked_nats_per_token", code),
+            ("masked_accuracy", right),
+            ("frequent_token_accuracy", frequent_right),
+        ):
+            found.add(source, metric, ratio(above, hidden, rounds, draw), len(sums), note)
+        follows = pc.sum(chosen.column("is_next")).as_py() or 0
+        note = f"{int(asked.sum())} pairs with two stretches, of which {follows} follow each other"
+        found.add(source, "next_accuracy", ratio(next_right, asked, rounds, draw), len(sums), note)
+        majority = max(follows, asked.sum() - follows) / asked.sum() if asked.sum() else None
+        found.add(source, "majority_next_accuracy", Measured(majority, None), len(sums), note)
+    return found.rows()
+
+
+def most_frequent(code_lengths: np.ndarray, row_format: RowFormat) -> int:
+    """The token of text that is most frequent in training; the first of equals."""
+    of_text = code_lengths.copy()
+    of_text[list(row_format.special)] = np.inf
+    return int(of_text.argmin())
+
+
+def chosen_pairs(rows: pa.Table, spans: pa.Table, most_bytes: int, draw: int) -> tuple[np.ndarray, np.ndarray]:
+    """Places of the pairs of `rows` that are scored, i64[P], and a number for the document of their first stretch.
+
+    Documents come in a random order by their ids, each with all its pairs, until the pairs hold `most_bytes`; the
+    last one may be cut, and one pair is taken whatever its size.
+    """
+    ids = rows.column("row").to_numpy()
+    mine = spans.filter(pc.is_in(spans.column("row"), value_set=pa.array(ids)))
+    of_row, starts = np.unique(mine.column("row").to_numpy(), return_index=True)
+    sizes = np.add.reduceat((mine.column("end").to_numpy() - mine.column("start").to_numpy()), starts)
+    documents = mine.column("doc_id").take(pa.array(starts)).to_pylist()
+    numbers = {document: unit_interval(document, draw) for document in set(documents)}
+    order = sorted(range(len(of_row)), key=lambda nth: (numbers[documents[nth]], documents[nth], nth))
+    within = np.cumsum(sizes[order]) <= most_bytes
+    within[:1] = True
+    chosen = np.array(order)[within]
+    named: dict[bytes, int] = {}
+    document_of = [named.setdefault(documents[nth], len(named)) for nth in chosen]
+    return np.searchsorted(ids, of_row[chosen]), np.array(document_of, dtype=np.int64)
+
+
+def _read(table: pa.Table) -> Rows:
+    tokens = table.column("tokens").combine_chunks()
+    count = table.num_rows
+    return Rows(
+        row_B=table.column("row").to_numpy(),
+        epoch_B=np.zeros(count, dtype=np.int64),
+        tokens_BL=tokens.flatten().to_numpy().reshape(count, -1).astype(np.int64),
+        loss_start_B=np.zeros(count, dtype=np.int64),
+        second_start_B=table.column("second_start").to_numpy().astype(np.int64),
+        is_next_B=pc.fill_null(table.column("is_next").cast(pa.int8()), NO_LOSS).to_numpy().astype(np.int64),
+    )
+
+
+METRIC = "pseudo_bits_per_byte"
+
+
+def pseudo_scores(
+    network: BERT,
+    tokenizer: Tokenizer,
+    texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
+    *,
+    most_tokens: int,
+    batch_tokens: int,
+    rounds: int,
+    seed: int,
+    keep: DocumentScores | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of SCORES by source and as their plain mean; at most `most_tokens` of each source are hidden. `keep` gets
+    the bits of each document."""
+    frame = Frame(tokenizer.cls, tokenizer.sep, tokenizer.mask)
+    found = HeldoutRows()
+    for source, documents in texts.items():
+        encoded = list(tokenizer.encode_batch_with_borders(documents))
+        tokens = sum(len(ids) for ids, _ in encoded)
+        chosen = chosen_places(tokens, most_tokens, seed64(seed, "evaluate", "hidden tokens", source))
+        nats, sizes = np.zeros(len(documents)), np.zeros(len(documents), dtype=np.int64)
+        first = 0
+        for number, (ids, borders) in enumerate(encoded):
+            mine = chosen[(chosen >= first) & (chosen < first + len(ids))] - first
+            first += len(ids)
+            sizes[number] = np.diff(borders)[mine].sum()
+            for begin, end in even_cuts(len(ids), network.config.context - FRAME_TOKENS):
+                places = (mine[(mine >= begin) & (mine < end)] - begin).tolist()
+                if places:
+                    nats[number] += sum(hidden_nats(network, frame, ids[begin:end].tolist(), places, batch_tokens))
+        unknown = sum(int((ids == tokenizer.unk).sum()) for ids, _ in encoded)
+        measured = ratio(nats / math.log(2), sizes, rounds, seed64(seed, "evaluate", "bootstrap", source))
+        note = f"each of {len(chosen)} tokens hidden in turn, of {tokens}; of {int(sizes.sum())} bytes"
+        if not unknown:
+            found.add_languages(METRIC, languages[source], nats / math.log(2), sizes)
+            if keep is not None:
+                keep.add(source, METRIC, nats / math.log(2), sizes)
+        else:
+            measured = NOTHING
+            note += f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
+        found.add(source, METRIC, measured, len(documents), note)
+    return found.rows(rounds, seed)
+
+
+def chosen_places(tokens: int, most: int, seed: int) -> np.ndarray:
+    """At most `most` places of `tokens`, ascending; all of them where they are no more."""
+    if tokens <= most:
+        return np.arange(tokens)
+    words = np.random.Philox(key=seed).random_raw(tokens)
+    return np.sort(np.argsort(words, kind="stable")[:most])

@@ -1,0 +1,196 @@
+"""Held-out bits per byte: total nats / ln 2 / UTF-8 bytes of the text.
+
+Every document is scored alone, in windows that predict each token once; the end-of-text token is no text and is not
+counted. Byte counts are those of the original text, so models with other vocabularies can be compared. Where a text
+has unknown words, which any other text would have given as well, a vocabulary's figures are null: it would look the
+better the more it loses.
+
+The bits of every held-out document, so that two models can be compared document by document.
+"""
+
+import lzma
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from model.inference.scoring import text_nats
+from model.nn.gpt import GPT
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.schema import DOC_ID_BYTES
+from tasks.artifacts.tables import read_table
+from tasks.common.numeric import seed64, unit_interval
+from tasks.evaluate.scores import NOTHING, HeldoutRows, Measured, ratio
+from tasks.tokenizer.base import Tokenizer
+
+XZ_PRESET = 9
+
+MOST_NATS = 700.0
+"""Above this many nats a token perplexity is no number that a double holds."""
+
+SMOOTHING = 1
+"""Added to the count of every token (Laplace)."""
+
+
+@dataclass(frozen=True)
+class HeldoutDocument:
+    """A document, or a piece of one, that is scored."""
+
+    doc_id: bytes
+    piece: int
+    text: str
+    language: str | None
+
+
+def heldout_documents(
+    decontaminated: Sequence[Artifact], max_bytes: int, seed: int
+) -> dict[str, list[HeldoutDocument]]:
+    """Source -> what was held out of it in any of the runs, in a random order by id, until `max_bytes`.
+
+    The last text of a source is cut at a character.
+    """
+    drawn: dict[str, list[tuple[float, HeldoutDocument]]] = {}
+    draw = seed64(seed, "evaluate", "heldout")
+    for path in (path for artifact in decontaminated for path in artifact.files("heldout")):
+        for row in read_table(path).select(["doc_id", "piece", "source", "text", "lang"]).to_pylist():
+            found = HeldoutDocument(row["doc_id"], row["piece"], row["text"], row["lang"])
+            drawn.setdefault(row["source"], []).append((unit_interval(row["doc_id"], draw), found))
+    return {
+        source: _within(sorted(mine, key=lambda one: (one[0], one[1].doc_id, one[1].piece)), max_bytes)
+        for source, mine in sorted(drawn.items())
+    }
+
+
+def heldout_texts(
+    decontaminated: Sequence[Artifact], max_bytes: int, seed: int
+) -> tuple[dict[str, list[str]], dict[str, list[str | None]]]:
+    """The texts of `heldout_documents` by source, and the language of each."""
+    chosen = heldout_documents(decontaminated, max_bytes, seed)
+    texts = {source: [one.text for one in mine] for source, mine in chosen.items()}
+    return texts, {source: [one.language for one in mine] for source, mine in chosen.items()}
+
+
+def _within(drawn: Sequence[tuple[float, HeldoutDocument]], max_bytes: int) -> list[HeldoutDocument]:
+    chosen: list[HeldoutDocument] = []
+    left = max_bytes
+    for _, one in drawn:
+        cut = one.text.encode()[:left].decode(errors="ignore")
+        if not cut:
+            continue
+        chosen.append(replace(one, text=cut))
+        left -= len(one.text.encode())
+        if left <= 0:
+            break
+    return chosen
+
+
+class Named(Protocol):
+    """What names a document or a piece of one."""
+
+    @property
+    def doc_id(self) -> bytes: ...
+
+    @property
+    def piece(self) -> int: ...
+
+
+class DocumentScores:
+    """Collects rows of DOCUMENT_SCORES for the documents of each source, in their order."""
+
+    def __init__(self, documents: Mapping[str, Sequence[Named]]) -> None:
+        self._documents = documents
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, source: str, metric: str, bits: np.ndarray, sizes: np.ndarray) -> None:
+        """`bits` and the bytes that they stand for, of each document of a source."""
+        for one, more, size in zip(self._documents[source], bits.tolist(), sizes.tolist(), strict=True):
+            key = {"source": source, "doc_id": one.doc_id, "piece": one.piece}
+            self.rows.append({**key, "metric": metric, "bits": more, "bytes": int(size)})
+
+
+def heldout_scores(
+    network: GPT | None,
+    tokenizer: Tokenizer,
+    texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
+    code_lengths: np.ndarray,
+    *,
+    stride: int | None,
+    batch_tokens: int,
+    rounds: int,
+    seed: int,
+    advance: Callable[[int], None],
+    keep: DocumentScores | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of SCORES: the model, token frequencies of the training text, and xz, by source and as their plain mean.
+
+    Without a network that predicts next tokens, the other two alone. Perplexity stands beside the model's bits: of
+    tokens, so that it can be laid beside that of models with the same vocabulary only. `code_lengths` [vocabulary] are
+    `unigram_bits`, `advance` hears how many sources are done, `keep` gets the model's bits of each document.
+    """
+    found = HeldoutRows()
+    for done, (source, documents) in enumerate(texts.items(), start=1):
+        sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
+        ids = list(tokenizer.encode_batch(documents))
+        draw = seed64(seed, "evaluate", "bootstrap", source)
+        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
+        code = np.array([code_lengths[row].sum() for row in ids])
+        measured: dict[str, Measured] = {}
+        bits = {"unigram_bits_per_byte": code}
+        if network is not None:
+            nats = np.array(text_nats(network, [row.tolist() for row in ids], tokenizer.eos, stride, batch_tokens))
+            bits = {"bits_per_byte": nats / math.log(2)} | bits
+            tokens = np.array([len(row) for row in ids], dtype=np.int64)
+            measured["perplexity"] = perplexity(ratio(nats, tokens, rounds, draw))
+        measured = {metric: ratio(above, sizes, rounds, draw) for metric, above in bits.items()} | measured
+        measured["xz_bits_per_byte"] = Measured(xz_bits_per_byte("".join(documents).encode()), None)
+        if not unknown:
+            for metric, above in bits.items():
+                found.add_languages(metric, languages[source], above, sizes)
+            if keep is not None and network is not None:
+                keep.add(source, "bits_per_byte", bits["bits_per_byte"], sizes)
+        for metric, result in measured.items():
+            note = f"{int(sizes.sum())} bytes, {sum(map(len, ids))} tokens"
+            if unknown and metric != "xz_bits_per_byte":
+                result = NOTHING
+                note += f", {unknown} of them unknown: no figure, for what they stand for is lost"
+            found.add(source, metric, result, len(documents), note)
+        advance(done)
+    return found.rows(rounds, seed)
+
+
+def perplexity(nats_per_token: Measured) -> Measured:
+    """exp(nats per token), its standard error by the delta method."""
+    if nats_per_token.value is None or nats_per_token.value > MOST_NATS:
+        return NOTHING
+    value = math.exp(nats_per_token.value)
+    return Measured(value, None if nats_per_token.stderr is None else value * nats_per_token.stderr)
+
+
+def unigram_bits(unigram: pa.Table, vocab_size: int) -> np.ndarray:
+    """Code length of each token in bits [vocabulary] under its smoothed frequency in what training read."""
+    counts = np.full(vocab_size, SMOOTHING, dtype=np.float64)
+    counts[unigram.column("token").to_numpy()] += unigram.column("count").to_numpy()
+    return -np.log2(counts / counts.sum())
+
+
+def xz_bits_per_byte(data: bytes) -> float:
+    """Bits that xz (LZMA, preset 9) needs for a byte of `data`, container included."""
+    return 8 * len(lzma.compress(data, preset=XZ_PRESET)) / len(data)
+
+
+DOCUMENT_SCORES = pa.schema(
+    [
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("doc_id", pa.binary(DOC_ID_BYTES), nullable=False),
+        pa.field("piece", pa.int16(), nullable=False),
+        pa.field("metric", pa.string(), nullable=False),
+        pa.field("bits", pa.float64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+    ]
+)
+"""`metric` is that of SCORES whose value is the sum of `bits` over the sum of `bytes`. Sources of which the vocabulary
+loses text have no rows."""

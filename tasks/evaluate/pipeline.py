@@ -1,0 +1,297 @@
+"""The evaluate stage from end to end: held-out text, what the network was trained for, the 5-gram, each benchmark,
+samples; one unit of work each.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from model.checkpoint.run_folder import DESCRIPTION
+from model.checkpoint.weights import WEIGHTS, load_model
+from model.data.row_format import RowFormat
+from model.nn.bert import BERT
+from model.nn.factory import Network
+from model.nn.gpt import GPT
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.map_parts import unit_name
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.schema import SCORES
+from tasks.artifacts.tables import read_table, table_file_name, write_table
+from tasks.artifacts.workspace import Workspace
+from tasks.evaluate.benchmarks.items import items_of, leak_states
+from tasks.evaluate.benchmarks.likelihood import choices_of
+from tasks.evaluate.benchmarks.run import BenchmarkScores, benchmark_scores, declined_scores
+from tasks.evaluate.comparison import GAPS, ITEM_SCORES
+from tasks.evaluate.config import EvaluateConfig
+from tasks.evaluate.forgetting import gate_facts, gate_scores, gated_model
+from tasks.evaluate.masked_lm import pair_scores, pseudo_scores
+from tasks.evaluate.memorization import OVERLAPS, written_text
+from tasks.evaluate.ngram_baseline import ngram_scores
+from tasks.evaluate.perplexity import (
+    DOCUMENT_SCORES,
+    DocumentScores,
+    HeldoutDocument,
+    heldout_documents,
+    heldout_scores,
+    unigram_bits,
+)
+from tasks.evaluate.samples import write_samples
+from tasks.evaluate.span_corruption import span_scores
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.open import open_tokenizer
+
+MOST_LOGITS = 1 << 25
+"""Logits in memory at once, 128 MiB in float32."""
+
+NGRAM_UNIT, OBJECTIVE_UNIT, CHECKS_UNIT, SAMPLES_UNIT, GATE_UNIT = "5gram", "objective", "checks", "samples", "gate"
+
+HEADLINES = ("bits_per_byte", "pseudo_bits_per_byte", "target_bits_per_byte", "masked_accuracy", "next_accuracy")
+"""Metrics of held-out text that a summary shows; the first has no name beside its task."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is evaluated, and on what it was trained."""
+
+    network: Network
+    tokenizer: Tokenizer
+    sequences: Artifact
+    description: dict[str, Any]
+    """Of the model: how it was trained."""
+
+    @property
+    def rows(self) -> pa.Schema:
+        """The schema of the rows that training read."""
+        return read_table(self.sequences.files("sequences")[0]).schema
+
+    @property
+    def row_format(self) -> RowFormat | None:
+        """What these rows say of themselves."""
+        return RowFormat.of(self.rows)
+
+    @property
+    def code_lengths(self) -> Any:
+        """Bits of each token [vocabulary] by its frequency in training."""
+        return unigram_bits(self.sequences.table("unigram"), self.tokenizer.vocab_size)
+
+
+def evaluate_model(
+    model: Artifact,
+    vocab: Artifact,
+    sequences: Artifact,
+    decontaminated: Sequence[Artifact],
+    config: EvaluateConfig,
+    workspace: Workspace,
+) -> StageReport:
+    """Write SCORES and the samples table. The last of `decontaminated` is the run's own, whose items are asked; text
+    held out and leaks are those of all.
+
+    Raises InputError when the model was trained with another tokenizer, or a gate cannot speak of it.
+    """
+    tokenizer = open_tokenizer(vocab)
+    folder = _checked_folder(model)
+    network = load_model(folder, tokenizer.digest)
+    trained = Trained(network, tokenizer, sequences, json.loads((folder / DESCRIPTION).read_text()))
+    documents = heldout_documents(decontaminated, config.heldout_max_bytes, config.seed)
+    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
+    gated = None if config.gate is None else gated_model(model, vocab, network, tokenizer)
+    batch_tokens = min(config.batch_tokens, max(network.config.context, MOST_LOGITS // tokenizer.vocab_size))
+    with _threads(config.threads):
+        _score_unit(unit_name(0), workspace, lambda: _heldout(trained, documents, config, batch_tokens, workspace))
+        if gated is not None:
+            _score_unit(GATE_UNIT, workspace, lambda: gate_scores(gated, texts, config, batch_tokens))
+        if not isinstance(network, GPT):
+            _score_unit(OBJECTIVE_UNIT, workspace, lambda: _of_objective(trained, documents, config, batch_tokens))
+        _score_unit(NGRAM_UNIT, workspace, lambda: _ngrams(trained, texts, config))
+        _benchmark_units(trained, decontaminated, config, workspace)
+        if isinstance(network, GPT) and config.checked_texts and workspace.finished(CHECKS_UNIT) is None:
+            rows, overlaps = written_text(network, tokenizer, sequences, texts, config)
+            with workspace.unit(CHECKS_UNIT) as unit:
+                table = pa.Table.from_pylist(rows, schema=SCORES)
+                write_table(unit, "scores", table, table_file_name("scores", CHECKS_UNIT))
+                write_table(unit, "overlaps", pa.Table.from_pylist(overlaps, schema=OVERLAPS))
+        if workspace.finished(SAMPLES_UNIT) is None:
+            with workspace.unit(SAMPLES_UNIT) as unit:
+                write_table(unit, "samples", write_samples(network, tokenizer, trained.row_format, texts, config))
+    report = StageReport()
+    tables = [read_table(workspace.file(record.name)) for record in workspace.records() if record.table == "scores"]
+    scores = pa.concat_tables(tables)
+    report.facts["headline"] = headline(scores)
+    report.facts["gaps"] = _gaps_beyond_chance(workspace)
+    if config.gate is not None:
+        report.facts["gate"] = gate_facts(config.gate, scores.to_pylist())
+    return report
+
+
+def _checked_folder(model: Artifact) -> Path:
+    """The artifact's folder, once the bytes of weights and description agree with the manifest."""
+    model.file(DESCRIPTION)
+    return model.file(WEIGHTS).parent
+
+
+def _heldout(
+    trained: Trained,
+    documents: dict[str, list[HeldoutDocument]],
+    config: EvaluateConfig,
+    batch_tokens: int,
+    workspace: Workspace,
+) -> BenchmarkScores:
+    texts, languages = _texts_and_languages(documents)
+    keep = DocumentScores(documents)
+    rows = heldout_scores(
+        trained.network if isinstance(trained.network, GPT) else None,
+        trained.tokenizer,
+        texts,
+        languages,
+        trained.code_lengths,
+        stride=config.stride,
+        batch_tokens=batch_tokens,
+        rounds=config.bootstrap_rounds,
+        seed=config.seed,
+        advance=lambda done: workspace.advance(done, len(texts), "sources"),
+        keep=keep,
+    )
+    return BenchmarkScores(rows, documents=keep.rows)
+
+
+def _texts_and_languages(documents: dict[str, list[HeldoutDocument]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    texts = {source: [one.text for one in mine] for source, mine in documents.items()}
+    return texts, {source: [one.language for one in mine] for source, mine in documents.items()}
+
+
+def _of_objective(
+    trained: Trained, documents: dict[str, list[HeldoutDocument]], config: EvaluateConfig, batch_tokens: int
+) -> BenchmarkScores:
+    """What a BERT or a T5 was trained for, on held-out text."""
+    texts, languages = _texts_and_languages(documents)
+    keep = DocumentScores(documents)
+    row_format = trained.row_format
+    assert row_format is not None, "a trainer of BERT or T5 has read what its rows are"
+    drawn: dict[str, Any] = {
+        "batch_tokens": batch_tokens,
+        "rounds": config.bootstrap_rounds,
+        "seed": config.seed,
+    }
+    if not isinstance(trained.network, BERT):
+        assert not isinstance(trained.network, GPT), "a GPT is trained for text itself"
+        length = trained.rows.field("tokens").type.list_size
+        rows = span_scores(
+            trained.network,
+            trained.tokenizer,
+            texts,
+            languages,
+            trained.code_lengths,
+            row_format,
+            row_length=length,
+            keep=keep,
+            **drawn,
+        )
+        return BenchmarkScores(rows, documents=keep.rows)
+    rows = pseudo_scores(
+        trained.network, trained.tokenizer, texts, languages, most_tokens=config.hidden_tokens, keep=keep, **drawn
+    )
+    if not trained.sequences.rows("heldout_rows"):
+        return BenchmarkScores(rows, documents=keep.rows)
+    rows += pair_scores(
+        trained.network,
+        trained.sequences.table("heldout_rows"),
+        trained.sequences.table("heldout_spans"),
+        trained.code_lengths,
+        row_format,
+        masked_share=trained.description["train"]["masked_share"],
+        most_bytes=config.heldout_max_bytes,
+        **drawn,
+    )
+    return BenchmarkScores(rows, documents=keep.rows)
+
+
+def _ngrams(trained: Trained, texts: dict[str, list[str]], config: EvaluateConfig) -> list[dict[str, Any]]:
+    return ngram_scores(
+        trained.tokenizer,
+        texts,
+        trained.sequences,
+        most_tokens=config.ngram_tokens,
+        rounds=config.bootstrap_rounds,
+        seed=config.seed,
+    )
+
+
+def _benchmark_units(
+    trained: Trained, decontaminated: Sequence[Artifact], config: EvaluateConfig, workspace: Workspace
+) -> None:
+    if not decontaminated[-1].rows("items"):
+        return
+    choices = choices_of(trained.network, trained.row_format)
+    items = decontaminated[-1].table("items")
+    leaks = pa.concat_tables(artifact.table("leaks") for artifact in decontaminated)
+    benchmarks = sorted(set(items.column("benchmark").to_pylist()))
+    for number, benchmark in enumerate(benchmarks, start=1):
+        mine = items_of(items, benchmark)
+        scoring = config.benchmarks.get(benchmark)
+        shots = (scoring.shots if scoring is not None else None) or config.shots
+        total = min(len(mine), config.max_items) * len(shots)
+
+        def advance(done: int, total: int = total) -> None:
+            workspace.advance(done, total, "items")
+
+        def scores(benchmark: str = benchmark, mine: list[Any] = mine, advance: Any = advance) -> BenchmarkScores:
+            if isinstance(choices, str):
+                return BenchmarkScores(declined_scores(benchmark, mine, config, why=choices))
+            states = leak_states(leaks, benchmark)
+            return benchmark_scores(choices, trained.tokenizer, benchmark, mine, states, config, advance=advance)
+
+        _score_unit(unit_name(number), workspace, scores)
+
+
+def _score_unit(unit: str, workspace: Workspace, scores: Callable[[], list[dict[str, Any]] | BenchmarkScores]) -> None:
+    """Write what `scores` gives as one unit, unless an earlier build has."""
+    if workspace.finished(unit) is not None:
+        return
+    found = scores()
+    whole = found if isinstance(found, BenchmarkScores) else BenchmarkScores(found)
+    tables = {
+        "scores": (whole.rows, SCORES),
+        "item_scores": (whole.items, ITEM_SCORES),
+        "gaps": (whole.gaps, GAPS),
+        "document_scores": (whole.documents, DOCUMENT_SCORES),
+    }
+    with workspace.unit(unit) as writing:
+        for name, (rows, schema) in tables.items():
+            # The first unit holds all tables, so that a run without benchmarks has empty ones.
+            if rows or name == "scores" or unit == unit_name(0):
+                write_table(writing, name, pa.Table.from_pylist(rows, schema=schema), table_file_name(name, unit))
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """The arithmetic uses `count` threads within the block: another number gives other last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _gaps_beyond_chance(workspace: Workspace) -> list[dict[str, Any]]:
+    """Gaps between leaked and clean items that chance would hardly give."""
+    files = [record.name for record in workspace.records() if record.table == "gaps"]
+    return [row for name in files for row in read_table(workspace.file(name)).to_pylist() if row["beyond_chance"]]
+
+
+def headline(scores: pa.Table) -> dict[str, float | None]:
+    """The few numbers that a summary shows: those of held-out text, and `acc` or `exact` on all items by benchmark."""
+    chosen: dict[str, float | None] = {}
+    for row in scores.to_pylist():
+        if row["task"].startswith("heldout/") and row["metric"] in HEADLINES:
+            name = row["task"] if row["metric"] == HEADLINES[0] else f"{row['task']}/{row['metric']}"
+            chosen[name] = row["value"]
+        elif row["metric"] in ("acc", "exact") and row["subset"] == "all":
+            chosen[f"{row['task']}/{row['shots']}-shot"] = row["value"]
+    return chosen

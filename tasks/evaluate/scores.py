@@ -1,0 +1,142 @@
+"""One row of SCORES.
+
+Numbers with their standard errors: ratios of sums over documents, by source and as the sources' plain mean.
+
+Long texts in stretches that a network can read at once.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.common.numeric import seed64
+
+
+def score_row(
+    task: str,
+    metric: str,
+    *,
+    n: int,
+    value: float | None,
+    stderr: float | None = None,
+    shots: int = 0,
+    subset: str = "all",
+    note: str = "",
+) -> dict[str, Any]:
+    """A row of SCORES as a dict; a value that is not a finite number becomes null."""
+    return {
+        "task": task,
+        "metric": metric,
+        "shots": shots,
+        "subset": subset,
+        "n": n,
+        "value": value if value is not None and math.isfinite(value) else None,
+        "stderr": stderr if stderr is not None and math.isfinite(stderr) else None,
+        "note": note,
+    }
+
+
+LANGUAGE = "language/"
+"""What the names of tasks begin with that are held-out text by language; those by source begin with `heldout/`."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number and its standard error; None where there can be none."""
+
+    value: float | None
+    stderr: float | None
+
+
+NOTHING = Measured(None, None)
+
+
+def ratio(above: np.ndarray, below: np.ndarray, rounds: int, seed: int) -> Measured:
+    """Sum of `above` [documents] over sum of `below` [documents] (bits over bytes, right answers over answers), with
+    the standard error of a document bootstrap.
+
+    Documents are drawn with replacement `rounds` times (Efron, 1979); one document alone has no standard error. A draw
+    of documents without anything below is passed over.
+    """
+    if not below.sum():
+        return NOTHING
+    value = float(above.sum() / below.sum())
+    if len(above) < 2:
+        return Measured(value, None)
+    # Raw words of a counter-based generator, so that another NumPy draws the same documents.
+    drawn = np.random.Philox(key=seed).random_raw(rounds * len(above)).reshape(rounds, -1) % np.uint64(len(above))
+    index = drawn.astype(np.int64)
+    sums = below[index].sum(axis=1)
+    held = sums > 0
+    return Measured(value, float((above[index].sum(axis=1)[held] / sums[held]).std(ddof=1)))
+
+
+def plain_mean(results: Sequence[Measured]) -> Measured:
+    """Mean over sources, each counting the same (Paloma), with the standard error of independent sources; None where
+    one of them has no value."""
+    values = [result.value for result in results if result.value is not None]
+    if len(values) < len(results):
+        return NOTHING
+    value = sum(values) / len(values)
+    errors = [result.stderr for result in results if result.stderr is not None]
+    if len(errors) < len(results):
+        return Measured(value, None)
+    return Measured(value, math.sqrt(sum(error**2 for error in errors)) / len(results))
+
+
+class HeldoutRows:
+    """Rows of SCORES about held-out text: sources one after the other, their plain mean, and languages.
+
+    Languages are those of documents, whatever their source; a language's documents are taken together.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[dict[str, Any]] = []
+        self._by_metric: dict[str, list[tuple[Measured, int]]] = {}
+        self._by_language: dict[tuple[str, str], list[tuple[float, float]]] = {}
+
+    def add(self, source: str, metric: str, measured: Measured, documents: int, note: str) -> None:
+        """One number of one source, which rests on so many documents."""
+        self._rows.append(_row(f"heldout/{source}", metric, measured, documents, note))
+        self._by_metric.setdefault(metric, []).append((measured, documents))
+
+    def add_languages(self, metric: str, languages: Sequence[str | None], above: np.ndarray, below: np.ndarray) -> None:
+        """The documents of one source for the figures by language; those without one count in none."""
+        for language, *pair in zip(languages, above.tolist(), below.tolist(), strict=True):
+            if language is not None:
+                self._by_language.setdefault((language, metric), []).append((pair[0], pair[1]))
+
+    def rows(self, rounds: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+        """All rows; the mean of a number that a source lacks is null. Languages are bootstrapped by `rounds`."""
+        means = [
+            _row(
+                "heldout/all",
+                metric,
+                plain_mean([measured for measured, _ in found]),
+                sum(documents for _, documents in found),
+                f"plain mean of {len(found)} sources",
+            )
+            for metric, found in self._by_metric.items()
+        ]
+        languages: list[dict[str, Any]] = []
+        for (language, metric), pairs in sorted(self._by_language.items()):
+            above, below = np.array(pairs).T
+            draw = seed64(seed, "evaluate", "bootstrap", f"language/{language}")
+            measured = ratio(above, below, rounds, draw)
+            note = f"{len(pairs)} documents of all sources together"
+            languages.append(_row(f"{LANGUAGE}{language}", metric, measured, len(pairs), note))
+        return [*self._rows, *means, *languages]
+
+
+def _row(task: str, metric: str, measured: Measured, documents: int, note: str) -> dict[str, Any]:
+    return score_row(task, metric, n=documents, value=measured.value, stderr=measured.stderr, note=note)
+
+
+def even_cuts(tokens: int, most: int) -> list[tuple[int, int]]:
+    """(begin, end) of as few stretches as hold at most `most` tokens each, of lengths that differ by one at most; none
+    for no tokens."""
+    count = -(-tokens // most)
+    return [(tokens * nth // count, tokens * (nth + 1) // count) for nth in range(count)]

@@ -1,0 +1,119 @@
+"""Held-out text corrupted as T5's training corrupts it, and how well the decoder writes what is missing.
+
+Each document is corrupted alone, in as few rows of training's length as it takes, once. The loss per target is what
+training minimises, sentinels and end of text included; bits per byte are those of the text in the targets, beside the
+code length of the same tokens by their frequency in training. They are not bits per byte of the text as a whole: the
+encoder has read what stands around.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from model.data.loader import span_batch
+from model.data.row_format import NO_LOSS, RowFormat
+from model.data.span_corruption import Denoiser
+from model.inference.scoring import target_nats
+from model.nn.t5 import T5
+from tasks.common.numeric import seed64
+from tasks.evaluate.perplexity import DocumentScores
+from tasks.evaluate.scores import NOTHING, HeldoutRows, even_cuts, ratio
+from tasks.tokenizer.base import Tokenizer
+
+LOSS, BITS, UNIGRAM_BITS = "target_nats_per_token", "target_bits_per_byte", "unigram_target_bits_per_byte"
+
+TEXT_LOSS, UNIGRAM_TEXT_LOSS = "text_target_nats_per_token", "unigram_text_target_nats_per_token"
+"""Of targets that are text, which the frequencies of tokens know; sentinels follow from where they stand."""
+
+
+def span_scores(
+    network: T5,
+    tokenizer: Tokenizer,
+    texts: dict[str, list[str]],
+    languages: dict[str, list[str | None]],
+    code_lengths: np.ndarray,
+    row_format: RowFormat,
+    *,
+    row_length: int,
+    batch_tokens: int,
+    rounds: int,
+    seed: int,
+    keep: DocumentScores | None = None,
+) -> list[dict[str, Any]]:
+    """Rows of SCORES by source and as their plain mean.
+
+    `code_lengths` [vocabulary] are bits of each token by its frequency, `row_length` the tokens of a row of training;
+    `keep` gets the bits of each document's targets.
+    """
+    corrupt = Denoiser(row_format, seed, row_length)
+    batch_rows = max(1, batch_tokens // row_length)
+    found = HeldoutRows()
+    first_row = 0
+    for source, documents in texts.items():
+        ids = list(tokenizer.encode_batch(documents))
+        document_of, rows = document_rows(ids, row_length, row_format.pad)
+        sums = np.zeros((6, len(documents)))
+        for begin in range(0, len(rows), batch_rows):
+            some = rows[begin : begin + batch_rows]
+            numbers = np.arange(first_row + begin, first_row + begin + len(some))
+            batch = span_batch(corrupt(some, numbers, np.zeros(len(some), dtype=np.int64)))
+            nats, targets = target_nats(network, batch).numpy(), batch.targets_BU.numpy()
+            of_batch = _sums(nats, targets, code_lengths, tokenizer.piece_lengths)
+            np.add.at(sums.T, document_of[begin : begin + batch_rows], of_batch)
+        first_row += len(rows)
+        nats, targets, bits, size, code, text = sums
+        unknown = sum(int((row == tokenizer.unk).sum()) for row in ids)
+        note = (
+            f"{row_format.denoising} of {len(rows)} rows of at most {row_length} tokens; {int(targets.sum())} targets,"
+            f" their text {int(size.sum())} bytes"
+        )
+        lost = _lost(tokenizer, unknown)
+        draw = seed64(seed, "evaluate", "bootstrap", source)
+        found.add(source, LOSS, ratio(nats, targets, rounds, draw), len(documents), note)
+        for metric, above in ((TEXT_LOSS, bits), (UNIGRAM_TEXT_LOSS, code)):
+            found.add(source, metric, ratio(above * math.log(2), text, rounds, draw), len(documents), note)
+        for metric, above in ((BITS, bits), (UNIGRAM_BITS, code)):
+            measured = NOTHING if lost else ratio(above, size, rounds, draw)
+            found.add(source, metric, measured, len(documents), f"{note}{lost}")
+            if not lost:
+                found.add_languages(metric, languages[source], above, size)
+        if keep is not None and not lost:
+            keep.add(source, BITS, bits, size)
+    return found.rows(rounds, seed)
+
+
+def document_rows(ids: Sequence[np.ndarray], row_length: int, pad: int) -> tuple[np.ndarray, np.ndarray]:
+    """The document of each row i64[R], and the rows i64[R, L]: each document alone, cut evenly, behind it padding."""
+    cuts = [(number, *cut) for number, row in enumerate(ids) for cut in even_cuts(len(row), row_length)]
+    rows = np.full((len(cuts), row_length), pad, dtype=np.int64)
+    for place, (number, begin, end) in enumerate(cuts):
+        rows[place, : end - begin] = ids[number][begin:end]
+    return np.array([number for number, *_ in cuts], dtype=np.int64), rows
+
+
+def _sums(nats: np.ndarray, targets: np.ndarray, code_lengths: np.ndarray, piece_lengths: np.ndarray) -> np.ndarray:
+    """Of each row [R, 6]: nats of all targets and their number; of text bits, bytes, bits by frequency, and tokens."""
+    counted = targets != NO_LOSS
+    token = np.where(counted, targets, 0)
+    size = np.where(counted, piece_lengths[token], 0)
+    is_text = size > 0
+    return np.stack(
+        [
+            nats.sum(axis=1),
+            counted.sum(axis=1),
+            (nats * is_text).sum(axis=1) / math.log(2),
+            size.sum(axis=1),
+            (code_lengths[token] * is_text).sum(axis=1),
+            is_text.sum(axis=1),
+        ],
+        axis=1,
+    )
+
+
+def _lost(tokenizer: Tokenizer, unknown: int) -> str:
+    """Why bits per byte cannot be told, empty where they can."""
+    if unknown:
+        return f"; {unknown} tokens unknown: no figure, for what they stand for is lost"
+    return "" if tokenizer.exact else "; no figure, for a token of this vocabulary does not tell its bytes"

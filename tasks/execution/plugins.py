@@ -1,0 +1,212 @@
+"""Functions of the user, named `module:function` in a recipe: found, loaded and fingerprinted here and nowhere else.
+
+This is the one module below `flows/` that imports by name. No stage's pure code imports it: a stage's front resolves
+the names before the build and hands the functions over, and puts their fingerprints into the identity as it does with
+inputs. A fingerprint covers the user's module and every module of the same folder that it reaches by static imports, by
+meaning as ours (`tasks/common/code_fingerprint.py`), and the versions of the installed distributions that they import.
+What was fingerprinted is what runs, whatever becomes of the files."""
+
+import ast
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from model.code_digest import meaning
+from model.digests import digest_bytes, file_bytes
+from model.errors import RecipeError
+from tasks.common.definitions import PACKAGES
+from tasks.common.digests import combined_digest
+
+_DYNAMIC = frozenset({"__import__", "import_module", "exec", "eval"})
+
+_loaded: dict[str, tuple[str, str]] = {}
+
+_folders: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Extension:
+    """A function of the user and the fingerprint of the code behind it."""
+
+    name: str
+    folder: Path
+    function: Callable[..., Any]
+    fingerprint: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process loads the code anew, and refuses other code than this."""
+        return _load_again, (self.name, self.folder, self.fingerprint)
+
+
+def is_extension(name: str) -> bool:
+    """Whether a name of a recipe means a function of the user."""
+    return ":" in name
+
+
+def load_extension(name: str, folder: Path, where: str) -> Extension:
+    """`module:function` with the module in `folder`; `where` names the recipe's key in errors.
+
+    Raises RecipeError where there is no such module or function, where the module fails, or imports by computed names.
+    """
+    module, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")) or not attribute.isidentifier():
+        raise RecipeError(f"{where}: `{name}` is not of the form module:function")
+    if module.partition(".")[0] in (*PACKAGES, *sys.stdlib_module_names):
+        raise RecipeError(f"{where}: a module of yours cannot be called `{module}`, which is taken; rename the file")
+    folder = folder.resolve()
+    sources, fingerprint = _fingerprint(module, folder, name, where)
+    loaded = _load(module, folder, sources, fingerprint, name, where)
+    function = getattr(loaded, attribute, None)
+    if function is None:
+        there = ", ".join(sorted(key for key, value in vars(loaded).items() if callable(value) and key[0] != "_"))
+        raise RecipeError(f"{where}: `{name}`: {module} has no `{attribute}`; it has {there or 'no function'}")
+    return Extension(name, folder, function, fingerprint)
+
+
+def _load_again(name: str, folder: Path, fingerprint: str) -> Extension:
+    extension = load_extension(name, folder, str(folder))
+    if extension.fingerprint != fingerprint:
+        raise RecipeError(f"{folder}: the code behind `{name}` was edited while it ran; run again")
+    return extension
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A module of the user as it was fingerprinted."""
+
+    path: Path
+    code: bytes
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Runs the bytes that were fingerprinted, and not those of the file, or of a `.pyc` beside it, which may be others
+    by now."""
+
+    def __init__(self, module: str, source: _Source) -> None:
+        super().__init__(module, str(source.path))
+        self._source = source
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self._source.code, self.path, "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds modules of the user, also those that a function imports when it is called."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, _Source] = {}
+
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if (source := self.sources.get(fullname)) is None:
+            return None
+        inner = [str(source.path.parent)] if source.path.name == "__init__.py" else None
+        loader = _Loader(fullname, source)
+        return spec_from_file_location(fullname, source.path, loader=loader, submodule_search_locations=inner)
+
+
+_finder = _Finder()
+
+
+def _load(module: str, folder: Path, sources: dict[str, _Source], fingerprint: str, name: str, where: str) -> Any:
+    if _finder not in sys.meta_path:
+        sys.meta_path.insert(0, _finder)
+    # Another folder may hold a module of the same name, so that only the one in use stays on the path.
+    sys.path[:] = [place for place in sys.path if place not in _folders]
+    sys.path.append(str(folder))
+    _folders.add(str(folder))
+    _finder.sources = {
+        key: source for key, source in _finder.sources.items() if source.path.is_relative_to(folder)
+    } | sources
+    if _loaded.get(module) != (str(folder), fingerprint):
+        # A process that lives long must not go on with what the file said yesterday.
+        for reached in sources:
+            sys.modules.pop(reached, None)
+        importlib.invalidate_caches()
+    try:
+        loaded = importlib.import_module(module)
+    except Exception as error:
+        raise RecipeError(f"{where}: `{name}`: importing {module} failed: {type(error).__name__}: {error}") from error
+    if not _lies_in(loaded, folder):
+        raise RecipeError(
+            f"{where}: `{name}`: `{module}` was imported from {getattr(loaded, '__file__', 'elsewhere')}, not from"
+            f" {folder}; rename your module"
+        )
+    _loaded[module] = (str(folder), fingerprint)
+    return loaded
+
+
+def _lies_in(module: Any, folder: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve().is_relative_to(folder)
+
+
+def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[dict[str, _Source], str]:
+    sources: dict[str, _Source] = {}
+    digests: dict[str, str] = {}
+    libraries: set[str] = set()
+    waiting = [module]
+    while waiting:
+        current = waiting.pop()
+        if current in digests:
+            continue
+        path = _file_of(current, folder)
+        if path is None:
+            if current == module:
+                raise RecipeError(f"{where}: `{name}`: there is no {module.replace('.', '/')}.py in {folder}")
+            libraries.add(current.partition(".")[0])
+            continue
+        try:
+            sources[current] = _Source(path, file_bytes(path))
+            tree = ast.parse(sources[current].code, filename=str(path))
+        except SyntaxError as error:
+            raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno}: {error.msg}") from error
+        except OSError as error:
+            raise RecipeError(f"{where}: `{name}`: {path} cannot be read ({error})") from error
+        digests[current] = digest_bytes(meaning(tree).encode())
+        waiting.extend(_imports(tree, current, path, folder, where))
+        # Of `a.b`, the package `a` runs first.
+        if (package := current.rpartition(".")[0]) and _file_of(package, folder) is not None:
+            waiting.append(package)
+    versions = {library: _version(library) for library in sorted(libraries - set(sys.stdlib_module_names))}
+    return sources, combined_digest([*sorted(digests.items()), *versions.items()])
+
+
+def _file_of(module: str, folder: Path) -> Path | None:
+    base = folder.joinpath(*module.split("."))
+    return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
+
+
+def _imports(tree: ast.Module, module: str, path: Path, folder: Path, where: str) -> list[str]:
+    found: list[str] = []
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join(filter(None, [*parents, node.module]))
+            found += [base] if base else []
+            children = [f"{base}.{alias.name}".strip(".") for alias in node.names]
+            found += [child for child in children if _file_of(child, folder) is not None]
+        elif isinstance(node, ast.Call):
+            called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            if called in _DYNAMIC:
+                raise RecipeError(
+                    f"{where}: {path}:{node.lineno} calls `{called}`, and nobody can know what it brings in; use a"
+                    f" static import"
+                )
+    return found
+
+
+def _version(library: str) -> str:
+    distributions = importlib.metadata.packages_distributions().get(library, [])
+    return ",".join(sorted(f"{name}=={importlib.metadata.version(name)}" for name in set(distributions))) or "unknown"

@@ -1,0 +1,323 @@
+"""Bytes of a file in blocks of bounded size, decompressed; what stands before and after a damaged spot is delivered.
+
+Decompression goes block by block and not through a reader object: those either lose what they had already unpacked
+when the stream breaks (pyarrow), or take a torn stream for its end (zstandard's stream_reader). Behind a damaged spot
+reading goes on at the next gzip member or zstd frame: writers of large files make many of them (WARC one a record).
+Checksums stand at the end, so what a member gave before its damage showed is delivered as it was unpacked.
+
+Blocks of bytes become lines, with at most one unfinished line in memory.
+
+Web pages become text by the character set that they or their server declare, where they are not UTF-8.
+"""
+
+import codecs
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import zstandard
+
+from tasks.sample.config import Source
+from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
+
+BLOCK_BYTES = 1 << 20
+
+_GZIP_INPUT_BYTES = 1 << 16
+
+_ZSTD_INPUT_BYTES = 1 << 13
+
+_ZSTD_CAREFUL_BYTES = 1 << 9  # zstd may unpack 4 bytes into 128 KiB: these into 16 MiB at most
+
+_ZSTD_HIGH_RATIO = 64
+
+_GZIP_MAGIC = b"\x1f\x8b\x08"
+
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+
+_TRIAL_BYTES = 4096
+
+NEVER_TOO_FAR_BYTES = 1 << 30
+"""A file that unpacks to no more is read whatever its ratio: it takes seconds."""
+
+UNPACKS_TOO_FAR = "unpacks to more than"
+
+
+class DamagedStream(Exception):
+    """A compressed stream that ends early or holds wrong bytes; raised after all good blocks were given out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Bytes are missing here; what follows begins anywhere in a record."""
+
+    reason: str
+
+
+def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
+    """How many bytes so many stored bytes of a file, or of a column of a row group, may unpack to, and by which of the
+    source's settings."""
+    by_ratio = max(NEVER_TOO_FAR_BYTES, source.max_unpacked_ratio * stored)
+    if source.max_unpacked_bytes <= by_ratio:
+        return source.max_unpacked_bytes, f"max_unpacked_bytes ({source.max_unpacked_bytes:,}) allows"
+    return by_ratio, f"{source.max_unpacked_ratio:g} times its {stored:,} bytes (max_unpacked_ratio)"
+
+
+def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callable[[], int]) -> Iterator[bytes | Gap]:
+    """`blocks` up to where they are more than the source allows, and there a Gap that nothing follows; `stored` gives
+    the bytes that they came from."""
+    unpacked = 0
+    for block in blocks:
+        most, why = most_unpacked(stored(), source)
+        size = 0 if isinstance(block, Gap) else len(block)
+        if not isinstance(block, Gap) and unpacked + size > most:
+            yield block[: max(0, int(most) - unpacked)]
+            yield Gap(f"{UNPACKS_TOO_FAR} {why}")
+            return
+        unpacked += size
+        yield block
+
+
+def byte_blocks(stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    """Blocks of `stream` after decompression (`gzip`, `zstd` or None); `on_bytes` hears the stored bytes consumed.
+
+    Raises DamagedStream where a compressed stream is broken.
+    """
+    for block in blocks_and_gaps(stream, compression, on_bytes):
+        if isinstance(block, Gap):
+            raise DamagedStream(block.reason)
+        yield block
+
+
+def blocks_and_gaps(
+    stream: BinaryIO, compression: str | None, on_bytes: Callable[[int], None]
+) -> Iterator[bytes | Gap]:
+    """As `byte_blocks`, but a damaged spot is a Gap, and reading goes on behind it where that is possible."""
+    if compression == "gzip":
+        return _gzip_blocks(_stored_blocks(stream, _GZIP_INPUT_BYTES, on_bytes))
+    if compression == "zstd":
+        return _zstd_blocks(_stored_blocks(stream, _ZSTD_INPUT_BYTES, on_bytes))
+    return _stored_blocks(stream, BLOCK_BYTES, on_bytes)
+
+
+def _stored_blocks(stream: BinaryIO, size: int, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    while block := stream.read(size):
+        on_bytes(len(block))
+        yield block
+
+
+def _gzip_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
+    member = None
+    search = _Search(_GZIP_MAGIC, _begins_gzip_member)
+    for stored in stored_blocks:
+        waiting = search.feed(stored)
+        while waiting:
+            begun_here = member is None
+            if member is None:
+                waiting = waiting.lstrip(b"\0")  # gzip itself pads with zeros between members and passes over them.
+                if not waiting:
+                    break
+                member = zlib.decompressobj(wbits=31)
+            before = member.copy()
+            try:
+                block = member.decompress(waiting, BLOCK_BYTES)
+            except zlib.error as error:
+                yield from _good_bytes(before, waiting)
+                yield Gap(f"damaged gzip data: {error}")
+                member = None
+                waiting = search.start(waiting[1:] if begun_here else waiting)
+                continue
+            if block:
+                yield block
+            waiting = member.unused_data if member.eof else member.unconsumed_tail
+            if member.eof:
+                member = None
+    if member is not None:
+        if rest := member.flush():
+            yield rest
+        yield Gap("gzip stream ends early")
+
+
+def _good_bytes(member: "zlib._Decompress", stored: bytes) -> Iterator[bytes]:
+    """What `stored` gives up to its damaged byte: zlib drops the output of the call that meets it."""
+    for position in range(len(stored)):
+        try:
+            block = member.decompress(stored[position : position + 1])
+        except zlib.error:
+            return
+        if block:
+            yield block
+
+
+def _begins_gzip_member(stored: bytes) -> bool:
+    try:
+        zlib.decompressobj(wbits=31).decompress(stored[:_TRIAL_BYTES], 1)
+    except zlib.error:
+        return False
+    return True
+
+
+def _zstd_blocks(stored_blocks: Iterator[bytes]) -> Iterator[bytes | Gap]:
+    decompressor = zstandard.ZstdDecompressor()
+    frame = None
+    step = _ZSTD_CAREFUL_BYTES
+    search = _Search(_ZSTD_MAGIC, lambda stored: True)
+    for stored in stored_blocks:
+        waiting = search.feed(stored)
+        while waiting:
+            begun_here = frame is None
+            frame = frame or decompressor.decompressobj()
+            try:
+                block = frame.decompress(waiting[:step])
+            except zstandard.ZstdError as error:
+                yield Gap(f"damaged zstd data: {error}")
+                frame = None
+                waiting = search.start(waiting[1:] if begun_here else waiting)
+                continue
+            if block:
+                yield block
+            rest = waiting[step:]
+            step = _ZSTD_CAREFUL_BYTES if len(block) > step * _ZSTD_HIGH_RATIO else _ZSTD_INPUT_BYTES
+            waiting = frame.unused_data + rest if frame.eof else rest
+            if frame.eof:
+                frame = None
+    if frame is not None:
+        yield Gap("zstd stream ends early")
+
+
+class _Search:
+    """Looks for the next magic number behind a damaged spot, also across the border of two blocks."""
+
+    def __init__(self, magic: bytes, begins: Callable[[bytes], bool]) -> None:
+        self._magic = magic
+        self._begins = begins
+        self._searching = False
+        self._tail = b""
+
+    def start(self, rest: bytes) -> bytes:
+        """Begin the search in what is left of the current block; empty where it must go on in the next."""
+        self._searching = True
+        return self.feed(rest)
+
+    def feed(self, stored: bytes) -> bytes:
+        """`stored` from where reading can go on: all of it while nothing is searched."""
+        if not self._searching:
+            return stored
+        stored, self._tail = self._tail + stored, b""
+        at = stored.find(self._magic)
+        while at >= 0 and not self._begins(stored[at:]):
+            at = stored.find(self._magic, at + 1)
+        if at < 0:
+            self._tail = stored[-(len(self._magic) - 1) :]
+            return b""
+        self._searching = False
+        return stored[at:]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line without its line feed. `raw` is None where it is longer than the limit; `torn` when it follows a gap and
+    may be the end of a line whose beginning is lost."""
+
+    number: int
+    byte: int
+    raw: bytes | None
+    torn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LostLine:
+    """Where bytes are missing: the line that was being read, and what is left of it."""
+
+    number: int
+    byte: int
+    reason: str
+    rest: bytes
+
+
+def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostLine]:
+    """Every line of at most `limit` bytes, numbered from 0, with the byte where it begins.
+
+    Behind a gap numbers and bytes go on from what is known.
+    """
+    number = byte = held = 0
+    pieces: list[bytes] = []
+    torn = False
+    for block in blocks:
+        if isinstance(block, Gap):
+            yield LostLine(number, byte, block.reason, b"".join(pieces)[:1024])
+            number, byte, held, pieces, torn = number + 1, byte + held, 0, [], True
+            continue
+        begin = 0
+        while (end := block.find(b"\n", begin)) >= 0:
+            size = held + end - begin
+            if size > limit:
+                raw = None
+            elif pieces:
+                pieces.append(block[begin:end])
+                raw = b"".join(pieces)
+            else:
+                raw = block[begin:end]
+            yield Line(number, byte, raw, torn)
+            number, byte, held, torn = number + 1, byte + size + 1, 0, False
+            pieces.clear()
+            begin = end + 1
+        held += len(block) - begin
+        if held > limit:
+            pieces.clear()
+        elif begin < len(block):
+            pieces.append(block[begin:])
+    if held:
+        yield Line(number, byte, b"".join(pieces) if held <= limit else None, torn)
+
+
+_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
+
+_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
+
+_LOOK_BYTES = 4096
+
+_AS_BROWSERS_READ = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+}
+"""Labels that browsers read as a larger set (WHATWG Encoding Standard, section 4.2), by Python's names."""
+
+
+def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None) -> Record | BadRecord:
+    """A page as a record: UTF-8 if it is that, else by its byte order mark, `declared` (the server's word), or its own
+    declaration. Bytes that fit none of them make it a BadRecord at the first one that is not UTF-8."""
+    found = decode_text(number, begin, raw)
+    if isinstance(found, Record) or not found.reason.startswith("invalid UTF-8"):
+        return found
+    charset = _charset(raw, declared)
+    if charset is None:
+        return found
+    try:
+        text = raw.decode(charset)
+    except UnicodeDecodeError as error:
+        bad = begin + error.start
+        excerpt = excerpt_of(raw[max(0, error.start - 60) :])
+        return BadRecord(number, bad, f"neither UTF-8 nor the declared {charset} at byte {bad}", excerpt)
+    return Record(number, begin, text.removeprefix("\ufeff"))
+
+
+def _charset(raw: bytes, declared: str | None) -> str | None:
+    if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    head = raw[:_LOOK_BYTES]
+    inside = _XML.search(head) or _META.search(head)
+    for label in (declared, inside[1].decode("ascii") if inside else None):
+        if label is None:
+            continue
+        try:
+            codec = codecs.lookup(label)
+        except LookupError:
+            continue  # A label that nobody knows declares nothing.
+        if codec.name != "utf-8" and getattr(codec, "_is_text_encoding", True):
+            return _AS_BROWSERS_READ.get(codec.name, codec.name)
+    return None

@@ -1,0 +1,128 @@
+"""Comma- or tab-separated values (RFC 4180): the first row names the columns, one of which is the text.
+
+Quoted fields may hold line breaks. A row that cannot be read is rejected alone and reading goes on at the line after
+the one where it began, so that a stray quotation mark costs one row and not the rest of the file.
+"""
+
+import csv
+from collections import deque
+from collections.abc import Iterator
+
+from tasks.sample.byte_stream import Line, LostLine
+from tasks.sample.config import Source
+from tasks.sample.jsonl_reader import url_of
+from tasks.sample.records import BadRecord, Record, excerpt_of
+
+_LARGEST_FIELD = 2**31 - 1
+
+
+def csv_records(
+    lines: Iterator[Line | LostLine], source: Source, begin: int, delimiter: str
+) -> Iterator[Record | BadRecord]:
+    """A record for every row after the header, numbered by the line where it begins."""
+    csv.field_size_limit(_LARGEST_FIELD)  # The module's own limit of 128 KiB is one for the whole process.
+    rows = _rows(_Lines(lines), source.max_file_bytes, delimiter)
+    header = next(rows, None)
+    if header is None:
+        return
+    if isinstance(header, BadRecord):
+        yield header
+        return
+    names = header.cells
+    names[0] = names[0].removeprefix("\ufeff")
+    wanted = [name for name in (source.text_field, source.id_field) if name is not None]
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        setting = "text_field" if missing[0] == source.text_field else "id_field"
+        excerpt = excerpt_of(f"columns: {', '.join(names[:20])}")
+        yield BadRecord(0, 0, f"no column `{missing[0]}`", excerpt, setting=setting)
+        return
+    twice = [name for name in (*wanted, *filter(None, [source.url_field])) if names.count(name) > 1]
+    if twice:
+        yield BadRecord(0, 0, f"{names.count(twice[0])} columns are named `{twice[0]}`", excerpt_of(header.raw))
+        return
+    for row in rows:
+        if row.number >= begin:
+            yield row if isinstance(row, BadRecord) else _record(row, names, source)
+
+
+class _Row:
+    def __init__(self, number: int, byte: int, raw: bytes, cells: list[str]) -> None:
+        self.number, self.byte, self.raw, self.cells = number, byte, raw, cells
+
+
+class _Lines:
+    """Lines that can be put back."""
+
+    def __init__(self, lines: Iterator[Line | LostLine]) -> None:
+        self._lines = lines
+        self._back: deque[Line | LostLine] = deque()
+
+    def take(self) -> Line | LostLine | None:
+        return self._back.popleft() if self._back else next(self._lines, None)
+
+    def put_back(self, lines: list[Line | LostLine]) -> None:
+        self._back.extendleft(reversed(lines))
+
+
+def _rows(lines: _Lines, limit: int, delimiter: str) -> Iterator[_Row | BadRecord]:
+    while (first := lines.take()) is not None:
+        if isinstance(first, LostLine):
+            yield BadRecord(first.number, first.byte, first.reason, excerpt_of(first.rest))
+        elif first.raw is None:
+            yield BadRecord(first.number, first.byte, f"row longer than max_file_bytes ({limit})")
+        elif first.torn or not first.raw.strip(b"\r"):
+            continue  # The end of a row whose loss was told, or a blank line.
+        else:
+            yield _row(first, first.raw, lines, limit, delimiter)
+
+
+def _row(first: Line, raw: bytes, lines: _Lines, limit: int, delimiter: str) -> _Row | BadRecord:
+    taken: list[Line | LostLine] = []
+    held = [raw]
+    size = len(raw)
+    stop: list[Line | LostLine] = []
+    reason = ""
+
+    def physical_lines() -> Iterator[str]:
+        nonlocal size, reason
+        yield raw.decode("utf-8", errors="surrogateescape") + "\n"
+        while (line := lines.take()) is not None:
+            if isinstance(line, LostLine) or line.raw is None or size + len(line.raw) > limit:
+                stop.append(line)
+                reason = f"no end of a quoted field within max_file_bytes ({limit})"
+                return
+            taken.append(line)
+            held.append(line.raw)
+            size += len(line.raw) + 1
+            yield line.raw.decode("utf-8", errors="surrogateescape") + "\n"
+
+    try:
+        cells = next(csv.reader(physical_lines(), delimiter=delimiter, strict=True))
+    except csv.Error as error:
+        lines.put_back([*taken, *stop])
+        return BadRecord(first.number, first.byte, f"broken row: {reason or error}", excerpt_of(raw))
+    return _Row(first.number, first.byte, b"\n".join(held), cells)
+
+
+def _record(row: _Row, names: list[str], source: Source) -> Record | BadRecord:
+    if len(row.cells) != len(names):
+        reason = f"row of {len(row.cells)} fields under a header of {len(names)}"
+        return BadRecord(row.number, row.byte, reason, excerpt_of(row.raw))
+    try:
+        row.raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        bad = row.byte + error.start
+        excerpt = excerpt_of(row.raw[max(0, error.start - 60) :])
+        return BadRecord(row.number, bad, f"invalid UTF-8 at byte {bad}", excerpt)
+    fields = dict(zip(names, row.cells, strict=True))
+    text = fields[source.text_field]
+    if not text or text.isspace():
+        return BadRecord(row.number, row.byte, "empty text", excerpt_of(row.raw))
+    url = None if source.url_field is None else url_of(fields.get(source.url_field))
+    if source.id_field is None:
+        return Record(row.number, row.byte, text, url=url)
+    if not fields[source.id_field]:
+        reason = f"no id in column `{source.id_field}`"
+        return BadRecord(row.number, row.byte, reason, excerpt_of(row.raw), setting="id_field")
+    return Record(row.number, row.byte, text, fields[source.id_field], url=url)

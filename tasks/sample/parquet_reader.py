@@ -1,0 +1,400 @@
+"""Parquet and Arrow IPC: a column holds the text, a row is a record.
+
+A damaged stretch costs the rows in it, which are rejected one by one where the file says how many they are: a row
+group of parquet. An Arrow file without its footer is read as the stream that it contains. Memory goes by the pages of
+a parquet file, as many rows being read at once as fit, and not by its row groups; of an Arrow file, by its batches.
+
+What the pages of a parquet file unpack to, read from their headers alone.
+
+A page is unpacked whole, and a writer that ends pages after a number of rows makes one of gigabytes from long texts.
+Page headers are Thrift structures in its compact protocol (parquet-format, src/main/thrift/parquet.thrift).
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.sample.byte_stream import UNPACKS_TOO_FAR, most_unpacked
+from tasks.sample.config import Source
+from tasks.sample.jsonl_reader import url_of
+from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
+
+_ROWS_PER_BATCH = 512
+
+_BATCH_BYTES = 64 * 1024**2
+
+LARGEST_PAGE = 256 * 1024**2
+"""Bytes after unpacking; writers aim at 1 MiB."""
+
+_READ_BYTES = 1 << 20
+
+_ARROW_MAGIC = b"ARROW1\0\0"
+
+Found = Iterator[Record | BadRecord]
+
+OnBytes = Callable[[int], None]
+
+
+def parquet_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
+    """The rows from number `begin` on; `size` is that of the file, of which `on_bytes` hears in shares of rows."""
+    try:
+        # Without a read-ahead of whole column chunks, which may be larger than memory.
+        parquet = pq.ParquetFile(stream, pre_buffer=False, buffer_size=_READ_BYTES)
+    except (pa.ArrowException, OSError) as error:
+        yield BadRecord(0, 0, f"torn parquet file: {_first_line(error)}")
+        return
+    with parquet:
+        if wrong := _wrong_columns(parquet.schema_arrow, source):
+            yield wrong
+            return
+        told = _Shares(size, parquet.metadata.num_rows, on_bytes)
+        first = 0
+        for group in range(parquet.num_row_groups):
+            rows = parquet.metadata.row_group(group).num_rows
+            if first + rows > begin:
+                yield from _row_group(parquet, stream, group, first, source, begin, told)
+            first += rows
+            told.reach(first)
+
+
+def _row_group(
+    parquet: pq.ParquetFile, stream: BinaryIO, group: int, first: int, source: Source, begin: int, told: "_Shares"
+) -> Found:
+    row, end = first, first + parquet.metadata.row_group(group).num_rows
+    try:
+        columns = _columns(parquet.schema_arrow, source)
+        rows = _rows_at_once(parquet, stream, group, columns, source)
+        for batch in parquet.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+            told.reach(row + batch.num_rows)
+            yield from _rows_of_batch(batch, row, source, begin)
+            row += batch.num_rows
+        return
+    except TooLarge as error:
+        reason = f"row group {group} {error}"
+    except (pa.ArrowException, DamagedHeader, OSError) as error:
+        reason = f"damaged row group {group}: {_first_line(error)}"
+    for number in range(max(row, begin), end):
+        yield BadRecord(number, 0, reason)
+
+
+class TooLarge(Exception):
+    """A row group that cannot be read in bounded memory, or unpacks to more than the source allows."""
+
+
+def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns: list[str], source: Source) -> int:
+    """How many rows of a row group surely fit into memory together; raises TooLarge where a page alone does not."""
+    found = parquet.metadata.row_group(group)
+    chunks = [found.column(number) for number in range(found.num_columns)]
+    longest = 1.0
+    for chunk in chunks:
+        if chunk.path_in_schema not in columns:
+            continue
+        unpacked = chunk.total_uncompressed_size
+        most, why = most_unpacked(chunk.total_compressed_size, source)
+        if unpacked > most:
+            raise TooLarge(f"{UNPACKS_TOO_FAR} {why}")
+        offsets = [chunk.data_page_offset]
+        if chunk.dictionary_page_offset:
+            offsets.append(chunk.dictionary_page_offset)
+        elif unpacked <= _BATCH_BYTES:
+            continue
+        begin = min(offsets)
+        for page in pages(stream, begin, begin + chunk.total_compressed_size):
+            if page.unpacked > LARGEST_PAGE:
+                raise TooLarge(
+                    f"has a page of {page.unpacked:,} bytes, and one is read whole: pages may hold {LARGEST_PAGE:,}."
+                    f" Write the file again with smaller row groups"
+                )
+            # Each row may repeat the longest value of a dictionary.
+            longest = max(longest, page.unpacked if page.is_dictionary else page.unpacked / max(1, page.values))
+            if unpacked <= _BATCH_BYTES and not page.is_dictionary:
+                break
+    return max(1, min(_ROWS_PER_BATCH, int(_BATCH_BYTES / longest)))
+
+
+def arrow_records(stream: BinaryIO, size: int, source: Source, begin: int, on_bytes: OnBytes) -> Found:
+    """The rows from number `begin` on of an Arrow IPC file or stream (Feather 2, `datasets` caches)."""
+    is_file = stream.read(len(_ARROW_MAGIC)) == _ARROW_MAGIC
+    stream.seek(0)
+    torn = None
+    if is_file:
+        try:
+            reader = pa.ipc.open_file(stream)
+        except (pa.ArrowException, OSError) as error:
+            torn = f"torn arrow file: {_first_line(error)}"
+            stream.seek(len(_ARROW_MAGIC))
+        else:
+            yield from _arrow_file(reader, size, source, begin, on_bytes)
+            return
+    yield from _arrow_stream(stream, source, begin, on_bytes, torn)
+
+
+def _arrow_file(
+    reader: pa.ipc.RecordBatchFileReader, size: int, source: Source, begin: int, on_bytes: OnBytes
+) -> Found:
+    if wrong := _wrong_columns(reader.schema, source):
+        yield wrong
+        return
+    told = _Shares(size, reader.num_record_batches, on_bytes)
+    row = 0
+    for number in range(reader.num_record_batches):
+        told.reach(number + 1)
+        rows = 1  # How many rows a damaged batch held stood in the batch itself.
+        try:
+            batch = reader.get_batch(number)
+            rows = batch.num_rows
+            yield from _rows_of_batch(batch, row, source, begin)
+        except (pa.ArrowException, OSError) as error:
+            yield BadRecord(row, 0, f"damaged record batch {number}: {_first_line(error)}")
+        row += rows
+
+
+def _arrow_stream(stream: BinaryIO, source: Source, begin: int, on_bytes: OnBytes, torn: str | None) -> Found:
+    row = place = 0
+    try:
+        reader = pa.ipc.open_stream(stream)
+        if wrong := _wrong_columns(reader.schema, source):
+            yield wrong
+            return
+        for batch in reader:
+            on_bytes(stream.tell() - place)
+            place = stream.tell()
+            yield from _rows_of_batch(batch, row, source, begin)
+            row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        torn = torn or f"torn arrow stream: {_first_line(error)}"
+    if torn:
+        yield BadRecord(row, 0, torn)
+
+
+class _Shares:
+    """Tells of a file's bytes as its rows are read."""
+
+    def __init__(self, size: int, whole: int, on_bytes: OnBytes) -> None:
+        self._size, self._whole, self._on_bytes = size, max(1, whole), on_bytes
+        self._told = 0
+
+    def reach(self, done: int) -> None:
+        reached = self._size * done // self._whole
+        if reached > self._told:
+            self._on_bytes(reached - self._told)
+            self._told = reached
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _columns(schema: pa.Schema, source: Source) -> list[str]:
+    wanted = [name for name in (source.text_field, source.id_field, source.url_field) if name is not None]
+    return [name for name in dict.fromkeys(wanted) if name in schema.names]
+
+
+def _wrong_columns(schema: pa.Schema, source: Source) -> BadRecord | None:
+    needed = [name for name in (source.text_field, source.id_field) if name is not None]
+    missing = [name for name in needed if name not in schema.names]
+    if missing:
+        setting = "text_field" if missing[0] == source.text_field else "id_field"
+        excerpt = excerpt_of(f"columns: {', '.join(schema.names[:20])}")
+        return BadRecord(0, 0, f"no column `{missing[0]}`", excerpt, setting=setting)
+    for name in _columns(schema, source):
+        if schema.names.count(name) > 1:
+            return BadRecord(0, 0, f"{schema.names.count(name)} columns are named `{name}`")
+    kind = schema.field(source.text_field).type
+    if not _holds_text(kind):
+        return BadRecord(0, 0, f"column `{source.text_field}` holds {kind}, not text", setting="text_field")
+    return None
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(
+        holds(kind)
+        for holds in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+        )
+    )
+
+
+def _rows_of_batch(batch: pa.RecordBatch, first: int, source: Source, begin: int) -> Found:
+    # As bytes, since neither format checks that its strings are UTF-8.
+    texts = _Values(batch.column(source.text_field), pa.large_binary())
+    keys = None if source.id_field is None else _Values(batch.column(source.id_field))
+    urls = None if source.url_field not in batch.schema.names else _Values(batch.column(source.url_field))
+    for offset in range(max(0, begin - first), batch.num_rows):
+        number = first + offset
+        raw = texts.at(offset)
+        if raw is None:
+            yield BadRecord(number, 0, f"column `{source.text_field}` is null")
+            continue
+        if len(raw) > source.max_file_bytes:
+            yield BadRecord(number, 0, f"larger than max_file_bytes ({source.max_file_bytes})", excerpt_of(raw))
+            continue
+        found = decode_text(number, 0, raw)
+        if isinstance(found, BadRecord):
+            yield found
+            continue
+        key = None
+        if keys is not None:
+            key = _key(keys.at(offset))
+            if key is None:
+                reason = f"no id in column `{source.id_field}`"
+                yield BadRecord(number, 0, reason, excerpt_of(raw), setting="id_field")
+                continue
+        yield Record(number, 0, found.text, key, url=None if urls is None else url_of(urls.at(offset)))
+
+
+def _key(key: object) -> str | None:
+    if isinstance(key, bytes):
+        key = key.hex()
+    return None if key is None or key == "" else str(key)
+
+
+class _Values:
+    """A column's values one by one: a dictionary's are not repeated for every row, and no offset leads outside."""
+
+    def __init__(self, column: pa.Array, kind: pa.DataType | None = None) -> None:
+        self._places = column.indices if isinstance(column, pa.DictionaryArray) else None
+        values = column if self._places is None else column.dictionary
+        self._values = values if kind is None else values.cast(kind)
+        self._values.validate(full=kind is not None)
+
+    def at(self, row: int) -> Any:
+        """The value of a row; None for none, and for a string that is not UTF-8."""
+        place = row if self._places is None else self._places[row].as_py()
+        if place is None:
+            return None
+        if not 0 <= place < len(self._values):
+            raise pa.ArrowInvalid(f"place {place} of a dictionary of {len(self._values)}")
+        try:
+            return self._values[place].as_py()
+        except UnicodeDecodeError:
+            return None
+
+
+_HEADER_BYTES = 1 << 13
+
+_LONGEST_HEADER = 1 << 24
+
+_UNPACKED, _STORED, _DATA, _DICTIONARY, _DATA_V2 = 2, 3, 5, 7, 8
+
+_VALUES = 1
+
+
+class DamagedHeader(ValueError):
+    """Bytes that are no page header."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`unpacked` bytes of `values` values; those of a dictionary may each stand in any number of rows."""
+
+    unpacked: int
+    values: int
+    is_dictionary: bool
+
+
+def pages(stream: BinaryIO, begin: int, end: int) -> Iterator[Page]:
+    """The pages of the column chunk at bytes `begin` to `end`; raises DamagedHeader."""
+    if begin < 0:
+        raise DamagedHeader(f"no page header at byte {begin}")
+    while begin < end:
+        fields, length = _header(stream, begin)
+        kind = next((kind for kind in (_DATA, _DATA_V2, _DICTIONARY) if kind in fields), None)
+        of_kind = fields[kind] if kind is not None else {_VALUES: 0}
+        values = of_kind.get(_VALUES) if isinstance(of_kind, dict) else None
+        stored = _size(fields.get(_STORED), begin)
+        yield Page(_size(fields.get(_UNPACKED), begin), _size(values, begin), kind == _DICTIONARY)
+        begin += length + stored
+
+
+def _size(value: Any, begin: int) -> int:
+    if type(value) is not int or value < 0:  # A boolean is an int, too.
+        raise DamagedHeader(f"no page header at byte {begin}")
+    return value
+
+
+def _header(stream: BinaryIO, begin: int) -> tuple[dict[int, Any], int]:
+    """The fields of the header at `begin`, and its length in bytes."""
+    size = _HEADER_BYTES
+    while True:
+        stream.seek(begin, os.SEEK_SET)
+        raw = stream.read(size)
+        compact = _Compact(raw)
+        try:
+            return compact.struct(), compact.at
+        except _NotCompact as error:
+            raise DamagedHeader(f"no page header at byte {begin}") from error
+        except (IndexError, RecursionError) as error:
+            if len(raw) < size or size >= _LONGEST_HEADER:
+                raise DamagedHeader(f"no page header at byte {begin}") from error
+            size *= 8
+
+
+class _NotCompact(ValueError):
+    """No bytes behind these make a structure of them."""
+
+
+class _Compact:
+    """Thrift's compact protocol; IndexError where the bytes end too early, _NotCompact where they are none of it."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw, self.at = raw, 0
+
+    def struct(self) -> dict[int, Any]:
+        fields: dict[int, Any] = {}
+        number = 0
+        while head := self._byte():
+            number = number + (head >> 4) if head >> 4 else self._zigzag()
+            fields[number] = self._value(head & 15)
+        return fields
+
+    def _byte(self) -> int:
+        self.at += 1
+        return self._raw[self.at - 1]
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+        raise _NotCompact("a number of more than 64 bits")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return value >> 1 ^ -(value & 1)
+
+    def _value(self, kind: int) -> Any:
+        if kind in (1, 2):
+            return kind == 1
+        if kind in (3, 7):
+            return self._pass_over(1 if kind == 3 else 8)
+        if kind in (4, 5, 6):
+            return self._zigzag()
+        if kind == 8:
+            return self._pass_over(self._varint())
+        if kind in (9, 10):
+            head = self._byte()
+            # In a list a boolean is a byte of its own: a count without elements must not be believed.
+            element = 3 if head & 15 in (1, 2) else head & 15
+            return [self._value(element) for _ in range(head >> 4 if head >> 4 < 15 else self._varint())]
+        if kind == 12:
+            return self.struct()
+        raise _NotCompact(f"no kind {kind}")  # Headers hold no maps.
+
+    def _pass_over(self, size: int) -> None:
+        self.at += size
+        if self.at > len(self._raw):
+            raise IndexError(size)

@@ -1,0 +1,128 @@
+"""A byte-level BPE vocabulary at work (Radford et al., 2019, GPT-2): every piece is a stretch of bytes.
+
+The file is a `tokenizer.json` of the library `tokenizers`, as GPT-2, GPT-NeoX, OLMo, Llama 3 and Qwen are released. It
+writes each byte as a printable character: printable Latin-1 as itself, the others from U+0100 on in their order.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from model.errors import InputError
+from tasks.tokenizer.base import Tokenizer
+from tasks.tokenizer.json_format import read_tokenizer_json
+
+PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+
+CHARACTER_OF_BYTE = {byte: chr(byte) for byte in PRINTABLE} | {
+    byte: chr(0x100 + number) for number, byte in enumerate(sorted({*range(256)} - {*PRINTABLE}))
+}
+
+BYTE_OF_CHARACTER = {character: byte for byte, character in CHARACTER_OF_BYTE.items()}
+
+BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
+"""Those that occur in UTF-8. GPT-NeoX's vocabulary has no piece for the 13 others, and needs none."""
+
+END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", "<eos>")
+
+BEGIN = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
+
+UNKNOWN = ("<unk>", "<|unk|>", "<|unknown|>", "[UNK]")
+
+PADDING = ("<|padding|>", "<pad>", "<|pad|>", "<|finetune_right_pad_id|>")
+"""Names of special tokens in released vocabularies; their files say of none what it is for."""
+
+
+def piece_text(raw: bytes) -> str:
+    """Bytes as the pieces of such a vocabulary write them."""
+    return "".join(CHARACTER_OF_BYTE[byte] for byte in raw)
+
+
+def piece_raw(piece: str) -> bytes:
+    """The bytes that a piece stands for; the inverse of `piece_text`."""
+    return bytes(BYTE_OF_CHARACTER[character] for character in piece)
+
+
+class ByteLevelTokenizer(Tokenizer):
+    """Encodes and decodes with one byte-level vocabulary."""
+
+    kind = "byte-level"
+
+    def _open(self, model: bytes) -> None:
+        parsed = read_tokenizer_json(model)
+        check_exact(parsed)
+        self._engine = tokenizers.Tokenizer.from_buffer(model)
+        # A page that shows `<|endoftext|>` is text; only chunk puts the token itself between documents.
+        self._engine.encode_special_tokens = True
+        self._engine.no_padding()
+        self._engine.no_truncation()
+        pieces = {**parsed["model"]["vocab"], **{token["content"]: token["id"] for token in parsed["added_tokens"]}}
+        self.leading_blank = False
+        self.vocab_size = max(pieces.values()) + 1
+        self.unk, self.bos, self.eos, self.pad = (
+            next((pieces[name] for name in names if name in pieces), -1)
+            for names in (UNKNOWN, BEGIN, END_OF_TEXT, PADDING)
+        )
+        self.piece_bytes = _bytes_of_pieces(parsed, self.vocab_size)
+        self._name_special({token["content"]: token["id"] for token in parsed["added_tokens"] if token["special"]})
+
+    def encode(self, text: str) -> list[int]:
+        return self._engine.encode(text, add_special_tokens=False).ids
+
+    def encode_following(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def _encode_slice(self, texts: list[str]) -> Iterator[np.ndarray]:
+        for encoded in self._engine.encode_batch_fast(texts, add_special_tokens=False):
+            yield np.array(encoded.ids, dtype=np.int32)
+
+
+def check_exact(parsed: dict[str, Any], place: str = "tokenizer") -> None:
+    """Raise InputError, which begins with `place`, where the parsed `tokenizer.json` is of another kind, or loses a
+    byte of some text."""
+    model = parsed.get("model", {})
+    splitters = list(_steps(parsed.get("pre_tokenizer")))
+    if model.get("type") != "BPE" or not any(step["type"] == "ByteLevel" for step in splitters):
+        raise InputError(
+            f"{place}: this tokenizer.json holds no byte-level BPE but a model of the type {model.get('type')}. Such"
+            f" models lose text (WordPiece drops blanks), so that tokens could not be traced to documents."
+        )
+    options = ("continuing_subword_prefix", "end_of_word_suffix", "dropout")
+    normalisers = [f"the normaliser {step['type']}" for step in _steps(parsed.get("normalizer"))]
+    losses = ["a blank put before texts" for step in splitters if step.get("add_prefix_space")]
+    losses += ["a splitter that drops what it finds" for step in splitters if step.get("behavior") == "Removed"]
+    losses += [f"the option {name}" for name in options if model.get(name)]
+    absent = [byte for byte in BYTES_OF_TEXT if CHARACTER_OF_BYTE[byte] not in model["vocab"]]
+    losses += [f"{len(absent)} bytes without a piece, the byte {absent[0]} among them,"] if absent else []
+    losses += [
+        f"the added token {token['content']!r}, which swallows blanks"
+        for token in parsed["added_tokens"]
+        if not token["special"] and (token["lstrip"] or token["rstrip"])
+    ]
+    if normalisers or losses:
+        cure = "Take a base that keeps text as it is" + ("" if losses else ', or set vocab.normaliser = "none"')
+        raise InputError(
+            f"{place}: {' and '.join(normalisers + losses)} in this tokenizer.json would change text, or lose some."
+            f" {cure}."
+        )
+
+
+def _steps(part: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The steps of a normaliser or pre-tokenizer, sequences taken apart."""
+    if part is not None and part["type"] == "Sequence":
+        for inner in part.get("pretokenizers") or part.get("normalizers") or ():
+            yield from _steps(inner)
+    elif part is not None:
+        yield part
+
+
+def _bytes_of_pieces(parsed: dict[str, Any], size: int) -> tuple[bytes, ...]:
+    found = [b""] * size
+    for piece, number in parsed["model"]["vocab"].items():
+        if all(character in BYTE_OF_CHARACTER for character in piece):
+            found[number] = piece_raw(piece)
+    for token in parsed["added_tokens"]:
+        found[token["id"]] = b"" if token["special"] else token["content"].encode()
+    return tuple(found)

@@ -1,0 +1,41 @@
+"""Open a vocabulary of any kind: the one place that knows all three."""
+
+import json
+from pathlib import Path
+
+from model.errors import IntegrityError
+from tasks.artifacts.artifact import Artifact
+from tasks.tokenizer.base import BASE, DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
+from tasks.tokenizer.byte_level import ByteLevelTokenizer
+from tasks.tokenizer.sentencepiece import SentencePieceTokenizer
+from tasks.tokenizer.wordpiece import WordPieceTokenizer
+
+
+def open_tokenizer(vocab: Artifact) -> Tokenizer:
+    """The tokenizer of a vocab artifact; IntegrityError where its files disagree with their digests."""
+    description = vocab.file(DESCRIPTION_FILE)
+    kind = json.loads(description.read_text())["kind"]
+    return load_tokenizer(vocab.file(MODEL_FILES[kind]), description)
+
+
+def load_tokenizer(model: Path, description: Path) -> Tokenizer:
+    """The tokenizer in two files; IntegrityError where the description belongs to another model."""
+    tokenizer = tokenizer_of(model.read_bytes())
+    expected, found = json.loads(description.read_text()), tokenizer.description()
+    expected.pop(BASE, None)
+    if expected != found:
+        wrong = next(key for key in {**expected, **found} if expected.get(key) != found.get(key))
+        raise IntegrityError(
+            f"{description} says {wrong} = {expected.get(wrong)!r}, and {model.name} has {found.get(wrong)!r}:"
+            f" the two files do not belong together. Nothing was computed from them. Rebuild the vocabulary."
+        )
+    return tokenizer
+
+
+def tokenizer_of(model: bytes) -> Tokenizer:
+    """The tokenizer of a vocabulary's file: a `tokenizer.json` begins with a brace, SentencePiece's file never."""
+    if not is_json(model):
+        return SentencePieceTokenizer(model)
+    if json_model_type(model) == "WordPiece":
+        return WordPieceTokenizer(model)
+    return ByteLevelTokenizer(model)

@@ -1,0 +1,204 @@
+"""The train stage: writes `run.json`, has the trainer run, and takes its result into the artifact.
+
+Which files of an unfinished training another machine needs to end with the same bits.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.metrics import ADDED, kept_rows, kept_steps
+from model.checkpoint.run_folder import HEARTBEAT, RESULT, RUN_FILE, complete_markers
+from model.config.network import NetworkConfig
+from model.config.train import TrainerRun
+from model.errors import IntegrityError, Paused, RecipeError
+from model.files import link_or_copy
+from model.guard.decisions import ATTEMPTS
+from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RECORD
+from model.launch.supervisor import DIAGNOSIS_SECONDS
+from model.train.__main__ import write_run
+from model.train.reproduction import LOCK, REPRODUCTION
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import read_table
+from tasks.artifacts.workspace import Workspace
+from tasks.tokenizer.open import open_tokenizer
+from tasks.train.base_model import starting_model
+from tasks.train.config import TrainStageConfig
+from tasks.train.launcher import OnLog, run_trainer
+
+UNIT = "model"
+
+DETERMINISTIC_FILES = {
+    "model.safetensors": "",
+    "model.json": "",
+    "steps.arrow": "steps",
+    "metrics.arrow": "metrics",
+    "validation.arrow": "validation",
+}
+
+CLOCK_FILES = {"perf.arrow": "perf", "events.arrow": "events", REPRODUCTION: "", LOCK: ""}
+"""Files that tell of clocks and of the machine, and belong to no digest."""
+
+
+def train_model(
+    sequences: Artifact,
+    vocab: Artifact,
+    config: TrainStageConfig,
+    workspace: Workspace,
+    *,
+    on_log: OnLog,
+    log_path: Path,
+    base_digest: str | None = None,
+) -> StageReport:
+    """Train to the end of ORDER, going on from what a killed build left; `on_log` hears the trainer's messages, and
+    `base_digest` is that of the base model in the run's identity.
+
+    Raises RecipeError where the network's vocabulary is not the tokenizer's, Paused where the settings ask for a pause,
+    and what `launching.run_trainer` raises.
+    """
+    finished = workspace.finished(UNIT)
+    if finished is not None:
+        return finished
+    out = workspace.scratch(TRAINING).resolve()
+    run = trainer_run(sequences, vocab, config, out, base_digest)
+    write_run(out / RUN_FILE, run)
+
+    pauses: list[Paused] = []
+
+    def listen(message: dict[str, Any]) -> None:
+        if message.get("kind") == "step":
+            workspace.advance(message["step"], message["steps"], "steps")
+        elif message.get("kind") == "paused":
+            pauses.append(Paused(message["step"], message["steps"], message["loss"]))
+        on_log(message)
+
+    run_trainer(
+        ["-m", "model.train.__main__", str(out / RUN_FILE), str(os.getpid())],
+        given=config.given,
+        log_path=log_path,
+        heartbeat=out / HEARTBEAT,
+        on_log=listen,
+        hang_seconds=_silence(config),
+        max_seconds=config.max_seconds,
+        stop_seconds=config.stop_seconds,
+    )
+    if pauses:
+        raise pauses[-1]
+    return _take_result(out / RESULT, workspace)
+
+
+def _silence(config: TrainStageConfig) -> float:
+    """Seconds without a sign of the trainer after which its supervisor must have failed: longer than it may itself wait
+    for ranks, for a look at the machine, and before a restart."""
+    return config.hang_seconds + config.start_seconds + DIAGNOSIS_SECONDS + LONGEST_PAUSE
+
+
+def trainer_run(
+    sequences: Artifact, vocab: Artifact, config: TrainStageConfig, out: Path, base_digest: str | None = None
+) -> TrainerRun:
+    """What the trainer is told: checked files, the network with the tokenizer's vocabulary, and the settings;
+    `base_digest` is that of the base model in the run's identity."""
+    tokenizer = open_tokenizer(vocab)
+    return TrainerRun(
+        sequences=tuple(path.resolve() for path in sequences.files("sequences")),
+        order=sequences.files("order")[0].resolve(),
+        out=out,
+        pad=tokenizer.pad,
+        eos=tokenizer.eos,
+        tokenizer_digest=tokenizer.digest,
+        model=_fitted(config.model, tokenizer.vocab_size),
+        train=config.trainer_config(),
+        base=starting_model(config.base_model, vocab, tokenizer, base_digest),
+        heldout=_heldout(sequences) if config.validation_steps else None,
+    )
+
+
+def _heldout(sequences: Artifact) -> Path | None:
+    found = sequences.files("heldout_rows")
+    return found[0].resolve() if found and sequences.rows("heldout_rows") else None
+
+
+def _fitted(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
+    left_out = type(model).model_fields["vocab_size"].default
+    if model.vocab_size not in (vocab_size, left_out):
+        raise RecipeError(
+            f"train.model.vocab_size is {model.vocab_size}, and the vocabulary of this run has {vocab_size} pieces."
+            f" Leave the key out, and the network takes the vocabulary's size."
+        )
+    return model.model_copy(update={"vocab_size": vocab_size})
+
+
+def _take_result(result: Path, workspace: Workspace) -> StageReport:
+    if reason := why_damaged(result):
+        raise IntegrityError(
+            f"{result} is damaged ({reason}). Run again: training goes on from its newest whole checkpoint."
+        )
+    with workspace.unit(UNIT) as unit:
+        tables: dict[str, pa.Table] = {}
+        for name, table in {**DETERMINISTIC_FILES, **CLOCK_FILES}.items():
+            if table in ADDED and not (result / name).exists():
+                continue
+            link_or_copy(result / name, unit.path(name))
+            if table:
+                tables[table] = read_table(unit.path(name))
+            rows = tables[table].num_rows if table else 0
+            unit.add_file(name, table=table, rows=rows, deterministic=name in DETERMINISTIC_FILES)
+        unit.report.facts = _facts(tables, json.loads(unit.path("model.json").read_text())["decisions"])
+    return unit.report
+
+
+def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict[str, Any]:
+    """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, it or a person changed
+    something on the way, or ranks were missing for a while; `base_model` tells how new rows began."""
+    steps = kept_steps(tables["steps"])
+    metrics, perf = (kept_rows(tables[name], steps) for name in ("metrics", "perf"))
+    applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
+    losses = metrics.column("loss").to_pylist()
+    beginnings = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))
+    return {
+        **({"base_model": json.loads(beginnings.column("detail")[0].as_py())} if beginnings.num_rows else {}),
+        "training": {
+            "steps": steps.num_rows,
+            "skipped_steps": steps.num_rows - applied,
+            "rollbacks": len(decisions),
+            "tokens": metrics.column("tokens")[-1].as_py() if metrics.num_rows else 0,
+            "first_loss": losses[0] if losses else None,
+            "last_loss": losses[-1] if losses else None,
+            "seconds": pc.sum(perf.column("wall_s")).as_py(),
+            "tokens_s": pc.quantile(perf.column("tokens_s"), 0.5)[0].as_py() if perf.num_rows else None,
+        },
+        **({"decisions": decisions} if decisions else {}),
+        "exact": applied == steps.num_rows
+        and not decisions
+        and FEWER_RANKS not in tables["events"].column("kind").to_pylist(),
+    }
+
+
+TRAINING = "train"
+"""The scratch folder of the trainer."""
+
+MICRO_BATCH = "micro_batch.json"
+"""`model.train.__main__.micro_batch.DECISION`, which cannot be asked without loading PyTorch."""
+
+
+def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
+    """Complete checkpoints first, each whole or not at all, then what was decided on the way.
+
+    In this order: a decision to go back makes the checkpoints behind it void, and is known to whoever finds both; a
+    checkpoint that came after a decision which is not there would be taken for one of the first attempt.
+    """
+    out = scratch / TRAINING
+    for marker in sorted(complete_markers(out)):
+        yield tuple(sorted(path for path in marker.parent.iterdir() if path.is_file()))
+    for attempt in sorted((out / ATTEMPTS).glob("[0-9]*")):
+        yield tuple(sorted(path for path in attempt.iterdir() if path.is_file()))
+    for name in (MICRO_BATCH, RECORD):
+        if (out / name).exists():
+            yield (out / name,)

@@ -1,0 +1,101 @@
+"""Which text the vocabulary is trained on: documents chosen by source weight, cut into lines that trainers accept."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from model.errors import InputError
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.tables import read_table
+from tasks.common.numeric import apportion, seed64, unit_interval
+from tasks.tokenizer.sentencepiece import BLANK
+
+LONGEST_LINE = 2000
+"""Characters. SentencePiece's BPE trainer numbers places within a word by 16 bits, and a line may be one word."""
+
+
+def count_documents(documents: Artifact) -> StageReport:
+    """What was read of each source, in sorted order of names. All documents that come in go on."""
+    report = StageReport()
+    for path in documents.files("documents"):
+        table = read_table(path).select(["source", "doc_id", "text"])
+        # The pieces of a document follow each other, in one part.
+        columns = {
+            "source": table.column("source").cast(pa.string()),
+            "documents": table.column("doc_id"),
+            "bytes": pc.binary_length(table.column("text")),
+        }
+        counted = pa.table(columns).group_by("source")
+        counts = counted.aggregate([("documents", "count_distinct"), ("documents", "count"), ("bytes", "sum")])
+        for row in counts.to_pylist():
+            mine = report.source(row["source"])
+            mine.documents_in += row["documents_count_distinct"]
+            mine.pieces_out += row["documents_count"]
+            mine.bytes_in += row["bytes_sum"]
+    for mine in report.sources.values():
+        mine.documents_out, mine.bytes_out = mine.documents_in, mine.bytes_in
+    report.sources = dict(sorted(report.sources.items()))
+    return report
+
+
+def bytes_by_source(report: StageReport) -> dict[str, int]:
+    """UTF-8 bytes of text of each source."""
+    return {source: counts.bytes_in for source, counts in report.sources.items()}
+
+
+def planned_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_bytes: int) -> dict[str, int]:
+    """Bytes to sample from each source: `max_bytes` by weight, what a small source cannot give going to the others.
+
+    Raises InputError for a source without a weight, or when no source has both text and weight.
+    """
+    chosen = dict(weights) or {source: float(size) for source, size in sizes.items()}
+    for source in sizes:
+        if source not in chosen:
+            raise InputError(
+                f"vocab: the documents hold the source `{source}`, and vocab.weights names only"
+                f" {', '.join(sorted(chosen))}. Give `{source}` a weight (0 leaves it out)."
+            )
+    plan = apportion(max_bytes, {source: chosen[source] for source in sizes}, sizes)
+    if not any(plan.values()):
+        raise InputError(
+            "vocab: no text to train a vocabulary on: every source is empty or has the weight 0. Look at what the"
+            " stages before this one kept (`bessemer ls`)."
+        )
+    return plan
+
+
+def sampled_texts(
+    documents: Artifact, sizes: Mapping[str, int], plan: Mapping[str, int], seed: int
+) -> Iterator[tuple[str, str]]:
+    """(source, text) of the sampled documents in input order; never more bytes of a source than planned.
+
+    A document is taken by its id, so the same ones are taken however the parts are cut. The document that would pass
+    the plan is cut at a character border.
+    """
+    left = dict(plan)
+    draw = seed64(seed, "vocab", "sample")
+    for path in documents.files("documents"):
+        for batch in read_table(path).select(["doc_id", "source", "text"]).to_batches():
+            for doc_id, source, text in zip(
+                batch.column("doc_id").to_pylist(),
+                batch.column("source").to_pylist(),
+                batch.column("text").to_pylist(),
+                strict=True,
+            ):
+                if left.get(source, 0) <= 0 or unit_interval(doc_id, draw) >= plan[source] / sizes[source]:
+                    continue
+                encoded = text.encode()
+                if len(encoded) > left[source]:
+                    text = encoded[: left[source]].decode(errors="ignore")
+                left[source] -= len(encoded)
+                yield source, text
+
+
+def training_lines(texts: Iterable[str]) -> Iterator[str]:
+    """Lines of at most LONGEST_LINE characters, without line ends, NUL (the trainer reserves it) and U+2581."""
+    for text in texts:
+        for line in text.replace("\0", "\n").replace(BLANK, "\n").split("\n"):
+            for start in range(0, len(line), LONGEST_LINE):
+                yield line[start : start + LONGEST_LINE]
