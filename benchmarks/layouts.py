@@ -70,7 +70,7 @@ def trained(folder: Path, name: str, model: GPTConfig, settings: dict[str, Any],
     file = run.out.with_suffix(".json")
     file.write_text(run.model_dump_json())
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-m", "model.train.__main__", str(file)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-m", "model.train", str(file)], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return seconds, largest_rank(run.out)

@@ -26,7 +26,7 @@ def task(run_file: Path, log: Path) -> int:
     for delay in [*RETRY_DELAYS, None]:
         try:
             run_trainer(
-                ["-m", "model.train.__main__", str(run_file), str(os.getpid())],
+                ["-m", "model.train", str(run_file), str(os.getpid())],
                 given=run.train.given,
                 log_path=log,
                 heartbeat=run.out / "heartbeat",

@@ -165,8 +165,8 @@ class World:
                 launcher = pid
             elif "flows.service.local_server" in words:
                 server = pid
-            elif "model.train.__main__" in words:
-                if len(words) == len(["python", "-m", "model.train.__main__", "RUN", "PARENT"]):
+            elif "model.train" in words:
+                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
                     supervisor = pid
                 else:
                     ranks.append(pid)

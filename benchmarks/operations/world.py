@@ -299,9 +299,9 @@ class World:
         for process in self.processes_with(str(night.root)):
             with suppress(psutil.Error):
                 words = process.cmdline()
-                if "model.train.__main__" not in words:
+                if "model.train" not in words:
                     continue
-                if len(words) == len(["python", "-m", "model.train.__main__", "RUN", "PARENT"]):
+                if len(words) == len(["python", "-m", "model.train", "RUN", "PARENT"]):
                     supervisor = process
                 else:
                     ranks.append(process)

@@ -168,4 +168,4 @@ def become(run_file: Path, given: Mapping[str, str]) -> NoReturn:
     exit code is ours."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(sys.executable, [sys.executable, "-m", "model.train.__main__", str(run_file)], environment(given))
+    os.execve(sys.executable, [sys.executable, "-m", "model.train", str(run_file)], environment(given))

@@ -1,9 +1,8 @@
 """A Prefect server of one run's own, for people who have set none up; it dies with the run, however the run dies.
 
 Prefect's built-in ephemeral server survives a kill -9 of the flow's process (measured with 3.8.8: one orphaned
-`uvicorn` a kill). Ours asks the kernel to end it with its parent; `python -m flows.private_server FD PARENT_PID` is the
-child, which serves the listening socket FD that its parent holds.
-"""
+`uvicorn` a kill). Ours asks the kernel to end it with its parent; `python -m flows.service.local_server FD PARENT_PID`
+is the child, which serves the listening socket FD that its parent holds."""
 
 import os
 import signal

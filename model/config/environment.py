@@ -4,7 +4,7 @@ Libraries read hundreds of variables, and many decide the last bits of a sum: th
 threads, a replaced memory allocator. What is not named here is left out, so that none that nobody thought of decides. A
 recipe brings back what it needs as `train.environment`, and there it counts.
 
-`python -m model.environment ARGUMENTS` runs `python ARGUMENTS` so.
+`python -m model.config.environment ARGUMENTS` runs `python ARGUMENTS` so.
 """
 
 import os

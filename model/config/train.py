@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from model.checksummed_json import given_text
+from model.checksummed_json import given_text, write_sealed
 from model.config import Strict
 from model.config.fields import TrainFields
 from model.config.network import GPTConfig, NetworkConfig
@@ -230,3 +230,8 @@ def read_run(path: Path) -> TrainerRun:
         return TrainerRun.model_validate_json(text)
     except ValidationError as error:
         raise RecipeError(f"{path}: {error}") from error
+
+
+def write_run(path: Path, run: TrainerRun) -> None:
+    """Write what the trainer is told."""
+    write_sealed(path, run.model_dump(mode="json"))

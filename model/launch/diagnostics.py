@@ -1,8 +1,9 @@
 """Whether this machine still computes and exchanges what it should: looked at before failed ranks are started again.
 
-`python -m model.diagnosis run.json PARENT RANK MEETING SIZE`, one fresh process for each rank to come. It multiplies
-matrices of small integers on the rank's device and threads, whose sums floating point holds exactly, and adds up a
-vector over all ranks. What the process finds wrong stands in its words file; where nothing is, it exits with 0.
+`python -m model.launch.diagnostics run.json PARENT RANK MEETING SIZE`, one fresh process for each rank to come. It
+multiplies matrices of small integers on the rank's device and threads, whose sums floating point holds exactly, and
+adds up a vector over all ranks. What the process finds wrong stands in its words file; where nothing is, it exits with
+0.
 
 What needs no arithmetic, memory and disk, the supervisor sees for itself (`shortage`). All of it speaks of one machine.
 Not run on CUDA devices so far.

@@ -97,9 +97,7 @@ class Supervisor:
             launch = run_ranks(
                 self._run.train,
                 self._run.out,
-                lambda rank, meeting, place=place: self._command(
-                    "model.train.__main__", rank, meeting, place.size, place.store
-                ),
+                lambda rank, meeting, place=place: self._command("model.train", rank, meeting, place.size, place.store),
                 place,
                 self._stop,
                 self._tell_slow,

@@ -1,4 +1,5 @@
-"""Whether a learning rate holds for wider networks: `python -m model.coordinate_check [--base 64] [--widths 64,128]`.
+"""Whether a learning rate holds for wider networks: `python -m model.profile.coordinate_check [--base 64] [--widths
+64,128]`.
 
 Yang et al. (2022), appendix D.1: networks of several widths take a few steps on the same rows, and the typical size of
 what they compute is looked at. In the maximal update parametrisation it does not depend on the width; in the standard

@@ -14,7 +14,6 @@ import traceback
 from contextlib import nullcontext
 from pathlib import Path
 
-from model.checksummed_json import write_sealed
 from model.config.train import TrainerRun, read_run
 from model.errors import BessemerError, Bug, Infra, RecipeError
 from model.guard.decisions import in_force, read_decisions
@@ -28,7 +27,7 @@ def main(arguments: list[str]) -> int:
         return _rank(Path(arguments[0]), int(arguments[2]), Path(arguments[3]), int(arguments[4]), *arguments[5:])
     try:
         if not arguments:
-            raise RecipeError("no file named; call: python -m model.train.__main__ run.json")
+            raise RecipeError("no file named; call: python -m model.train run.json")
         return _supervise(Path(arguments[0]))
     except BessemerError as error:
         return _say(error)
@@ -99,11 +98,6 @@ def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int, store: str
     )
     with denormals_flushed(), group as ranks:
         train(run, ranks, messages)
-
-
-def write_run(path: Path, run: TrainerRun) -> None:
-    """Write what the trainer is told."""
-    write_sealed(path, run.model_dump(mode="json"))
 
 
 if __name__ == "__main__":

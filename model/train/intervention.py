@@ -28,14 +28,13 @@ from model.checkpoint.complete_marker import why_damaged
 from model.checkpoint.metrics import Journal
 from model.checkpoint.run_folder import CHECKPOINTS, RESULT, RUN_FILE, checkpoint_folder
 from model.config.network import is_gated
-from model.config.train import TrainerRun, read_run
+from model.config.train import TrainerRun, read_run, write_run
 from model.data.dataset import SequenceReader
 from model.errors import GuardError, InputError, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS, Decision, changed, in_force, read_decisions
 from model.guard.guard import is_abandoned, journal_so_far, write_decision
 from model.optim.schedules import Curriculum
-from model.train.__main__ import write_run
 from model.train.micro_batch import DECISION as MICRO_BATCH
 from model.train.resume import versions_that_changed
 
@@ -233,7 +232,7 @@ def _copied(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -
 
 
 def _train(copy: Path) -> None:
-    command = [sys.executable, "-m", "model.train.__main__", str(copy / RUN_FILE), str(os.getpid())]
+    command = [sys.executable, "-m", "model.train", str(copy / RUN_FILE), str(os.getpid())]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if ended.returncode:
         words = ended.stderr.strip().splitlines()[-1:] or ["it said nothing"]

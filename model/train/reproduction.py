@@ -36,7 +36,7 @@ def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decisi
     """
     write_atomically(folder / LOCK, "".join(f"{line}\n" for line in installed()).encode())
     told: dict[str, Any] = {
-        "launch": [Path(sys.executable).name, "-m", "model.train.__main__", run_file.name],
+        "launch": [Path(sys.executable).name, "-m", "model.train", run_file.name],
         "run": run.model_dump(mode="json"),
         "interventions": [decision.model_dump(mode="json") for decision in decisions],
         "code_digest": code_digest(),

@@ -15,6 +15,7 @@ from typing import Any
 from numba.core import config
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, _CacheLocator
 
+from model.digests import digest_bytes
 from model.errors import Bug
 from tasks.common.code_fingerprint import PROJECT, code_of
 
@@ -76,9 +77,12 @@ def _fingerprint(module: str, name: str, file: str) -> str | None:
     if not Path(file).resolve().is_relative_to(PROJECT):
         return None  # of the name of a module of ours
     try:
-        return code_of([f"{module}:{name}"]).digest
+        code = code_of([f"{module}:{name}"], PROJECT)
     except Bug:
         return None
+    # Machine code refers to modules by name: what moved to another module cannot be loaded from there any more.
+    modules = {definition.partition(":")[0] for definition in code.definitions}
+    return digest_bytes("\n".join([code.digest, *sorted(modules)]).encode())
 
 
 @functools.cache

@@ -16,13 +16,12 @@ from model.checkpoint.complete_marker import why_damaged
 from model.checkpoint.metrics import ADDED, kept_rows, kept_steps
 from model.checkpoint.run_folder import HEARTBEAT, RESULT, RUN_FILE, complete_markers
 from model.config.network import NetworkConfig
-from model.config.train import TrainerRun
+from model.config.train import TrainerRun, write_run
 from model.errors import IntegrityError, Paused, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RECORD
 from model.launch.supervisor import DIAGNOSIS_SECONDS
-from model.train.__main__ import write_run
 from model.train.reproduction import LOCK, REPRODUCTION
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
@@ -80,7 +79,7 @@ def train_model(
         on_log(message)
 
     run_trainer(
-        ["-m", "model.train.__main__", str(out / RUN_FILE), str(os.getpid())],
+        ["-m", "model.train", str(out / RUN_FILE), str(os.getpid())],
         given=config.given,
         log_path=log_path,
         heartbeat=out / HEARTBEAT,
@@ -185,7 +184,7 @@ TRAINING = "train"
 """The scratch folder of the trainer."""
 
 MICRO_BATCH = "micro_batch.json"
-"""`model.train.__main__.micro_batch.DECISION`, which cannot be asked without loading PyTorch."""
+"""`model.train.micro_batch.DECISION`, which cannot be asked without loading PyTorch."""
 
 
 def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:

@@ -163,8 +163,8 @@ def test_names_of_files_reach_no_terminal_as_sequences(tmp_path: Path):
 def test_what_is_printed_while_bars_are_drawn_is_escaped(tmp_path: Path):
     script = """
 import logging, sys
-from flows.escaping import escape_output
-from flows.commands.output import shown_progress
+from flows.metrics.escaping import escape_output
+from flows.commands.common import shown_progress
 escape_output()
 with shown_progress(False) as bars:
     bars.progress("sample", 1, 2, "files")

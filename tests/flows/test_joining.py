@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.models.training_control import training_of_several_hosts
+from model.checkpoint.complete_marker import complete
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
@@ -57,6 +58,7 @@ def test_what_came_to_its_end_is_not_joined(tmp_path: Path, begun: Callable[...,
     file = begun("a.1", **TWO)
     (file.parent / "result").mkdir()
     (file.parent / "result" / "model.json").write_text("{}")
+    complete(file.parent / "result")
     with pytest.raises(InputError, match="no training asks for several hosts under"):
         training_of_several_hosts(tmp_path, 0)
 

@@ -27,7 +27,7 @@ from model.errors import GuardError
 KILLED = """
 import time
 from pathlib import Path
-from flows.private_server import prefect_server
+from flows.service.local_server import prefect_server
 with prefect_server(Path({root!r})):
     from prefect import flow, task
 
@@ -50,7 +50,7 @@ with prefect_server(Path({root!r})):
 LOSES_ITS_SERVER = """
 import json, os, sys, time
 from pathlib import Path
-from flows.private_server import prefect_server
+from flows.service.local_server import prefect_server
 with prefect_server(Path({root!r})) as url:
     from prefect import flow, get_client, task
 
@@ -170,7 +170,7 @@ def test_the_server_of_a_killed_run_is_gone(told: dict[str, Any]) -> None:
 NO_DATABASE = """
 import json, os
 from pathlib import Path
-from flows.private_server import prefect_server
+from flows.service.local_server import prefect_server
 with prefect_server(Path({root!r})):
     from prefect import flow
 

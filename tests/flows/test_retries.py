@@ -9,12 +9,12 @@ from pathlib import Path
 SCRIPT = """
 import json, os
 from pathlib import Path
-from flows.private_server import prefect_server
+from flows.service.local_server import prefect_server
 with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
     from model.errors import BessemerError, Infra, InputError
-    from tasks.retry import is_retryable
+    from tasks.execution.outcome import is_retryable
     attempts = {"infra": 0, "input": 0, "stranger": 0}
 
     @task(retries=3, retry_delay_seconds=0.1, retry_condition_fn=is_retryable, cache_policy=NO_CACHE)

@@ -133,13 +133,13 @@ def build_run(write_sequences, write_order) -> Callable[..., TrainerRun]:
 
 @pytest.fixture(scope="session")
 def launch() -> Callable[..., subprocess.Popen[str]]:
-    """Starts `python -m model.train.__main__` on a run; further arguments follow the file."""
+    """Starts `python -m model.train` on a run; further arguments follow the file."""
 
     def start(run: TrainerRun, *arguments: str) -> subprocess.Popen[str]:
         path = run.out.with_suffix(".json")
         path.write_text(run.model_dump_json())
         return subprocess.Popen(
-            [sys.executable, "-m", "model.train.__main__", str(path), *arguments],
+            [sys.executable, "-m", "model.train", str(path), *arguments],
             cwd=PROJECT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

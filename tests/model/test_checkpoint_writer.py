@@ -171,10 +171,10 @@ TWO_RANKS = """
 import json, resource, sys
 from pathlib import Path
 import torch
-from model.checkpoint_writer import CheckpointWriter
+from model.checkpoint.writer import CheckpointWriter
 from model.errors import Infra
-from model.journal import Journal
-from model.ranks import joined
+from model.checkpoint.metrics import Journal
+from model.distributed.process_group import joined
 
 class Halves:
     optimizer_shards = 2

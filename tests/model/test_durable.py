@@ -17,7 +17,7 @@ SIZE = 128 * 1024**2
 PEAK = """
 import re, sys
 from pathlib import Path
-from model.reading import digest_file
+from model.digests import digest_file
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 before = peak()

@@ -35,7 +35,7 @@ DECIDING = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_THR
 UNKNOWN = {"FORGE": "cold"}
 SHED = """
 import json, os, sys
-from model.environment import shed
+from model.config.environment import shed
 shed()
 import locale
 print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.getencoding(), sys.argv[1:]]))
@@ -44,7 +44,7 @@ print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.get
 LOADED = """
 import os
 import deepspeed, sklearn, torch
-from model.environment import deciding
+from model.config.environment import deciding
 print(sorted(deciding(os.environ)))
 """
 

@@ -131,10 +131,10 @@ warnings.filterwarnings("ignore")
 import torch
 from model.config import TrainerRun
 from model.engines import deepspeed as zero, make_engine
-from model.networks import make_network
-from model.random_batch import random_batch
-from model.ranks import joined
-from model.schedule import Pace
+from model.nn.factory import make_network
+from model.objectives.synthetic import random_batch
+from model.distributed.process_group import joined
+from model.optim.schedules import Pace
 
 zero.BUCKET_ELEMENTS = int(sys.argv[3])
 torch.set_num_threads(1)

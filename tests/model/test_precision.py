@@ -99,7 +99,7 @@ def test_products_of_tf32_are_asked_for_where_there_are_some() -> None:
 def test_numbers_next_to_zero_are_zero_in_all_threads_of_a_trainer() -> None:
     """In a process of its own, as trainers are: threads keep what they took over when they started."""
     program = (
-        "import torch; from model.precision import denormals_flushed; torch.set_num_threads(2)\n"
+        "import torch; from model.engines.runtime import denormals_flushed; torch.set_num_threads(2)\n"
         "with denormals_flushed(): print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -310,7 +310,7 @@ def test_zero_3_starts_within_a_minute_without_a_compiler(make_run, tmp_path: Pa
     file.write_text(run.model_dump_json())
     fresh = {"PATH": "/nowhere", "HOME": str(tmp_path), "TORCH_EXTENSIONS_DIR": str(tmp_path / "extensions")}
     done = subprocess.run(
-        [sys.executable, "-m", "model.train.__main__", str(file)],
+        [sys.executable, "-m", "model.train", str(file)],
         cwd=PROJECT,
         env=fresh,
         capture_output=True,

@@ -24,7 +24,7 @@ def test_a_trained_model_says_what_made_it(
     by_hand = Decision(attempt=1, by="hand", cause="too fast", onset=3, step=3, to_step=2)
     write_reproduction(tmp_path, run, [by_hand], run.out / RUN_FILE)
     told = json.loads((tmp_path / REPRODUCTION).read_text())
-    assert told["launch"][1:] == ["-m", "model.train.__main__", "run.json"]
+    assert told["launch"][1:] == ["-m", "model.train", "run.json"]
     assert TrainerRun.model_validate(told["run"]) == run
     assert told["interventions"][0]["cause"] == "too fast"
     assert told["code_digest"] == code_digest()

@@ -110,8 +110,8 @@ def test_two_spellings_of_one_thing_have_one_text(one: str, other: str) -> None:
 
 TELL = """
 import ast, hashlib, pathlib, sys
-from model.syntax import meaning
-from tasks.definitions import Module
+from model.code_digest import meaning
+from tasks.common.definitions import Module
 for path in sys.stdin.read().split("\\n"):
     source = pathlib.Path(path).read_bytes()
     told = hashlib.sha256(meaning(ast.parse(source)).encode())

@@ -200,7 +200,7 @@ def test_a_wrong_run_is_refused_in_words(make_run, tmp_path: Path, change: dict,
     path = tmp_path / "wrong.json"
     path.write_text(json.dumps(json.loads(make_run("wrong").model_dump_json()) | change))
     done = subprocess.run(
-        [sys.executable, "-m", "model.train.__main__", str(path)],
+        [sys.executable, "-m", "model.train", str(path)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -25,8 +25,8 @@ import re, sys, time
 from pathlib import Path
 from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import find_files
-from tasks.sample.sampling import sample_documents
-from tasks.workspace import Workspace
+from tasks.sample.sampler import sample_documents
+from tasks.artifacts.workspace import Workspace
 path, folder, id_field, part_bytes = sys.argv[1:5]
 source = Source(name="s", paths=(path,), weight=1, id_field=id_field or None)
 config = SampleConfig(sources=(source,), budget_tokens=10**12, part_bytes=int(part_bytes), max_reject_share=1.0)

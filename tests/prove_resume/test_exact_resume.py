@@ -49,7 +49,7 @@ class Trainer:
         self.errors = self.run.out.with_suffix(".err")
         with self.errors.open("a") as stream:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "model.train.__main__", str(file)],
+                [sys.executable, "-m", "model.train", str(file)],
                 cwd=PROJECT,
                 stdout=subprocess.PIPE,
                 stderr=stream,

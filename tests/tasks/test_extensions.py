@@ -23,7 +23,7 @@ def no_poems(text, about):
     return "it rhymes" if "rhyme" in text else None
 '''
 RULE = """
-from tasks.clean.rule import Rule
+from tasks.clean.filters.rule import Rule
 
 SHOUTS = Rule("shouts", lambda statistics, limit: statistics.text.count("!"))
 """

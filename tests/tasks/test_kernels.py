@@ -14,7 +14,7 @@ from tasks.common.code_fingerprint import PROJECT
 KERNELS = {
     "mixing": "from tasks.common.kernels import kernel\n\nSTEP = 3\n\n\n@kernel\ndef mix(x):\n    return x * STEP\n",
     "signing": (
-        "from tasks.kernels import kernel\nfrom tasks.small.mixing import mix\n\n\n"
+        "from tasks.common.kernels import kernel\nfrom tasks.small.mixing import mix\n\n\n"
         "@kernel\ndef sign(x):\n    return mix(x) + 1\n\n\n@kernel\ndef alone(x):\n    return x - 1\n"
     ),
 }

@@ -18,7 +18,7 @@ from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tasks.lease import build_lease, is_alive, is_held, no_word
+from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
 with build_lease(Path(sys.argv[1]), print, float(sys.argv[2])) as lease:
     print("held", flush=True)
     sys.stdin.readline()

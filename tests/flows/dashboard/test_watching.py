@@ -14,15 +14,15 @@ from flows.runs.lifecycle import leaks_over_limit
 SCRIPT = """
 import json, logging, os, time
 from pathlib import Path
-from flows.private_server import prefect_server
+from flows.service.local_server import prefect_server
 with prefect_server(Path(os.environ["PREFECT_HOME"])) as url:
     from prefect import flow, get_client, task
     from prefect.events.worker import EventsWorker
-    from flows.dashboard import watching
-    from flows.events import tell_error, tell_event
+    from flows.reports.prefect import watcher as watching
+    from flows.runs.lifecycle import tell_error, tell_event
     from model.errors import GuardError, Infra
-    from tasks.artifact import BUILT, REUSED, Artifact
-    from tasks.wipeout import SourceWiped
+    from tasks.artifacts.artifact import BUILT, REUSED, Artifact
+    from tasks.artifacts.drop_rate_limit import SourceWiped
 
     tell_event("spike", note="of no run, and told to nobody")
     watching.SECONDS_BETWEEN_UPDATES = 0.05

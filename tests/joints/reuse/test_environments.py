@@ -105,9 +105,9 @@ elif name:
 WITHOUT_LEAVING_OUT = """
 import json, sys
 if sys.argv[1:]:
-    from model.environment import shed
+    from model.config.environment import shed
     shed()
-from tasks.build import stage_identity as identity
+from tasks.artifacts.build import stage_identity as identity
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import DEDUP
 from tasks.evaluate.config import EvaluateConfig

@@ -14,7 +14,7 @@ from model.launch.watchdog import ask_for_stacks, innermost_call, state_of
 PROJECT = Path(__file__).resolve().parents[3]
 HANGS = """
 import pathlib, sys, threading, time
-from model.hanging import answer_with_stacks
+from model.launch.watchdog import answer_with_stacks
 answer_with_stacks(pathlib.Path(sys.argv[1]), 3)
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 def wait_for_a_lock():

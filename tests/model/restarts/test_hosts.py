@@ -41,7 +41,7 @@ class Wire:
         if not path.exists():
             path.write_text(run.model_dump_json())
         return subprocess.Popen(
-            ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "model.train.__main__", str(path)],
+            ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "model.train", str(path)],
             cwd=PROJECT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,9 +134,7 @@ def one_host(make_run: Callable[..., TrainerRun], **settings: object) -> dict[st
     run = make_run("one", **settings)
     path = run.out.with_suffix(".json")
     path.write_text(run.model_dump_json())
-    subprocess.run(
-        [sys.executable, "-m", "model.train.__main__", str(path)], cwd=PROJECT, check=True, capture_output=True
-    )
+    subprocess.run([sys.executable, "-m", "model.train", str(path)], cwd=PROJECT, check=True, capture_output=True)
     return result(run)
 
 

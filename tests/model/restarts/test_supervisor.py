@@ -213,7 +213,7 @@ def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_pat
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     done = subprocess.run(
-        [sys.executable, "-m", "model.train.__main__", str(file)],
+        [sys.executable, "-m", "model.train", str(file)],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), str(tmp_path / "broken")])},
         capture_output=True,
@@ -233,7 +233,7 @@ def test_where_the_machine_refuses_again_and_again_training_is_given_up(make_run
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     done = subprocess.run(
-        [sys.executable, "-m", "model.train.__main__", str(file)],
+        [sys.executable, "-m", "model.train", str(file)],
         cwd=PROJECT,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192)),
         capture_output=True,
@@ -249,7 +249,7 @@ def test_where_the_machine_refuses_again_and_again_training_is_given_up(make_run
 
 WRONG_BY_ONE = """
 import sys
-if "model.diagnosis" in sys.orig_argv:
+if "model.launch.diagnostics" in sys.orig_argv:
     import torch
     right = torch.matmul
     def wrong(left, other):
@@ -269,7 +269,7 @@ def test_a_machine_that_computes_wrongly_is_not_trained_on_again(make_run, tmp_p
     file = tmp_path / "run.json"
     file.write_text(run.model_dump_json())
     trainer = subprocess.Popen(
-        [sys.executable, "-m", "model.train.__main__", str(file)],
+        [sys.executable, "-m", "model.train", str(file)],
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PROJECT), str(tmp_path / "broken")])},
         stdout=subprocess.PIPE,

@@ -10,19 +10,19 @@ PROGRAM = """
 import os, signal, sys
 import pyarrow as pa
 from pathlib import Path
-from tasks.build import RunContext, Stage, build_artifact
-from tasks.config import StrictConfig
-from tasks.report import StageReport
-from tasks.store import unfinished
-from tasks.store.attached import store_of
-from tasks.store.objects import ObjectStore
-from tasks.store.published import part_key
-from tasks.tables import write_table, table_file_name
+from tasks.artifacts.build import RunContext, Stage, build_artifact
+from tasks.common.config import StrictConfig
+from tasks.artifacts.report import StageReport
+from tasks.artifacts.remote import partial_builds as unfinished
+from tasks.artifacts.remote.attach import store_of
+from tasks.artifacts.remote.object_store import ObjectStore
+from tasks.artifacts.remote.artifacts import part_key
+from tasks.artifacts.tables import write_table, table_file_name
 
 class Config(StrictConfig):
     number: int
 
-STAGE = Stage("pour", roots=("tasks.ledger",), libraries=("pyarrow",))
+STAGE = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
 unfinished.Keeper.__init__.__kwdefaults__["pause_seconds"] = 0.02
 
 def build(root, number):

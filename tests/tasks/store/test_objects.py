@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from model.checksummed_json import seal
 from model.digests import digest_bytes, digest_file
 from model.errors import AccessError, Infra, InputError, IntegrityError
 from tasks.artifacts.remote import object_store as objects
 from tasks.artifacts.remote import object_store as patience
 from tasks.artifacts.remote.object_store import ObjectStore
-from tasks.store.sealed import seal
 
 
 @pytest.fixture

@@ -35,10 +35,10 @@ CONFIG = TrainStageConfig.model_validate(
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from tasks.artifact import Artifact
-from tasks.build import RunContext
-from tasks.store import unfinished
-from tasks.store.attached import store_of
+from tasks.artifacts.artifact import Artifact
+from tasks.artifacts.build import RunContext
+from tasks.artifacts.remote import partial_builds as unfinished
+from tasks.artifacts.remote.attach import store_of
 from tasks.train.config import TrainStageConfig
 from tasks.train.stage import build_train
 

@@ -20,7 +20,7 @@ AGAIN = """
 import argparse, hashlib
 from pathlib import Path
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training_bytes import train_merges
+from tasks.vocab.train import train_merges
 texts = [line for line in Path(argparse.__file__).read_text().splitlines(keepends=True)]
 config = VocabConfig(vocab_size=900, model_type="byte_level")
 print(hashlib.sha256(train_merges(texts, config)).hexdigest())

@@ -28,7 +28,7 @@ CODE = Path(json.decoder.__file__).read_text(encoding="utf-8").split("\n\n")
 TRAIN = """
 import sys
 from tasks.vocab.config import VocabConfig
-from tasks.vocab.training_words import train_word_pieces
+from tasks.vocab.train import train_word_pieces
 texts = open(sys.argv[1], encoding="utf-8").read().split("\\x1f")
 sys.stdout.buffer.write(train_word_pieces(texts, VocabConfig(vocab_size=330, model_type="wordpiece", lowercase=True)))
 """
