@@ -15,7 +15,7 @@ from model.config.train import TrainConfig
 from model.launch.launcher import StopRequest, run_ranks
 from model.launch.rendezvous import Place
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[3]
 PASSING = {
     "PATH": "/bin",
     "HOME": "/home/smith",

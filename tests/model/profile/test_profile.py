@@ -26,7 +26,7 @@ from model.profile.modules import ATTENTION, EMBEDDING, HEAD, MLP, NORMS, THERMO
 from model.profile.report import as_json, findings_of, picture, table
 from model.profile.roofline import Machine, clock_for
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 MACHINE = Machine(flops_s=1e11, bytes_s=1e10, threads=1, dtype="float32")
 ROWS, T, D, F_, V, LAYERS = 2, 16, 16, 64, 48, 2
 """The network of `make_run`: two rows of 16 tokens a step."""

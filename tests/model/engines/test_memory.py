@@ -183,7 +183,7 @@ def test_engines_of_two_ranks_hold_what_is_foreseen(tmp_path: Path) -> None:
     ranks = [
         subprocess.Popen(
             [*words, str(rank), str(tmp_path / "meet"), str(bucket)],
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """A benchmark that leaked shows in the scores, and no more once it is cut.
 
-    .venv/bin/python -m pytest -m prove -s tests/flows/test_leaked_scores.py
+    .venv/bin/python -m pytest -m prove -s tests/flows/runs/test_leaked_scores.py
 
 Half of a benchmark's items stand in the training text many times, with their answers. Nothing else tells the answers:
 they are drawn. One run flags leaks and trains on them, the other cuts them out; all else is the same, and stages before

@@ -20,7 +20,7 @@ from model.digests import digest_file
 from model.distributed.process_group import ALONE
 from model.errors import Infra, IntegrityError
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 LARGE = 200_000
 """Elements of the network's one weight: 800 KB."""
 

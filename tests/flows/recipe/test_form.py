@@ -24,7 +24,7 @@ from flows.recipe.stages import STAGES, stretch
 from tasks.dedup.config import DedupConfig
 
 SCHEMA = parameter_schema(pretrain).model_dump()
-FILE = Path(__file__).parents[2] / "deployments" / "prefect.yaml"
+FILE = Path(__file__).parents[3] / "deployments" / "prefect.yaml"
 DEPLOYMENTS = {deployment["name"]: deployment for deployment in yaml.safe_load(FILE.read_text())["deployments"]}
 
 

@@ -21,7 +21,7 @@ from model.config.train import TrainConfig, TrainerRun
 from model.errors import InputError
 from model.train.trainer import train
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[3]
 NATIVE = {"ranks": 2}
 TENSOR = {"ranks": 2, "tensor_parallel": 2}
 PIPELINE = {"ranks": 2, "pipeline_parallel": 2}
