@@ -15,7 +15,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file
 
-from model.checkpoint.checkpoint import weights as weights_module
+from model.checkpoint import weights as weights_module
 from model.checkpoint.weights import describe_model, load_model
 from model.config.options import OptimizerConfig
 from model.config.train import StartingModel, TrainerRun
