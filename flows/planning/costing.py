@@ -16,13 +16,10 @@ from flows.planning.pilot import STAGES, Pilot, run_pilot
 from flows.planning.scaling import GOOD_EPOCHS, effective_tokens, parameters_fed_by
 from flows.recipe import Recipe
 from model.architecture import NetworkConfig
-from model.errors import RecipeError
 from model.memory import sizes_of
 from model.micro_batch import memory_of_machine
 from tasks.build import Watcher
 from tasks.chunk.mixture import plan_mixture
-
-CALCULATOR_ONLY = ("tokens", "parameters", "layers", "width", "context")
 
 
 def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, watcher: Watcher) -> dict[str, Any]:
@@ -30,12 +27,7 @@ def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, wa
 
     Raises RecipeError for options that only the calculator knows, and what the pilot raises.
     """
-    for name in CALCULATOR_ONLY:
-        if getattr(asked, name) is not None:
-            raise RecipeError(
-                f"plan: --{name} is for the calculator; with a recipe the sizes are its own. Change them with"
-                f" --set budget_tokens=... or --set train.model.{name}=..."
-            )
+    asked.check_for_recipe()
     if asked.hardware.lower() != THIS:
         asked.device()  # A wrong name must not cost a pilot.
     pilot = run_pilot(recipe, root, pilot_share, watcher)

@@ -40,8 +40,9 @@ def text_is_here(config: SampleConfig) -> bool:
 def plan_by_stated_sizes(recipe: Recipe, asked: Asked) -> dict[str, Any]:
     """The mixture as plain values, and the training where the hardware is named.
 
-    Raises RecipeError where shares go by size and a source states none.
+    Raises RecipeError for options that only the calculator knows, and where shares go by size and a source states none.
     """
+    asked.check_for_recipe()
     config = recipe.sample
     unknown = [source.name for source in config.sources if source.tokens is None]
     if unknown and config.temperature is not None:
