@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.promotions import CURRENT, current_run, needed_runs
-from flows.record import RECORD, damaged_runs, list_runs, read_recipe, read_record, warn_once
+from flows.record import RECORD, RUNNING, damaged_runs, list_runs, read_recipe, read_record, warn_once
 from flows.roots import put_record
 from flows.stored import left_in_store, remove_left, remove_stored
 from model.errors import InputError, IntegrityError
@@ -34,7 +34,6 @@ FRESH_SECONDS = 3600.0
 """Artifacts younger than this are never removed: a run that is under way may have made them, and not said so yet."""
 MOST_LOOKS = 64
 DOOMED = ".removed-"
-RUNNING = "running"
 SECONDS_PER_DAY = 86_400.0
 
 

@@ -14,7 +14,7 @@ from flows.conservation import DOCUMENT_STAGES, conservation
 from flows.cost import cost
 from flows.left_out import left_out
 from flows.measures import measured
-from flows.record import warn_once
+from flows.record import RUNNING, state_of, warn_once
 from flows.remarks import remarks
 from flows.road import STAGES
 from flows.token_lengths import tokens_per_character
@@ -169,7 +169,7 @@ def road(
 
 def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     """What a running run has still to do, by stage: the first is under way, the others are to come."""
-    if record["state"] != "running":
+    if state_of(record) != RUNNING:
         return {}
     done = {entry["stage"] for entry in record["stages"]}
     asked = record.get("asked", {})

@@ -5,6 +5,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from model.pause import Paused
 from model.sealed import read_sealed, sealed_text, write_sealed
 from tasks.artifact import ACCEPTED, REUSED, Artifact
 from tasks.build import Watcher
+from tasks.lease import is_known_dead, is_of_an_earlier_boot, this_process
 from tasks.store.records import RECIPE_LOST, read_record
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 RECORD = "run.json"
 RECIPE = "recipe.json"
 """The recipe as it was run, complete, beside the record."""
+RUNNING = "running"
 INTERRUPTED = "interrupted"
 PAUSED = "paused"
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -48,7 +51,8 @@ class RunRecord(Watcher):
     def __init__(self, folder: Path, head: dict[str, Any], onlooker: Watcher) -> None:
         self._path = folder / RECORD
         self._onlooker = onlooker
-        self.data: dict[str, Any] = {**head, "state": "running", "finished": None, "stages": [], "notes": []}
+        begun = {"process": this_process(), "state": RUNNING, "finished": None, "stages": [], "notes": []}
+        self.data: dict[str, Any] = {**head, **begun}
         self.save()
 
     def save(self) -> None:
@@ -143,6 +147,14 @@ def check_run_id(run_id: str) -> None:
             f"run id {run_id!r}: it names a folder under runs/, so it is made of letters, digits, `.`, `_` and `-`,"
             f" 80 at most, and begins with a letter or digit. Leave it empty, and one is made from the time."
         )
+
+
+def state_of(record: Mapping[str, Any]) -> str:
+    """Return the state of a run; a run that was killed, alone or with its machine, is interrupted, which its record
+    does not say."""
+    process = record.get("process", {})
+    is_gone = is_known_dead(process) or is_of_an_earlier_boot(process)
+    return INTERRUPTED if record["state"] == RUNNING and is_gone else record["state"]
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:

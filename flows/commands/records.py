@@ -14,10 +14,10 @@ MOST_LIVES = 5
 def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List runs, newest last, with the network that each trains and what each stage did."""
     with told_errors():
-        from flows.record import list_runs
+        from flows.record import list_runs, state_of
         from flows.run_models import model_of
 
-        runs = [{**record, "model": model_of(record, root)} for record in list_runs(root)]
+        runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
         if as_json:
             print_json(runs)
             return
@@ -52,6 +52,7 @@ def why(
             run_that_trained,
         )
         from flows.lives import life_of
+        from flows.record import RUNNING, state_of
         from flows.unsampled import listed_files, why_unsampled
         from model.errors import InputError
 
@@ -73,7 +74,7 @@ def why(
                     f" record of it, and no source lists such a file as data. Give the beginning of an id, or a part of"
                     f" the file's path; another run with --run."
                 )
-        ended = record["state"] != "running"
+        ended = state_of(record) != RUNNING
         lives = [life_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
         if as_json:
             print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})

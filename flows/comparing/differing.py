@@ -8,7 +8,7 @@ from typing import Any
 from flows.findings import gather, known_findings, open_artifacts
 from flows.heldout_text import fair_documents, held_out, is_same_text, mean_of_sources
 from flows.page.score_tables import main_metric
-from flows.record import read_recipe
+from flows.record import read_recipe, state_of
 from flows.road import STAGES
 from tasks.artifact import Artifact
 from tasks.evaluate.comparison import WITHIN, paired_differences
@@ -33,7 +33,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     findings = [gather(record, known_findings(record)) for record in records]
     return {
         "runs": [
-            {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": record["state"]}
+            {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": state_of(record)}
             for record in records
         ],
         "recipe": list(recipe_differences(_recipe(first), _recipe(second))),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from flows.lives import lives_of
+from flows.record import RUNNING, state_of
 from flows.telling import event_words
 from tasks.artifact import Artifact
 
@@ -18,7 +19,7 @@ def fates_of(record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: li
     sizes = (file.bytes for file in artifacts["sample"].records if file.table == "documents")
     if sum(sizes) > MOST_BYTES:
         return {}
-    lives = lives_of(artifacts, doc_ids, ended=record["state"] != "running")
+    lives = lives_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     return {
         life.doc_id: {"events": [(event["stage"], event_words(event)) for event in life.events], "fate": life.fate}
         for life in lives
