@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,14 +13,17 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from flows.base_model import base_model_told
+from flows.cli import app
 from flows.findings import gather
 from flows.page import write_page
 from flows.page.charts import chance_of
 from flows.page.examples import removals
 from flows.page.rendering import inline_script
 from flows.page.training_chart import training_figure
+from flows.road import STAGES
 from flows.summary import print_summary
 from model.schema import EVENTS, METRICS, STEPS
 from model.sealed import write_sealed
@@ -408,6 +412,19 @@ def test_a_page_stays_while_an_artifact_is_damaged(make: Callable[..., Any], tmp
     scores.write_bytes(scores.read_bytes()[:-10] + b"0123456789")
     assert write_page(made.folder, made.root).read_bytes() == whole
     assert "stays as the run made it" in caplog.text
+
+
+def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path / "original")
+    finish(made)
+    copied = shutil.copytree(made.root, tmp_path / "copied")
+    shutil.rmtree(made.root)
+    done = CliRunner().invoke(app, ["report", "--root", str(copied), "--json"])
+    told = json.loads(done.stdout)
+    assert told["page"] == str(copied / "runs" / made.folder.name / "page.html")
+    assert Path(told["page"]).is_file()
+    assert [line["stage"] for line in told["findings"]["road"] if "result" in line] == list(STAGES)
+    assert "no longer stands" not in Path(told["page"]).read_text()
 
 
 def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any], tmp_path: Path):
