@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from typing import Any
+from urllib.parse import urlsplit
 
 from flows.service.password import OF_CLIENTS
 from model.errors import Infra
@@ -34,7 +35,7 @@ def reach_this_machine_directly() -> None:
 def is_healthy(api: str) -> bool:
     """Whether the server answers. Infra where its certificate is not believed, which no waiting changes."""
     try:
-        with urllib.request.urlopen(f"{api}/health", timeout=2, context=_trust(api)):
+        with _open(urllib.request.Request(f"{api}/health"), seconds=2):
             return True
     except (urllib.error.URLError, OSError) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
@@ -122,6 +123,15 @@ def delete(url: str) -> None:
     _ask("DELETE", url)
 
 
+def _open(request: urllib.request.Request, seconds: float) -> Any:
+    """Answer of the server."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=_trust(request.full_url))]
+    if urlsplit(request.full_url).hostname == "::1":
+        # `urllib` does not find "[::1]" in the "::1" of `no_proxy`.
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers).open(request, timeout=seconds)
+
+
 def _trust(url: str) -> ssl.SSLContext | None:
     own = os.environ.get(OWN_AUTHORITY)
     return ssl.create_default_context(cafile=own) if url.startswith("https://") else None
@@ -135,7 +145,7 @@ def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=30, context=_trust(url)) as answer:
+            with _open(request, seconds=30) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             told = error.read().decode(errors="replace")

@@ -134,7 +134,7 @@ class ServiceFiles:
         if self.tls() is not None:
             return self.addresses()[0]
         host, port = self.address() or ("127.0.0.1", 0)
-        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def public_url(self) -> str:

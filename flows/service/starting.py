@@ -1,5 +1,6 @@
 """`bessemer up`: server, work pool, deployments, worker, keeper, in this order, each ready before the next begins."""
 
+import errno
 import ipaddress
 import os
 import shlex
@@ -83,7 +84,7 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         os.environ.pop(CONNECTION_URL, None)
         os.environ.update(database_settings(database))
         check_open(asked)
-        _check_free(asked.host, asked.port)
+        check_free(asked.host, asked.port)
         password_file = asked.password_file or files.password_file() or files.own_password
         is_new = password_file == files.own_password and not password_file.exists()
         if is_new:
@@ -228,16 +229,20 @@ def _wait_for_server(files: ServiceFiles) -> None:
     )
 
 
-def _check_free(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise InputError(
-                f"up --host {host} --port {port}: {error.strerror}. Another server may hold the port; choose one with"
-                f" --port, or end the other (`bessemer down --root ITS_ROOT`)."
-            ) from error
+def check_free(host: str, port: int) -> None:
+    """Raise InputError where the server could not listen at an address, IPv4 or IPv6, that `host` means."""
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        cure = (
+            "Another server holds the port; choose one with --port, or end the other (`bessemer down --root ITS_ROOT`)"
+            if error.errno == errno.EADDRINUSE
+            else "Name an address of this machine with --host, such as 127.0.0.1, and a port that you may use"
+        )
+        raise InputError(f"up --host {host} --port {port}: {error.strerror}. {cure}.") from error
 
 
 def _prefect(files: ServiceFiles, words: Sequence[str], environment: dict[str, str], folder: Path) -> None:
