@@ -48,7 +48,7 @@ def is_healthy(api: str) -> bool:
 
 def is_worker_online(api: str, pool: str, name: str) -> bool:
     """Whether the pool's worker of this name has reported to the server."""
-    workers = post(f"{api}/work_pools/{pool}/workers/filter", {})
+    workers = filtered(f"{api}/work_pools/{pool}/workers/filter", {})
     return any(worker["name"] == name and worker["status"] == "ONLINE" for worker in workers)
 
 
@@ -65,7 +65,7 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
         for run in within:
             _set_state(api, "flow_runs", run, "CRASHED", why)
         of_these = {"flow_runs": {"id": {"any_": within}}, "task_runs": {"state": {"type": {"any_": UNDER_WAY}}}}
-        for task in post(f"{api}/task_runs/filter", of_these):
+        for task in filtered(f"{api}/task_runs/filter", of_these):
             _set_state(api, "task_runs", task["id"], "CRASHED", why)
         within = _runs(api, {"parent_flow_run_id": {"any_": within}})
     return len(lost)
@@ -100,7 +100,7 @@ def _own_runs(api: str) -> list[str]:
 def _runs(api: str, chosen: dict[str, Any]) -> list[str]:
     """Ids of the flow runs under way among the chosen ones."""
     under_way = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, **chosen}}
-    return [run["id"] for run in post(f"{api}/flow_runs/filter", under_way)]
+    return [run["id"] for run in filtered(f"{api}/flow_runs/filter", under_way)]
 
 
 def _set_state(api: str, of: str, run: str, kind: str, message: str) -> None:
@@ -111,6 +111,17 @@ def _set_state(api: str, of: str, run: str, kind: str, message: str) -> None:
 def post(url: str, body: dict[str, Any]) -> Any:
     """What the server answers; Infra where it does not."""
     return json.loads(_ask("POST", url, json.dumps(body).encode()))
+
+
+def filtered(url: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all of the chosen ones, which the server gives page by page; Infra where it does not answer."""
+    found: dict[str, dict[str, Any]] = {}
+    offset = 0
+    while page := post(url, {**chosen, "offset": offset}):
+        offset += len(page)
+        # By id: what comes or goes meanwhile moves others from page to page.
+        found |= {one["id"]: one for one in page}
+    return list(found.values())
 
 
 def put(url: str, body: dict[str, Any]) -> None:

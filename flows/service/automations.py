@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from flows.service.api import delete, post, put
+from flows.service.api import delete, filtered, post, put
 from flows.service.files import shipped
 
 
@@ -28,7 +28,7 @@ def write_automations(api: str) -> int:
     ours = read_automations()
     names = [automation["name"] for automation in ours]
     known: dict[str, list[str]] = {}
-    for one in post(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
+    for one in filtered(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
         known.setdefault(one["name"], []).append(one["id"])
     for automation in ours:
         first, *twins = known.get(automation["name"], [None])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 
-from flows.service.api import crash_lost_runs, is_healthy, is_worker_online, post
+from flows.service.api import crash_lost_runs, filtered, is_healthy, is_worker_online
 from flows.service.app import ADDRESSES, known_addresses
 from flows.service.automations import write_automations
 from flows.service.database import CONNECTION_URL, check_same, database_settings, inherited, without_password
@@ -155,16 +155,16 @@ def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
     template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
         ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),
-        ("deploy", "--prefect-file", str(_to_deploy(files)), "--all"),
+        ("deploy", "--prefect-file", str(to_deploy(files)), "--all"),
     ):
         _prefect(files, words, environment, folder)
 
 
-def _to_deploy(files: ServiceFiles) -> Path:
+def to_deploy(files: ServiceFiles) -> Path:
     """A copy of `deployments/prefect.yaml` without the schedules of deployments that the server has: theirs are the
     user's, and were switched off again by each `up`."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
-    known = {one["name"] for one in post(f"{files.api_url}/deployments/filter", {})}
+    known = {one["name"] for one in filtered(f"{files.api_url}/deployments/filter", {})}
     for deployment in file["deployments"]:
         if deployment["name"] in known:
             deployment.pop("schedules", None)

@@ -8,11 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from flows.service import api
 from flows.service.files import ServiceFiles
+from flows.service.starting import to_deploy
 from model.errors import Infra
 
 
@@ -68,6 +71,26 @@ def test_a_refusal_is_told_at_once(serve) -> None:
     with pytest.raises(Infra, match="409"):
         api.post(url, {})
     assert len(asked) == 1
+
+
+def test_all_pages_of_a_server_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Prefect gives 200 at once."""
+    things = [{"id": str(number), "name": f"thing-{number}", "status": "ONLINE"} for number in range(450)]
+    asked: list[dict[str, Any]] = []
+
+    def post(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        asked.append(body)
+        return things[body.get("offset", 0) :][:200]
+
+    monkeypatch.setattr(api, "post", post)
+    assert api.filtered("/flow_runs/filter", {"flow_runs": {}}) == things
+    assert all(body["flow_runs"] == {} for body in asked)
+    assert api.is_worker_online("", "pool", "thing-449")
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    things[-1]["name"] = "00-pretrain"
+    written = yaml.safe_load(to_deploy(files).read_text())["deployments"]
+    assert "schedules" not in next(one for one in written if one["name"] == "00-pretrain")
 
 
 def test_a_server_at_the_ipv6_loopback_address_is_asked_without_a_proxy(serve, monkeypatch: pytest.MonkeyPatch) -> None:
