@@ -16,6 +16,7 @@ from flows.recipe import Recipe, load_recipe
 from flows.shipped import recipe_file
 from flows.trial_runs import as_setting
 from model.errors import BessemerError
+from tasks.confinement import allow
 from tasks.outcome import one_line
 
 FOLDER = "ablations"
@@ -85,6 +86,7 @@ def setups_of(
                 continue
 
             def go_on(model: Path, change: str = change, seed: int = seed, sets: list[str] = sets) -> Recipe:
+                allow(model)
                 return load(change, seed, [*sets, as_setting("train.base_model", str(model))], ", second run")
 
             found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""), go_on)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Verbose, share
+from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Untrusted, Verbose, share
 from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
@@ -22,6 +22,7 @@ def ablate(
     ] = False,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, Verbose
+from flows.commands.options import DEFAULT_ROOT, Json, Root, Settings, Untrusted, Verbose
 from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
@@ -15,6 +15,7 @@ def mix(
     root: Root = DEFAULT_ROOT,
     proxies: Annotated[int | None, typer.Option(min=4, help="Small trainings; [mix] says how many else.")] = None,
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

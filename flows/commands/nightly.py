@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Settings, UnopenedRoot, Verbose
+from flows.commands.options import DEFAULT_ROOT, Json, Settings, UnopenedRoot, Untrusted, Verbose
 from flows.commands.output import console, ended, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
@@ -20,6 +20,7 @@ def nightly(
     ] = None,
     list_nights: Annotated[bool, typer.Option("--list", help="Show the nights so far; nothing is run.")] = False,
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

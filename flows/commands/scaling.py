@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Verbose, share
+from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Untrusted, Verbose, share
 from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
@@ -16,6 +16,7 @@ def scale(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each size; the file's number by default.")] = None,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Verbose, share
+from flows.commands.options import DEFAULT_ROOT, Json, Limit, Root, Settings, Untrusted, Verbose, share
 from flows.commands.output import console, print_json, shown_progress, told_errors
 from flows.commands.running import quieten_prefect
 
@@ -44,6 +44,7 @@ def run(
     parallel: Annotated[int | None, typer.Option(min=1, help="Trials that train at once.")] = None,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError, field_validator
 from flows.wrong_keys import wrong_values
 from model.errors import RecipeError
 from model.strict import Strict
+from tasks.confinement import is_confined
 
 NIGHTLY, NOTIFY = "nightly", "notify"
 ENVIRONMENT = {"webhook": "BESSEMER_WEBHOOK", "mail_server": "BESSEMER_MAIL_SERVER", "mail_to": "BESSEMER_MAIL_TO"}
@@ -117,6 +118,11 @@ def read_notify(raw: Mapping[str, Any], origin: str) -> NotifyConfig:
     if "mail_to" in given:
         given["mail_to"] = tuple(address.strip() for address in given["mail_to"].split(","))
     table = raw.get(NOTIFY, {})
+    if table and is_confined():
+        raise RecipeError(
+            f"{origin}: {NOTIFY} has messages sent from this machine, and --untrusted refuses that. Remove the table,"
+            f" and name whom to tell in the environment: {', '.join(ENVIRONMENT.values())}."
+        )
     secret = {ENVIRONMENT[key]: str(value) for key, value in given.items()} if "webhook" in given else {}
     return _read(NotifyConfig, {**table, **given} if isinstance(table, dict) else table, NOTIFY, origin, secret)
 

@@ -17,6 +17,7 @@ from flows.record import recipe_of
 from flows.shipped import recipe_file
 from model.config import ScheduleConfig
 from model.errors import InputError, RecipeError
+from tasks.confinement import allow
 from tasks.credentials import without_credentials
 
 KEYED_BY_SOURCE = (
@@ -108,6 +109,7 @@ class RawRecipe:
         values.setdefault("evaluate", {})["earlier"] = base.chain
         values["vocab"] = {"base": str(base.vocabulary)}
         values.setdefault("train", {})["base_model"] = str(base.model)
+        allow(*base.against, *base.chain, base.vocabulary, base.model)
         return self._checked(values)
 
     def remarks(self) -> list[str]:
