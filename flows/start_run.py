@@ -5,7 +5,7 @@ Apart from `flows.prerequisites`, which the command line asks before Prefect may
 
 from pathlib import Path
 
-from flows.prerequisites import check_prerequisites
+from flows.prerequisites import CHECKED, check_prerequisites
 from flows.recipe import Recipe
 from flows.road import stretch
 from flows.run import Run
@@ -21,6 +21,8 @@ def start_run(
     force: bool = False,
     run_id: str | None = None,
 ) -> Run:
-    """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse."""
-    check_prerequisites(recipe, stretch(from_stage, until, only), root, force=force)
+    """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse, here or before
+    the flow began."""
+    if CHECKED.get() != recipe:
+        check_prerequisites(recipe, stretch(from_stage, until, only), root, force=force)
     return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)

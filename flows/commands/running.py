@@ -93,7 +93,7 @@ def go_on(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
 
 
 def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
-    from flows.prerequisites import check_prerequisites
+    from flows.prerequisites import CHECKED, check_prerequisites
     from flows.record import check_writable
     from flows.road import stretch
     from model.errors import InputError
@@ -118,8 +118,12 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     from flows.interrupts import heard_interrupts
     from flows.private_server import prefect_server
 
-    with prefect_server(root), heard_interrupts():
-        record = _run_flow(chosen, root, asked, as_json)
+    checked = CHECKED.set(chosen)
+    try:
+        with prefect_server(root), heard_interrupts():
+            record = _run_flow(chosen, root, asked, as_json)
+    finally:
+        CHECKED.reset(checked)
     finish(record, root, as_json)
 
 

@@ -1,7 +1,6 @@
 """What training takes of each device, as `model.memory` reads it off the trainer, and whether a recipe fits at all."""
 
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from flows.recipe import Recipe
@@ -9,7 +8,7 @@ from flows.wording import size
 from model import micro_batch
 from model.architecture import GPTConfig, NetworkConfig
 from model.config import TrainConfig
-from model.errors import InputError, RecipeError
+from model.errors import RecipeError
 from model.memory import RankMemory, rank_memory, sizes_of, spread
 
 _ANY = GPTConfig(vocab_size=8, context=8, layers=1, heads=1, width=8)
@@ -73,9 +72,8 @@ def recipe_memory(recipe: Recipe) -> RankMemory:
     return memory
 
 
-def check_memory(recipe: Recipe, root: Path | None = None) -> None:
-    """Raise RecipeError where the recipe's training cannot fit this machine or its devices; a model that stands under
-    `root` already is not trained again."""
+def check_memory(recipe: Recipe) -> None:
+    """Raise RecipeError where the recipe's training cannot fit this machine or its devices."""
     memory, train = recipe_memory(recipe), recipe.train
     here = train.ranks // train.hosts.count
     if train.device == "cuda":
@@ -85,7 +83,7 @@ def check_memory(recipe: Recipe, root: Path | None = None) -> None:
     else:
         room, whose = micro_batch.memory_of_machine(), "this machine"
     taken = here * memory.at_least
-    if taken <= room or (root is not None and root.exists() and _stands(recipe, root)):
+    if taken <= room:
         return
     ranks = f"{here} ranks take " if here > 1 else ""
     raise RecipeError(
@@ -111,13 +109,3 @@ def _cure(memory: RankMemory) -> str:
     if memory.activations and memory.at_least - memory.activations < memory.activations:
         return "Lower train.micro_batch_rows or train.model.context, or set train.recompute = true;"
     return "Choose a smaller train.model, or devices with more memory;"
-
-
-def _stands(recipe: Recipe, root: Path) -> bool:
-    from flows.standing import standing
-    from tasks.artifact import Artifact
-
-    try:
-        return isinstance(standing(recipe, root, "train", "run", ""), Artifact)
-    except InputError:
-        return False
