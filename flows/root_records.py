@@ -21,7 +21,7 @@ from model.errors import IntegrityError
 from model.guard.decision import ATTEMPTS
 from model.reading import digest_file, file_bytes
 from model.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
-from model.sealed import given_text, sealed_text, unsealed_line, write_sealed
+from model.sealed import given_text, sealed_lines, sealed_text, write_sealed
 from tasks.artifacts.manifest import MANIFEST, read_manifest
 from tasks.artifacts.published import is_set_aside
 from tasks.lease import is_alive, problem_of
@@ -92,10 +92,7 @@ def record_problem(path: Path) -> str | None:
         if path.suffix == LEASE:
             return problem_of(file_bytes(path))
         if path.suffix == ".jsonl":
-            # The last line may have been cut by a kill, and is then no line.
-            lines = [line for line in file_bytes(path).splitlines(keepends=True) if line.endswith(b"\n")]
-            for number, line in enumerate(lines, start=1):
-                unsealed_line(path, number, line, LOST)
+            sealed_lines(path, LOST)
         elif path.parent.name == UNITS:
             return _problem_of_unit(path)
         elif path.name == RECORD and path.parent.parent.name == "runs":

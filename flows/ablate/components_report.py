@@ -1,12 +1,12 @@
 """Parts of a network and what each is worth, as Markdown, JSON and a page."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from flows.page.rendering import write_drawn
 from flows.wording import compact
 from model.durable import write_atomically
+from model.sealed import write_sealed
 
 WITHIN = 1.96
 """Standard errors on each side of a 95% interval."""
@@ -18,7 +18,7 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     folder = root / "ablations" / f"components-{found['run_id']}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / file for name, file in (("table", "table.json"), ("markdown", "table.md"))}
-    write_atomically(paths["table"], json.dumps(found, indent=1).encode())
+    write_sealed(paths["table"], found)
     write_atomically(paths["markdown"], as_markdown(found).encode())
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}

@@ -1,6 +1,5 @@
 """The table of an ablation, as Markdown, JSON and a page."""
 
-import json
 import logging
 import statistics
 from pathlib import Path
@@ -12,6 +11,7 @@ from flows.ablate.measuring import LOSS, SPEED, Measured
 from flows.heldout_text import fair_documents, is_same_text, mean_of_sources
 from flows.page.rendering import write_drawn
 from model.durable import write_atomically
+from model.sealed import write_sealed
 
 TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 Runs = dict[str, dict[int, Measured]]
@@ -120,7 +120,7 @@ def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> 
     """Write the table of what has run so far; returns it with the paths."""
     found = gathered(asked, runs)
     markdown = as_markdown(name, found)
-    write_atomically(folder / TABLE, json.dumps(found, indent=1).encode())
+    write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, markdown.encode())
     try:
         _write_page(name, found, folder / PAGE)

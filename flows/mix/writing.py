@@ -1,6 +1,5 @@
 """What was found of a mixture: weights for a recipe, a table, and the recipe with the weights written into it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import tomlkit
 from flows.recipe import apply_setting
 from flows.trial_runs import as_setting
 from model.durable import write_atomically
+from model.sealed import write_sealed
 
 WEIGHTS, MARKDOWN, RECIPE = "weights.json", "table.md", "mixed.toml"
 DIGITS = 6
@@ -24,7 +24,7 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
     largest = max(rounded, key=rounded.__getitem__)
     rounded[largest] = round(rounded[largest] + 1 - sum(rounded.values()), DIGITS)
     found = {**found, "weights": rounded}
-    write_atomically(folder / WEIGHTS, json.dumps(found, indent=1).encode())
+    write_sealed(folder / WEIGHTS, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
     text = path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent))
     document = tomlkit.parse(text)

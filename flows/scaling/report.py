@@ -1,6 +1,5 @@
 """The table of a ladder, as Markdown, JSON and a page: runs, law, prediction, and what was measured."""
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from flows.scaling.drawing import figure
 from flows.scaling.ladder import LadderConfig, Size
 from flows.scaling.law import Law, fit
 from model.durable import write_atomically
+from model.sealed import write_sealed
 
 TABLE, MARKDOWN, PAGE = "table.json", "table.md", "page.html"
 
@@ -36,7 +36,7 @@ def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path
     found = gathered(asked, rungs)
     found |= {"name": name, "told": told(found)}
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
-    write_atomically(folder / TABLE, json.dumps(found, indent=1).encode())
+    write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
     write_drawn("flows.scaling", "page.html", {"law": figure(found)}, folder / PAGE, found=found)
     return found | paths

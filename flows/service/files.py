@@ -12,10 +12,11 @@ from typing import Any
 from flows.service.database import CONNECTION_URL
 from flows.service.password import OF_SERVER
 from flows.service.processes import Background
-from model.durable import write_atomically
 from model.errors import InputError
+from model.sealed import read_sealed, write_sealed
 
 POOL = "bessemer"
+ADDRESS_LOST = "Remove it, and start the service again with `bessemer up`: it is written anew."
 NOT_PASSED_ON = ("PREFECT_PROFILE", "PREFECT_API_KEY", CONNECTION_URL, "BESSEMER_DATABASE", OF_SERVER)
 """Of another server, or for this server's own eyes."""
 SMALL_DATABASE = {
@@ -118,11 +119,11 @@ class ServiceFiles:
         return self.own_password if self.own_password.exists() else None
 
     def _remember(self, known: dict[str, Any]) -> None:
-        write_atomically(self.folder / "address.json", json.dumps(self._remembered() | known).encode())
+        write_sealed(self.folder / "address.json", self._remembered() | known)
 
     def _remembered(self) -> dict[str, Any]:
         try:
-            return json.loads((self.folder / "address.json").read_text())
+            return read_sealed(self.folder / "address.json", ADDRESS_LOST)
         except FileNotFoundError:
             return {}
 
