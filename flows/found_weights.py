@@ -7,6 +7,8 @@ from typing import Any
 from model.errors import InputError, RecipeError
 from model.sealed import given_text
 
+EDITED = "Run `bessemer mix` again, or take the key `digest` out of a file that you changed yourself."
+
 
 def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
     """The recipe's sources with the weights that a file gives them; as they are where `file` is None.
@@ -18,7 +20,7 @@ def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str)
         return sources
     path = folder / str(file)
     try:
-        weights = json.loads(given_text(path, "Run `bessemer mix` again: it writes the file anew."))["weights"]
+        weights = json.loads(given_text(path, EDITED))["weights"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from flows.root_records import record_problem, records_under
 from model.errors import Infra, InputError, IntegrityError
 from model.sealed import write_sealed
 from tasks.artifact import Artifact
@@ -19,7 +20,7 @@ from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
 from tasks.report import StageReport
 from tasks.store import unfinished
-from tasks.store.attached import attached_root, check_store, store_of
+from tasks.store.attached import _store, attached_root, check_store, store_of
 from tasks.store.backing import Backing
 from tasks.store.objects import ObjectStore
 from tasks.store.published import stand
@@ -343,6 +344,21 @@ def test_a_cache_knows_its_store(machine: Machine, store: ObjectStore) -> None:
     store.write("store.json", {"format": 1, "id": "another", "made": "now"})
     with pytest.raises(InputError, match="another store"):
         check_store(root, store)
+
+
+@pytest.mark.parametrize("name", ["address.json", "store.json"])
+def test_a_damaged_record_of_a_cache_is_named_before_it_is_used(
+    machine: Machine, store: ObjectStore, name: str
+) -> None:
+    root = machine("a")
+    check_store(root, store)
+    assert [path for path in records_under(root) if record_problem(path)] == []
+    path = root / ".store" / name
+    path.write_bytes(path.read_bytes().replace(b'": "', b'": "x', 1))
+    assert record_problem(path) is not None
+    _store.cache_clear()
+    with pytest.raises(IntegrityError, match=rf"{name} is damaged .*it is written anew"):
+        check_store(root, store_of(root) or store)
 
 
 def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path) -> None:
