@@ -14,7 +14,7 @@ import pytest
 
 from flows.root_records import record_problem, records_under
 from model.errors import Infra, InputError, IntegrityError
-from model.sealed import write_sealed
+from model.sealed import read_sealed, write_sealed
 from tasks.artifact import Artifact
 from tasks.build import RunContext, Stage, build_artifact
 from tasks.config import StrictConfig
@@ -51,7 +51,7 @@ def pour(workspace: Workspace, casts: int = 3, fails_after: int | None = None, m
             with workspace.unit(name) as unit:
                 rows = pa.table({"text": [f"cast {number}"] * (number + 1)})
                 write_table(unit, "documents", rows, table_file_name("documents", name))
-                unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = 1
+                unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = number + 1
                 done = unit.report
         reports.append(done)
     return StageReport.merged(reports)
@@ -380,14 +380,14 @@ def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, st
     write_sealed(folder / "run.json", {"run_id": folder.name, "root": str(first), "stages": stages})
     alias = first / "aliases" / "pour" / f"{'1' * 32}.json"
     alias.parent.mkdir(parents=True)
-    alias.write_text(json.dumps({"who": "me"}))
+    write_sealed(alias, {"who": "me"})
     bring(first, store)
     second = machine("b")
     bring(second, store)
     record = json.loads((second / "runs" / folder.name / "run.json").read_text())
     assert record["root"] == str(second)
     assert record["stages"][0]["path"] == str(second / "artifacts" / "pour" / artifact.identity)
-    assert json.loads((second / alias.relative_to(first)).read_text()) == {"who": "me"}
+    assert read_sealed(second / alias.relative_to(first), "") == {"who": "me"}
     store.delete([alias.relative_to(first).as_posix()])
     bring(second, store)
     assert not (second / alias.relative_to(first)).exists()
