@@ -5,6 +5,7 @@ so that there is no change that a reader could miss.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ KEY = "digest"
 NEXT_LINE = "\n "
 
 _MARK = f'"{KEY}": "'.encode()
+
+_WHOLE_LINE = re.compile(re.escape(_MARK) + rb'[0-9a-f]{32}"\}.\Z', re.DOTALL)
+"""At the end of what a kill cannot have cut off: one byte more than all but the end of a line."""
+
+_LAST_DIGEST = re.compile(rb'[0-9a-f]{32}"\s*\}\s*\Z')
 
 
 class BrokenSeal(ValueError):
@@ -64,28 +70,41 @@ def sealed_text(path: Path, cure: str) -> bytes:
 def given_text(path: Path, cure: str) -> bytes:
     """The JSON in a file that people may write by hand: with a digest it is checked, without one it is taken as it is.
 
-    Raises IntegrityError that ends in `cure` where it has one and is damaged. A change of the key `digest` itself makes
-    a key that nothing knows: the reader must refuse unknown keys.
+    Raises IntegrityError that ends in `cure` where it has one and is damaged. A byte that changed in the key `digest`
+    leaves the digest behind it, and one that changed in the digest leaves the key: either tells that there was one.
     """
     data = file_bytes(path)
     try:
         return unseal(data)
     except BrokenSeal as error:
-        try:
-            by_hand = KEY not in json.loads(data)
-        except ValueError:
-            by_hand = f'"{KEY}"'.encode() not in data
-        if by_hand:
+        if _MARK not in data and not _LAST_DIGEST.search(data):
             return data
         raise IntegrityError(f"{path} is damaged ({error}). {cure}") from error
 
 
-def unsealed_line(path: Path, number: int, line: bytes, cure: str) -> dict[str, Any]:
-    """The record in a line of a file of records, each sealed without an indent; raises what `read_sealed` raises."""
-    try:
-        return json.loads(unseal(line))
-    except BrokenSeal as error:
-        raise IntegrityError(f"{path}, line {number}, is damaged ({error}). {cure}") from error
+def whole_lines(path: Path, cure: str) -> list[bytes]:
+    """The lines of a file of records, each sealed without an indent; none without the file.
+
+    The beginning of a last line that a kill cut off is left out. Raises IntegrityError that ends in `cure` where the
+    last line is all there, and its end is not.
+    """
+    if not path.exists():
+        return []
+    *lines, rest = file_bytes(path).split(b"\n")
+    if _WHOLE_LINE.search(rest):
+        raise IntegrityError(f"{path}, line {len(lines) + 1}, is damaged (its end is not what was written). {cure}")
+    return [line + b"\n" for line in lines]
+
+
+def sealed_lines(path: Path, cure: str) -> list[dict[str, Any]]:
+    """The records in a file of lines, as `whole_lines` finds them; IntegrityError where one is damaged."""
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(whole_lines(path, cure), start=1):
+        try:
+            found.append(json.loads(unseal(line)))
+        except BrokenSeal as error:
+            raise IntegrityError(f"{path}, line {number}, is damaged ({error}). {cure}") from error
+    return found
 
 
 def _tail(head: bytes) -> bytes:

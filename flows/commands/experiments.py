@@ -19,6 +19,7 @@ from flows.commands.common import (
     Limit,
     Root,
     Settings,
+    Untrusted,
     Verbose,
     console,
     print_json,
@@ -41,6 +42,7 @@ def ablate(
     ] = False,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -111,6 +113,7 @@ def mix(
     root: Root = DEFAULT_ROOT,
     proxies: Annotated[int | None, typer.Option(min=4, help="Small trainings; [mix] says how many else.")] = None,
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -155,6 +158,7 @@ def scale(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each size; the file's number by default.")] = None,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -230,6 +234,7 @@ def run(
     parallel: Annotated[int | None, typer.Option(min=1, help="Trials that train at once.")] = None,
     limit: Limit = "100%",
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

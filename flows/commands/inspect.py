@@ -23,9 +23,9 @@ def ls(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
     """List runs, newest last, with the network that each trains and what each stage did."""
     with told_errors():
         from flows.runs.lineage import model_of
-        from flows.runs.record import list_runs
+        from flows.runs.record import list_runs, state_of
 
-        runs = [{**record, "model": model_of(record, root)} for record in list_runs(root)]
+        runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
         if as_json:
             print_json(runs)
             return
@@ -60,6 +60,7 @@ def why(
             run_artifacts,
             run_that_trained,
         )
+        from flows.runs.record import RUNNING, state_of
         from model.errors import InputError
 
         record = open_run(root, run_id)
@@ -80,7 +81,7 @@ def why(
                     f" record of it, and no source lists such a file as data. Give the beginning of an id, or a part of"
                     f" the file's path; another run with --run."
                 )
-        ended = record["state"] != "running"
+        ended = state_of(record) != RUNNING
         lives = [life_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
         if as_json:
             print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})

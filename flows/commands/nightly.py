@@ -17,6 +17,7 @@ from flows.commands.common import (
     Root,
     Settings,
     UnopenedRoot,
+    Untrusted,
     Verbose,
     console,
     ended,
@@ -35,6 +36,7 @@ def nightly(
     ] = None,
     list_nights: Annotated[bool, typer.Option("--list", help="Show the nights so far; nothing is run.")] = False,
     settings: Settings = None,
+    untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:

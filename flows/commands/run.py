@@ -104,7 +104,7 @@ def go_on(recipe: Any, root: Path, as_json: bool, verbose: bool) -> None:
 
 
 def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) -> None:
-    from flows.planning.preconditions import check_prerequisites
+    from flows.planning.preconditions import CHECKED, check_prerequisites
     from flows.recipe.stages import stretch
     from flows.runs.record import check_writable
     from model.errors import InputError
@@ -129,8 +129,12 @@ def _run(chosen: Any, root: Path, asked: Asked, as_json: bool, verbose: bool) ->
     from flows.runs.guards import heard_interrupts
     from flows.service.local_server import prefect_server
 
-    with prefect_server(root), heard_interrupts():
-        record = _run_flow(chosen, root, asked, as_json)
+    checked = CHECKED.set(chosen)
+    try:
+        with prefect_server(root), heard_interrupts():
+            record = _run_flow(chosen, root, asked, as_json)
+    finally:
+        CHECKED.reset(checked)
     finish(record, root, as_json)
 
 

@@ -14,6 +14,7 @@ from flows.experiments.trials import Measured, Setup, as_setting, run_all
 from flows.recipe.load import load_recipe, recipe_file
 from flows.recipe.schema import Recipe
 from model.errors import BessemerError
+from tasks.common.confinement import allow
 from tasks.execution.outcome import one_line
 
 FOLDER = "ablations"
@@ -84,6 +85,7 @@ def setups_of(
                 continue
 
             def go_on(model: Path, change: str = change, seed: int = seed, sets: list[str] = sets) -> Recipe:
+                allow(model)
                 return load(change, seed, [*sets, as_setting("train.base_model", str(model))], ", second run")
 
             found[change, seed] = Setup(load(change, seed, asked.settings(change, seed), ""), go_on)

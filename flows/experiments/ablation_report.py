@@ -3,7 +3,6 @@
 A change beside the base: mean differences and their intervals, over seeds and over items.
 """
 
-import json
 import logging
 import math
 import statistics
@@ -16,6 +15,7 @@ from flows.experiments.ablation_config import BASE, ONLY_SECOND, AblationConfig
 from flows.experiments.trials import LOSS, SPEED, Measured
 from flows.metrics.heldout import fair_documents, is_same_text, mean_of_sources
 from flows.reports.page.render import write_drawn
+from model.checksummed_json import write_sealed
 from model.files import write_atomically
 from tasks.evaluate.comparison import Difference, paired_difference
 
@@ -127,7 +127,7 @@ def write_report(name: str, asked: AblationConfig, runs: Runs, folder: Path) -> 
     """Write the table of what has run so far; returns it with the paths."""
     found = gathered(asked, runs)
     markdown = as_markdown(name, found)
-    write_atomically(folder / TABLE, json.dumps(found, indent=1).encode())
+    write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, markdown.encode())
     try:
         _write_page(name, found, folder / PAGE)

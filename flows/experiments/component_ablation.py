@@ -3,7 +3,6 @@
 Parts of a network and what each is worth, as Markdown, JSON and a page.
 """
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from flows.metrics.formatting import compact
 from flows.reports.page.render import write_drawn
 from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
+from model.checksummed_json import write_sealed
 from model.errors import InputError
 from model.files import write_atomically
 from tasks.tokenizer.open import open_tokenizer
@@ -134,7 +134,7 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     folder = root / "ablations" / f"components-{found['run_id']}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / file for name, file in (("table", "table.json"), ("markdown", "table.md"))}
-    write_atomically(paths["table"], json.dumps(found, indent=1).encode())
+    write_sealed(paths["table"], found)
     write_atomically(paths["markdown"], as_markdown(found).encode())
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}

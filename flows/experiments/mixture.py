@@ -19,7 +19,6 @@ differs between proxies, so that all stages before it are built once. Unlike the
 none may ask a source for more epochs than the recipe allows: both bounds hold within the minimisation.
 """
 
-import json
 import re
 import threading
 import tomllib
@@ -289,7 +288,7 @@ def write_mixture(found: dict[str, Any], path: Path, settings: Sequence[str], fo
     largest = max(rounded, key=rounded.__getitem__)
     rounded[largest] = round(rounded[largest] + 1 - sum(rounded.values()), DIGITS)
     found = {**found, "weights": rounded}
-    write_atomically(folder / WEIGHTS, json.dumps(found, indent=1).encode())
+    write_sealed(folder / WEIGHTS, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
     text = path.read_text(encoding="utf-8").replace("{recipe}", str(path.resolve().parent))
     document = tomlkit.parse(text)

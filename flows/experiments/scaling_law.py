@@ -23,7 +23,6 @@ The table of a ladder, as Markdown, JSON and a page: runs, law, prediction, and 
 The picture of a ladder: runs, the law through them with its interval, and the size that was held back.
 """
 
-import json
 import math
 import tomllib
 from collections.abc import Sequence
@@ -39,6 +38,7 @@ from scipy.stats import t as student
 from flows.experiments.trials import Measured, as_setting
 from flows.recipe.errors import wrong_values
 from flows.reports.page.render import write_drawn
+from model.checksummed_json import write_sealed
 from model.errors import RecipeError
 from model.files import write_atomically
 from tasks.common.config import StrictConfig
@@ -237,7 +237,7 @@ def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path
     found = gathered(asked, rungs)
     found |= {"name": name, "told": told(found)}
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
-    write_atomically(folder / TABLE, json.dumps(found, indent=1).encode())
+    write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
     write_drawn("flows.experiments.scaling", "page.html", {"law": figure(found)}, folder / PAGE, found=found)
     return found | paths

@@ -8,13 +8,12 @@ What comes of a stretch of a trial.
 
 import math
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from flows.experiments.search_config import Value
-from model.checksummed_json import seal, unsealed_line
+from model.checksummed_json import seal, sealed_lines, whole_lines
 from model.errors import BessemerError, Numerics
 from tasks.execution.outcome import one_line
 
@@ -85,7 +84,7 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.trials: list[Trial] = []
-        for event in _read(path):
+        for event in sealed_lines(path, BOOK_LOST):
             self._take(event)
 
     def add(self, origin: Origin, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
@@ -111,11 +110,11 @@ class Book:
 
     def knows(self, waited_as: str) -> bool:
         """Whether a person's trial stands in the book already."""
-        return any(event.get("waited_as") == waited_as for event in _read(self._path))
+        return any(event.get("waited_as") == waited_as for event in sealed_lines(self._path, BOOK_LOST))
 
     def _write(self, **event: Any) -> None:
         line = seal(event, indent=None)
-        whole = sum(len(known) for known in _lines(self._path))
+        whole = sum(map(len, whole_lines(self._path, BOOK_LOST)))
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             # A kill in the middle of a line leaves its beginning, which the next line must not be glued to.
@@ -146,18 +145,6 @@ class Book:
 def _stop(event: dict[str, Any]) -> Stop:
     values = {name: event[name] for name in Stop.__dataclass_fields__}
     return Stop(**{**values, "built": tuple(values["built"])})
-
-
-def _lines(path: Path) -> list[bytes]:
-    """Whole lines; the beginning of one that a kill cut off is none."""
-    if not path.exists():
-        return []
-    return [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-
-
-def _read(path: Path) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(_lines(path), start=1):
-        yield unsealed_line(path, number, line, BOOK_LOST)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from flows.metrics.formatting import SHORT_ID
 from flows.metrics.heldout import measured, tokens_per_character
 from flows.recipe.stages import STAGES
 from flows.runs.lineage import documents_at
-from flows.runs.record import read_recipe, warn_once
+from flows.runs.record import RUNNING, read_recipe, state_of, warn_once
 from model.checksummed_json import read_sealed
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
@@ -202,7 +202,7 @@ def road(
 
 def _outcomes_ahead(record: dict[str, Any]) -> dict[str, str]:
     """What a running run has still to do, by stage: the first is under way, the others are to come."""
-    if record["state"] != "running":
+    if state_of(record) != RUNNING:
         return {}
     done = {entry["stage"] for entry in record["stages"]}
     asked = record.get("asked", {})

@@ -23,6 +23,7 @@ from pydantic import Field, ValidationError, field_validator
 from flows.recipe.errors import wrong_values
 from model.config import Strict
 from model.errors import RecipeError
+from tasks.common.confinement import is_confined
 
 NIGHTLY, NOTIFY = "nightly", "notify"
 
@@ -120,6 +121,11 @@ def read_notify(raw: Mapping[str, Any], origin: str) -> NotifyConfig:
     if "mail_to" in given:
         given["mail_to"] = tuple(address.strip() for address in given["mail_to"].split(","))
     table = raw.get(NOTIFY, {})
+    if table and is_confined():
+        raise RecipeError(
+            f"{origin}: {NOTIFY} has messages sent from this machine, and --untrusted refuses that. Remove the table,"
+            f" and name whom to tell in the environment: {', '.join(ENVIRONMENT.values())}."
+        )
     secret = {ENVIRONMENT[key]: str(value) for key, value in given.items()} if "webhook" in given else {}
     return _read(NotifyConfig, {**table, **given} if isinstance(table, dict) else table, NOTIFY, origin, secret)
 

@@ -17,6 +17,7 @@ from flows.runs.lineage import open_run, run_artifacts
 from flows.runs.record import recipe_of
 from model.config.options import ScheduleConfig
 from model.errors import InputError, RecipeError
+from tasks.common.confinement import allow
 from tasks.common.text import without_credentials
 
 KEYED_BY_SOURCE = (
@@ -109,6 +110,7 @@ class RawRecipe:
         values.setdefault("evaluate", {})["earlier"] = base.chain
         values["vocab"] = {"base": str(base.vocabulary)}
         values.setdefault("train", {})["base_model"] = str(base.model)
+        allow(*base.against, *base.chain, base.vocabulary, base.model)
         return self._checked(values)
 
     def remarks(self) -> list[str]:

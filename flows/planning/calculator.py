@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from flows.metrics.formatting import compact
 from flows.planning.cost_model import (
     GIVEN,
     THIS,
@@ -21,6 +22,15 @@ from model.config.network import NetworkConfig
 from model.config.train import TrainConfig
 from model.errors import RecipeError
 
+SIZES_OF_RECIPE = {
+    "tokens": "--set budget_tokens=...",
+    "parameters": "--set train.model.layers=... and --set train.model.width=...",
+    "layers": "--set train.model.layers=...",
+    "width": "--set train.model.width=...",
+    "context": "--set train.model.context=...",
+}
+"""Size that a recipe has of its own -> the option that changes it there."""
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -36,6 +46,16 @@ class Asked:
     layers: int | None = None
     width: int | None = None
     context: int | None = None
+
+    def check_for_recipe(self) -> None:
+        """Raise RecipeError where a size is given that a recipe has of its own."""
+        for name, cure in SIZES_OF_RECIPE.items():
+            value = getattr(self, name)
+            if value is not None:
+                raise RecipeError(
+                    f"plan: --{name} {compact(value)} is for the calculator; with a recipe the sizes are its own. Leave"
+                    f" it out, or change the recipe's with {cure}"
+                )
 
     def device(self) -> Accelerator:
         """The device named, or this machine's processor, measured."""

@@ -17,7 +17,6 @@ import difflib
 import math
 import re
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from flows.metrics.formatting import size
@@ -25,7 +24,7 @@ from flows.recipe.schema import Recipe
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
 from model.engines.memory import RankMemory, rank_memory, sizes_of, spread
-from model.errors import InputError, RecipeError
+from model.errors import RecipeError
 
 SECONDS_PER_DAY = 86_400.0
 
@@ -259,16 +258,6 @@ def _cure(memory: RankMemory) -> str:
     if memory.activations and memory.at_least - memory.activations < memory.activations:
         return "Lower train.micro_batch_rows or train.model.context, or set train.recompute = true;"
     return "Choose a smaller train.model, or devices with more memory;"
-
-
-def _stands(recipe: Recipe, root: Path) -> bool:
-    from flows.runs.existing_artifacts import standing
-    from tasks.artifacts.artifact import Artifact
-
-    try:
-        return isinstance(standing(recipe, root, "train", "run", ""), Artifact)
-    except InputError:
-        return False
 
 
 THIS = "this"

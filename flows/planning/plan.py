@@ -43,20 +43,13 @@ from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import find_files
 from tasks.sample.mixture import mixture_remarks, plan_from_sizes
 
-CALCULATOR_ONLY = ("tokens", "parameters", "layers", "width", "context")
-
 
 def plan_recipe(recipe: Recipe, root: Path, pilot_share: float, asked: Asked, watcher: Watcher) -> dict[str, Any]:
     """Run the pilot and give the plan as plain values.
 
     Raises RecipeError for options that only the calculator knows, and what the pilot raises.
     """
-    for name in CALCULATOR_ONLY:
-        if getattr(asked, name) is not None:
-            raise RecipeError(
-                f"plan: --{name} is for the calculator; with a recipe the sizes are its own. Change them with"
-                f" --set budget_tokens=... or --set train.model.{name}=..."
-            )
+    asked.check_for_recipe()
     if asked.hardware.lower() != THIS:
         asked.device()  # A wrong name must not cost a pilot.
     pilot = run_pilot(recipe, root, pilot_share, watcher)
@@ -307,8 +300,9 @@ def text_is_here(config: SampleConfig) -> bool:
 def plan_by_stated_sizes(recipe: Recipe, asked: Asked) -> dict[str, Any]:
     """The mixture as plain values, and the training where the hardware is named.
 
-    Raises RecipeError where shares go by size and a source states none.
+    Raises RecipeError for options that only the calculator knows, and where shares go by size and a source states none.
     """
+    asked.check_for_recipe()
     config = recipe.sample
     unknown = [source.name for source in config.sources if source.tokens is None]
     if unknown and config.temperature is not None:

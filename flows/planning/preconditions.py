@@ -5,13 +5,14 @@ description of a trained model, and the first records of sources and benchmarks.
 """
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.metrics.formatting import size
-from flows.planning.cost_model import _cure, _stands, memory_words, recipe_memory
+from flows.planning.cost_model import _cure, memory_words, recipe_memory
 from flows.recipe.schema import Recipe
-from flows.recipe.stages import EndOfRoad
+from flows.recipe.stages import STAGES, EndOfRoad
 from flows.runs.pipeline import BUILDERS, walk
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 SPREAD = frozenset({"clean", "dedup", "decontaminate", "chunk"})
 """Stages whose parts may be worked on by other machines."""
 
+CHECKED: ContextVar[Recipe | None] = ContextVar("CHECKED", default=None)
+"""A recipe that passed `check_prerequisites` as it is about to be run, so that its flow does not check it again."""
+
 
 def check_prerequisites(
     recipe: Recipe, stages: Sequence[str], root: Path | None = None, *, force: bool = False
@@ -35,36 +39,39 @@ def check_prerequisites(
     """Raise RecipeError or InputError where one of `stages` would refuse to begin, or could not fit this machine,
     whatever the text."""
     check_starting_points(recipe, stages)
-    check_first_records(recipe, stages, None if force else root)
+    first = _first_to_build(recipe, None if force else root)
+    check_first_records(recipe, stages, first)
     configs = {stage: getattr(recipe, stage) for stage in stages}
     if any(stage in SPREAD and config.machines.is_cluster for stage, config in configs.items()):
         from tasks.execution.dask import check_dask
 
         check_dask()
-    if "train" in stages and recipe.train.device != "cpu":
-        from model.engines.runtime import training_device
+    # These load PyTorch, which takes seconds.
+    if first is not None and "train" in stages:
+        if recipe.train.device != "cpu":
+            from model.engines.runtime import training_device
 
-        training_device(recipe.train.trainer_config(), rank=0)
-    if "train" in stages:
-        check_memory(recipe, root)
+            training_device(recipe.train.trainer_config(), rank=0)
+
+        check_memory(recipe)
 
 
-def check_first_records(recipe: Recipe, stages: Sequence[str], root: Path | None) -> None:
+def check_first_records(recipe: Recipe, stages: Sequence[str], first: str | None) -> None:
     """Raise RecipeError or InputError, with the line of the recipe, where the first records of a source or benchmark
-    that `stages` read are not what the recipe says; what was read into an artifact of `root` is not read again."""
-    first = _first_to_build(recipe, root)
+    that `stages` read are not what the recipe says; what was read into an artifact before the stage `first`, the first
+    to build, is not read again."""
     if first == "sample" and "sample" in stages:
         try:
             listings = find_files(recipe.sample)
         except BessemerError:
             listings = []  # The stage itself says what it cannot find, and waits for a server.
         check_sources(recipe, listings)
-    if first is not None and "decontaminate" in stages:
+    if first in STAGES[: STAGES.index("decontaminate") + 1] and "decontaminate" in stages:
         check_benchmarks(recipe)
 
 
 def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
-    """The first stage up to decontaminate that has no artifact under `root`; None where all have."""
+    """Return the first stage up to train that has no artifact under `root`; None where all have."""
     # Without any artifact of sample nothing needs to be digested for the answer.
     if root is None or not artifacts_under(root, "sample"):
         return "sample"
@@ -73,7 +80,7 @@ def _first_to_build(recipe: Recipe, root: Path | None) -> str | None:
 
     def step(stage: str, *inputs: Any) -> Artifact:
         nonlocal reached
-        if reached == "decontaminate":
+        if reached == "train":
             raise EndOfRoad
         reached = stage
         return BUILDERS[stage](context, *inputs)
@@ -147,9 +154,8 @@ def _opened_base(recipe: Recipe) -> "Tokenizer":
     return tokenizer
 
 
-def check_memory(recipe: Recipe, root: Path | None = None) -> None:
-    """Raise RecipeError where the recipe's training cannot fit this machine or its devices; a model that stands under
-    `root` already is not trained again."""
+def check_memory(recipe: Recipe) -> None:
+    """Raise RecipeError where the recipe's training cannot fit this machine or its devices."""
     memory, train = recipe_memory(recipe), recipe.train
     here = train.ranks // train.hosts.count
     if train.device == "cuda":
@@ -159,7 +165,7 @@ def check_memory(recipe: Recipe, root: Path | None = None) -> None:
     else:
         room, whose = micro_batch.memory_of_machine(), "this machine"
     taken = here * memory.at_least
-    if taken <= room or (root is not None and root.exists() and _stands(recipe, root)):
+    if taken <= room:
         return
     ranks = f"{here} ranks take " if here > 1 else ""
     raise RecipeError(

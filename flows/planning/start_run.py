@@ -5,7 +5,7 @@ Apart from `flows.planning.preconditions`, which the command line asks before Pr
 
 from pathlib import Path
 
-from flows.planning.preconditions import check_prerequisites
+from flows.planning.preconditions import CHECKED, check_prerequisites
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import stretch
 from flows.runs.run import Run
@@ -21,6 +21,8 @@ def start_run(
     force: bool = False,
     run_id: str | None = None,
 ) -> Run:
-    """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse."""
-    check_prerequisites(recipe, stretch(from_stage, until, only), root, force=force)
+    """Return a run of the stages that were asked for, once `check_prerequisites` has nothing to refuse, here or before
+    the flow began."""
+    if CHECKED.get() != recipe:
+        check_prerequisites(recipe, stretch(from_stage, until, only), root, force=force)
     return Run(recipe, root, from_stage=from_stage, until=until, only=only, force=force, run_id=run_id)

@@ -20,22 +20,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from model.checksummed_json import given_text
 from model.config.presets import KEY, expanded, overruled
-from model.digests import file_bytes
 from model.errors import InputError, RecipeError
+
+EDITED = "Run `bessemer mix` again, or take the key `digest` out of a file that you changed yourself."
 
 
 def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
     """The recipe's sources with the weights that a file gives them; as they are where `file` is None.
 
     A relative path is the recipe's folder's. Raises RecipeError where a source has a weight by hand too or is not in
-    the file, InputError where the file is none of `bessemer mix`.
+    the file, InputError where the file is none of `bessemer mix`, IntegrityError where it is damaged.
     """
     if file is None:
         return sources
     path = folder / str(file)
     try:
-        weights = json.loads(file_bytes(path))["weights"]
+        weights = json.loads(given_text(path, EDITED))["weights"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"

@@ -9,7 +9,7 @@ from flows.metrics.heldout import fair_documents, held_out, is_same_text, mean_o
 from flows.metrics.run_metrics import gather, known_findings, open_artifacts
 from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import main_metric
-from flows.runs.record import read_recipe
+from flows.runs.record import read_recipe, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import OF_CODE, differences
 from tasks.evaluate.comparison import WITHIN, paired_differences
@@ -37,7 +37,7 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     findings = [gather(record, known_findings(record)) for record in records]
     return {
         "runs": [
-            {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": record["state"]}
+            {"run_id": record["run_id"], "recipe": record["recipe_name"], "state": state_of(record)}
             for record in records
         ],
         "recipe": list(recipe_differences(_recipe(first), _recipe(second))),

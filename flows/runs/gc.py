@@ -19,7 +19,7 @@ from typing import Any
 
 from flows.runs.model_registry import CURRENT, current_run, needed_runs
 from flows.runs.object_store import left_in_store, remove_left, remove_stored
-from flows.runs.record import RECORD, damaged_runs, list_runs, read_recipe, warn_once
+from flows.runs.record import RECORD, RUNNING, damaged_runs, list_runs, read_recipe, warn_once
 from flows.runs.roots import put_record
 from model.checksummed_json import write_sealed
 from model.errors import InputError, IntegrityError
@@ -38,8 +38,6 @@ FRESH_SECONDS = 3600.0
 MOST_LOOKS = 64
 
 DOOMED = ".removed-"
-
-RUNNING = "running"
 
 SECONDS_PER_DAY = 86_400.0
 

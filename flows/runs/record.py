@@ -5,6 +5,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from model.errors import BessemerError, Infra, InputError, IntegrityError, Pause
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact
 from tasks.artifacts.build import Watcher
+from tasks.artifacts.lease import is_known_dead, is_of_an_earlier_boot, this_process
 from tasks.artifacts.remote.metadata import RECIPE_LOST, read_record
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ RECORD = "run.json"
 
 RECIPE = "recipe.json"
 """The recipe as it was run, complete, beside the record."""
+
+RUNNING = "running"
 
 INTERRUPTED = "interrupted"
 
@@ -53,7 +57,8 @@ class RunRecord(Watcher):
     def __init__(self, folder: Path, head: dict[str, Any], onlooker: Watcher) -> None:
         self._path = folder / RECORD
         self._onlooker = onlooker
-        self.data: dict[str, Any] = {**head, "state": "running", "finished": None, "stages": [], "notes": []}
+        begun = {"process": this_process(), "state": RUNNING, "finished": None, "stages": [], "notes": []}
+        self.data: dict[str, Any] = {**head, **begun}
         self.save()
 
     def save(self) -> None:
@@ -148,6 +153,14 @@ def check_run_id(run_id: str) -> None:
             f"run id {run_id!r}: it names a folder under runs/, so it is made of letters, digits, `.`, `_` and `-`,"
             f" 80 at most, and begins with a letter or digit. Leave it empty, and one is made from the time."
         )
+
+
+def state_of(record: Mapping[str, Any]) -> str:
+    """Return the state of a run; a run that was killed, alone or with its machine, is interrupted, which its record
+    does not say."""
+    process = record.get("process", {})
+    is_gone = is_known_dead(process) or is_of_an_earlier_boot(process)
+    return INTERRUPTED if record["state"] == RUNNING and is_gone else record["state"]
 
 
 def list_runs(root: Path) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from flows.recipe.stages import STAGES
 from flows.runs.record import INTERRUPTED, RECORD, read_recipe
 from model.checkpoint.complete_marker import why_damaged
 from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
-from model.checksummed_json import given_text, sealed_text, unsealed_line, write_sealed
+from model.checksummed_json import given_text, sealed_lines, sealed_text, write_sealed
 from model.digests import digest_file, file_bytes
 from model.errors import IntegrityError
 from model.files import sync_directory
@@ -98,10 +98,7 @@ def record_problem(path: Path) -> str | None:
         if path.suffix == LEASE:
             return problem_of(file_bytes(path))
         if path.suffix == ".jsonl":
-            # The last line may have been cut by a kill, and is then no line.
-            lines = [line for line in file_bytes(path).splitlines(keepends=True) if line.endswith(b"\n")]
-            for number, line in enumerate(lines, start=1):
-                unsealed_line(path, number, line, LOST)
+            sealed_lines(path, LOST)
         elif path.parent.name == UNITS:
             return _problem_of_unit(path)
         elif path.name == RECORD and path.parent.parent.name == "runs":

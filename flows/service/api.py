@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 
@@ -44,7 +45,7 @@ def reach_this_machine_directly() -> None:
 def is_healthy(api: str) -> bool:
     """Whether the server answers. Infra where its certificate is not believed, which no waiting changes."""
     try:
-        with urllib.request.urlopen(f"{api}/health", timeout=2, context=_trust(api)):
+        with _open(urllib.request.Request(f"{api}/health"), seconds=2):
             return True
     except (urllib.error.URLError, OSError) as error:
         if isinstance(getattr(error, "reason", None), ssl.SSLCertVerificationError):
@@ -57,7 +58,7 @@ def is_healthy(api: str) -> bool:
 
 def is_worker_online(api: str, pool: str, name: str) -> bool:
     """Whether the pool's worker of this name has reported to the server."""
-    workers = post(f"{api}/work_pools/{pool}/workers/filter", {})
+    workers = filtered(f"{api}/work_pools/{pool}/workers/filter", {})
     return any(worker["name"] == name and worker["status"] == "ONLINE" for worker in workers)
 
 
@@ -74,7 +75,7 @@ def crash_lost_runs(api: str, *, deployed: bool) -> int:
         for run in within:
             _set_state(api, "flow_runs", run, "CRASHED", why)
         of_these = {"flow_runs": {"id": {"any_": within}}, "task_runs": {"state": {"type": {"any_": UNDER_WAY}}}}
-        for task in post(f"{api}/task_runs/filter", of_these):
+        for task in filtered(f"{api}/task_runs/filter", of_these):
             _set_state(api, "task_runs", task["id"], "CRASHED", why)
         within = _runs(api, {"parent_flow_run_id": {"any_": within}})
     return len(lost)
@@ -109,7 +110,7 @@ def _own_runs(api: str) -> list[str]:
 def _runs(api: str, chosen: dict[str, Any]) -> list[str]:
     """Ids of the flow runs under way among the chosen ones."""
     under_way = {"flow_runs": {"state": {"type": {"any_": UNDER_WAY}}, **chosen}}
-    return [run["id"] for run in post(f"{api}/flow_runs/filter", under_way)]
+    return [run["id"] for run in filtered(f"{api}/flow_runs/filter", under_way)]
 
 
 def _set_state(api: str, of: str, run: str, kind: str, message: str) -> None:
@@ -122,6 +123,17 @@ def post(url: str, body: dict[str, Any]) -> Any:
     return json.loads(_ask("POST", url, json.dumps(body).encode()))
 
 
+def filtered(url: str, chosen: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return all of the chosen ones, which the server gives page by page; Infra where it does not answer."""
+    found: dict[str, dict[str, Any]] = {}
+    offset = 0
+    while page := post(url, {**chosen, "offset": offset}):
+        offset += len(page)
+        # By id: what comes or goes meanwhile moves others from page to page.
+        found |= {one["id"]: one for one in page}
+    return list(found.values())
+
+
 def put(url: str, body: dict[str, Any]) -> None:
     """Have the server change a thing; Infra where it does not."""
     _ask("PUT", url, json.dumps(body).encode())
@@ -130,6 +142,15 @@ def put(url: str, body: dict[str, Any]) -> None:
 def delete(url: str) -> None:
     """Have the server remove a thing; Infra where it does not."""
     _ask("DELETE", url)
+
+
+def _open(request: urllib.request.Request, seconds: float) -> Any:
+    """Answer of the server."""
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.HTTPSHandler(context=_trust(request.full_url))]
+    if urlsplit(request.full_url).hostname == "::1":
+        # `urllib` does not find "[::1]" in the "::1" of `no_proxy`.
+        handlers.append(urllib.request.ProxyHandler({}))
+    return urllib.request.build_opener(*handlers).open(request, timeout=seconds)
 
 
 def _trust(url: str) -> ssl.SSLContext | None:
@@ -145,7 +166,7 @@ def _ask(method: str, url: str, body: bytes | None = None) -> bytes:
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            with urllib.request.urlopen(request, timeout=30, context=_trust(url)) as answer:
+            with _open(request, seconds=30) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
             told = error.read().decode(errors="replace")
@@ -175,7 +196,7 @@ def write_automations(api: str) -> int:
     ours = read_automations()
     names = [automation["name"] for automation in ours]
     known: dict[str, list[str]] = {}
-    for one in post(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
+    for one in filtered(f"{api}/automations/filter", {"automations": {"name": {"any_": names}}}):
         known.setdefault(one["name"], []).append(one["id"])
     for automation in ours:
         first, *twins = known.get(automation["name"], [None])

@@ -19,10 +19,13 @@ from typing import Any
 
 from flows.service.database import CONNECTION_URL
 from flows.service.processes import Background
+from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError
-from model.files import link_or_copy, sync_file, write_atomically
+from model.files import link_or_copy, sync_file
 
 POOL = "bessemer"
+
+ADDRESS_LOST = "Remove it, and start the service again with `bessemer up`: it is written anew."
 
 OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
 
@@ -130,11 +133,11 @@ class ServiceFiles:
         return self.own_password if self.own_password.exists() else None
 
     def _remember(self, known: dict[str, Any]) -> None:
-        write_atomically(self.folder / "address.json", json.dumps(self._remembered() | known).encode())
+        write_sealed(self.folder / "address.json", self._remembered() | known)
 
     def _remembered(self) -> dict[str, Any]:
         try:
-            return json.loads((self.folder / "address.json").read_text())
+            return read_sealed(self.folder / "address.json", ADDRESS_LOST)
         except FileNotFoundError:
             return {}
 
@@ -146,7 +149,7 @@ class ServiceFiles:
         if self.tls() is not None:
             return self.addresses()[0]
         host, port = self.address() or ("127.0.0.1", 0)
-        host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def public_url(self) -> str:

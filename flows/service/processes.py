@@ -4,7 +4,7 @@ The kernel gives numbers of dead processes to new ones, after a reboot soon; a s
 stranger.
 """
 
-import json
+import logging
 import os
 import signal
 import subprocess
@@ -14,10 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.files import write_atomically
+from model.checksummed_json import read_sealed, write_sealed
+from model.errors import IntegrityError
 
 if TYPE_CHECKING:
     import psutil
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Background:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        write_atomically(self.record, json.dumps({"pid": process.pid, "started": started(process.pid)}).encode())
+        write_sealed(self.record, {"pid": process.pid, "started": started(process.pid)})
         return process.pid
 
     def pid(self) -> int | None:
@@ -82,8 +85,13 @@ class Background:
 
     def _remembered(self) -> dict[str, Any] | None:
         try:
-            return json.loads(self.record.read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
+            return read_sealed(
+                self.record, f"No process is ended by it: end the {self.name} by hand where it still runs."
+            )
+        except FileNotFoundError:
+            return None
+        except IntegrityError as error:
+            log.warning("%s", error)
             return None
 
 

@@ -5,6 +5,7 @@
 What `bessemer up` prints when the service is up.
 """
 
+import errno
 import ipaddress
 import os
 import shlex
@@ -22,9 +23,9 @@ import yaml
 from flows.service.api import (
     cancel_runs,
     crash_lost_runs,
+    filtered,
     is_healthy,
     is_worker_online,
-    post,
     wait_for_runs,
     write_automations,
 )
@@ -111,7 +112,7 @@ def _start(files: ServiceFiles, asked: Asked, tell: Tell) -> None:
         os.environ.pop(CONNECTION_URL, None)
         os.environ.update(database_settings(database))
         check_open(asked)
-        _check_free(asked.host, asked.port)
+        check_free(asked.host, asked.port)
         password_file = asked.password_file or files.password_file() or files.own_password
         is_new = password_file == files.own_password and not password_file.exists()
         if is_new:
@@ -182,16 +183,16 @@ def _deploy(files: ServiceFiles, recipe: str, tell: Tell) -> None:
     template = ("--base-job-template", str(shipped("work_pool.json")))
     for words in (
         ("work-pool", "create", POOL, "--type", "process", *template, "--overwrite"),
-        ("deploy", "--prefect-file", str(_to_deploy(files)), "--all"),
+        ("deploy", "--prefect-file", str(to_deploy(files)), "--all"),
     ):
         _prefect(files, words, environment, folder)
 
 
-def _to_deploy(files: ServiceFiles) -> Path:
+def to_deploy(files: ServiceFiles) -> Path:
     """A copy of `deployments/prefect.yaml` without the schedules of deployments that the server has: theirs are the
     user's, and were switched off again by each `up`."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
-    known = {one["name"] for one in post(f"{files.api_url}/deployments/filter", {})}
+    known = {one["name"] for one in filtered(f"{files.api_url}/deployments/filter", {})}
     for deployment in file["deployments"]:
         if deployment["name"] in known:
             deployment.pop("schedules", None)
@@ -256,16 +257,20 @@ def _wait_for_server(files: ServiceFiles) -> None:
     )
 
 
-def _check_free(host: str, port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise InputError(
-                f"up --host {host} --port {port}: {error.strerror}. Another server may hold the port; choose one with"
-                f" --port, or end the other (`bessemer down --root ITS_ROOT`)."
-            ) from error
+def check_free(host: str, port: int) -> None:
+    """Raise InputError where the server could not listen at an address, IPv4 or IPv6, that `host` means."""
+    try:
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(address)
+    except OSError as error:
+        cure = (
+            "Another server holds the port; choose one with --port, or end the other (`bessemer down --root ITS_ROOT`)"
+            if error.errno == errno.EADDRINUSE
+            else "Name an address of this machine with --host, such as 127.0.0.1, and a port that you may use"
+        )
+        raise InputError(f"up --host {host} --port {port}: {error.strerror}. {cure}.") from error
 
 
 def _prefect(files: ServiceFiles, words: Sequence[str], environment: dict[str, str], folder: Path) -> None:

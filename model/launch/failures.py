@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from model.checksummed_json import seal, unsealed_line
+from model.checksummed_json import seal, sealed_lines, whole_lines
 from model.config.launch import RestartsConfig
 from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
 
@@ -208,7 +208,8 @@ class Record:
 
     def _write(self) -> None:
         with self._file.open("ab", buffering=0) as file:
-            whole = _end_of_lines(self._file)
+            # A kill may have left a part of a line behind the last whole one.
+            whole = sum(map(len, whole_lines(self._file, LOST)))
             file.truncate(whole)
             try:
                 written = file.write(self._pending)
@@ -221,18 +222,9 @@ class Record:
         self._pending = b""
 
 
-def _end_of_lines(file: Path) -> int:
-    """Bytes up to the end of the last whole line: a kill may have left a part of one behind it."""
-    return file.read_bytes().rfind(b"\n") + 1
-
-
 def read_record(out: Path) -> list[dict[str, Any]]:
     """All whole lines of the record; IntegrityError where one is damaged."""
-    file = out / RECORD
-    if not file.exists():
-        return []
-    lines = file.read_bytes()[: _end_of_lines(file)].splitlines(keepends=True)
-    return [unsealed_line(file, number, line, LOST) for number, line in enumerate(lines, start=1)]
+    return sealed_lines(out / RECORD, LOST)
 
 
 def take_over(out: Path, journal: "Journal") -> None:

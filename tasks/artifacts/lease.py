@@ -216,6 +216,16 @@ def is_known_alive(holder: dict[str, Any]) -> bool:
     return _is_of_this_machine(holder) and _started(holder["pid"]) == holder["started"]
 
 
+def is_of_an_earlier_boot(holder: dict[str, Any]) -> bool:
+    """Whether a holder lived on a machine of this one's name that was started anew since.
+
+    Two machines may have one name, so that no lease passes on for this.
+    """
+    here = this_process()
+    boots = [one.get("boot", "").partition(" ")[0] for one in (holder, here)]
+    return holder.get("host") == here["host"] and all(boots) and boots[0] != boots[1]
+
+
 def _is_of_this_machine(holder: dict[str, Any]) -> bool:
     here = this_process()
     return all(holder.get(key) == here[key] for key in ("host", "boot"))

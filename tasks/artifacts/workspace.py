@@ -168,6 +168,7 @@ class Workspace:
         for file in data["files"]:
             path = self._files / file["name"]
             if not path.exists() or digest_file(path) != file["digest"]:
+                log.warning("%s is missing or has other bytes: the unit %s is made again", path, unit)
                 record.unlink()
                 return None
         return StageReport.from_json(data["report"])

@@ -21,6 +21,9 @@ from model.errors import RecipeError
 
 _folder: Path | None = None
 
+_own: set[str] = set()
+"""Paths and ids of runs that the program itself writes into recipes."""
+
 _SCHEMES = ("http", "https")
 
 _MAGIC = re.compile(r"[*?\[]")
@@ -35,6 +38,12 @@ def confine(folder: Path) -> None:
     if not folder.is_dir():
         raise RecipeError(f"--untrusted {folder}: there is no such folder; name the one that recipes may read from")
     _folder = folder.resolve()
+
+
+def allow(*words: str | Path) -> None:
+    """Let recipes of this process name a path or run that the program itself writes into them, such as the model that
+    a night goes on from."""
+    _own.update(str(word) for word in words)
 
 
 def is_confined() -> bool:
@@ -67,13 +76,14 @@ def check_recipe(recipe: BaseModel, origin: str) -> None:
     for place, reach, value in reached(recipe):
         values = [value] if isinstance(value, str | Path) else list(value)
         for one in values:
-            _check(f"{origin}: {place} = {str(one)!r}", reach, str(one))
+            if str(one) not in _own:
+                _check(f"{origin}: {place} = {str(one)!r}", reach, str(one))
 
 
 def check_file(what: str, path: str | Path) -> None:
     """Raise RecipeError, which begins with `what`, where a path leads out of the folder, by `..`, a link, or a link
     within the folder that it names; nothing where recipes are not confined."""
-    if _folder is None:
+    if _folder is None or str(path) in _own:
         return
     _check_resolved(what, os.fspath(path))
     for base, folders, names in os.walk(path):

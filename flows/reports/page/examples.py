@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from flows.metrics.formatting import evidence_told
 from flows.runs.document_history import event_words, lives_of, some_parts
+from flows.runs.record import RUNNING, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 from tasks.clean.document import About
@@ -179,7 +180,7 @@ def fates_of(record: dict[str, Any], artifacts: dict[str, Artifact], doc_ids: li
     sizes = (file.bytes for file in artifacts["sample"].records if file.table == "documents")
     if sum(sizes) > MOST_BYTES:
         return {}
-    lives = lives_of(artifacts, doc_ids, ended=record["state"] != "running")
+    lives = lives_of(artifacts, doc_ids, ended=state_of(record) != RUNNING)
     return {
         life.doc_id: {"events": [(event["stage"], event_words(event)) for event in life.events], "fate": life.fate}
         for life in lives

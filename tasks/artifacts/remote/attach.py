@@ -6,7 +6,6 @@ stage and a deployed flow need no word of it.
 
 import functools
 import hashlib
-import json
 import os
 import re
 import time
@@ -14,8 +13,8 @@ import uuid
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from model.checksummed_json import read_sealed, write_sealed
 from model.errors import InputError, RecipeError
-from model.files import write_atomically
 from tasks.artifacts.remote.object_store import ObjectStore
 
 FOLDER = ".store"
@@ -26,6 +25,8 @@ MARKER = "store.json"
 """The object that tells one store from another that came to have its address."""
 
 FORMAT = 1
+
+CACHE_LOST = "Remove it, and name the root by its address: it is written anew."
 
 CACHE = "BESSEMER_CACHE"
 """Environment variable: the folder in which roots of object stores have theirs on this machine."""
@@ -51,7 +52,7 @@ def attached_root(address: str) -> Path:
     told = folder / FOLDER / ADDRESS
     try:
         if not told.exists():
-            write_atomically(told, json.dumps({"address": address}, indent=1).encode())
+            write_sealed(told, {"address": address})
     except OSError as error:
         raise InputError(
             f"--root {address}: its cache {folder} cannot be written ({error.strerror}). Name another folder for caches"
@@ -109,19 +110,19 @@ def check_store(root: Path, store: ObjectStore) -> None:
             f" the version that made it, or another prefix."
         )
     if known.exists():
-        if json.loads(known.read_text())["id"] != there["id"]:
+        if read_sealed(known, CACHE_LOST)["id"] != there["id"]:
             raise InputError(
                 f"{store.address} is another store than the one that {root} was made from. Look whether the address and"
                 f" the endpoint are right; if they are, remove {root}, and what stands in the store is fetched again."
             )
     else:
-        write_atomically(known, json.dumps(there).encode())
+        write_sealed(known, there)
 
 
 @functools.lru_cache(maxsize=64)
 def _store(told: Path, process: int) -> ObjectStore:
     del process  # a connection does not survive a fork
-    return ObjectStore(json.loads(told.read_text())["address"])
+    return ObjectStore(read_sealed(told, CACHE_LOST)["address"])
 
 
 def _checked(address: str) -> str:

@@ -97,13 +97,20 @@ def _put(one: Callable[[], None]) -> None:
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """The record of a run; FileNotFoundError where there is none, IntegrityError where it is damaged."""
+    """Return the record of a run; from `ROOT/runs/RUN_ID/` with its paths under that root, wherever the run was made.
+
+    Raises FileNotFoundError where there is none, IntegrityError where it is damaged.
+    """
     cure = f"Restore it from a copy, or remove {path.parent}: the run's artifacts stay, and the next run reuses them."
     record = read_sealed(path, cure)
     stages = record.get("stages")
     if not isinstance(stages, list) or not all(isinstance(entry, dict) and "stage" in entry for entry in stages):
         raise IntegrityError(f"{path} is damaged (it holds no stages). {cure}")
-    return record
+    runs = path.absolute().parent.parent
+    # A run's folder may have been copied alone, and a root may be reached by another name.
+    if runs.name != RUNS or "root" not in record or Path(record["root"]).resolve() == runs.parent.resolve():
+        return record
+    return _relocated(record, runs.parent)
 
 
 def put_alias(root: Path, store: ObjectStore, alias: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from tasks.artifacts.artifact import Artifact
 
@@ -112,7 +113,7 @@ def test_where_second_runs_are_asked_for_they_go_on_from_the_first_and_are_measu
     measured = [trained(run_id) for line in found["lines"] for run_id in line["runs"].values()]
     assert [model.report.facts["training"]["steps"] for model in measured] == [8, 8, 8]
     folder = home / "root" / "ablations" / "small-then"
-    run_ids = json.loads((folder / "runs.json").read_text())
+    run_ids = read_sealed(folder / "runs.json", "")
     assert list(run_ids) == ["base 7", "base 7, then", "small-batches 7", "small-batches 7, then", "second-run-alone 7"]
     began_from = [model.report.facts.get("base_model", {}).get("weights") for model in measured]
     firsts = [trained(run_ids[name]).file("model.safetensors") for name in ("base 7", "small-batches 7")]

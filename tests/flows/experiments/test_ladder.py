@@ -1,6 +1,5 @@
 """Ladders as people write them, and the report of one whose losses follow a law."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from flows.experiments.scaling import check_measured, rungs_of
 from flows.experiments.scaling_law import LADDERS, LadderConfig, Rung, Size, ladder_file, read_ladder, write_report
 from flows.experiments.trials import Measured
 from flows.recipe.load import recipe_file
+from model.checksummed_json import read_sealed
 from model.errors import GuardError, RecipeError
 
 SIZES = [{"width": width, "layers": 2, "heads": 2} for width in (16, 32, 64, 128)]
@@ -50,7 +50,7 @@ def test_the_largest_is_predicted_before_it_is_measured(tmp_path: Path) -> None:
     assert after["law"] == before["law"]
     assert after["prediction"]["inside"] is True
     assert abs(after["prediction"]["off"]) < 0.005
-    assert json.loads((tmp_path / "table.json").read_text())["prediction"] == after["prediction"]
+    assert read_sealed(tmp_path / "table.json", "")["prediction"] == after["prediction"]
     assert "| 2 layers of 128 | 393,216 | 7,864,320 |" in (tmp_path / "table.md").read_text()
     assert "2 layers of 128" in (tmp_path / "page.html").read_text()
 

@@ -13,6 +13,7 @@ from flows.experiments.ablation_config import AblationConfig
 from flows.experiments.ablation_report import gathered, write_report
 from flows.experiments.trials import Measured
 from flows.metrics.heldout import HeldOut
+from model.checksummed_json import read_sealed
 
 ASKED = AblationConfig.model_validate({"changes": {"wide": {"train.model.width": 64}, "broken": {"train.clip": 1}}})
 TASK = "cloze acc, zero-shot"
@@ -81,7 +82,7 @@ def test_the_table_is_written_as_text_as_json_and_as_a_page(tmp_path: Path) -> N
     told = Path(found["markdown"]).read_text()
     assert "| wide | 3.0000 | 2 | -1.0000 | -1.0000 to -1.0000 | better |" in told
     assert "- broken, seed 1, failed: Numerics" in told
-    assert json.loads(Path(found["table"]).read_text())["lines"][1]["change"] == "wide"
+    assert read_sealed(Path(found["table"]), "")["lines"][1]["change"] == "wide"
     page = Path(found["page"]).read_text()
     figures = re.search(r'<script id="figures" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert figures is not None
@@ -104,6 +105,7 @@ def test_parts_are_written_dearest_first(tmp_path: Path) -> None:
         "curves": {"head": [line("whole", 0.0), line("1 head", 0.25)], "layer": [line("whole", 0.0)]},
     }
     paths = components_report.write_report(found, tmp_path)
+    assert read_sealed(Path(paths["table"]), "") == found
     told = Path(paths["markdown"]).read_text()
     assert told.index("layer 1 head 0") < told.index("layer 0 head 0")
     assert "| layer 1 head 0 | 90 | 2.5000 | +0.5000 | ± 0.1960 |" in told

@@ -6,6 +6,7 @@ import pytest
 
 from flows.nightly.recipe import Base, read_raw
 from model.errors import RecipeError
+from tasks.common import confinement
 
 MORE = """
 [nightly]
@@ -60,6 +61,25 @@ def test_a_later_night_reads_what_is_new_and_goes_on_from_the_current_model(reci
     assert night.clean.preset == "gopher"
     assert (night.train.schedule.start_lr, night.train.schedule.peak_lr) == (2e-4, 1e-3)
     assert night.evaluate.seed == read_raw(str(recipe), tmp_path).whole().evaluate.seed
+
+
+def test_a_later_night_of_a_confined_recipe_goes_on_from_the_current_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which lies outside of the folder that the recipe may read."""
+    theirs, root = tmp_path / "theirs", tmp_path / "root"
+    theirs.mkdir()
+    (theirs / "notes.txt").write_text("a text\n")
+    path = theirs / "nights.toml"
+    path.write_text('name = "n"\nbudget_tokens = "1K"\n[[sources]]\nname = "s"\nweight = 1\npaths = ["{recipe}"]\n')
+    monkeypatch.setattr(confinement, "_own", set())
+    monkeypatch.setattr(confinement, "_folder", theirs.resolve())
+    night = read_raw(str(path), root).of_night({"s": ["notes.txt"]}, base(path, root))
+    assert (night.vocab.base, night.train.base_model) == (root / "tokenizer.model", root / "model")
+    with pytest.raises(RecipeError, match="--untrusted"):
+        read_raw(str(path), root, [f'nightly.later={{ "clean.deny.path" = "{root}" }}']).of_night(
+            {"s": ["notes.txt"]}, base(path, root)
+        )
 
 
 def test_what_a_recipe_compares_with_by_itself_stays(recipe: Path, tmp_path: Path) -> None:

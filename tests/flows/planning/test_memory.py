@@ -1,5 +1,7 @@
 """What plans say that training takes, and runs that are refused because it cannot be there."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,15 +121,24 @@ def test_a_device_is_asked_for_its_memory(recipe: Recipe, monkeypatch: pytest.Mo
         check_memory(cuda)
 
 
-def test_a_model_that_stands_needs_no_memory(recipe: Recipe, tmp_path: Path, build, machine_of):
+def test_a_model_that_stands_needs_no_memory(recipe: Recipe, foundry: Path, tmp_path: Path, build, machine_of):
     root = tmp_path / "root"
     machine_of(1)
     with pytest.raises(RecipeError, match="at least"):
-        check_memory(recipe, root)
+        check_prerequisites(recipe, STAGES, root)
     build("train", recipe, root)
-    check_memory(recipe, root)
+    check_prerequisites(recipe, STAGES, root)
+    program = (
+        "import sys; from pathlib import Path; from flows.recipe import load_recipe; from flows.road import STAGES;"
+        " from flows.prerequisites import check_prerequisites; recipe, root = map(Path, sys.argv[1:]);"
+        " check_prerequisites(load_recipe(recipe, root), STAGES, root); sys.exit('torch' in sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program, foundry / "foundry.toml", root], check=False, timeout=240)
+    assert loaded.returncode == 0, "PyTorch is loaded only for a model that is to be built"
     with pytest.raises(RecipeError, match="at least"):
-        check_memory(changed(recipe, seed=2), root)
+        check_prerequisites(changed(recipe, seed=2), STAGES, root)
+    with pytest.raises(RecipeError, match="at least"):
+        check_prerequisites(recipe, STAGES, root, force=True)
 
 
 def test_shipped_recipes_that_a_laptop_trains_are_not_refused(tmp_path: Path, machine_of):

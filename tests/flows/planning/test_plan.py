@@ -203,9 +203,20 @@ def test_a_budget_is_a_number_with_its_multiple(foundry: Path, tmp_path: Path, w
     assert load_recipe(file, tmp_path).chunk.budget_tokens == tokens
 
 
-def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path):
-    with pytest.raises(RecipeError, match="--tokens is for the calculator"):
-        plan_recipe(recipe, root, 0.01, Asked(tokens=1e9), Watcher())
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (Asked(tokens=1e9), r"--tokens 1\.0B is for the calculator.*--set budget_tokens="),
+        (Asked(parameters=1e6), r"--parameters 1\.0M is for the calculator.*--set train\.model\.width="),
+        (Asked(layers=4, width=8, context=8), r"--layers 4 is for the calculator.*--set train\.model\.layers="),
+    ],
+)
+def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: Asked, told: str):
+    """Whether its text is here or not."""
+    with pytest.raises(RecipeError, match=told):
+        plan_recipe(recipe, root, 0.01, asked, Watcher())
+    with pytest.raises(RecipeError, match=told):
+        plan_by_stated_sizes(recipe, asked)
 
 
 def test_the_command_calculates_and_refuses():

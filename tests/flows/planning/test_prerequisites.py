@@ -155,3 +155,35 @@ def test_what_is_checked_before_a_server_is_chosen_loads_no_prefect() -> None:
     """Prefect reads the address of its server where it is imported first: imported sooner, it starts one of its own."""
     program = "import flows.planning.preconditions, sys; sys.exit('prefect' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_run_by_command_is_checked_once(foundry: Path, tmp_path: Path) -> None:
+    program = """
+import sys
+from flows import prerequisites
+from flows.cli import main
+from flows.planning import memory
+checks = {prerequisites: ("check_starting_points", "check_first_records", "_first_to_build"), memory: ("check_memory",)}
+called = []
+def counted(check):
+    def wrapped(*words):
+        called.append(check.__name__)
+        return check(*words)
+    return wrapped
+for module, names in checks.items():
+    for name in names:
+        setattr(module, name, counted(getattr(module, name)))
+try:
+    main()
+except SystemExit as ended:
+    assert not ended.code, ended.code
+finally:
+    print(sorted(called), file=sys.stderr)
+"""
+    words = ["run", str(foundry / "foundry.toml"), "--root", str(tmp_path / "root")]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    once = ["_first_to_build", "check_first_records", "check_memory", "check_starting_points"]
+    assert done.stderr.splitlines()[-1] == str(once)

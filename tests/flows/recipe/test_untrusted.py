@@ -11,7 +11,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel, Field
+from typer.main import get_command
 
+from flows.cli import app
+from flows.nightly.config import read_notify
 from flows.recipe.load import load_recipe
 from flows.recipe.schema import Recipe
 from model.config import Reach
@@ -330,7 +333,47 @@ def test_without_the_option_all_is_as_it_was(tmp_path: Path, server: int, monkey
     assert recipe(tmp_path, '[clean.extensions]\npath = "{recipe}"').clean.extensions is not None
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "plan"])
+def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Each command of a group and of those within, by its words."""
+    if not hasattr(group, "commands"):
+        yield name.strip(), group
+        return
+    for word, command in group.commands.items():
+        yield from commands(command, f"{name} {word}")
+
+
+def test_every_command_that_runs_or_reads_a_recipe_takes_the_option():
+    options = {name: {option.name for option in command.params} for name, command in commands(get_command(app))}
+    take = {name for name, named in options.items() if "untrusted" in named}
+    # The service runs whatever its forms name.
+    assert take == {name for name, named in options.items() if "recipe" in named} - {"up"}
+    assert {"run", "search run", "mix", "ablate", "scale", "nightly"} <= take
+
+
+def test_what_the_program_itself_writes_into_a_recipe_is_no_reach_of_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """The model, and the runs, that a night goes on from."""
+    monkeypatch.setattr(confinement, "_own", set())
+    model, run_id = folder.parent / "model", "20260101T000000Z-abcdef"
+    more = f'[dedup]\nagainst = ["{run_id}"]\n[clean.deny]\npath = "{model}"'
+    with pytest.raises(RecipeError, match="--untrusted"):
+        recipe(folder, more)
+    confinement.allow(model, run_id)
+    assert recipe(folder, more).dedup.against == (run_id,)
+    with pytest.raises(RecipeError, match="--untrusted"):
+        recipe(folder, more.replace(run_id, f"{run_id}0"))
+
+
+def test_nobody_is_told_of_nights_by_the_recipe_s_own_words(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    table = {"notify": {"webhook": "https://example.org/hook"}}
+    with pytest.raises(RecipeError, match=r"theirs: notify .*--untrusted refuses.*BESSEMER_WEBHOOK"):
+        read_notify(table, "theirs")
+    monkeypatch.setenv("BESSEMER_WEBHOOK", "https://example.org/mine")
+    assert read_notify({}, "theirs").webhook == "https://example.org/mine"
+    monkeypatch.setattr(confinement, "_folder", None)
+    assert read_notify(table, "mine").webhook == "https://example.org/mine"
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "plan", "nightly"])
 def test_commands_that_read_a_recipe_take_the_option(folder: Path, command: str):
     recipe(folder)
     text = (folder / "theirs.toml").read_text()

@@ -1,12 +1,35 @@
-"""Ctrl-C is never lost."""
+"""Ctrl-C is never lost, and a killed run is known to be interrupted."""
 
 import asyncio
+import json
 import os
+import platform
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
+from flows.runs.gc import plan
 from flows.runs.guards import heard_interrupts, raise_if_interrupted
+from flows.runs.record import RECORD, new_run_id
+from model.checksummed_json import read_sealed, write_sealed
+
+RUN_ID = new_run_id()
+BEGUN = """
+import sys
+from pathlib import Path
+from flows.record import ONLOOKER, RunRecord
+folder = Path(sys.argv[1])
+RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, ONLOOKER.get())
+print("begun", flush=True)
+sys.stdin.read()
+"""
 
 
 async def _swallow() -> None:
@@ -37,3 +60,45 @@ def test_one_that_was_swallowed_is_raised_again() -> None:
             raise_if_interrupted()
     raise_if_interrupted()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has begun a run under `tmp_path` and lives."""
+    command = [sys.executable, "-c", BEGUN, str(tmp_path / "runs" / RUN_ID)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        yield process
+        process.kill()
+
+
+def listed_state(root: Path) -> str:
+    (run,) = json.loads(CliRunner().invoke(app, ["ls", "--root", str(root), "--json"]).stdout)
+    return run["state"]
+
+
+def test_a_run_whose_process_is_killed_is_listed_as_interrupted(begun: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert listed_state(tmp_path) == "running"
+    begun.kill()
+    begun.wait()
+    assert listed_state(tmp_path) == "interrupted"
+    assert "interrupted" in CliRunner().invoke(app, ["ls", "--root", str(tmp_path)]).stdout
+    assert plan(tmp_path, keep_last=0).kept_runs == (RUN_ID,), "what it made is kept for the run that goes on"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({"boot": "an-earlier-boot pid:[1]"}, "interrupted"),
+        ({"boot": "an-earlier-boot pid:[1]", "host": f"not-{platform.node()}"}, "running"),
+        ({"boot": ""}, "running"),
+    ],
+)
+def test_a_run_that_ended_with_its_machine_is_listed_as_interrupted(
+    begun: subprocess.Popen[str], tmp_path: Path, changes: dict[str, Any], state: str
+) -> None:
+    record = tmp_path / "runs" / RUN_ID / RECORD
+    told = read_sealed(record, "")
+    write_sealed(record, {**told, "process": told["process"] | changes})
+    assert listed_state(tmp_path) == state

@@ -1,7 +1,6 @@
 """Records of a root: each is verified, a damaged one is named, set aside, and made again where something tells it."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from flows.cli import app
+from flows.experiments.mixture import write_mixture
 from flows.runs.record import RunRecord, list_runs, stage_entry, warn_once
 from flows.runs.root_records import record_problem, records_under
+from flows.service.files import ServiceFiles
 from model.checkpoint.complete_marker import complete
 from model.checksummed_json import seal, write_sealed
 from tasks.artifacts.artifact import Artifact
@@ -25,10 +26,27 @@ RUN = "run"
 """The id under which the fixture's artifacts were built."""
 
 
+MIXTURE = {
+    "sources": ["code", "notes"],
+    "prior": {"code": 0.5, "notes": 0.5},
+    "weights": {"code": 0.25, "notes": 0.75},
+    "most": {"code": 1.0, "notes": 1.0},
+    "metric": "bits_per_byte",
+    "proxies": 8,
+    "kept_back": 2,
+    "r_squared": 0.9,
+    "rank_correlation": 0.9,
+    "predicted": 3.0,
+    "predicted_prior": 3.1,
+}
+"""What `bessemer mix` found."""
+
+
 @pytest.fixture
-def kept(root: Path) -> Path:
+def kept(root: Path, foundry: Path) -> Path:
     """The three stages with a record of each kind that a person, a run, a lease and an unfinished build leave."""
     warn_once.cache_clear()
+    recipe = foundry / "foundry.toml"
     record = RunRecord(root / "runs" / RUN, {"run_id": RUN, "recipe_name": "foundry", "root": str(root)}, Watcher())
     for stage in ("sample", "clean", "dedup"):
         (path,) = root.glob(f"artifacts/{stage}/*")
@@ -51,7 +69,8 @@ def kept(root: Path) -> Path:
         complete(out / folder)
     (out / "restarts.jsonl").write_bytes(seal({"kind": "restart"}, indent=None) * 2)
     write_sealed(root / "promotions" / "000001" / "promotion.json", {"number": 1})
-    write_sealed(root / "service" / "address.json", {"host": "here"})
+    ServiceFiles(root).remember_address("here", 4200)
+    write_mixture(MIXTURE, recipe, (), root / "mixtures" / "foundry")
     return root
 
 
@@ -65,6 +84,7 @@ def test_every_record_is_known_and_whole(kept: Path) -> None:
         "inputs.json",
         f"aliases/clean/{'ab' * 16}.json",
         "locks/held/1.lease",
+        "mixtures/foundry/weights.json",
         "promotions/000001/promotion.json",
         "runs/run/recipe.json",
         "runs/run/run.json",
@@ -118,11 +138,11 @@ def test_damaged_digests_of_inputs_are_named_and_made_anew(
 ) -> None:
     path, cache = tmp_path / "input.txt", tmp_path / "inputs.json"
     path.write_text("iron")
-    os.utime(path, (1_000_000_000, 1_000_000_000))
+    monkeypatch.setattr("tasks.common.digests.SETTLING_SECONDS", -1.0)
     inputs = InputDigests(cache)
     right = inputs.digest(path)
     inputs.save()
-    cache.write_bytes(cache.read_bytes().replace(right.encode(), b"0" * 32))
+    cache.write_bytes(cache.read_bytes().replace(b'"length": 4', b'"length": 3'))
     again = InputDigests(cache)
     assert f"{cache} is damaged" in caplog.text
     assert again.digest(path) == right

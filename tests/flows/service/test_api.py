@@ -1,26 +1,30 @@
 """A server that is busy is asked again; one that refuses is not."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from flows.service import api
 from flows.service.files import ServiceFiles
+from flows.service.server import to_deploy
 from model.errors import Infra
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[list[int]], tuple[str, list[bytes]]]]:
+def serve() -> Iterator[Callable[..., tuple[str, list[bytes]]]]:
     """Start a server that answers with these codes, one after the other; gives its address and what it was asked."""
     servers: list[HTTPServer] = []
 
-    def start(codes: list[int]) -> tuple[str, list[bytes]]:
+    def start(codes: list[int], host: str = "127.0.0.1") -> tuple[str, list[bytes]]:
         asked: list[bytes] = []
 
         class Answers(BaseHTTPRequestHandler):
@@ -35,9 +39,12 @@ def serve() -> Iterator[Callable[[list[int]], tuple[str, list[bytes]]]]:
             def log_message(self, format: str, *args: object) -> None:
                 """Nothing is told."""
 
-        servers.append(HTTPServer(("127.0.0.1", 0), Answers))
+        class Server(HTTPServer):
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+        servers.append(Server((host, 0), Answers))
         threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}/", asked
+        return f"http://{f'[{host}]' if ':' in host else host}:{servers[-1].server_port}/", asked
 
     yield start
     for server in servers:
@@ -64,6 +71,40 @@ def test_a_refusal_is_told_at_once(serve) -> None:
     with pytest.raises(Infra, match="409"):
         api.post(url, {})
     assert len(asked) == 1
+
+
+def test_all_pages_of_a_server_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Prefect gives 200 at once."""
+    things = [{"id": str(number), "name": f"thing-{number}", "status": "ONLINE"} for number in range(450)]
+    asked: list[dict[str, Any]] = []
+
+    def post(url: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+        asked.append(body)
+        return things[body.get("offset", 0) :][:200]
+
+    monkeypatch.setattr(api, "post", post)
+    assert api.filtered("/flow_runs/filter", {"flow_runs": {}}) == things
+    assert all(body["flow_runs"] == {} for body in asked)
+    assert api.is_worker_online("", "pool", "thing-449")
+    files = ServiceFiles(tmp_path)
+    files.folder.mkdir()
+    things[-1]["name"] = "00-pretrain"
+    written = yaml.safe_load(to_deploy(files).read_text())["deployments"]
+    assert "schedules" not in next(one for one in written if one["name"] == "00-pretrain")
+
+
+def test_a_server_at_the_ipv6_loopback_address_is_asked_without_a_proxy(serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    api.reach_this_machine_directly()
+    try:
+        url, asked = serve([200, 200], "::1")
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert api.post(url, {"a": 1}) == {"asked": "enough"}
+    assert api.is_healthy(url)
+    assert len(asked) == 2
 
 
 def test_runs_ask_a_server_whose_database_is_away_again(serve, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What the server does about runs that crash: the automations are valid, written once, and do their work."""
 
-import base64
 import errno
 import json
 import os
@@ -9,11 +8,10 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,31 +96,16 @@ def test_a_full_disk_is_worth_another_run_wherever_it_was_met() -> None:
 class Service:
     """A service that stands, and what its API says."""
 
-    def __init__(self, root: Path, recipe: Path) -> None:
+    def __init__(self, root: Path, recipe: Path, ask: Callable[..., Any]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.root, self.recipe = root, recipe
+        self.ask = partial(ask, root, self.port)
 
     def up(self, folder: Path | None = None) -> str:
         words = ("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
         return bessemer(*words, folder=folder)
-
-    def ask(self, path: str, body: Any, method: str = "POST") -> Any:
-        token = base64.b64encode((self.root / "service" / "password").read_bytes().strip()).decode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
-        url = f"http://127.0.0.1:{self.port}/api{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
-        for _ in range(10):
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    return json.loads(answer.read() or "null")
-            except urllib.error.HTTPError as error:
-                # A busy machine's SQLite: Prefect's own clients ask again, too.
-                if error.code != 503:
-                    raise
-                time.sleep(1)
-        raise AssertionError(f"{url}: 503 ten times")
 
     def start(self) -> None:
         """A run of the road with a training long enough to be met."""
@@ -166,8 +149,8 @@ def wait_until(true: Any, seconds: float = SECONDS) -> None:
 
 
 @pytest.fixture
-def service(foundry: Path, tmp_path: Path) -> Iterator[Service]:
-    found = Service(tmp_path / "root", foundry / "foundry.toml")
+def service(foundry: Path, tmp_path: Path, ask: Callable[..., Any]) -> Iterator[Service]:
+    found = Service(tmp_path / "root", foundry / "foundry.toml", ask)
     try:
         found.up()
         yield found

@@ -1,6 +1,5 @@
 """Background processes are known by pid and start, so that a recycled number is never signalled."""
 
-import json
 import os
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from flows.service.files import ServiceFiles, standing_server
 from flows.service.local_server import prefect_server
 from flows.service.processes import Background, started, wait_until_gone
 from flows.service.server import stop_service
+from model.checksummed_json import write_sealed
 from model.errors import InputError
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
@@ -55,7 +55,7 @@ def test_a_process_that_does_not_listen_is_killed(process: Background, tmp_path:
 def test_a_recycled_number_is_a_stranger(process: Background, tmp_path: Path) -> None:
     stranger = subprocess.Popen(SLEEP, stdout=subprocess.DEVNULL)
     try:
-        process.record.write_text(json.dumps({"pid": stranger.pid, "started": "another boot 12345"}))
+        write_sealed(process.record, {"pid": stranger.pid, "started": "another boot 12345"})
         assert process.pid() is None
         assert process.is_stale()
         process.stop(seconds=1)

@@ -3,7 +3,6 @@
 `pytest -s` prints what was tried and what became of it.
 """
 
-import base64
 import json
 import os
 import socket
@@ -12,8 +11,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,31 +37,16 @@ SOCKETS = (
 class Service:
     """A service that runs, and what its API says to whom has the password."""
 
-    def __init__(self, root: Path, recipe: Path) -> None:
+    def __init__(self, root: Path, recipe: Path, ask: Callable[..., Any]) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self.root, self.recipe = root, recipe
+        self.ask = partial(ask, root, self.port)
 
     @property
     def password(self) -> str:
         return (self.root / "service" / "password").read_text().strip()
-
-    def ask(self, path: str, body: Any, method: str = "POST") -> Any:
-        token = base64.b64encode(self.password.encode()).decode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Basic {token}"}
-        url = f"http://127.0.0.1:{self.port}/api{path}"
-        request = urllib.request.Request(url, json.dumps(body).encode(), headers, method=method)
-        for _ in range(10):
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    return json.loads(answer.read() or "null")
-            except urllib.error.HTTPError as error:
-                # A busy machine's SQLite: Prefect's own clients ask again, too.
-                if error.code != 503:
-                    raise
-                time.sleep(1)
-        raise AssertionError(f"{url}: 503 ten times")
 
     def deployment(self, name: str) -> dict[str, Any]:
         (found,) = self.ask("/deployments/filter", {"deployments": {"name": {"any_": [name]}}})
@@ -95,8 +80,8 @@ def bessemer(*words: str | Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def service(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    found = Service(tmp_path_factory.mktemp("root"), foundry / "foundry.toml")
+def service(foundry: Path, tmp_path_factory: pytest.TempPathFactory, ask: Callable[..., Any]) -> Iterator[Service]:
+    found = Service(tmp_path_factory.mktemp("root"), foundry / "foundry.toml", ask)
     try:
         told = found.up()
         assert str(found.root / "service" / "password") in told

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from flows.cli import main
 from flows.service.api import OWN_AUTHORITY, is_healthy, post
 from flows.service.files import ServiceFiles, use_password, write_password
-from flows.service.server import Asked, check_open, spawn_server
+from flows.service.server import Asked, check_free, check_open, spawn_server
 from model.errors import Infra, InputError
 
 
@@ -44,6 +44,45 @@ def tls(tmp_path: Path) -> tuple[Path, Path]:
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
 def test_a_loopback_address_needs_nothing(host: str) -> None:
     check_open(Asked(host, 4200, "quickstart"))
+
+
+@pytest.mark.parametrize(
+    ("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6), ("localhost", socket.AF_INET)]
+)
+def test_a_port_is_taken_where_another_server_holds_it_and_nowhere_else(
+    host: str, family: socket.AddressFamily
+) -> None:
+    with socket.socket(family) as other:
+        try:
+            other.bind((host, 0))
+        except OSError:
+            pytest.skip(f"this machine has no {host}")
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(InputError, match=f"up --host {host} --port {port}: .*Another server holds the port"):
+            check_free(host, port)
+    check_free(host, port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1", "nowhere.invalid"])
+def test_an_address_that_is_not_this_machines_is_not_called_taken(host: str) -> None:
+    with pytest.raises(InputError, match=f"up --host {host} --port 4200: .*Name an address of this machine"):
+        check_free(host, 4200)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.2", "127.0.0.2"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::1", "[::1]"),
+        ("::", "[::1]"),
+    ],
+)
+def test_the_server_is_reached_from_here_at_an_address_of_its_family(host: str, address: str, tmp_path: Path) -> None:
+    files = ServiceFiles(tmp_path)
+    files.remember_address(host, 4200)
+    assert files.api_url == f"http://{address}:4200/api"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "machine.example.org", "127.0.0.1.example.org"])

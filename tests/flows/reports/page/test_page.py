@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from flows.cli import app
 from flows.metrics.run_metrics import base_model_told, gather
+from flows.recipe.stages import STAGES
 from flows.reports.charts.scores import chance_of
 from flows.reports.charts.training import training_figure
 from flows.reports.page.examples import removals
@@ -407,6 +411,19 @@ def test_a_page_stays_while_an_artifact_is_damaged(make: Callable[..., Any], tmp
     scores.write_bytes(scores.read_bytes()[:-10] + b"0123456789")
     assert write_page(made.folder, made.root).read_bytes() == whole
     assert "stays as the run made it" in caplog.text
+
+
+def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Callable[..., Any], tmp_path: Path):
+    made = make(tmp_path / "original")
+    finish(made)
+    copied = shutil.copytree(made.root, tmp_path / "copied")
+    shutil.rmtree(made.root)
+    done = CliRunner().invoke(app, ["report", "--root", str(copied), "--json"])
+    told = json.loads(done.stdout)
+    assert told["page"] == str(copied / "runs" / made.folder.name / "page.html")
+    assert Path(told["page"]).is_file()
+    assert [line["stage"] for line in told["findings"]["road"] if "result" in line] == list(STAGES)
+    assert "no longer stands" not in Path(told["page"]).read_text()
 
 
 def test_a_first_page_names_the_artifacts_that_are_gone(make: Callable[..., Any], tmp_path: Path):

@@ -12,13 +12,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from model.checksummed_json import write_sealed
+from flows.runs.root_records import record_problem, records_under
+from model.checksummed_json import read_sealed, write_sealed
 from model.errors import Infra, InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.remote import partial_builds as unfinished
 from tasks.artifacts.remote.artifacts import stand
-from tasks.artifacts.remote.attach import attached_root, check_store, store_of
+from tasks.artifacts.remote.attach import _store, attached_root, check_store, store_of
 from tasks.artifacts.remote.backing import Backing
 from tasks.artifacts.remote.metadata import bring
 from tasks.artifacts.remote.object_store import ObjectStore
@@ -50,7 +51,7 @@ def pour(workspace: Workspace, casts: int = 3, fails_after: int | None = None, m
             with workspace.unit(name) as unit:
                 rows = pa.table({"text": [f"cast {number}"] * (number + 1)})
                 write_table(unit, "documents", rows, table_file_name("documents", name))
-                unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = 1
+                unit.report.source("iron").documents_in = unit.report.source("iron").documents_out = number + 1
                 done = unit.report
         reports.append(done)
     return StageReport.merged(reports)
@@ -345,6 +346,21 @@ def test_a_cache_knows_its_store(machine: Machine, store: ObjectStore) -> None:
         check_store(root, store)
 
 
+@pytest.mark.parametrize("name", ["address.json", "store.json"])
+def test_a_damaged_record_of_a_cache_is_named_before_it_is_used(
+    machine: Machine, store: ObjectStore, name: str
+) -> None:
+    root = machine("a")
+    check_store(root, store)
+    assert [path for path in records_under(root) if record_problem(path)] == []
+    path = root / ".store" / name
+    path.write_bytes(path.read_bytes().replace(b'": "', b'": "x', 1))
+    assert record_problem(path) is not None
+    _store.cache_clear()
+    with pytest.raises(IntegrityError, match=rf"{name} is damaged .*it is written anew"):
+        check_store(root, store_of(root) or store)
+
+
 def test_an_address_with_credentials_is_refused_and_not_repeated(tmp_path: Path) -> None:
     from model.errors import RecipeError
 
@@ -364,14 +380,14 @@ def test_runs_and_words_of_one_machine_are_known_to_another(machine: Machine, st
     write_sealed(folder / "run.json", {"run_id": folder.name, "root": str(first), "stages": stages})
     alias = first / "aliases" / "pour" / f"{'1' * 32}.json"
     alias.parent.mkdir(parents=True)
-    alias.write_text(json.dumps({"who": "me"}))
+    write_sealed(alias, {"who": "me"})
     bring(first, store)
     second = machine("b")
     bring(second, store)
     record = json.loads((second / "runs" / folder.name / "run.json").read_text())
     assert record["root"] == str(second)
     assert record["stages"][0]["path"] == str(second / "artifacts" / "pour" / artifact.identity)
-    assert json.loads((second / alias.relative_to(first)).read_text()) == {"who": "me"}
+    assert read_sealed(second / alias.relative_to(first), "") == {"who": "me"}
     store.delete([alias.relative_to(first).as_posix()])
     bring(second, store)
     assert not (second / alias.relative_to(first)).exists()

@@ -52,8 +52,8 @@ def take(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Take:
 REQUESTS: dict[str, Callable[[ObjectStore], object]] = {
     "exists": lambda store: store.exists("runs/a"),
     "read": lambda store: store.read("runs/a"),
-    "write": lambda store: store.write("runs/a", 1),
-    "create": lambda store: store.create("runs/a", 1),
+    "write": lambda store: store.write("runs/a", {"casts": 1}),
+    "create": lambda store: store.create("runs/a", {"casts": 1}),
     "under": lambda store: store.under("runs"),
     "delete": lambda store: store.delete(["runs/a"]),
 }
@@ -74,13 +74,13 @@ def test_refused_credentials_are_told_at_once_with_the_code_of_the_store(
 
 def test_credentials_that_were_replaced_meanwhile_are_taken_and_nobody_hears_of_it(address: str, take: Take) -> None:
     store = ObjectStore(address)
-    store.write("runs/a", 1)
+    store.write("runs/a", {"casts": 1})
     take("expired")
     ObjectStore._renew(store)  # As if the token had expired since: the client that is open has it.
     take("local")
-    assert store.read("runs/a") == 1
+    assert store.read("runs/a") == {"casts": 1}
     take("denied")
-    assert store.read("runs/a") == 1, "credentials that work are not read again"
+    assert store.read("runs/a") == {"casts": 1}, "credentials that work are not read again"
 
 
 def test_a_build_whose_credentials_expire_keeps_its_work_and_goes_on_with_new_ones(

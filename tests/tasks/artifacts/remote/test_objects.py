@@ -22,13 +22,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_of_two_that_create_an_object_the_first_one_stands(store: ObjectStore) -> None:
-    assert store.create("who", "first")
-    assert not store.create("who", "second")
-    assert store.read("who") == "first"
+    assert store.create("who", {"by": "first"})
+    assert not store.create("who", {"by": "second"})
+    assert store.read("who") == {"by": "first"}
 
 
 def test_a_creator_whose_answer_was_lost_finds_its_own_object(store: ObjectStore) -> None:
-    assert [store.create("who", "me"), store.create("who", "me")] == [True, True]
+    assert [store.create("who", {"by": "me"}), store.create("who", {"by": "me"})] == [True, True]
 
 
 def test_files_come_back_block_by_block(
@@ -67,7 +67,7 @@ def test_no_bucket_no_credentials_and_no_server_are_told_apart(
     monkeypatch.setattr(patience, "TRIES", 2)
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(InputError, match="no such bucket"):
-        ObjectStore("s3://nobody-made-this/x").write("a", 1)
+        ObjectStore("s3://nobody-made-this/x").write("a", {"rows": 1})
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(Infra, match="failed 2 times"):
@@ -101,11 +101,11 @@ def test_under_faults_of_every_kind_all_that_is_read_is_what_was_put(
             data = os.urandom(100_000 + number)
             file.write_bytes(data)
             store.put_file(f"parts/{number:02d}", file, digest_bytes(data))
-            assert store.create(f"manifests/{number:02d}", digest_bytes(data))
-            assert not store.create(f"manifests/{number:02d}", "another")
+            assert store.create(f"manifests/{number:02d}", {"digest_of": digest_bytes(data)})
+            assert not store.create(f"manifests/{number:02d}", {"by": "another"})
             store.fetch(f"parts/{number:02d}", tmp_path / "copy", len(data), digest_bytes(data), tmp_path)
             assert (tmp_path / "copy").read_bytes() == data
-            assert store.read(f"manifests/{number:02d}") == digest_bytes(data)
+            assert store.read(f"manifests/{number:02d}") == {"digest_of": digest_bytes(data)}
         assert len(store.under("parts")) == len(store.under("manifests")) == 40
     finally:
         object_store.fail(0)
