@@ -3,10 +3,9 @@
 Weights and gradients have the sizes and types of the network's parameters (made on PyTorch's meta device, without
 memory); the optimizer keeps what the trainer's own keeps after a step over parameters of one element; activations are
 those of the trainer's forward and backward pass over tensors without data, in which every allocation is counted. How
-engines divide that among ranks is written down in `spread`, and `tests/model/engines/test_memory.py` holds it against engines
-that run. Layouts whose passes cannot be followed so have no figure for them, and `unknown` says why. Libraries and
-what the allocator loses come on top.
-"""
+engines divide that among ranks is written down in `spread`, and `tests/model/engines/test_memory.py` holds it against
+engines that run. Layouts whose passes cannot be followed so have no figure for them, and `unknown` says why. Libraries
+and what the allocator loses come on top."""
 
 import weakref
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ RUN_ID = new_run_id()
 BEGUN = """
 import sys
 from pathlib import Path
-from flows.record import ONLOOKER, RunRecord
+from flows.runs.record import ONLOOKER, RunRecord
 folder = Path(sys.argv[1])
 RunRecord(folder, {"run_id": folder.name, "recipe_name": "r", "root": str(folder.parents[1])}, ONLOOKER.get())
 print("begun", flush=True)
