@@ -129,10 +129,10 @@ def test_a_model_that_stands_needs_no_memory(recipe: Recipe, foundry: Path, tmp_
     build("train", recipe, root)
     check_prerequisites(recipe, STAGES, root)
     program = (
-        "import sys; from pathlib import Path; from flows.recipe.load import load_recipe; from flows.recipe.stages
-        import STAGES;" " from flows.planning.preconditions import check_prerequisites; recipe, root = map(Path,
-        sys.argv[1:]);" " check_prerequisites(load_recipe(recipe, root), STAGES, root); sys.exit('torch' in
-        sys.modules)"
+        "import sys; from pathlib import Path; from flows.recipe.load import load_recipe;"
+        " from flows.recipe.stages import STAGES; from flows.planning.preconditions import check_prerequisites;"
+        " recipe, root = map(Path, sys.argv[1:]);"
+        " check_prerequisites(load_recipe(recipe, root), STAGES, root); sys.exit('torch' in sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", program, foundry / "foundry.toml", root], check=False, timeout=240)
     assert loaded.returncode == 0, "PyTorch is loaded only for a model that is to be built"
