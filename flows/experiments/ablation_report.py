@@ -232,7 +232,7 @@ def figure(measure: str, found: dict[str, Any]) -> dict[str, Any] | None:
 def _write_page(name: str, found: dict[str, Any], path: Path) -> None:
     figures = {f"measure{place}": figure(measure, found) for place, measure in enumerate(found["measures"])}
     told = {"number": number, "signed": signed, "interval": interval, "verdict": verdict, "limits": NOT_COMPARED}
-    write_drawn("flows.experiments.trials", "page.html", figures, path, name=name, found=found, **told)
+    write_drawn("flows.experiments", "ablation.html", figures, path, name=name, found=found, **told)
 
 
 # Student's t, 97.5%: abscissae for 1 to 30 degrees of freedom.

@@ -139,7 +139,7 @@ def write_report(found: dict[str, Any], root: Path) -> dict[str, str]:
     page = folder / "page.html"
     figures = {"size": size_figure(found), "alone": alone_figure(found)}
     write_drawn(
-        "flows.experiments.trials", "components.html", figures, page, found=found, compact=compact, within=WITHIN
+        "flows.experiments", "component_ablation.html", figures, page, found=found, compact=compact, within=WITHIN
     )
     return {**{name: str(path) for name, path in paths.items()}, "page": str(page)}
 

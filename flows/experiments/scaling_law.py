@@ -239,7 +239,7 @@ def write_report(name: str, asked: LadderConfig, rungs: list[Rung], folder: Path
     paths = {"markdown": str(folder / MARKDOWN), "page": str(folder / PAGE), "table": str(folder / TABLE)}
     write_sealed(folder / TABLE, found)
     write_atomically(folder / MARKDOWN, as_markdown(found).encode())
-    write_drawn("flows.experiments.scaling", "page.html", {"law": figure(found)}, folder / PAGE, found=found)
+    write_drawn("flows.experiments", "scaling.html", {"law": figure(found)}, folder / PAGE, found=found)
     return found | paths
 
 

@@ -44,7 +44,7 @@ def write_page(study: Study, lines: list[dict[str, Any]], path: Path) -> Path:
         "best": None if best is None else best.number,
         "told": told_value,
     }
-    write_drawn("flows.experiments.search", "page.html", _figures(study, lines), path, **view)
+    write_drawn("flows.experiments", "search.html", _figures(study, lines), path, **view)
     return path
 
 

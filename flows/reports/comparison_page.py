@@ -201,7 +201,7 @@ def comparison_page(found: dict[str, Any], records: list[dict[str, Any]]) -> str
     """The page of what `compare` found between the runs of `records`."""
     artifacts = [open_artifacts(record) for record in records]
     told = {"found": found, "figures": figures(found, artifacts), "other_text": OTHER_TEXT}
-    return fill("flows.reports.comparison_page", "template.html", told)
+    return fill("flows.reports", "comparison.html", told)
 
 
 def write_comparison(found: dict[str, Any], records: list[dict[str, Any]], path: Path) -> None:

@@ -21,11 +21,11 @@ from safetensors import SafetensorError
 from flows.runs.model_registry import CURRENT, current_run
 from flows.runs.record import RECORD, list_runs, read_recipe, warn_once
 from model.checkpoint.metrics import kept_rows, kept_steps
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.remote.metadata import read_record
 from tasks.artifacts.tables import read_table
-from tasks.train.base_model import DESCRIPTION, WEIGHTS
 
 EXCERPT_CHARS = 160
 

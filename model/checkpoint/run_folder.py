@@ -13,6 +13,8 @@ RESULT = "result"
 
 DESCRIPTION = "model.json"
 """File that describes a trained model."""
+WEIGHTS = "model.safetensors"
+"""File of its weights."""
 
 CHECKPOINTS = "checkpoints"
 

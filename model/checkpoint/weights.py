@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model.checkpoint.run_folder import DESCRIPTION
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.config.network import NetworkConfig, read_network_config
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
@@ -16,8 +16,6 @@ from model.files import sync_file, write_atomically
 from model.model_files import check_header, read_json
 from model.nn.factory import Network, make_network
 from model.nn.gpt import GPT
-
-WEIGHTS = "model.safetensors"
 
 
 def save_model(folder: Path, config: NetworkConfig, weights: dict[str, Tensor], description: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.config.network import read_network_config
 from model.config.rules import MAY_DIFFER, check_same_shape
 from model.config.train import StartingModel
@@ -31,7 +32,6 @@ from tasks.common.digests import INPUTS, InputDigests
 from tasks.tokenizer.base import ADDED_PIECES, BASE, DESCRIPTION_FILE, Tokenizer, is_json
 from tasks.train.config import TrainStageConfig
 
-DESCRIPTION, WEIGHTS = "model.json", "model.safetensors"
 """Files of a trained model, as the trainer writes them."""
 
 

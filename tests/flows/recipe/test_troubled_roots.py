@@ -39,7 +39,7 @@ def test_an_artifact_of_another_format_is_refused_and_left_alone(recipe: Recipe,
         BUILDERS["clean"](RunContext(root, "run"), only(root, "sample"), recipe.clean)
     with pytest.raises(InputError, match=message):
         explain(recipe, root)
-    assert json.loads(path.read_text()) == manifest
+    assert {key: value for key, value in json.loads(path.read_text()).items() if key != "digest"} == manifest
 
 
 def test_a_deleted_parent_is_rebuilt_and_what_was_made_from_it_is_reused(recipe: Recipe, root: Path) -> None:
