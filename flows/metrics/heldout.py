@@ -26,12 +26,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flows.metrics.formatting import shots_word
+from flows.metrics.formatting import UNTOLD, shots_word
 from flows.runs.document_history import some_parts
 from flows.runs.lineage import parts_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
-from tasks.vocab.comparison import UNTOLD
 
 
 @dataclass(frozen=True)
