@@ -78,7 +78,11 @@ def documents(context: RunContext) -> Artifact:
         with workspace.unit("00000") as unit:
             table = pa.Table.from_pylist(rows, schema=DOCUMENTS)
             write_table(unit, "documents", table, table_file_name("documents", "00000"))
-        return StageReport()
+        report = StageReport()
+        counts = report.source("mixed")
+        counts.documents_in = counts.documents_out = len(rows)
+        counts.bytes_in = counts.bytes_out = sum(len(text.encode()) for text in (*ENGLISH, *CHINESE))
+        return report
 
     return build_artifact(
         context, Stage("documents", roots=("tasks.artifacts.ledger",), libraries=()), StrictConfig(), {}, run

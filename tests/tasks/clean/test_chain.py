@@ -51,6 +51,12 @@ def parent(root, *parts: pa.Table):
         for index, rows in enumerate(parts):
             with workspace.unit(unit_name(index)) as unit:
                 write_table(unit, "documents", rows, table_file_name("documents", unit_name(index)))
+            for row in rows.select(["source", "text"]).to_pylist():
+                counts = together.source(row["source"])
+                counts.documents_in += 1
+                counts.documents_out += 1
+                counts.bytes_in += len(row["text"].encode())
+                counts.bytes_out += len(row["text"].encode())
         return together
 
     return build_artifact(
