@@ -34,7 +34,7 @@ endif
 	@touch $(READY)
 
 demo: $(READY) ## train a small model on the text that comes with Python, and write its page
-	$(BIN)/bessemer quickstart --root $(ROOT)
+	$(BIN)/bessemer demo --root $(ROOT)
 
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS)

@@ -43,6 +43,6 @@ def test_every_command_stands_there() -> None:
     names = [command.__name__.replace("_", "-") for command in COMMANDS]
     page = reference()
     assert [name for name in names if f"### `bessemer {name}" not in page] == []
-    assert "### `bessemer train resume`" in page
-    assert "    bessemer train join" in page
+    assert "### `bessemer training resume`" in page
+    assert "    bessemer training join" in page
     assert "\b" not in page
