@@ -42,7 +42,7 @@ def reference(
         from flows.reference import reference as reference_page
         from model.files import write_atomically
 
-        page = reference_page()
+        page = reference_page(app)
         if output is None:
             typer.echo(page, nl=False)
         else:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -20,7 +19,7 @@ from typer.core import TyperGroup
 class CommandGroup(TyperGroup):
     """A group that shows the whole first sentence of each command's help and accepts `--root` before a command."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep a leading `--root PATH` for the command that follows."""
         kept: list[str] = []
         while args and args[0].partition("=")[0] == "--root":
@@ -29,14 +28,12 @@ class CommandGroup(TyperGroup):
         ctx.meta[_ROOT_BEFORE] = kept
         return super().parse_args(ctx, args)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Return the named command, and its words with `--root` at their front."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command, [*ctx.meta.get(_ROOT_BEFORE, ()), *rest]
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each command: its name and the first sentence of its help, wrapped instead of cut."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [(name, command.get_short_help_str(limit=300)) for name, command in commands if command is not None]

@@ -6,8 +6,8 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -19,7 +19,7 @@ PROJECT = Path(__file__).parents[2]
 SCREEN_LINES, SCREEN_COLUMNS = 60, 100
 
 
-def commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every command and group, with the words that name it."""
     yield words, command
     for name, inner in command.commands.items() if isinstance(command, TyperGroup) else ():
