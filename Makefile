@@ -34,7 +34,7 @@ endif
 	@touch $(READY)
 
 demo: $(READY) ## train a small model on the text that comes with Python, and write its page
-	$(BIN)/bessemer quickstart --root $(ROOT)
+	$(BIN)/bessemer demo --root $(ROOT)
 
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -n 2 $(PYTEST_FLAGS)
@@ -47,8 +47,8 @@ lint: $(READY) ## ruff and pyright
 audit: requirements.lock ## known vulnerabilities of what is pinned, by pip-audit in an environment of its own
 	PYTHON=$(PYTHON) .ci/audit $(PEERS)/audit
 
-reference: $(READY) ## write docs/reference.md from the configuration models and the commands
-	$(BIN)/python -m flows.reference docs
+reference: $(READY) ## write docs/reference.md: every recipe key and every command
+	$(BIN)/bessemer reference -o docs/reference.md
 
 format: $(READY) ## rewrite the code in the house style
 	$(BIN)/ruff check --fix .

@@ -67,7 +67,7 @@ def main() -> None:
         root = folder / "roots" / name
         bessemer(run_words(name, folder), root)
         if name == "gpt":
-            bessemer(["promote", "latest", "--because", "base of the extension"], root)
+            bessemer(["model", "promote", "latest", "--because", "base of the extension"], root)
         show(name, root)
 
 

@@ -4,9 +4,8 @@
 
 For each seed: `tpe`, which halves at rungs; `chance`, which trains settings at random to their end, as many as the
 first could have trained for its cost, and at least as much; and with `--halving` also `chance, halved`, random settings
-at the same rungs. Cost is counted in whole trainings. Each search is the command `bessemer search`, so that this goes
-on where it was stopped, and all share the data stages.
-"""
+at the same rungs. Cost is counted in whole trainings. Each search is the command `bessemer study search`, so that this
+goes on where it was stopped, and all share the data stages."""
 
 import argparse
 import json
@@ -39,12 +38,23 @@ RATE = "train.schedule.peak_lr"
 
 
 def searched(root: Path, sampler: str, rungs: int, seed: int, trials: int) -> dict[str, Any]:
-    """What `bessemer search` found."""
+    """What `bessemer study search` found."""
     name = f"{sampler}-{rungs}-{seed}"
     table = root / f"{name}.toml"
     root.mkdir(parents=True, exist_ok=True)
     table.write_text(TABLE.format(name=name, trials=trials, sampler=sampler, rungs=rungs, seed=seed))
-    words = [sys.executable, "-m", "flows.cli", "search", str(RECIPE), "--root", str(root), "--search", str(table)]
+    words = [
+        sys.executable,
+        "-m",
+        "flows.cli",
+        "study",
+        "search",
+        str(RECIPE),
+        "--root",
+        str(root),
+        "--search",
+        str(table),
+    ]
     for _ in range(TRIES):
         done = subprocess.run([*words, "--json"], stdout=subprocess.PIPE, text=True, check=False, cwd=HERE.parent)
         if done.returncode != Infra.exit_code:

@@ -1,91 +1,62 @@
-"""The command `bessemer`: its name, its help, and the list of its commands."""
+"""The command `bessemer`: its help, and its commands in groups."""
 
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.commands import artifacts as collecting
-from flows.commands import artifacts as identity
-from flows.commands import artifacts as upgrading
-from flows.commands import experiments as ablating
-from flows.commands import experiments as mixing
-from flows.commands import experiments as scaling
-from flows.commands import experiments as searching
-from flows.commands import inspect as comparing
-from flows.commands import inspect as leaking
-from flows.commands import inspect as peeking
-from flows.commands import inspect as records
-from flows.commands import models, nightly, service
-from flows.commands import models as networks
-from flows.commands import models as teaching
-from flows.commands import nightly as promoting
-from flows.commands import plan as planning
-from flows.commands import reports as cards
-from flows.commands import reports as tracking
-from flows.commands import run as running
-from flows.commands import run as training
-from flows.commands import tokenizers as vocabularies
+from flows.commands import data, models, nightly, plan, run, runs, service, store, studies, training
+from flows.commands.common import CommandGroup, handle_errors
 from flows.metrics.escaping import escape_output
 from flows.service.api import reach_this_machine_directly
 from model.config.environment import shed
 
 app = typer.Typer(
     name="bessemer",
-    help="From raw text to a trained, evaluated language model, with the record of every document.",
-    epilog="First time? `bessemer quickstart` trains a small model on the text that comes with Python, in minutes.",
+    cls=CommandGroup,
+    help="From raw text to a trained, evaluated language model, with a record of every document.",
+    epilog="First time? `bessemer demo` trains a small model on the text that comes with Python, in minutes.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-COMMANDS = (
-    running.quickstart,
-    running.run,
-    planning.init,
-    planning.plan,
-    ablating.ablate,
-    nightly.nightly,
-    promoting.current,
-    promoting.promote,
-    scaling.scale,
-    mixing.mix,
-    records.ls,
-    peeking.peek,
-    records.why,
-    leaking.leaks,
-    vocabularies.tokens,
-    vocabularies.bases,
-    records.step,
-    records.report,
-    comparing.compare,
-    cards.card,
-    models.generate,
-    models.harness,
-    teaching.finetune,
-    teaching.predict,
-    networks.presets,
-    networks.export,
-    tracking.export_metrics,
-    identity.explain,
-    identity.accept,
-    identity.verify,
-    collecting.gc,
-    upgrading.upgrade,
-    service.up,
-    service.down,
-    service.status,
+COMMANDS = (run.demo, plan.init, plan.plan, plan.estimate, run.run, nightly.nightly)
+GROUPS = (
+    runs.runs,
+    data.data,
+    models.model,
+    studies.study,
+    training.training,
+    service.serve,
+    store.store,
 )
 
-for command in COMMANDS:
+
+def reference(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
+) -> None:
+    """Print every recipe key and every command as one page of Markdown."""
+    with handle_errors():
+        from flows.reference import reference as reference_page
+        from model.files import write_atomically
+
+        page = reference_page(app)
+        if output is None:
+            typer.echo(page, nl=False)
+        else:
+            write_atomically(output, page.encode())
+
+
+for command in (*COMMANDS, reference):
     app.command()(command)
-app.add_typer(training.train)
-app.add_typer(searching.search)
+for group in GROUPS:
+    app.add_typer(group)
 
 
-def _tell_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         import importlib.metadata
 
         typer.echo(f"bessemer {importlib.metadata.version('bessemer')}")
@@ -95,15 +66,22 @@ def _tell_version(asked: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    root: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Root for the command that follows; also taken behind it.")
+    ] = None,
 ) -> None:
-    """Options of the command itself; its help is that of the app."""
+    """Options of `bessemer` itself; `CommandGroup` hands `--root` on to the command."""
+
+
+COMPLETION = "_BESSEMER_COMPLETE"
 
 
 def main() -> None:
-    """Entry point of the command."""
-    shed()
+    """Run the command line."""
+    if COMPLETION not in os.environ:  # A shell asks for completions through variables that `shed` would remove.
+        shed()
     escape_output()
     reach_this_machine_directly()
     app()

@@ -1,18 +1,17 @@
-"""The reference, docs/reference.md, made from the configuration models and the commands: `make reference` writes it."""
+"""The reference of recipe keys and commands, made from the configuration models and the command line."""
 
 import enum
 import inspect
 import json
-import sys
 import textwrap
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from typer import Typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 from typer.main import get_command
 
@@ -27,10 +26,9 @@ from flows.recipe.stages import STAGES
 from model.config import Runtime
 from tasks.sample.config import SampleConfig, Source
 
-NAME = "reference.md"
 HEAD = """# Reference
 
-Every key of a recipe and every command, written by `make reference` from the configuration models and the commands
+Every key of a recipe and every command, written by `bessemer reference` from the configuration models and the commands
 themselves. [recipes.md](recipes.md) shows how a recipe is written.
 
 ## The recipe
@@ -51,8 +49,8 @@ being written: the recipe's folder, the root of artifacts, and two folders of th
 """
 
 
-def reference() -> str:
-    """The whole page as Markdown."""
+def reference(app: Typer) -> str:
+    """Return the whole page as Markdown, with every command of `app`."""
     parts = [HEAD, "### Above all tables\n", *_table(list(_above_all_tables()))]
     sources = _section("sources", Source, set(), "`[[sources]]`")
     own_keys_end = next(place for place, line in enumerate(sources) if place and line.startswith("\n###"))
@@ -63,7 +61,7 @@ def reference() -> str:
     beside = {"search": SearchConfig, "mix": MixConfig, NIGHTLY: NightlyConfig, NOTIFY: NotifyConfig}
     for name, config in beside.items():
         parts += _section(name, config, set())
-    parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n", *_commands()]
+    parts += ["\n## The commands\n", "`bessemer COMMAND --help` prints the same.\n", *_commands(app)]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 
@@ -172,9 +170,7 @@ def _cell(words: str) -> str:
     return words.replace("|", "\\|")
 
 
-def _commands() -> Iterator[str]:
-    from flows.cli import app
-
+def _commands(app: Typer) -> Iterator[str]:
     for name, command in _inner(get_command(app)):
         yield from _command(f"bessemer {name}", command)
 
@@ -221,12 +217,3 @@ def _paragraphs(text: str) -> str:
         else " ".join(part.split())
         for part in inspect.cleandoc(text).split("\n\n")
     )
-
-
-def main() -> None:
-    """Write the page into the folder that the command line names."""
-    (Path(sys.argv[1]) / NAME).write_text(reference(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -203,7 +203,7 @@ def power_lost(world: World, night: Night, chance: random.Random) -> str:
         send(process, KILL)
     psutil.wait_procs(gone, timeout=30)
     world.up()
-    return "SIGKILL to everything, PostgreSQL among it, and `bessemer up`"
+    return "SIGKILL to everything, PostgreSQL among it, and `bessemer serve start`"
 
 
 def _state(world: World, night: Night, run: str) -> str:

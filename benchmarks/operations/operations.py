@@ -1,11 +1,10 @@
 """`make prove-operations`: deployed runs that faults of every level of operation cannot keep from their end.
 
-A service stands (`bessemer up`, with PostgreSQL). Each fault meets a run of its own at a drawn moment of a drawn stage;
-the run ends with the stage behind that one. Nothing is started again by this program but what a machine's own boot
-would start. In the end every artifact must have the content digest of an undisturbed run's, a run must be Completed on
-the server, none may be left under way there, and no process of the run may live. Called again in the same folder it
-goes on with the next fault, unless the code of a stage has changed.
-"""
+A service stands (`bessemer serve start`, with PostgreSQL). Each fault meets a run of its own at a drawn moment of a
+drawn stage; the run ends with the stage behind that one. Nothing is started again by this program but what a machine's
+own boot would start. In the end every artifact must have the content digest of an undisturbed run's, a run must be
+Completed on the server, none may be left under way there, and no process of the run may live. Called again in the same
+folder it goes on with the next fault, unless the code of a stage has changed."""
 
 import argparse
 import json

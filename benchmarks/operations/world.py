@@ -209,12 +209,12 @@ class World:
     def up(self) -> None:
         """Bring up what does not run, as a machine does that starts."""
         self.start_database()
-        words = ("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
+        words = ("serve", "start", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
         self.bessemer(*words, "--database", self.database)
 
     def down(self) -> None:
         """End everything; what is built stays."""
-        self.bessemer("down", "--now", "--root", self.root, check=False)
+        self.bessemer("serve", "stop", "--now", "--root", self.root, check=False)
         for process in self.processes_with(str(self.nights)):
             with suppress(psutil.NoSuchProcess):
                 process.kill()

@@ -6,7 +6,7 @@
 #
 # The bucket `bessemer` stands there. To use it:
 #   export AWS_ENDPOINT_URL=ADDRESS AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local AWS_DEFAULT_REGION=us-east-1
-#   bessemer quickstart --root s3://bessemer/demo
+#   bessemer demo --root s3://bessemer/demo
 # Each fault is a line of FOLDER/faults.jsonl. A stalled answer waits for STALL_SECONDS (30), past a client's deadline
 # where BESSEMER_STORE_SECONDS is less. PYTHON names the interpreter that has moto (pip install 'moto[server]').
 set -euo pipefail

@@ -1,8 +1,6 @@
-"""Options that several commands share.
+"""What the commands share: options, groups, tables or JSON on stdout, and one message with an exit code for an error.
 
-What commands print: tables or JSON, and errors as one message with its exit code.
-
-The commands of `bessemer`, a file for each kind of work; heavy imports stay inside the functions.
+Each group of commands has a file in this folder. Heavy imports stay inside functions, so that help answers at once.
 """
 
 import json
@@ -15,11 +13,40 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
+
+
+class CommandGroup(TyperGroup):
+    """A group that shows the whole first sentence of each command's help and accepts `--root` before a command."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep a leading `--root PATH` for the command that follows."""
+        kept: list[str] = []
+        while args and args[0].partition("=")[0] == "--root":
+            words = 1 if "=" in args[0] else 2
+            kept, args = [*kept, *args[:words]], args[words:]
+        ctx.meta[_ROOT_BEFORE] = kept
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """Return the named command, and its words with `--root` at their front."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, [*ctx.meta.get(_ROOT_BEFORE, ()), *rest]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line for each command: its name and the first sentence of its help, wrapped instead of cut."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, command.get_short_help_str(limit=300)) for name, command in commands if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+_ROOT_BEFORE = "bessemer.root_before_command"
 
 
 def _root(named: str | Path) -> Path:
 
-    with told_errors():
+    with handle_errors():
         from flows.runs.roots import open_root
 
         return open_root(named)
@@ -39,19 +66,19 @@ def _root_option(parser: Callable[[str], Path] | None = None) -> Any:
 Root = Annotated[Path, _root_option(_root)]
 
 UnopenedRoot = Annotated[str, _root_option()]
-"""For commands that have something to say where it cannot be opened."""
+"""For commands that report themselves that a root cannot be opened."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 RUN_HELP = (
-    "Run id or its beginning; `latest` is the latest that got as far as the command needs, `current` the promoted one."
+    "Run id or its beginning; `latest` is the latest run that has what the command needs, `current` the promoted one."
 )
 
 RunId = Annotated[str | None, typer.Option("--run", help=f"{RUN_HELP} By default the latest.")]
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Overrule a recipe value, e.g. --set dedup.threshold=0.9"),
+    typer.Option("--set", metavar="KEY=VALUE", help="Replace a recipe value, e.g. --set dedup.threshold=0.9"),
 ]
 
 Limit = Annotated[str, typer.Option(help="Share of every source to keep, e.g. 1% for a quick pass over everything.")]
@@ -61,28 +88,34 @@ FromStage = Annotated[
     typer.Option(
         "--from",
         metavar="STAGE",
-        help="Go from this stage on; earlier ones must exist. Add --force to rebuild what stands.",
+        help="Start with this stage; earlier artifacts must exist. Add --force to rebuild existing ones.",
     ),
 ]
 
 UntilStage = Annotated[
     str | None,
-    typer.Option("--until", metavar="STAGE", help="End with this stage, e.g. `--until chunk` for the rows alone."),
+    typer.Option("--until", metavar="STAGE", help="End with this stage, e.g. `--until chunk` for the sequences alone."),
 ]
 
 OnlyStage = Annotated[
     str | None,
-    typer.Option("--only", metavar="STAGE", help="Build this stage alone, unless it stands; earlier ones must exist."),
+    typer.Option(
+        "--only",
+        metavar="STAGE",
+        help="Build this stage alone, unless its artifact exists; earlier artifacts must exist.",
+    ),
 ]
 
-Force = Annotated[bool, typer.Option("--force", help="Rebuild the selected stages and compare with what stands.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Rebuild the selected stages and compare with the existing artifacts.")
+]
 
 
 def _confined(folder: Path | None) -> Path | None:
     if folder is not None:
         from tasks.common.confinement import confine
 
-        with told_errors():
+        with handle_errors():
             confine(folder)
     return folder
 
@@ -94,10 +127,10 @@ Untrusted = Annotated[
         metavar="DIR",
         callback=_confined,
         is_eager=True,
-        help="For a recipe of others: let it read only files in DIR and public web addresses, and run no code.",
+        help="For a recipe from someone else: it may read only files in DIR and public web addresses, and run no code.",
     ),
 ]
-"""Holds for the whole process once it is parsed; commands need do nothing with it."""
+"""Applies to the whole process once it is parsed; commands need do nothing with it."""
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show Prefect's log too.")]
 
@@ -105,7 +138,7 @@ DEFAULT_ROOT = Path("bessemer-data")
 
 
 def share(text: str, option: str = "--limit") -> float:
-    """The share that `1%` or `0.01` means; RecipeError, naming the option, outside (0, 1]."""
+    """Return the share that `1%` or `0.01` means; raise RecipeError, naming the option, outside (0, 1]."""
     from model.errors import RecipeError
 
     try:
@@ -120,15 +153,15 @@ def share(text: str, option: str = "--limit") -> float:
 Value = TypeVar("Value")
 
 CLOSED_PIPE = 141
-"""What a shell reports of a program that wrote to a closed pipe: 128 + SIGPIPE."""
+"""Exit code of a program that wrote to a closed pipe, as shells report it: 128 + SIGPIPE."""
 
 PIPE_WIDTH = 140
-"""Columns of tables that go to a file or pipe, where nobody can make the window wider."""
+"""Width of tables that go to a file or pipe, in columns."""
 
 
 @contextmanager
-def told_errors() -> Iterator[None]:
-    """Errors of the tree become one message and their exit code; a traceback is for faults of the program."""
+def handle_errors() -> Iterator[None]:
+    """Print an error as one message and exit with the code of its class; print a traceback only for a bug."""
     from model.errors import BessemerError, Bug, Infra, InputError
     from model.files import DISK_FULL, NOT_WRITABLE
 
@@ -141,7 +174,7 @@ def told_errors() -> Iterator[None]:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise typer.Exit(error.exit_code) from error
     except KeyboardInterrupt as error:
-        typer.echo("interrupted; finished parts and checkpoints are kept, run again to go on", err=True)
+        typer.echo("interrupted; finished parts and checkpoints are kept, run again to continue", err=True)
         raise typer.Exit(130) from error
     except BrokenPipeError as error:
         # The reader of our output (`| head`) has what it wanted; the interpreter must not try to flush to it again.
@@ -152,7 +185,7 @@ def told_errors() -> Iterator[None]:
             print(f"Infra: the Prefect server was lost ({error}); what is built is kept, run again", file=sys.stderr)
             raise typer.Exit(Infra.exit_code) from error
         if isinstance(error, OSError) and error.errno in NOT_WRITABLE:
-            print(f"InputError: {error.filename}: {error.strerror}; this user may not do it there", file=sys.stderr)
+            print(f"InputError: {error.filename}: {error.strerror}; this user has no permission", file=sys.stderr)
             raise typer.Exit(InputError.exit_code) from error
         if isinstance(error, OSError) and error.errno in DISK_FULL:
             where = error.filename or "a file under the root"
@@ -163,8 +196,7 @@ def told_errors() -> Iterator[None]:
 
 
 def _lost_the_server(error: Exception) -> bool:
-    """Whether Prefect's client gave its server up, or the server itself failed, for want of disk say. Where httpx was
-    never loaded there is none."""
+    """Return whether Prefect's client lost its server or the server failed. Without httpx there is no client."""
     if "httpx" not in sys.modules:
         return False
     import httpx
@@ -174,7 +206,7 @@ def _lost_the_server(error: Exception) -> bool:
 
 
 def ended(flow: Callable[[], Value]) -> Value:
-    """What a flow ends with: that the server could not be informed is a warning, for no artifact depends on it."""
+    """Return the result of a flow. A server that did not hear of its end is a warning: no artifact depends on it."""
     from flows.runs.record import ENDED
     from model.errors import BessemerError
 
@@ -195,7 +227,7 @@ def ended(flow: Callable[[], Value]) -> Value:
 
 
 def console(stderr: bool = False) -> Any:
-    """A console of `rich`: as wide as the terminal, or wide enough for a table where there is none."""
+    """Return a console as wide as the terminal, or `PIPE_WIDTH` columns without one."""
     from flows.metrics.escaping import EscapingConsole
 
     stream = sys.stderr if stderr else sys.stdout
@@ -204,7 +236,7 @@ def console(stderr: bool = False) -> Any:
 
 @contextmanager
 def shown_progress(as_json: bool) -> Iterator[Any]:
-    """Bars of what is built within the block, which are given; on stderr beside JSON."""
+    """Show progress bars of what is built within the block, on stderr if stdout has JSON; yield them."""
     from flows.reports.progress import ProgressBars
     from flows.runs.record import ONLOOKER
 
@@ -216,13 +248,13 @@ def shown_progress(as_json: bool) -> Iterator[Any]:
             ONLOOKER.reset(token)
 
 
-def tell_run(record: dict[str, Any]) -> None:
-    """Which run the answer is from, on stderr: without an id it is the latest that can answer."""
+def print_run_header(record: dict[str, Any]) -> None:
+    """Print on stderr which run the output is about."""
     sentence = f"run {record['run_id']}, recipe {record['recipe_name']}"
     console(stderr=True).print(sentence, style="dim", markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on stdout."""
+    """Print a value as JSON on stdout."""
     json.dump(value, sys.stdout, indent=1, default=str)
     sys.stdout.write("\n")

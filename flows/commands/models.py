@@ -1,9 +1,4 @@
-"""Using a trained model.
-
-Published networks, and trained ones for other programs.
-
-Teaching a trained model a task, and asking it.
-"""
+"""`bessemer model`: use, export, describe and promote trained models."""
 
 import json
 import sys
@@ -13,41 +8,73 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flows.commands.common import DEFAULT_ROOT, Json, Root, console, print_json, told_errors
-from flows.commands.reports import Licence
+from flows.commands.common import (
+    DEFAULT_ROOT,
+    RUN_HELP,
+    CommandGroup,
+    Json,
+    Root,
+    console,
+    handle_errors,
+    print_json,
+    print_run_header,
+)
+
+model = typer.Typer(
+    name="model",
+    cls=CommandGroup,
+    help="Trained models: generate text, evaluate, fine-tune, export, promote.",
+    no_args_is_help=True,
+)
+
 
 Model = Annotated[
     str,
     typer.Argument(
-        help="Run id or its beginning, `latest`, `current`, a model's folder (artifacts/train/ID), or one that"
-        " `finetune` or `export` wrote."
+        metavar="MODEL",
+        help="Run id or its beginning, `latest`, `current`, a model's folder (artifacts/train/ID), or a folder that"
+        " `finetune` or `export` wrote.",
     ),
 ]
 
 
+Licence = Annotated[
+    str | None,
+    typer.Option(
+        "--licence",
+        metavar="SPDX",
+        help="Licence of the model, e.g. CC-BY-SA-4.0; refused if a source's licence does not allow it. Without it no"
+        " licence is granted.",
+    ),
+]
+
+
+@model.command()
 def generate(
     model: Model,
     prompt: Annotated[
-        str, typer.Option(help="Text to continue; ___, [MASK] or <extra_id_0> is a hole that T5 and BERT fill.")
+        str, typer.Option(help="Text to continue; T5 and BERT fill the blanks ___, [MASK] and <extra_id_0>.")
     ] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="Most tokens to write, in each hole of a T5's prompt.")] = 100,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
+    tokens: Annotated[
+        int, typer.Option(min=1, help="Most tokens to write, or to write into each blank of a T5's prompt.")
+    ] = 100,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the most likely token.")] = 0.8,
     top_p: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens of this total probability.")
+        float, typer.Option(min=0.0, max=1.0, help="Sample from the most likely tokens of this total probability.")
     ] = 0.95,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Keep this many of the likeliest tokens.")] = None,
-    samples: Annotated[int, typer.Option(min=1, max=1000, help="Texts to write from the one seed.")] = 1,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Sample from this many of the most likely tokens.")] = None,
+    samples: Annotated[int, typer.Option(min=1, max=1000, help="Texts to write from one seed.")] = 1,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 1,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Let a trained model write: a GPT goes on, a T5 fills holes or goes on, a BERT fills holes.
+    """Generate text: a GPT continues a prompt, a T5 continues it or fills blanks, a BERT fills blanks.
 
-    `bessemer generate latest --prompt "Once upon a time"` continues a text. With a T5,
-    `--prompt "Paris is the ___ of France and ___ of Texas."` writes a span into each hole; with a BERT each hole is one
-    token, and its likeliest fillings are told. A fine-tuned T5 answers what its task's prefix asks.
+    `bessemer model generate latest --prompt "Once upon a time"` continues a text. With a T5,
+    `--prompt "Paris is the ___ of France and ___ of Texas."` writes a span into each blank. With a BERT each blank is
+    one token, and its most likely fillings are listed. A fine-tuned T5 answers prompts with its task's prefix.
     """
-    with told_errors():
+    with handle_errors():
         from flows.models.generate import goes_on, write_text
         from flows.models.load import open_trained
         from model.inference.generate import Sampling
@@ -68,25 +95,44 @@ def generate(
             print_json({"prompt": prompt, **texts[0], **({"samples": texts} if samples > 1 else {})})
 
 
-def harness(
+def _say(text: str) -> None:
+    """Write text to stdout at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _say_nothing(_: str) -> None:
+    """Write nothing: JSON is printed as a whole."""
+
+
+def _tell_holes(holes: tuple[dict[str, Any], ...]) -> None:
+    """Print on stderr what else a BERT would write into each blank."""
+    for number, hole in enumerate(holes, 1):
+        if "likeliest" in hole:
+            others = ", ".join(f"{one['text']} {one['probability']:.2f}" for one in hole["likeliest"])
+            typer.secho(f"hole {number}: {others}", dim=True, err=True)
+
+
+@model.command("eval")
+def evaluate(
     model: Model,
-    tasks: Annotated[list[str], typer.Argument(help="Names of tasks, as their YAML files give them.")],
+    tasks: Annotated[list[str], typer.Argument(metavar="TASK", help="Names of tasks, as their YAML files give them.")],
     folder: Annotated[Path, typer.Option(help="Folder with the YAML files of the tasks; their data are local files.")],
     shots: Annotated[int | None, typer.Option(min=0, help="Examples before each item, instead of the task's.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Items of each task.")] = None,
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Score a GPT with EleutherAI's lm-evaluation-harness (the extra `lmeval`), on tasks of a folder, offline."""
-    with told_errors():
+    """Score a GPT with lm-evaluation-harness (the extra `lmeval`) on the tasks of a folder, offline."""
+    with handle_errors():
         import importlib.util
 
         from model.errors import RecipeError
 
         if importlib.util.find_spec("lm_eval") is None:
             raise RecipeError(
-                "harness: the package lm-eval is not installed. Install the extra `lmeval`, or take the scores of the"
-                " evaluate stage, which need nothing more."
+                "model eval: the package lm-eval is not installed. Install the extra `lmeval`, or use the scores of the"
+                " evaluate stage, which need no other package."
             )
         from flows.models.harness import harness_scores
         from flows.models.load import open_trained
@@ -101,31 +147,164 @@ def harness(
                     typer.echo(f"{task}  {metric.partition(',')[0]}  {value:.4f}")
 
 
-def _say(text: str) -> None:
-    """Text on stdout as it comes."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+@model.command()
+def finetune(
+    model: Model,
+    task: Annotated[
+        Path,
+        typer.Option("--task", metavar="FILE.toml", help="The task file, as above; see docs/using_models.md."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the result; ROOT/finetuned/FILE by default. Never overwritten.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a trained BERT or T5 on a task with labelled examples.
 
+    A BERT learns one task: a label or number for a text or a pair, a label for each word, or an answer in a passage. A
+    T5 learns several at once, as text. The shortest task file:
 
-def _say_nothing(_: str) -> None:
-    """JSON is printed whole."""
+    \b
+    [[tasks]]
+    name = "mood"
+    kind = "classification"    # regression, tagging, span; a T5 also text
+    train = "train.jsonl"      # JSON lines, beside this file
+    test = "test.jsonl"        # scored once, at the end; optional
+    fields = ["sentence"]      # the input, in this order
+    answer = "label"           # the target
 
-
-def _tell_holes(holes: tuple[dict[str, Any], ...]) -> None:
-    """What else a BERT would put into each hole, on stderr."""
-    for number, hole in enumerate(holes, 1):
-        if "likeliest" in hole:
-            others = ", ".join(f"{one['text']} {one['probability']:.2f}" for one in hole["likeliest"])
-            typer.secho(f"hole {number}: {others}", dim=True, err=True)
-
-
-def presets(as_json: Json = False) -> None:
-    """List the published networks that `train.model.preset` knows, and what training each one takes.
-
-    Parameters are counted with the published vocabulary; a run's own may have fewer rows. Memory is that of weights,
-    gradients and AdamW's moments, over all ranks; activations come besides.
+    A tenth of the training examples is held out and selects the epoch; test items select nothing. The same model, files
+    and settings give the same bytes; a stopped run resumes at its seed. Keys above the tasks: epochs, seeds,
+    learning_rate, batch_size, dropout, max_length and others.
     """
-    with told_errors():
+    with handle_errors():
+        from flows.models.finetune import teach
+        from model.engines.runtime import denormals_flushed
+        from model.finetune.output import told_result
+
+        with denormals_flushed():
+            folder, found = teach(root, model, task, out)
+        if as_json:
+            print_json({"folder": str(folder), **found})
+            return
+        print("\n".join([*told_result(found), f"written: {folder}"]))
+
+
+@model.command()
+def predict(
+    model: Annotated[str, typer.Argument(help="Folder that `bessemer model finetune` wrote.")],
+    records: Annotated[
+        Path | None, typer.Argument(metavar="FILE.jsonl", help="Records with the fields that the task reads.")
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option("--field", metavar="NAME=TEXT", help="A field of one record given here.")
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Which task, if the model learnt several.")] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add the probability of each label, as ANSWER_probabilities.")
+    ] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of JSON lines.")] = False,
+) -> None:
+    """Answer records with a fine-tuned model: JSON lines in, the same lines with answers out.
+
+    `bessemer model predict bessemer-data/finetuned/mood --field sentence="What a fine day"` answers one.
+    """
+    with handle_errors():
+        from flows.models.finetune import answered, fields_given, read_records
+        from model.errors import InputError
+
+        if (records is None) == (not field):
+            raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
+        given = read_records(records) if records is not None else [fields_given(field or [])]
+        found = answered(root, model, task, given, probabilities=probabilities)
+        if as_json:
+            print_json(found)
+            return
+        for record in found:
+            print(json.dumps(record, ensure_ascii=False))
+
+
+@model.command()
+def export(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    form: Annotated[
+        Literal["transformers"], typer.Option("--format", help="For which program: `transformers`.")
+    ] = "transformers",
+    licence: Licence = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Export a trained model and its tokenizer for Hugging Face `transformers`, with the same logits.
+
+    A GPT becomes a GPT-2, OPT, LLaMA or GPT-NeoX, whichever has its options; if none has, the error names the options
+    in the way and what to train instead. The default network needs `train.model.embedding_norm = false`. The model card
+    is written as README.md.
+    """
+    with handle_errors():
+        from flows.models.export import export_transformers
+
+        assert form == "transformers", "typer lets nothing else through"
+        class_name = export_transformers(root, model, folder, licence)
+        if as_json:
+            print_json({"folder": str(folder), "class": class_name})
+        else:
+            typer.echo(f"{folder}: load it with transformers.{class_name}.from_pretrained and AutoTokenizer")
+
+
+@model.command()
+def card(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    licence: Licence = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file to write instead of printing.")] = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Print a run's model card in Hugging Face's format: data, mixture, duplicates, leaks, scores, energy, limits."""
+    with handle_errors():
+        from flows.reports.model_card import model_card
+        from flows.runs.lineage import need_stage, open_run, run_artifacts
+        from model.files import write_atomically
+
+        root = root.resolve()
+        record = open_run(root, run_id, needs="train")
+        need_stage(run_artifacts(record), "train")
+        text = model_card(record, root, licence)
+        if output is None:
+            print_run_header(record)
+            sys.stdout.write(text)  # not by `typer.echo`, which drops sequences
+        else:
+            write_atomically(output, text.encode())
+            typer.echo(f"{output}: the card of run {record['run_id']}")
+
+
+@model.command()
+def profile(
+    run_file: Annotated[Path, typer.Argument(metavar="RUN.JSON", help="The file that the trainer is started with.")],
+    steps: Annotated[int, typer.Option(min=1, help="Steps to measure, plain and timed.")] = 5,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a chart too.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure where the time of a training step goes. The training's folder is not changed.
+
+    An unfinished training has its RUN.JSON at ROOT/work/IDENTITY/scratch/train/run.json.
+    """
+    with handle_errors():
+        from model.profile.__main__ import main as profile_run
+
+        words = [str(run_file), "--steps", str(steps), *(["--json"] if as_json else [])]
+        raise typer.Exit(profile_run([*words, *(["--svg", str(svg)] if svg else [])]))
+
+
+@model.command()
+def presets(as_json: Json = False) -> None:
+    """List the published networks that `train.model.preset` names, and the cost of training each.
+
+    Parameters are counted with the published vocabulary; a run's own may be smaller. Memory is that of weights,
+    gradients and AdamW's moments, over all ranks, without activations.
+    """
+    with handle_errors():
         from flows.planning.machine_speed import preset_costs
 
         costs = list(preset_costs())
@@ -145,107 +324,66 @@ def presets(as_json: Json = False) -> None:
         console().print(table)
 
 
-def export(
-    model: Model,
-    folder: Annotated[Path, typer.Argument(help="A new folder.")],
-    form: Annotated[
-        Literal["transformers"], typer.Option("--format", help="For which program: `transformers`.")
-    ] = "transformers",
-    licence: Licence = None,
+@model.command()
+def promote(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Undo the latest promotion.")] = False,
+    because: Annotated[str, typer.Option("--because", metavar="WHY", help="Kept with the promotion.")] = "",
     root: Root = DEFAULT_ROOT,
     as_json: Json = False,
 ) -> None:
-    """Write a trained model with its vocabulary for Hugging Face's `transformers`, which computes the same logits.
-
-    A GPT becomes a GPT-2, OPT, LLaMA or GPT-NeoX, whichever has its choices; where none has, what stands in the way is
-    said, and what to train instead. The default network needs `train.model.embedding_norm = false`. The model card lies
-    beside it as README.md.
-    """
-    with told_errors():
-        from flows.models.export import export_transformers
-
-        assert form == "transformers", "typer lets nothing else through"
-        class_name = export_transformers(root, model, folder, licence)
-        if as_json:
-            print_json({"folder": str(folder), "class": class_name})
-        else:
-            typer.echo(f"{folder}: load it with transformers.{class_name}.from_pretrained and AutoTokenizer")
-
-
-def finetune(
-    model: Model,
-    task: Annotated[
-        Path,
-        typer.Option(
-            "--task", metavar="FILE.toml", help="What to learn from, as above; docs/using_models.md tells more."
-        ),
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the result; ROOT/finetuned/FILE by default. Never written over.")
-    ] = None,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
-) -> None:
-    """Teach a trained BERT or T5 a task with labelled examples.
-
-    A BERT learns one: a label or number for a text or a pair, a label for each word, or an answer in a passage. A T5
-    learns several at once, as text. The least that a task file says:
+    """Make a run's model the current one, or undo the latest promotion.
 
     \b
-    [[tasks]]
-    name = "mood"
-    kind = "classification"    # regression, tagging, span; a T5 also text
-    train = "train.jsonl"      # JSON lines, beside this file
-    test = "test.jsonl"        # scored once, at the end; may be left out
-    fields = ["sentence"]      # what is read, in this order
-    answer = "label"           # what is to be said
+    bessemer model promote 20261122T0200 --because "worse on code, which nobody reads"
+    bessemer model promote --undo --because "it writes nonsense"
 
-    A tenth of the training examples is held out and chooses the epoch; test items choose nothing. The same model, files
-    and settings give the same bytes; a run that was stopped goes on at the seed where it was. Above the tasks may stand
-    epochs, seeds, learning_rate, batch_size, dropout, max_length and others.
+    Nothing is copied or deleted. The next nightly run and all commands that name `current` use it.
     """
-    with told_errors():
-        from flows.models.finetune import teach
-        from model.engines.runtime import denormals_flushed
-        from model.finetune.output import told_result
+    with handle_errors():
+        from flows.runs.lineage import open_run
+        from flows.runs.model_registry import promote as make_current
+        from flows.runs.model_registry import undo as take_back
+        from model.errors import RecipeError
 
-        with denormals_flushed():
-            folder, found = teach(root, model, task, out)
+        if undo == bool(run_id):
+            raise RecipeError("model promote: name a run, or give --undo; not both")
+        if undo:
+            made = take_back(root, because)
+        else:
+            made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
         if as_json:
-            print_json({"folder": str(folder), **found})
+            print_json(asdict(made))
             return
-        print("\n".join([*told_result(found), f"written: {folder}"]))
+        console().print(f"the current model is that of run {made.run_id} ({made.why})", markup=False)
 
 
-def predict(
-    model: Annotated[str, typer.Argument(help="Folder that `bessemer finetune` wrote.")],
-    records: Annotated[
-        Path | None, typer.Argument(metavar="[FILE.jsonl]", help="Records with the fields that the task reads.")
-    ] = None,
-    field: Annotated[
-        list[str] | None, typer.Option("--field", metavar="NAME=TEXT", help="A field of one record given here.")
-    ] = None,
-    task: Annotated[str | None, typer.Option(help="Which task, where the model learnt several.")] = None,
-    probabilities: Annotated[
-        bool, typer.Option("--probabilities", help="Tell of each label how sure the model is, as ANSWER_probabilities.")
-    ] = False,
+@model.command()
+def current(
+    history: Annotated[bool, typer.Option("--history", help="Every promotion, oldest first.")] = False,
     root: Root = DEFAULT_ROOT,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list instead of JSON lines.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Answer records with a fine-tuned model: JSON lines in, the same lines with the answer out.
+    """Show which model is current, who promoted it, when and why.
 
-    `bessemer predict bessemer-data/finetuned/mood --field sentence="What a fine day"` answers one.
+    Commands accept `current` as a RUN; ROOT/current/model is its folder.
     """
-    with told_errors():
-        from flows.models.finetune import answered, fields_given, read_records
-        from model.errors import InputError
+    with handle_errors():
+        from flows.runs.model_registry import current_promotion, current_run, point_to_latest
+        from flows.runs.model_registry import history as promotions
 
-        if (records is None) == (not field):
-            raise InputError("give a file of records, or the fields of one with --field NAME=TEXT")
-        given = read_records(records) if records is not None else [fields_given(field or [])]
-        found = answered(root, model, task, given, probabilities=probabilities)
+        current_run(root)
+        point_to_latest(root)
+        found = promotions(root)
+        latest = current_promotion(root)
+        assert latest is not None, "there is a current run"
         if as_json:
-            print_json(found)
+            print_json([asdict(one) for one in found] if history else asdict(latest))
             return
-        for record in found:
-            print(json.dumps(record, ensure_ascii=False))
+        if history:
+            from flows.nightly.terminal import table_of_promotions
+
+            console().print(table_of_promotions(found))
+            return
+        sentence = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
+        console().print(sentence, markup=False)

@@ -1,7 +1,4 @@
-"""Nights: training further on what came since, and promoting the result where it is no worse.
-
-The current model: which it is, how it came to be, and making another one current.
-"""
+"""`bessemer nightly`: continue the current model on new text, and promote the result if it is no worse."""
 
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,41 +9,39 @@ import typer
 
 from flows.commands.common import (
     DEFAULT_ROOT,
-    RUN_HELP,
     Json,
-    Root,
     Settings,
     UnopenedRoot,
     Untrusted,
     Verbose,
     console,
     ended,
+    handle_errors,
     print_json,
     shown_progress,
-    told_errors,
 )
 from flows.commands.run import quieten_prefect
 
 
 def nightly(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of one that ships.")] = "",
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")] = "",
     root: UnopenedRoot = str(DEFAULT_ROOT),
     again: Annotated[
-        str | None, typer.Option(metavar="NIGHT", help="Read the files of a blocked or undone night once more.")
+        str | None, typer.Option(metavar="NIGHT", help="Read the files of a blocked or undone nightly run again.")
     ] = None,
-    list_nights: Annotated[bool, typer.Option("--list", help="Show the nights so far; nothing is run.")] = False,
+    list_nights: Annotated[bool, typer.Option("--list", help="List the nightly runs so far; run nothing.")] = False,
     settings: Settings = None,
     untrusted: Untrusted = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Train the current model further on what came since the last night; promote the result where it is no worse.
+    """Train the current model on the files added since the last nightly run; promote the result if it is no worse.
 
-    The first night runs the whole recipe. Each later one reads the files that are new, goes on from the current model,
-    and is compared with it on the text that the first night set aside. Where nothing is new, nothing is done. Exit
-    codes are those of `run`; 4 also where the promotion was blocked.
+    The first one runs the whole recipe. Each later one reads the files that are new, continues from the current model,
+    and is compared with it on the text that the first one held out. If there are no new files, nothing is done. Exit
+    codes are those of `run`; 4 also if the promotion was blocked.
     """
-    with told_errors():
+    with handle_errors():
         if list_nights:
             from flows.runs.roots import open_root
 
@@ -55,7 +50,7 @@ def nightly(
         if not recipe:
             from model.errors import RecipeError
 
-            raise RecipeError("nightly: name a recipe, or give --list to see the nights so far")
+            raise RecipeError("nightly: name a recipe, or give --list to see the nightly runs so far")
         night = _spend(recipe, root, again or "", settings or [], as_json, verbose)
         if as_json:
             print_json(night)
@@ -78,7 +73,7 @@ def _list(root: Path, as_json: bool) -> None:
         print_json({"nights": [asdict(night) for night in nights], "current": current, "epochs_of_chain": epochs})
         return
     if not nights:
-        console().print(f"no night under {root} yet; start with `bessemer nightly RECIPE`", markup=False)
+        console().print(f"no nightly run under {root} yet; start with `bessemer nightly RECIPE`", markup=False)
         return
     from flows.nightly.terminal import table_of_nights
 
@@ -96,7 +91,7 @@ def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: boo
     from flows.nightly.start import begun
 
     err = console(stderr=True)
-    # Where nothing is new no server is started, which takes longer than the look.
+    # Without new files no server is started: that takes longer than looking for them.
     with begun(
         recipe, root, (again,) if again else (), settings, lambda sentence: err.print(sentence, markup=False)
     ) as tonight:
@@ -116,66 +111,3 @@ def _spend(recipe: str, root: str, again: str, settings: list[str], as_json: boo
         from flows.nightly.flow import nightly as night_flow
 
         return ended(lambda: night_flow(recipe, tonight.raw.root, again, settings))
-
-
-def current(
-    history: Annotated[bool, typer.Option("--history", help="Every promotion, oldest first.")] = False,
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
-) -> None:
-    """Tell which model is the current one, who promoted it, when and why.
-
-    `current` may stand for it wherever a RUN is asked for, and ROOT/current/model is its folder.
-    """
-    with told_errors():
-        from flows.runs.model_registry import current_promotion, current_run, point_to_latest
-        from flows.runs.model_registry import history as promotions
-
-        current_run(root)
-        point_to_latest(root)
-        found = promotions(root)
-        latest = current_promotion(root)
-        assert latest is not None, "there is a current run"
-        if as_json:
-            print_json([asdict(one) for one in found] if history else asdict(latest))
-            return
-        if history:
-            from flows.nightly.terminal import table_of_promotions
-
-            console().print(table_of_promotions(found))
-            return
-        told = f"{latest.run_id}, promoted by {latest.who} on {latest.when}: {latest.why}"
-        console().print(told, markup=False)
-
-
-def promote(
-    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "",
-    undo: Annotated[bool, typer.Option("--undo", help="Take the latest promotion back.")] = False,
-    because: Annotated[str, typer.Option("--because", metavar="WHY", help="Kept with the promotion.")] = "",
-    root: Root = DEFAULT_ROOT,
-    as_json: Json = False,
-) -> None:
-    """Make a run's model the current one, or take the latest promotion back.
-
-    \b
-    bessemer promote 20261122T0200 --because "worse on code, which nobody reads"
-    bessemer promote --undo --because "it writes nonsense"
-
-    Nothing is copied or removed: the next night, and whoever asks for `current`, go on from it.
-    """
-    with told_errors():
-        from flows.runs.lineage import open_run
-        from flows.runs.model_registry import promote as make_current
-        from flows.runs.model_registry import undo as take_back
-        from model.errors import RecipeError
-
-        if undo == bool(run_id):
-            raise RecipeError("promote: name a run, or give --undo; not both")
-        if undo:
-            made = take_back(root, because)
-        else:
-            made = make_current(root, open_run(root, run_id, needs="train"), because or "by hand")
-        if as_json:
-            print_json(asdict(made))
-            return
-        console().print(f"the current model is that of run {made.run_id} ({made.why})", markup=False)

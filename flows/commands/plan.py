@@ -1,4 +1,4 @@
-"""Before a run: what it will cost and what it can feed, and a first recipe for a folder of one's own text."""
+"""`bessemer init`, `plan` and `estimate`: a first recipe, what a run would build, what it would cost."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,17 +6,91 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.commands.common import DEFAULT_ROOT, Json, Root, Settings, Untrusted, console, print_json, share, told_errors
+from flows.commands.common import (
+    DEFAULT_ROOT,
+    Json,
+    Limit,
+    Root,
+    Settings,
+    Untrusted,
+    console,
+    handle_errors,
+    print_json,
+    share,
+)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
+    output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing recipe.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Scan a folder of your own text and write a commented recipe for it.
+
+    Reads the beginnings of some files for formats, sizes, fields and languages, and lists what cannot be read. Each
+    subfolder becomes a source. Vocabulary, network and budget follow from the amount of text; the recipe says how.
+    """
+    with handle_errors():
+        from flows.inspection.recipe_writer import write_recipe
+        from flows.inspection.scan import survey_folder
+        from flows.inspection.terminal import survey_told, tell_survey
+        from model.errors import InputError, RecipeError
+        from model.files import write_atomically
+
+        if output.exists() and not force:
+            raise RecipeError(f"--output {output} exists already; name another file, or overwrite it with --force")
+        survey = survey_folder(folder)
+        text = write_recipe(survey, output.stem)
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(output, text.encode())
+        except OSError as error:
+            raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
+        if as_json:
+            print_json({**survey_told(survey), "recipe": str(output)})
+        else:
+            tell_survey(survey, output, console())
+
+
+RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one.")]
 
 
 def plan(
+    recipe: RecipeName,
+    root: Root = DEFAULT_ROOT,
+    limit: Limit = "100%",
+    settings: Settings = None,
+    untrusted: Untrusted = None,
+    every: Annotated[bool, typer.Option("--all", help="Show every difference of a stage, not only the first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show which stages `run` would build and which it would reuse, with the first cause of each, and build nothing.
+
+    A stage after one that will be built may still be reused: its identity has the content of its input, and a rebuild
+    may give the same bytes.
+    """
+    with handle_errors():
+        from flows.planning.explain import explain as foresee
+        from flows.recipe.load import open_recipe
+
+        root = root.resolve()
+        forecasts = foresee(open_recipe(recipe, root, settings or (), share(limit)), root)
+        if as_json:
+            print_json([forecast.to_json() for forecast in forecasts])
+            return
+        from flows.planning.explain_report import tell_forecasts
+
+        tell_forecasts(forecasts, console(), every=every)
+
+
+def estimate(
     recipe: Annotated[
-        str | None, typer.Argument(help="A recipe file, or the name of one that ships; none: a calculator.")
+        str | None,
+        typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped one; without it, a calculator."),
     ] = None,
     root: Root = DEFAULT_ROOT,
-    pilot: Annotated[str, typer.Option(help="Share of what the recipe reads that the pilot takes down the road.")] = (
-        "1%"
-    ),
+    pilot: Annotated[str, typer.Option(help="Share of the recipe's text that the pilot runs on.")] = ("1%"),
     hardware: Annotated[
         str, typer.Option(help="v100, a100, a100-40gb, h100, h200, tpu-v4, tpu-v5e, tpu-v5p, or this (measured).")
     ] = "this",
@@ -33,20 +107,20 @@ def plan(
     untrusted: Untrusted = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a recipe will cost, and how large a model its data and your hours can feed.
+    """Estimate what a recipe will cost, and how large a model its data and your hours are enough for.
 
-    Takes a pilot, 1% of every source, down the road from sample to chunk, and scales up what it measured: documents,
-    tokens, disk, memory, hours; then the training's FLOPs, time, memory and price on the hardware named. Where none of
-    its text is here yet, the mixture is planned from the sizes that the sources state: bessemer plan gpt3.
+    Runs a pilot, 1% of every source, from sample to chunk, and scales up what it measured: documents, tokens, disk,
+    memory, hours; then the training's FLOPs, time, memory and price on the named hardware. If none of the text is on
+    this machine yet, the mixture is planned from the sizes that the sources state: bessemer estimate gpt3.
 
-    Without a recipe it is a calculator: of --tokens, --parameters, --devices, --days and --mfu it computes what is
-    missing. What the published numbers of YaLM-100B imply (12.8% MFU; 13.1% with attention counted):
+    Without a recipe it is a calculator: it computes whichever of --tokens, --parameters, --devices, --days and --mfu is
+    missing. The published numbers of YaLM-100B imply 12.8% MFU, 13.1% with attention counted:
 
     \b
-    bessemer plan --tokens 300B --parameters 100B --hardware a100
+    bessemer estimate --tokens 300B --parameters 100B --hardware a100
         --devices 800 --days 65 --layers 80 --width 10240 --context 1024
     """
-    with told_errors():
+    with handle_errors():
         from flows.planning.calculator import Asked, calculate
         from flows.planning.cost_model import count
 
@@ -63,18 +137,20 @@ def plan(
             context=context,
         )
         if recipe is not None:
-            _plan_recipe(recipe, root.resolve(), share(pilot, "--pilot"), asked, settings or (), as_json)
+            _estimate_recipe(recipe, root.resolve(), share(pilot, "--pilot"), asked, settings or (), as_json)
             return
-        told = calculate(asked)
+        found = calculate(asked)
         if as_json:
-            print_json(told)
+            print_json(found)
             return
         from flows.planning.terminal import tell_training
 
-        tell_training(told, console())
+        tell_training(found, console())
 
 
-def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool) -> None:
+def _estimate_recipe(
+    name: str, root: Path, pilot_share: float, asked: Any, settings: Sequence[str], as_json: bool
+) -> None:
     from flows.planning.pilot import PilotBars
     from flows.planning.plan import plan_by_stated_sizes, plan_recipe, tell_stated_sizes, text_is_here
     from flows.recipe.load import open_recipe
@@ -83,50 +159,17 @@ def _plan_recipe(name: str, root: Path, pilot_share: float, asked: Any, settings
     check_writable(root)
     recipe = open_recipe(name, root, settings)
     if not text_is_here(recipe.sample):
-        told = plan_by_stated_sizes(recipe, asked)
+        found = plan_by_stated_sizes(recipe, asked)
         if as_json:
-            print_json(told)
+            print_json(found)
         else:
-            tell_stated_sizes(told, console())
+            tell_stated_sizes(found, console())
         return
     with PilotBars(console(stderr=True)) as bars:
-        told = plan_recipe(recipe, root, pilot_share, asked, bars)
+        found = plan_recipe(recipe, root, pilot_share, asked, bars)
     if as_json:
-        print_json(told)
+        print_json(found)
         return
     from flows.planning.terminal import tell_plan
 
-    tell_plan(told, console())
-
-
-def init(
-    folder: Annotated[Path, typer.Argument(help="A folder of your own text.")],
-    output: Annotated[Path, typer.Option(help="The recipe to write.")] = Path("recipe.toml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a recipe that is there.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Look at a folder of your own text and write a commented recipe for it, which `bessemer run` accepts at once.
-
-    Finds formats, sizes, fields, languages, and what cannot be read, from the beginnings of some files; a subfolder
-    becomes a source. Vocabulary, network and budget are chosen from the amount of text, and the recipe says how.
-    """
-    with told_errors():
-        from flows.inspection.recipe_writer import write_recipe
-        from flows.inspection.scan import survey_folder
-        from flows.inspection.terminal import survey_told, tell_survey
-        from model.errors import InputError, RecipeError
-        from model.files import write_atomically
-
-        if output.exists() and not force:
-            raise RecipeError(f"--output {output} is there already; name another file, or overwrite it with --force")
-        survey = survey_folder(folder)
-        text = write_recipe(survey, output.stem)
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(output, text.encode())
-        except OSError as error:
-            raise InputError(f"--output {output}: cannot be written ({error.strerror})") from error
-        if as_json:
-            print_json({**survey_told(survey), "recipe": str(output)})
-        else:
-            tell_survey(survey, output, console())
+    tell_plan(found, console())

@@ -1,55 +1,67 @@
-"""The standing service: a Prefect server with its UI and a worker, up and down."""
+"""`bessemer serve`: a Prefect server with its UI, a worker and the deployments, started and stopped."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.commands.common import DEFAULT_ROOT, Json, Root, print_json, told_errors
+from flows.commands.common import DEFAULT_ROOT, CommandGroup, Json, Root, handle_errors, print_json
+
+serve = typer.Typer(
+    name="serve",
+    cls=CommandGroup,
+    help="A Prefect server with its UI, a worker and the deployments of a recipe.",
+    no_args_is_help=True,
+)
+
 
 DEFAULT_PORT = 4200
 
 
-def up(
+@serve.command()
+def start(
     root: Root = DEFAULT_ROOT,
     recipe: Annotated[
-        str, typer.Option(help="What the deployments run unless their form says else: a recipe file, or a shipped one.")
+        str,
+        typer.Option(
+            help="Recipe of the deployments unless their form names another: a file, or the name of a shipped one."
+        ),
     ] = "quickstart",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the server and its UI.")] = DEFAULT_PORT,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on; another than loopback needs --tls-certificate or --behind-proxy."),
+        typer.Option(help="Address to listen on; any but loopback needs --tls-certificate or --behind-proxy."),
     ] = "127.0.0.1",
     database: Annotated[
         str | None,
         typer.Option(
             envvar="BESSEMER_DATABASE",
-            help="postgresql://USER:PASSWORD@HOST:PORT/NAME; as last time by default, at first SQLite under the root.",
+            help="postgresql://USER:PASSWORD@HOST:PORT/NAME; the last one by default, initially SQLite under the root.",
         ),
     ] = None,
     password_file: Annotated[
         Path | None,
-        typer.Option(help="A file with the line USER:PASSWORD, which the server asks for; made under ROOT by default."),
+        typer.Option(help="A file with the line USER:PASSWORD; generated under ROOT by default."),
     ] = None,
     tls_certificate: Annotated[
         Path | None, typer.Option(help="The server's certificate with its chain, a PEM file; with --tls-key.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The key of the certificate, a PEM file.")] = None,
     behind_proxy: Annotated[
-        bool, typer.Option("--behind-proxy", help="Only a proxy that speaks TLS reaches the address of --host.")
+        bool, typer.Option("--behind-proxy", help="Only a proxy with TLS can reach the address of --host.")
     ] = False,
     address: Annotated[
         list[str] | None,
-        typer.Option(help="https://HOST[:PORT] by which others reach the server or its proxy; may be repeated."),
+        typer.Option(help="https://HOST[:PORT] at which others reach the server or its proxy; repeatable."),
     ] = None,
 ) -> None:
-    """Start a Prefect server with its UI, a worker and the deployments, and leave them running.
+    """Start a Prefect server with its UI, a worker and the deployments, in the background.
 
-    Everything lies under ROOT/service: database, logs, pid files. Runs that you start with `bessemer run` under the
-    same root appear there too. A keeper starts server and worker again when they are killed. `bessemer down` ends all.
+    Database, logs and pid files are under ROOT/service. Runs that you start with `bessemer run` under the same root
+    appear there too. A keeper restarts server and worker when they are killed. `bessemer serve stop` stops all of them.
     The server asks for a password; anyone who has it can run code on this machine as you.
     """
-    with told_errors():
+    with handle_errors():
         from flows.recipe.load import find_recipe, load_recipe
         from flows.runs.record import check_writable
         from flows.service.server import Asked, start_service
@@ -59,7 +71,7 @@ def up(
         check_writable(root)
         load_recipe(find_recipe(recipe), root)
         if (tls_certificate is None) != (tls_key is None):
-            raise InputError("up: --tls-certificate and --tls-key belong together; give both or neither")
+            raise InputError("serve start: --tls-certificate and --tls-key belong together; give both or neither")
         tls = (tls_certificate.resolve(), tls_key.resolve()) if tls_certificate and tls_key else None
         password_file = password_file.resolve() if password_file else None
         asked = Asked(host, port, recipe, database, password_file, tls, behind_proxy, tuple(address or ()))
@@ -69,23 +81,25 @@ def up(
         typer.echo(told_service(files))
 
 
-def down(
+@serve.command()
+def stop(
     root: Root = DEFAULT_ROOT,
     now: Annotated[
-        bool, typer.Option("--now", help="End the server even while a `bessemer run` reports to it, which then fails.")
+        bool, typer.Option("--now", help="Stop the server even while a `bessemer run` uses it, which then fails.")
     ] = False,
 ) -> None:
-    """End what `up` started: the worker first, then the server. A run under way keeps its finished parts and ends."""
-    with told_errors():
+    """Stop what `start` started, the worker first. A run in progress ends and keeps its finished parts."""
+    with handle_errors():
         from flows.service.server import stop_service
 
         if not stop_service(root.resolve(), typer.echo, now):
-            typer.echo(f"nothing is up under {root}; `bessemer up` starts it")
+            typer.echo(f"no service runs under {root}; `bessemer serve start` starts it")
 
 
+@serve.command()
 def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
-    """Say whether server, worker and keeper of a root run, and where the UI is. Exit code 1 where they do not."""
-    with told_errors():
+    """Show whether server, worker and keeper run, and the address of the UI. Exit code 1 if they do not."""
+    with handle_errors():
         from flows.service.files import ServiceFiles
 
         files = ServiceFiles(root.resolve())
@@ -99,7 +113,7 @@ def status(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
             typer.echo(
                 f"ui      {files.public_url()}"
                 if pids["server"] is not None
-                else f"`bessemer up --root {root}` starts them"
+                else f"`bessemer serve start --root {root}` starts them"
             )
         if not is_up:
             raise typer.Exit(1)

@@ -91,7 +91,8 @@ class Study:
 
         def refuse(holder: str) -> None:
             raise InputError(
-                f"study {self.name}: {holder} works on it. To add a trial of yours to it, use `bessemer search add`"
+                f"study {self.name}: {holder} works on it. To add a trial of yours to it, use `bessemer study search"
+                " add`"
             )
 
         with build_lease(self.folder / "lock", on_wait, on_alive=refuse):
@@ -191,7 +192,9 @@ def reopen(root: Path, name: str) -> Study:
     if not path.is_file():
         known = sorted(found.parent.name for found in (root / SEARCHES).glob(f"*/{STUDY}"))
         there = (
-            f"there are {', '.join(known)}" if known else "there is none yet; start one with `bessemer search RECIPE`"
+            f"there are {', '.join(known)}"
+            if known
+            else "there is none yet; start one with `bessemer study search RECIPE`"
         )
         raise InputError(f"study {name}: not under {root / SEARCHES}; {there}")
     told = read_sealed(path, STUDY_LOST)

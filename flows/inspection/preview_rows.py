@@ -180,7 +180,9 @@ class Chooser:
 def need(artifacts: dict[str, Artifact], stage: str) -> Artifact:
     """The run's artifact of a stage; InputError where the run ended before it."""
     if stage not in artifacts:
-        raise InputError(f"peek: this run has no artifact of the stage `{stage}`; it ended before it (`bessemer ls`)")
+        raise InputError(
+            f"peek: this run has no artifact of the stage `{stage}`; it ended before it (`bessemer runs list`)"
+        )
     return artifacts[stage]
 
 

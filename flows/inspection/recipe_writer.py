@@ -249,7 +249,9 @@ def _section(section: str, model: type[BaseModel], sizes: Sizes, names: list[str
     chosen = _chosen(section, sizes)
     lines = [f"[{section}]"]
     if section == "train.model":
-        lines += _comment("A published network by name (`bessemer presets`); keys of this table overrule its own.")
+        lines += _comment(
+            "A published network by name (`bessemer model presets`); keys of this table overrule its own."
+        )
         lines.append(_example(section, KEY, names))
     for key, value in chosen.items():
         lines += [*_comment(_help(model, key)), f"{key} = {_toml(value)}"]

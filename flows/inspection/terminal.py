@@ -83,7 +83,7 @@ def tell_survey(survey: FolderSurvey, recipe: Path, console: Console) -> None:
         width=PAGE_WIDTH,
     )
     console.print(f"\nwrote {escape(str(recipe))}; what comes next:")
-    console.print(f"  bessemer plan {escape(str(recipe))}", soft_wrap=True)
+    console.print(f"  bessemer estimate {escape(str(recipe))}", soft_wrap=True)
     console.print(f"  bessemer run {escape(str(recipe))}", soft_wrap=True)
 
 

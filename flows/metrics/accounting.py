@@ -220,7 +220,7 @@ def _rejected_files(reports: Mapping[str, StageReport]) -> list[str]:
     told: list[str] = []
     for source, files in facts.get("rejected_files", {}).items():
         named = "; ".join(f"{file['path']} ({file['records']:,}: {file['reason']})" for file in files[:MOST_RULES])
-        told.append(f"source `{source}` has rejects, which `bessemer why FILE` shows: {named}")
+        told.append(f"source `{source}` has rejects, which `bessemer data history FILE` shows: {named}")
     for source, counts in facts.get("files", {}).items():
         told += [f"source `{source}`: {number:,} {what}" for what, number in counts.items() if "folders" in what]
     return told

@@ -86,7 +86,7 @@ def known_findings(record: dict[str, Any]) -> dict[str, Any] | None:
     if path is None or not path.is_file():
         return None
     try:
-        return read_sealed(path, "It is written anew by `bessemer report`; until then tables are read.")
+        return read_sealed(path, "It is written anew by `bessemer runs report`; until then tables are read.")
     except IntegrityError as error:
         warn_once(str(error))
         return None

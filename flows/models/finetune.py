@@ -49,7 +49,7 @@ def answered(
     if is_published(Path(model)):
         raise InputError(
             f"{model} is a folder of transformers, in which no task and no head stands. Name the folder that `bessemer"
-            f" finetune` wrote; `bessemer finetune` can start from this one"
+            f" finetune` wrote; `bessemer model finetune` can start from this one"
         )
     trained = open_trained(root, model)
     answerer = read_result(trained.folder, trained.tokenizer)

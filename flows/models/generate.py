@@ -223,7 +223,7 @@ def _masks_filled(trained: Trained, network: "BERT", holes: Holes, sampling: "Sa
     tokenizer = trained.tokenizer
     if FINETUNED in trained.description:
         raise InputError(
-            f"{trained.folder} is a BERT that was fine-tuned for a task, and fills no holes; `bessemer predict`"
+            f"{trained.folder} is a BERT that was fine-tuned for a task, and fills no holes; `bessemer model predict`"
             f" gives its answers"
         )
     if not len(holes):

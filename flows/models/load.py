@@ -1,6 +1,6 @@
 """A trained model with its vocabulary, found by run, by artifact, or by the folder that fine-tuning or export wrote.
 
-A model in the form of `transformers`, such as `bessemer export` writes, opened together with its vocabulary.
+A model in the form of `transformers`, such as `bessemer model export` writes, opened together with its vocabulary.
 """
 
 import json
@@ -47,7 +47,7 @@ def find_model(root: Path, model: str) -> tuple[Artifact, Artifact]:
         return trained, Artifact.open(folder.parent.parent / parent["stage"] / parent["identity"])
     artifacts = run_artifacts(open_run(root, model, needs="train"))
     if "train" not in artifacts:
-        raise InputError(f"model {model}: this run ended before training; choose another with `bessemer ls`")
+        raise InputError(f"model {model}: this run ended before training; choose another with `bessemer runs list`")
     return artifacts["train"], artifacts["vocab"]
 
 
@@ -60,7 +60,9 @@ def open_trained(root: Path, model: str) -> Trained:
 
     folder = Path(model)
     if os.sep in model and not folder.exists():
-        raise InputError(f"there is no folder {model}. Name one that holds a model, or a run; `bessemer ls` lists runs")
+        raise InputError(
+            f"there is no folder {model}. Name one that holds a model, or a run; `bessemer runs list` lists runs"
+        )
     if is_published(folder):
         network, tokenizer = open_published_model(folder)
         tasks = tasks_in(folder)
@@ -70,7 +72,8 @@ def open_trained(root: Path, model: str) -> Trained:
         if len(files) != 1:
             raise InputError(
                 f"{folder} holds a {DESCRIPTION_FILE} and {len(files)} vocabularies, where one of"
-                f" {', '.join(MODEL_FILES.values())} was expected: no folder that `bessemer finetune` wrote, or a part"
+                f" {', '.join(MODEL_FILES.values())} was expected: no folder that `bessemer model finetune` wrote, or a"
+                " part"
                 f" of one. Name such a folder, or a run"
             )
         tokenizer = load_tokenizer(files[0], folder / DESCRIPTION_FILE)

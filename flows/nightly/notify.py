@@ -131,8 +131,9 @@ def blocked_told(night: Night, why: str) -> str:
     """Why the current model stays, and what can be done."""
     return (
         f"nightly: the model of night {night.run_id} was not promoted: {why}. Its weights and scores are written"
-        f" (`bessemer compare current {night.run_id}`). The next night goes on from the current model without this"
-        f" night's files. `bessemer promote {night.run_id}` promotes it all the same; `bessemer nightly RECIPE --again"
+        f" (`bessemer runs compare current {night.run_id}`). The next night goes on from the current model without this"
+        f" night's files. `bessemer model promote {night.run_id}` promotes it all the same; `bessemer nightly RECIPE"
+        " --again"
         f" {night.run_id}` has its files read once more."
     )
 

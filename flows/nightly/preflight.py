@@ -165,7 +165,7 @@ def _disk(needs: Needs, root: Path, config: NightlyConfig) -> Iterator[tuple[typ
         yield (
             Infra,
             f"disk: {size(free)} free under {root}, and the night takes up to {size(needs.disk_bytes)} beside"
-            f" {config.spare_gigabytes:g} GB to spare; make room (`bessemer gc`)",
+            f" {config.spare_gigabytes:g} GB to spare; make room (`bessemer store gc`)",
         )
 
 
@@ -188,11 +188,15 @@ def _server(address: str | None) -> Iterator[tuple[type[BessemerError], str]]:
         # One that asks for a password answers; the flow itself has it.
         if error.code < 500:
             return
-        yield Infra, f"server: the Prefect server at {address} answers {error.code}; see its log (`bessemer status`)"
+        yield (
+            Infra,
+            f"server: the Prefect server at {address} answers {error.code}; see its log (`bessemer serve status`)",
+        )
     except (urllib.error.URLError, OSError, ValueError) as error:
         yield (
             Infra,
-            f"server: the Prefect server at {address} does not answer ({error}); start it (`bessemer up`), or unset"
+            f"server: the Prefect server at {address} does not answer ({error}); start it (`bessemer serve start`), or"
+            " unset"
             f" PREFECT_API_URL",
         )
 

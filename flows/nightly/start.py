@@ -150,6 +150,6 @@ def _named_night(name: str, nights: list[Night], base: Base | None) -> str:
     if base is not None and found[0] in base.chain:
         raise InputError(
             f"nightly --again {name}: the current model has learnt the text of this night already, and deduplication"
-            f" would remove all of it. Take the night back first: `bessemer promote --undo`."
+            f" would remove all of it. Take the night back first: `bessemer model promote --undo`."
         )
     return found[0]

@@ -1,4 +1,4 @@
-"""One training's numbers as plain values: what `bessemer plan` prints without a recipe, and for a recipe's model."""
+"""Compute the numbers of one training: for `bessemer estimate` without a recipe, and for a recipe's model."""
 
 import math
 from dataclasses import dataclass, replace

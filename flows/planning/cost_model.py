@@ -148,7 +148,7 @@ def check_solvable(given: Training) -> None:
     ]
     open_ones = ", ".join(f"--{name}" for name in missing)
     head = f"plan: too little is known: {open_ones} are all open."
-    raise RecipeError("\n".join([head, *additions, "or plan a recipe: bessemer plan quickstart"]))
+    raise RecipeError("\n".join([head, *additions, "or plan a recipe: bessemer estimate quickstart"]))
 
 
 def _solved(given: Training, unknown: str) -> float:

@@ -58,7 +58,8 @@ def tell_verification(found: Verification, moved: list[str], console: Console) -
         console.print(f"  set aside: {escape(path)}")
     if found.damages and not moved:
         console.print(
-            "  No run computes anything from these. Put them out of the way with `bessemer verify --set-aside`, and the"
+            "  No run computes anything from these. Put them out of the way with `bessemer store verify --set-aside`,"
+            " and the"
             " next run builds them again."
         )
 

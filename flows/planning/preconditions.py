@@ -170,5 +170,5 @@ def check_memory(recipe: Recipe) -> None:
     ranks = f"{here} ranks take " if here > 1 else ""
     raise RecipeError(
         f"train: {ranks}at least {size(taken)}, and {whose} has {size(room)}. Each rank: {memory_words(memory)}."
-        f" {_cure(memory)} `bessemer plan` shows other layouts"
+        f" {_cure(memory)} `bessemer estimate` shows other layouts"
     )

@@ -54,8 +54,8 @@ SAID_ONCE = ("sources", "budget_tokens", *MIXTURE_KEYS)
 """What a recipe writes above all tables, and sample takes."""
 
 BESIDE_THE_RUN = ("variables", "search", "mix", "nightly", "notify")
-"""Tables that decide nothing of a run: values for paths, what `bessemer search` varies, how `bessemer mix` goes about
-it, how nights go and who is told of them."""
+"""Tables that decide nothing of a run: values for paths, what `bessemer study search` varies, how `bessemer study mix`
+goes about it, how nights go and who is told of them."""
 
 SENTINELS_OF_T5 = 100
 """Enough for inputs of up to 1,809 tokens; for longer ones the recipe says how many."""

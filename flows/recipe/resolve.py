@@ -1,4 +1,4 @@
-"""`weights_from` of a recipe: shares of the sources that `bessemer mix` found, instead of weights by hand.
+"""`weights_from` of a recipe: shares of the sources that `bessemer study mix` found, instead of weights by hand.
 
 The settings of a recipe's network, whole: those of its preset, and of the model that training goes on from.
 
@@ -24,14 +24,14 @@ from model.checksummed_json import given_text
 from model.config.presets import KEY, expanded, overruled
 from model.errors import InputError, RecipeError
 
-EDITED = "Run `bessemer mix` again, or take the key `digest` out of a file that you changed yourself."
+EDITED = "Run `bessemer study mix` again, or take the key `digest` out of a file that you changed yourself."
 
 
 def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str) -> list[Any]:
     """The recipe's sources with the weights that a file gives them; as they are where `file` is None.
 
     A relative path is the recipe's folder's. Raises RecipeError where a source has a weight by hand too or is not in
-    the file, InputError where the file is none of `bessemer mix`, IntegrityError where it is damaged.
+    the file, InputError where the file is none of `bessemer study mix`, IntegrityError where it is damaged.
     """
     if file is None:
         return sources
@@ -41,7 +41,7 @@ def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"
-            f" ({type(error).__name__}). `bessemer mix RECIPE` writes one: mixtures/NAME/weights.json"
+            f" ({type(error).__name__}). `bessemer study mix RECIPE` writes one: mixtures/NAME/weights.json"
         ) from error
     named = [source for source in sources if isinstance(source, dict)]
     by_hand = [source.get("name") for source in named if "weight" in source]

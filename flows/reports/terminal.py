@@ -131,7 +131,8 @@ def tell_step(told: dict[str, Any], run_id: str, console: Console) -> None:
         )
     console.print(table)
     console.print(
-        f"[dim]the life of one of them: bessemer why DOCUMENT --run {run_id}; rows, pieces, byte ranges: --json[/]"
+        f"[dim]the life of one of them: bessemer data history DOCUMENT --run {run_id}; rows, pieces, byte ranges:"
+        " --json[/]"
     )
 
 

@@ -203,7 +203,7 @@ def _named(runs: Iterable[dict[str, Any]], name: str) -> str:
     found = [run["run_id"] for run in runs if run["run_id"].startswith(name)]
     if len(found) != 1:
         told = "no run has this id" if not found else f"{len(found)} runs begin so: {', '.join(found)}"
-        raise InputError(f"gc --keep {name}: {told}. `bessemer ls` lists them.")
+        raise InputError(f"gc --keep {name}: {told}. `bessemer runs list` lists them.")
     return found[0]
 
 

@@ -196,7 +196,9 @@ def _origins(sample: Artifact, wanted: set[bytes]) -> dict[bytes, tuple[str, str
 def need_stage(artifacts: dict[str, Artifact], stage: str) -> Artifact:
     """The artifact of a stage; raises InputError where the run ended before it."""
     if stage not in artifacts:
-        raise InputError(f"this run has no artifact of the stage `{stage}`; it ended before it (see `bessemer ls`)")
+        raise InputError(
+            f"this run has no artifact of the stage `{stage}`; it ended before it (see `bessemer runs list`)"
+        )
     return artifacts[stage]
 
 
@@ -214,7 +216,7 @@ def artifacts_reaching(stage: str, run: dict[str, Any], root: Path) -> dict[str,
     others = [other["run_id"] for other in list_runs(root) if _reaches(other, stage)]
     cure = f"the latest that got so far is {others[-1]}: --run {others[-1]}" if others else "no run got so far"
     raise InputError(
-        f"the run {run['run_id']} has no artifact of the stage `{stage}`; it ended before it (`bessemer ls`)."
+        f"the run {run['run_id']} has no artifact of the stage `{stage}`; it ended before it (`bessemer runs list`)."
         f" Under {root} {cure}"
     )
 
@@ -232,7 +234,7 @@ def model_of(record: Mapping[str, Any], root: Path) -> dict[str, Any]:
             config = json.loads((path / DESCRIPTION).read_text())["config"]
             return {"architecture": config.get("architecture", "gpt"), "parameters": stored_values(path / WEIGHTS)}
         except (OSError, ValueError, KeyError, SafetensorError) as error:
-            warn_once(f"{path} is damaged ({error}); `bessemer verify` names what, and how to set it aside")
+            warn_once(f"{path} is damaged ({error}); `bessemer store verify` names what, and how to set it aside")
     try:
         network = read_recipe(root / "runs" / record["run_id"]).get("train", {}).get("model", {})
     except IntegrityError as error:

@@ -72,7 +72,8 @@ def current_run(root: Path) -> str:
     found = current_promotion(root)
     if found is None:
         raise InputError(
-            f"nothing under {root} was promoted yet, so that no model is `{CURRENT}`. `bessemer promote RUN` makes a"
+            f"nothing under {root} was promoted yet, so that no model is `{CURRENT}`. `bessemer model promote RUN`"
+            " makes a"
             f" run's model the current one, and `bessemer nightly RECIPE` does so each night."
         )
     return found.run_id
@@ -113,7 +114,7 @@ def undo(root: Path, why: str) -> Promotion:
         if earlier is None:
             raise InputError(
                 f"promote --undo: {told[-1].run_id} was the first to be promoted, and nothing stood before it. Promote"
-                f" another run: `bessemer promote RUN`."
+                f" another run: `bessemer model promote RUN`."
             )
         target = by_number[earlier]
         record = read_record(root / "runs" / target.run_id / RECORD)
@@ -142,7 +143,7 @@ def _check_stands(record: dict[str, Any], asked: str) -> None:
     for stage in LINKED.values():
         if stage not in paths:
             raise InputError(
-                f"{asked}: the run {record['run_id']} ended before `{stage}`; choose another (bessemer ls)"
+                f"{asked}: the run {record['run_id']} ended before `{stage}`; choose another (bessemer runs list)"
             )
         if not paths[stage].is_dir():
             raise InputError(

@@ -85,7 +85,9 @@ def cancel_runs(api: str) -> int:
     """Ask all runs of the worker to end; returns how many there are."""
     runs = _deployed_runs(api)
     for run in runs:
-        _set_state(api, "flow_runs", run, "CANCELLING", "`bessemer down`: finished parts and checkpoints are kept")
+        _set_state(
+            api, "flow_runs", run, "CANCELLING", "`bessemer serve stop`: finished parts and checkpoints are kept"
+        )
     return len(runs)
 
 

@@ -39,7 +39,7 @@ def create_app() -> App:
     if not os.environ.get(OF_SERVER):
         raise InputError(
             "the server starts only with a password: anyone who may give it commands can run code as its owner. Set"
-            f" {OF_SERVER} to USER:PASSWORD in its environment; `bessemer up` does it by itself"
+            f" {OF_SERVER} to USER:PASSWORD in its environment; `bessemer serve start` does it by itself"
         )
     addresses = known_addresses(os.environ.get(ADDRESSES, ""))
     # Prefect's own is any origin. Its UI is of the same origin as its API, and needs no leave.

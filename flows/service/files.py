@@ -25,7 +25,7 @@ from model.files import link_or_copy, sync_file
 
 POOL = "bessemer"
 
-ADDRESS_LOST = "Remove it, and start the service again with `bessemer up`: it is written anew."
+ADDRESS_LOST = "Remove it, and start the service again with `bessemer serve start`: it is written anew."
 
 OF_SERVER = "PREFECT_SERVER_API_AUTH_STRING"
 
@@ -222,7 +222,7 @@ class ServiceFiles:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise InputError(
-                    f"down --root {self.root}: a `bessemer run` or `bessemer quickstart` under this root reports to the"
+                    f"down --root {self.root}: a `bessemer run` or `bessemer demo` under this root reports to the"
                     " server and would fail without it. Wait for its end or stop it (Ctrl-C keeps what is finished);"
                     " --now ends the server all the same."
                 ) from error
@@ -240,7 +240,7 @@ def shipped(name: str) -> Path:
 
 
 def standing_server(root: Path) -> str | None:
-    """The API address of the server that `bessemer up` started for a root, where it runs."""
+    """The API address of the server that `bessemer serve start` started for a root, where it runs."""
     files = ServiceFiles(root)
     return files.api_url if files.server.pid() is not None else None
 

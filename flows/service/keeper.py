@@ -1,7 +1,8 @@
 """Starts the server and the worker of a root again when they end without being asked to: a kill, a crash, no memory.
 
-`python -m flows.service.keeper ROOT` stands beside them from `bessemer up` to `bessemer down`. It holds nothing: where
-it is killed itself, the next `bessemer up` starts another. Runs are not its business, they have the automations.
+`python -m flows.service.keeper ROOT` stands beside them from `bessemer serve start` to `bessemer serve stop`. It holds
+nothing: where it is killed itself, the next `bessemer serve start` starts another. Runs are not its business, they have
+the automations.
 """
 
 import math

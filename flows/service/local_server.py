@@ -51,12 +51,12 @@ MOST_SHORT_LIVES = 3
 
 @contextmanager
 def prefect_server(root: Path) -> Iterator[str]:
-    """Yields the API address of the server to use: the one that the environment names, else the one that `bessemer up`
-    started for `root`, else that of the Prefect profile, else a private one that ends with this block.
+    """Yields the API address of the server to use: the one that the environment names, else the one that `bessemer
+    serve start` started for `root`, else that of the Prefect profile, else a private one that ends with this block.
 
     Must be entered before Prefect is imported, since it sets `PREFECT_API_URL`. A private server keeps its database
-    where that of `bessemer up` has it, under the root; where that cannot be written, in a temporary folder. Raises
-    Infra when the private server does not answer within five minutes.
+    where that of `bessemer serve start` has it, under the root; where that cannot be written, in a temporary folder.
+    Raises Infra when the private server does not answer within five minutes.
     """
     if os.environ.get("PREFECT_API_URL"):
         yield os.environ["PREFECT_API_URL"]
@@ -80,7 +80,8 @@ def prefect_server(root: Path) -> Iterator[str]:
 
 
 def _own_server(files: ServiceFiles) -> str | None:
-    """The server that `bessemer up` started for a root, unless this user may not read its password: it is another's."""
+    """The server that `bessemer serve start` started for a root, unless this user may not read its password: it is
+    another's."""
     url, password = standing_server(files.root), files.password_file()
     if url is None or password is None or os.access(password, os.R_OK):
         return url

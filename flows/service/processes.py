@@ -55,7 +55,7 @@ class Background:
         return found["pid"]
 
     def is_stale(self) -> bool:
-        """Whether a process is remembered that ended without `bessemer down`: a kill, a crash, a reboot."""
+        """Whether a process is remembered that ended without `bessemer serve stop`: a kill, a crash, a reboot."""
         return self.record.exists() and self.pid() is None
 
     def stop(self, seconds: float) -> bool:

@@ -1,8 +1,9 @@
-"""`bessemer up`: server, work pool, deployments, worker, keeper, in this order, each ready before the next begins.
+"""`bessemer serve start`: server, work pool, deployments, worker, keeper, in this order, each ready before the next
+begins.
 
-`bessemer down`: the keeper goes first, what runs keeps its work and ends, then the worker, the server last.
+`bessemer serve stop`: the keeper goes first, what runs keeps its work and ends, then the worker, the server last.
 
-What `bessemer up` prints when the service is up.
+What `bessemer serve start` prints when the service is up.
 """
 
 import errno
@@ -63,7 +64,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """What `bessemer up` is asked for."""
+    """What `bessemer serve start` is asked for."""
 
     host: str
     port: int
@@ -93,7 +94,10 @@ def start_service(root: Path, asked: Asked, tell: Tell) -> ServiceFiles:
         for process in kept:
             if process.is_stale():
                 process.forget()
-                tell(f"the {process.name} of an earlier `bessemer up` ended without `bessemer down`; starting another")
+                tell(
+                    f"the {process.name} of an earlier `bessemer serve start` ended without `bessemer serve stop`;"
+                    " starting another"
+                )
         if all(process.pid() is not None for process in kept):
             tell("the service is up already")
             return files
@@ -266,7 +270,8 @@ def check_free(host: str, port: int) -> None:
                 probe.bind(address)
     except OSError as error:
         cure = (
-            "Another server holds the port; choose one with --port, or end the other (`bessemer down --root ITS_ROOT`)"
+            "Another server holds the port; choose one with --port, or end the other (`bessemer serve stop --root"
+            " ITS_ROOT`)"
             if error.errno == errno.EADDRINUSE
             else "Name an address of this machine with --host, such as 127.0.0.1, and a port that you may use"
         )
@@ -365,6 +370,6 @@ def told_service(files: ServiceFiles) -> str:
             "deployments   (Run > Custom run opens their form)",
             *lines,
             f"next          bessemer run RECIPE{of_root}     shows its run in the UI",
-            f"              bessemer down{of_root}           ends the service",
+            f"              bessemer serve stop{of_root}           ends the service",
         ]
     )

@@ -1,5 +1,5 @@
 """The worker of the service: `python -m flows.service.worker [NAME]` runs the deployments of `deployments/prefect.yaml`
-as `bessemer up` writes them from the same folder, and refuses every other run of its pool.
+as `bessemer serve start` writes them from the same folder, and refuses every other run of its pool.
 
 Prefect's own worker runs what the server says: a command, an entrypoint, steps before it. Anyone who can write to the
 server can thus run code as this machine's owner. Here the server names a deployment and its parameters; what is run is
@@ -53,7 +53,7 @@ class Deployed:
 
 
 def written_by_up(folder: Path) -> Mapping[str, Deployed]:
-    """The deployments as `bessemer up` writes them when it is called in `folder`, by name."""
+    """The deployments as `bessemer serve start` writes them when it is called in `folder`, by name."""
     file = yaml.safe_load(deployments_file().read_text(encoding="utf-8"))
     pull = json.loads(json.dumps(file["pull"]).replace("{{ $PWD }}", json.dumps(str(folder))[1:-1]))
     return {one["name"]: Deployed(one["name"], one["entrypoint"], pull, {}) for one in file["deployments"]}
@@ -64,7 +64,7 @@ def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables
     if theirs is None:
         return "it belongs to no deployment"
     if theirs.name not in ours:
-        return f"`bessemer up` wrote no deployment {theirs.name!r}"
+        return f"`bessemer serve start` wrote no deployment {theirs.name!r}"
     if job_variables:
         return f"it brings job variables of its own: {', '.join(sorted(job_variables))}"
     written = ours[theirs.name]
@@ -72,8 +72,10 @@ def refusal(ours: Mapping[str, Deployed], theirs: Deployed | None, job_variables
         parts = ("entrypoint", "pull_steps", "job_variables")
         changed = [part for part in parts if getattr(theirs, part) != getattr(written, part)]
         return (
-            f"the deployment {theirs.name!r} is not as `bessemer up` wrote it: {', '.join(changed)} changed (digest"
-            f" {theirs.digest()}, written {written.digest()}). `bessemer down` and `bessemer up` write it again"
+            f"the deployment {theirs.name!r} is not as `bessemer serve start` wrote it: {', '.join(changed)} changed"
+            " (digest"
+            f" {theirs.digest()}, written {written.digest()}). `bessemer serve stop` and `bessemer serve start` write"
+            " it again"
         )
     return None
 
@@ -99,7 +101,7 @@ class OwnConfiguration(ProcessJobConfiguration):
 
 
 class OwnWorker(ProcessWorker):
-    """Runs the deployments that `bessemer up` wrote; others end as `GuardError`, which says why."""
+    """Runs the deployments that `bessemer serve start` wrote; others end as `GuardError`, which says why."""
 
     job_configuration = OwnConfiguration
 

@@ -1,7 +1,7 @@
 """Folders that are all there or not there: COMPLETE is written last, and holds the digest of every other file.
 
 Checkpoints, the trained model that the trainer leaves, and decisions with their journals are such folders. Loads no
-PyTorch, so that the supervisor and `bessemer verify` can ask too.
+PyTorch, so that the supervisor and `bessemer store verify` can ask too.
 """
 
 import json

@@ -111,7 +111,7 @@ class TrainFields(Strict):
     """What follows where ranks fail."""
     hosts: Annotated[HostsConfig, RUNTIME] = HostsConfig()
     """Machines over which ranks are spread. The first one has the address; on each other one, with the same files:
-    `bessemer train join`."""
+    `bessemer training join`."""
     validation_steps: int | None = Field(default=None, ge=1)
     """Steps between looks at held-out rows, and one after the last step (table VALIDATION); none without. Changes no
     weight. Every engine looks, without `compile`, where the ranks do not share one model."""

@@ -108,7 +108,8 @@ def read_result(folder: Path, vocabulary: Vocabulary) -> Answerer:
     description = describe_model(folder)
     if FINETUNED not in description:
         raise InputError(
-            f"the model in {folder} was not fine-tuned, so it has no task to answer; `bessemer finetune` teaches it one"
+            f"the model in {folder} was not fine-tuned, so it has no task to answer; `bessemer model finetune` teaches"
+            " it one"
         )
     told = description[FINETUNED]
     tasks = tuple(_task(one) for one in told["tasks"])

@@ -172,7 +172,7 @@ def _end(
         f"training diverged: {divergence.cause}, the last at step {divergence.step} (positions {begin} to {end} of"
         f" ORDER; trouble began at step {divergence.onset}), and {reason}."
         + (f" Tried before: {'; '.join(tried)}." if tried else "")
-        + f" Its tables are in {told}. Lower train.schedule.peak_lr, or look at these documents with `bessemer step`."
+        + f" Its tables are in {told}. Lower train.schedule.peak_lr, or see these documents with `bessemer data step`."
     )
 
 

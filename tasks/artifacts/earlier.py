@@ -38,7 +38,8 @@ def _folder(word: str, root: Path, stage: str, setting: str) -> Path:
     if len(found) != 1:
         raise RecipeError(
             f"{setting} names `{word}`: no run of that id, and {len(found)} {stage} artifacts under {root} begin so"
-            f" (there: {', '.join(standing) or 'none'}). Name a run (see `bessemer ls`), a {stage} artifact's folder,"
+            f" (there: {', '.join(standing) or 'none'}). Name a run (see `bessemer runs list`), a {stage} artifact's"
+            " folder,"
             f" or an identity."
         )
     return root / "artifacts" / stage / found[0]

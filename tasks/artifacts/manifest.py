@@ -18,7 +18,7 @@ from tasks.artifacts.workspace import FileRecord
 from tasks.common.digests import combined_digest
 
 MANIFEST = "manifest.json"
-CURE = "Put it out of the way with `bessemer verify --set-aside`, and run again."
+CURE = "Put it out of the way with `bessemer store verify --set-aside`, and run again."
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:

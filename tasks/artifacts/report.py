@@ -117,7 +117,8 @@ class StageReport:
                 if there != here:
                     raise IntegrityError(
                         f"{stage}: `{parent}` let {there} {unit} of source `{name}` through, and {here} came in."
-                        f" Nothing was published. Run `bessemer verify`: where it finds no damage, this is a fault"
+                        " Nothing was published. Run `bessemer store verify`: where it finds no damage, this is a"
+                        " fault"
                         f" of the code of one of the two stages."
                     )
 

@@ -1,6 +1,6 @@
 """Accepted artifacts: `aliases/STAGE/IDENTITY.json` says that an artifact of another identity may stand for this one.
 
-Written by `bessemer accept` when a person judges that what changed cannot change the result. Manifests are never
+Written by `bessemer store accept` when a person judges that what changed cannot change the result. Manifests are never
 touched: the alias names who accepted what, when and why, and removing its file takes the word back.
 
 Why no artifact stands under an identity: the difference from the one of its stage that is most alike.

@@ -123,8 +123,10 @@ def _upgraded(
     records = file_records(manifest)
     damaged = [record.name for record in records if digest_file(place / record.name) != record.digest]
     if damaged:
-        raise IntegrityError(f"{place}: {', '.join(damaged)} is damaged, so it is not upgraded; see `bessemer verify`")
-    staging = root / "work" / f"upgrade-{uuid.uuid4().hex[:8]}.staging"  # A killed one goes with `bessemer gc`.
+        raise IntegrityError(
+            f"{place}: {', '.join(damaged)} is damaged, so it is not upgraded; see `bessemer store verify`"
+        )
+    staging = root / "work" / f"upgrade-{uuid.uuid4().hex[:8]}.staging"  # A killed one goes with `bessemer store gc`.
     staging.mkdir(parents=True)
     try:
         for record in records:

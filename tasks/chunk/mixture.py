@@ -64,7 +64,7 @@ def plan_mixture(
     if total <= 0:
         raise InputError(
             "chunk: there is nothing to read: no source has both text and a weight above 0. Look at what the stages"
-            " before this one kept (`bessemer ls`)."
+            " before this one kept (`bessemer runs list`)."
         )
     limits = {source: int(max_epochs * count) for source, count in available.items()}
     targets = apportion(budget, chosen, limits)

@@ -121,7 +121,7 @@ def _check_sources(laid: dict[str, SourceRows], report: StageReport, config: Chu
                 f"chunk: source `{source}` has a weight of {config.weights[source]:g} and"
                 f" {report.source(source).documents_out:,} documents, and they give no row with a token to predict:"
                 f" their texts are empty. Give it the weight 0, or look at what the stages before this one left of it"
-                f" (`bessemer peek`)."
+                f" (`bessemer data peek`)."
             )
 
 

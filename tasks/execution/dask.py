@@ -90,7 +90,7 @@ def _handed_out(
                 raise Infra(
                     f"{MOST_LOSSES} workers died while they worked on part {index}, {work.name(index)}: most likely it"
                     f" needs more memory than they have. Finished parts are kept: give each worker more memory or fewer"
-                    f" threads, look at the part (`bessemer peek`), and run again."
+                    f" threads, look at the part (`bessemer data peek`), and run again."
                 ) from None
             if client.status != "running":
                 raise _lost(address) from error

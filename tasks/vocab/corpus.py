@@ -61,7 +61,7 @@ def planned_bytes(sizes: Mapping[str, int], weights: Mapping[str, float], max_by
     if not any(plan.values()):
         raise InputError(
             "vocab: no text to train a vocabulary on: every source is empty or has the weight 0. Look at what the"
-            " stages before this one kept (`bessemer ls`)."
+            " stages before this one kept (`bessemer runs list`)."
         )
     return plan
 

@@ -161,7 +161,7 @@ def test_a_whole_run_is_read_from_a_root_that_may_only_be_read(foundry: Path, di
     assert [entry["content"] for entry in record["stages"]] == [entry["content"] for entry in built["stages"]]
     assert record["page"] == built["page"]
     assert "nothing needed building; the record of this run could not be written under" in again.stderr
-    for words in (("explain", recipe), ("report", "latest"), ("compare", "latest", "latest")):
+    for words in (("plan", recipe), ("runs", "report", "latest"), ("runs", "compare", "latest", "latest")):
         done = bessemer(*words, "--root", disk)
         assert done.returncode == 0, done.stderr
     for words in (("run", recipe, *until, "--set", "seed=8"), ("run", recipe, *until, "--force"), ("run", recipe)):

@@ -1,30 +1,95 @@
-"""The command itself: its version and its help."""
+"""The command line itself: its version, its help, its groups, and options that hold for every command."""
 
+import os
+import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.core import TyperGroup
+from typer.main import get_command
 from typer.testing import CliRunner
 
-from flows.cli import COMMANDS, app
+from flows.cli import app
 
 PROJECT = Path(__file__).parents[2]
+SCREEN_LINES, SCREEN_COLUMNS = 60, 100
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and group, with the words that name it."""
+    yield words, command
+    for name, inner in command.commands.items() if isinstance(command, TyperGroup) else ():
+        yield from commands(inner, (*words, name))
+
+
+ALL = dict(commands(get_command(app)))
 
 
 def test_the_version_is_that_of_the_project():
     version = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
-    told = CliRunner().invoke(app, ["--version"])
-    assert (told.exit_code, told.output) == (0, f"bessemer {version}\n")
+    shown = CliRunner().invoke(app, ["--version"])
+    assert (shown.exit_code, shown.output) == (0, f"bessemer {version}\n")
 
 
-@pytest.mark.parametrize("words", [[], ["run"], ["plan"]])
-def test_help_has_a_short_name(words: list[str]):
-    short, long = (CliRunner().invoke(app, [*words, option]) for option in ("-h", "--help"))
+def test_the_commands_are_those_of_the_documentation():
+    groups = {words[0]: set() for words in ALL if len(words) > 1}
+    for words in ALL:
+        if len(words) == 2:
+            groups[words[0]].add(words[1])
+    assert {words[0] for words in ALL if len(words) == 1} - set(groups) == {
+        *("demo", "init", "plan", "estimate", "run", "nightly", "reference")
+    }
+    assert groups == {
+        "runs": {"list", "compare", "report", "export-metrics"},
+        "data": {"peek", "history", "step", "leaks", "tokens", "tokenizers"},
+        "model": {
+            *("generate", "eval", "finetune", "predict", "export", "card", "profile", "presets", "promote", "current")
+        },
+        "study": {"search", "ablate", "mix", "scale"},
+        "training": {"status", "resume", "join"},
+        "serve": {"start", "stop", "status"},
+        "store": {"verify", "accept", "gc"},
+    }
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_help_fits_a_screen_and_cuts_no_line(words: tuple[str, ...]):
+    short, long = (
+        CliRunner().invoke(app, [*words, option], terminal_width=SCREEN_COLUMNS, color=False)
+        for option in ("-h", "--help")
+    )
     assert (short.exit_code, short.output) == (0, long.output)
+    lines = long.output.splitlines()
+    assert len(lines) <= SCREEN_LINES
+    assert [line for line in lines if line.endswith("...") and not line.startswith("Usage: ")] == []
 
 
-def test_the_help_names_every_command():
-    told = CliRunner().invoke(app, ["--help"]).output
-    assert "From raw text to a trained, evaluated language model" in told
-    names = [command.__name__.replace("_", "-") for command in COMMANDS]
-    assert [name for name in names if name not in told] == []
+def test_the_root_is_taken_before_the_command_and_behind_it(tmp_path: Path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for words in (
+        ["--root", str(first), "runs", "list"],
+        [f"--root={first}", "runs", "list"],
+        ["runs", "--root", str(first), "list"],
+        ["runs", "list", "--root", str(first)],
+    ):
+        shown = CliRunner().invoke(app, words)
+        assert (shown.exit_code, str(first) in shown.output.replace("\n", "")) == (0, True), words
+    both = CliRunner().invoke(app, ["--root", str(first), "runs", "list", "--root", str(second)])
+    assert str(second) in both.output.replace("\n", ""), "the one that stands closer to the command decides"
+    assert CliRunner().invoke(app, ["--root"]).exit_code == 2
+
+
+def test_a_shell_completes_commands():
+    environment = {
+        **os.environ,
+        "_BESSEMER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "bessemer runs ",
+        "COMP_CWORD": "2",
+    }
+    words = [str(Path(sys.executable).with_name("bessemer"))]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"list", "compare", "report", "export-metrics"}

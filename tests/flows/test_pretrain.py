@@ -79,7 +79,7 @@ def document_named(artifacts: dict[str, Artifact], name: str) -> str:
 
 
 def why(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any], name: str) -> dict[str, Any]:
-    words = ("why", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
+    words = ("data", "history", document_named(artifacts, name), "--root", root, "--run", first["run_id"], "--json")
     told = json.loads(bessemer(*words).stdout)
     (life,) = told["documents"]
     return life
@@ -140,8 +140,8 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
         "dedup reproduced",
     ]
     assert outcomes(run(recipe, root, "--until", "clean")) == ["sample reused", "clean reused"]
-    told = " ".join(bessemer("why", "note-05.txt", "--root", root).stdout.split())
-    assert "this run did not train; the latest that did: bessemer why note-05.txt --run 20" in told
+    told = " ".join(bessemer("data", "history", "note-05.txt", "--root", root).stdout.split())
+    assert "this run did not train; the latest that did: bessemer data history note-05.txt --run 20" in told
     missing = bessemer("run", recipe, "--root", root, "--from", "vocab", "--set", "seed=8", check=False)
     assert missing.returncode == 3
     assert "sample: this run may only build" in missing.stderr
@@ -150,7 +150,7 @@ def test_only_and_from_and_force(first: dict[str, Any], recipe: Path, root: Path
 
 def test_a_run_stands_among_the_bases(recipe: Path, root: Path, first: dict[str, Any]) -> None:
     folder = root / "runs" / first["run_id"]
-    told = bessemer("bases", recipe, folder, "--score-bytes", "500", "--json")
+    told = bessemer("data", "tokenizers", recipe, folder, "--score-bytes", "500", "--json")
     (line,) = json.loads(told.stdout)
     assert line["path"] == str(folder)
     assert line["scored_bytes"] in range(497, 501)
@@ -185,7 +185,7 @@ def test_why_tells_a_dropped_a_duplicate_a_cut_and_a_trained_document(
 
 def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]) -> None:
     at = ("--root", root, "--run", first["run_id"])
-    told = json.loads(bessemer("leaks", *at, "--json").stdout)
+    told = json.loads(bessemer("data", "leaks", *at, "--json").stdout)
     (counts,) = told["benchmarks"]
     assert (counts["benchmark"], counts["items"], counts["leaked"]) == ("cloze", 3, 1)
     assert {item["item_id"]: item["state"] for item in told["items"]} == {
@@ -195,29 +195,29 @@ def test_leaks_names_every_item(artifacts: dict[str, Artifact], root: Path, firs
     }
     (leak,) = next(item["leaks"] for item in told["items"] if item["state"] == "leaked")
     assert (leak["path"], leak["doc_id"]) == ("leak.txt", document_named(artifacts, "leak.txt"))
-    one_by_one = bessemer("leaks", "cloze", "--state", "clean", *at).stdout
+    one_by_one = bessemer("data", "leaks", "cloze", "--state", "clean", *at).stdout
     assert one_by_one.split() == ["clean", "cloze", "clean", "clean", "cloze", "clean-too", "2", "clean"]
-    assert "cloze" in bessemer("leaks", *at).stdout
-    unknown = bessemer("leaks", "mmlu", *at, check=False)
+    assert "cloze" in bessemer("data", "leaks", *at).stdout
+    unknown = bessemer("data", "leaks", "mmlu", *at, check=False)
     assert unknown.returncode == 3
     assert "the run checked no benchmark of this name; it has cloze" in unknown.stderr
-    assert bessemer("leaks", "--state", "dirty", *at, check=False).returncode == 2
+    assert bessemer("data", "leaks", "--state", "dirty", *at, check=False).returncode == 2
 
 
 def test_why_takes_the_name_that_step_and_leaks_give_a_piece(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
     piece = document_named(artifacts, "leak.txt")[:12] + "/1"
-    told = json.loads(bessemer("why", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
+    told = json.loads(bessemer("data", "history", piece, "--root", root, "--run", first["run_id"], "--json").stdout)
     assert [life["path"] for life in told["documents"]] == ["leak.txt"]
 
 
 def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str, Any]) -> None:
-    (reject,) = json.loads(bessemer("why", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout)[
-        "rejects"
-    ]
+    (reject,) = json.loads(
+        bessemer("data", "history", "broken.txt", "--root", root, "--run", first["run_id"], "--json").stdout
+    )["rejects"]
     assert reject["byte"] == len(b"A cast of ")
-    unknown = bessemer("why", "nobody.txt", "--root", root, check=False)
+    unknown = bessemer("data", "history", "nobody.txt", "--root", root, check=False)
     assert unknown.returncode == 3
     assert "sampled no document of this id or path" in unknown.stderr
 
@@ -225,15 +225,15 @@ def test_why_tells_a_reject_and_an_unknown_document(root: Path, first: dict[str,
 def test_step_names_documents_whose_texts_agree_with_the_tokens(
     artifacts: dict[str, Artifact], root: Path, first: dict[str, Any]
 ) -> None:
-    told = json.loads(bessemer("step", first["run_id"], "3", "--root", root, "--json").stdout)
+    told = json.loads(bessemer("data", "step", first["run_id"], "3", "--root", root, "--json").stdout)
     assert told["rows"] == 8
     assert {"notes", "code"} >= {document["source"] for document in told["documents"]}
     assert all(document["text"] and document["tokens"] > 0 for document in told["documents"])
     # A trained document's own list of steps and the step's list of documents must agree.
     doc_id = told["documents"][0]["doc_id"]
-    life = json.loads(bessemer("why", doc_id, "--root", root, "--run", first["run_id"], "--json").stdout)["documents"][
-        0
-    ]
+    life = json.loads(bessemer("data", "history", doc_id, "--root", root, "--run", first["run_id"], "--json").stdout)[
+        "documents"
+    ][0]
     assert 3 in life["events"][-1]["steps"]
 
 
@@ -268,20 +268,20 @@ def test_every_item_has_a_leak_state(artifacts: dict[str, Artifact], first: dict
 
 
 def test_generate_writes_the_same_text_for_the_same_seed(root: Path, first: dict[str, Any]) -> None:
-    words = ("generate", "latest", "--root", root, "--prompt", "The blast", "--tokens", "12", "--seed", "3")
+    words = ("model", "generate", "latest", "--root", root, "--prompt", "The blast", "--tokens", "12", "--seed", "3")
     text = bessemer(*words).stdout
     assert text.startswith("The blast")
     assert bessemer(*words).stdout == text
     (folder,) = [entry["path"] for entry in first["stages"] if entry["stage"] == "train"]
-    assert bessemer("generate", folder, *words[2:]).stdout == text
-    other = bessemer("generate", Path(folder).parents[1] / "vocab", "--root", root, check=False)
+    assert bessemer("model", "generate", folder, *words[2:]).stdout == text
+    other = bessemer("model", "generate", Path(folder).parents[1] / "vocab", "--root", root, check=False)
     assert other.returncode == 3
 
 
 def test_ls_and_report(root: Path, first: dict[str, Any]) -> None:
-    listed = json.loads(bessemer("ls", "--root", root, "--json").stdout)
+    listed = json.loads(bessemer("runs", "list", "--root", root, "--json").stdout)
     assert listed[0]["run_id"] == first["run_id"]
-    page = Path(json.loads(bessemer("report", first["run_id"], "--root", root, "--json").stdout)["page"])
+    page = Path(json.loads(bessemer("runs", "report", first["run_id"], "--root", root, "--json").stdout)["page"])
     assert page.exists()
 
 
@@ -329,7 +329,7 @@ def test_an_interrupted_run_says_so_and_the_next_one_goes_on(foundry: Path, tmp_
     _, told = process.communicate(timeout=SECONDS)
     assert process.returncode == 130, told
     assert "finished parts and checkpoints are kept" in told
-    (record,) = json.loads(bessemer("ls", "--root", tmp_path, "--json").stdout)
+    (record,) = json.loads(bessemer("runs", "list", "--root", tmp_path, "--json").stdout)
     assert record["state"] == "interrupted"
     assert outcomes(record)[-1] == "train interrupted"
     again = run(foundry / "foundry.toml", tmp_path)

@@ -87,7 +87,7 @@ def test_a_trained_model_is_the_same_in_transformers(
     network = f'[train.model]\npreset = "{kind.preset}"\n{SIZES}'
     filled = {"name": name, "data": data, "corpus": "en_textbook_guides", "vocab": kind.vocab, "base": network}
     run(tmp_path, root, RECIPE.format(**filled))
-    assert kind.class_name in bessemer("export", "latest", exported, "--root", root)
+    assert kind.class_name in bessemer("model", "export", "latest", exported, "--root", root)
     ours = open_trained(root, "latest")
     ids = ours.tokenizer.encode(TEXT)
     their_tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
@@ -106,7 +106,7 @@ def test_a_second_flow_goes_on_from_the_exported_model(data: Path, tmp_path: Pat
     network = f'[train.model]\npreset = "{kind.preset}"\n{SIZES}'
     filled = {"name": "first", "data": data, "corpus": "en_textbook_guides", "vocab": kind.vocab, "base": network}
     run(tmp_path, root, RECIPE.format(**filled))
-    bessemer("export", "latest", exported, "--root", root)
+    bessemer("model", "export", "latest", exported, "--root", root)
     before = open_trained(root, "latest").network.state_dict()
     grown = f'base = "{exported}/tokenizer.json"\nextend = {{ ru = 300 }}'
     base = f'base_model = "{exported}"\ntrainable = "new_rows"'

@@ -6,7 +6,7 @@ the documents of part i of its parent, so that a text is looked up in one part, 
 
 Beginnings of documents as the page shows them: it is made to be shown around.
 
-What became of the documents that the page shows, as `bessemer why` tells it.
+What became of the documents that the page shows, as `bessemer data history` tells it.
 """
 
 import heapq

@@ -4,7 +4,7 @@ A cluster is a kept document with those that were removed in its favour.
 
 Documents that some training steps read: those at which something happened, and some of the others.
 
-The page holds no more than these; `bessemer step RUN N` names those of any step.
+The page holds no more than these; `bessemer data step RUN N` names those of any step.
 """
 
 import difflib

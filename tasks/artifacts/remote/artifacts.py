@@ -134,7 +134,8 @@ def fetch_files(root: Path, store: ObjectStore, artifact: Path, files: Iterable[
             except FileNotFoundError as error:
                 raise IntegrityError(
                     f"{store.address}/{key} is gone, and the manifest of {stage}/{identity} lists it as {file['name']}:"
-                    f" somebody deleted it. `bessemer verify --set-aside --root {store.address}` takes the artifact out"
+                    f" somebody deleted it. `bessemer store verify --set-aside --root {store.address}` takes the"
+                    " artifact out"
                     f" of use, and the next run builds it again."
                 ) from error
 

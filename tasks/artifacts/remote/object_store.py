@@ -169,7 +169,7 @@ class ObjectStore:
                 temporary.unlink(missing_ok=True)
         raise IntegrityError(
             f"{self.address}/{key} should have the digest {digest} and {size} bytes, and gave {found} each of {FETCHES}"
-            f" times that it was fetched. Nothing was computed from it. `bessemer verify --set-aside --root"
+            f" times that it was fetched. Nothing was computed from it. `bessemer store verify --set-aside --root"
             f" {self.address}` takes it out of use, and the next run builds it again."
         )
 

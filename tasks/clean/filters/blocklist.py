@@ -1,9 +1,9 @@
 """Documents that must not come back: a list of domains, ids and hashes, each removal with its row in the ledger.
 
 The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or stands in the recipe.
-An id is a document's, as `bessemer why` shows it; a hash is BLAKE3-128 of the text, as it was read or was cleaned.
-A domain stands for its subdomains too. The list is a part of the stage's identity, so that a new entry reaches every
-document that is cleaned from then on, also those that the earlier run kept.
+An id is a document's, as `bessemer data history` shows it; a hash is BLAKE3-128 of the text, as it was read or was
+cleaned. A domain stands for its subdomains too. The list is a part of the stage's identity, so that a new entry reaches
+every document that is cleaned from then on, also those that the earlier run kept.
 
 What a recipe brings besides names and limits: a deny-list, lists of words and spellings, functions of the user.
 """

@@ -1,4 +1,5 @@
-"""A service that `bessemer up` started, and a real browser that is logged in from the address that `up` printed.
+"""A service that `bessemer serve start` started, and a real browser that is logged in from the address that `up`
+printed.
 
 Screenshots go to the folder that BESSEMER_SCREENSHOTS names, else to pytest's temporary folder.
 """
@@ -114,13 +115,13 @@ def service(recipe: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     try:
-        told = Service.bessemer("up", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
+        told = Service.bessemer("serve", "start", "--root", root, "--recipe", recipe, "--port", str(port)).stdout
         printed = re.search(rf"http://127\.0\.0\.1:{port}/deployments", told)
         assert printed, told
         Service.bessemer("run", recipe, "--root", root, "--json")
         yield Service(root, printed.group())
     finally:
-        Service.bessemer("down", "--root", root, check=False)
+        Service.bessemer("serve", "stop", "--root", root, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,5 @@
-"""The service and its UI as people meet them: `bessemer up`, a schedule, a form in a real browser, `bessemer down`."""
+"""The service and its UI as people meet them: `bessemer serve start`, a schedule, a form in a real browser, `bessemer
+serve stop`."""
 
 import json
 import os
@@ -42,13 +43,13 @@ def test_a_run_of_the_command_shows_in_the_ui_of_its_root(service: Any) -> None:
 
 
 def test_up_again_and_status_say_that_it_stands(service: Any) -> None:
-    assert "the service is up already" in service.bessemer("up", "--root", service.root).stdout
-    assert json.loads(service.bessemer("status", "--root", service.root, "--json").stdout)["up"]
+    assert "the service is up already" in service.bessemer("serve", "start", "--root", service.root).stdout
+    assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]
 
 
 def test_a_port_in_use_is_told(service: Any, tmp_path: Path) -> None:
     port = service.ui.rpartition(":")[2]
-    done = service.bessemer("up", "--root", tmp_path, "--port", port, check=False)
+    done = service.bessemer("serve", "start", "--root", tmp_path, "--port", port, check=False)
     assert done.returncode == 3
     assert "choose one with --port" in done.stderr
 
@@ -172,15 +173,17 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
     while not list(service.root.glob("work/*/scratch/train/checkpoints/step-*")):
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    told = service.bessemer("down", "--root", service.root).stdout
+    told = service.bessemer("serve", "stop", "--root", service.root).stdout
     assert "1 run under way: keeping finished parts and the last checkpoint" in told
-    record = json.loads(service.bessemer("ls", "--root", service.root, "--json").stdout)[-1]
+    record = json.loads(service.bessemer("runs", "list", "--root", service.root, "--json").stdout)[-1]
     assert record["state"] == "interrupted"
     assert list(service.root.glob("work/*/scratch/train/checkpoints/step-*"))
-    assert "nothing is up" in service.bessemer("down", "--root", service.root).stdout
-    assert service.bessemer("status", "--root", service.root, check=False).returncode == 1
+    assert "nothing is up" in service.bessemer("serve", "stop", "--root", service.root).stdout
+    assert service.bessemer("serve", "status", "--root", service.root, check=False).returncode == 1
 
-    service.bessemer("up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2])
+    service.bessemer(
+        "serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
+    )
     for name in ("server", "worker"):
         killed = service.pid(name)
         os.kill(killed, signal.SIGKILL)
@@ -189,7 +192,9 @@ def test_down_lets_a_run_keep_its_checkpoint_and_up_cleans_up_after_a_kill(servi
             time.sleep(0.5)
     os.kill(service.pid("keeper"), signal.SIGKILL)
     again = service.bessemer(
-        "up", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
+        "serve", "start", "--root", service.root, "--recipe", recipe, "--port", service.ui.rpartition(":")[2]
     ).stdout
-    assert "the keeper of an earlier `bessemer up` ended without `bessemer down`; starting another" in again
-    assert json.loads(service.bessemer("status", "--root", service.root, "--json").stdout)["up"]
+    assert (
+        "the keeper of an earlier `bessemer serve start` ended without `bessemer serve stop`; starting another" in again
+    )
+    assert json.loads(service.bessemer("serve", "status", "--root", service.root, "--json").stdout)["up"]

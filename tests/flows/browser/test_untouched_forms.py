@@ -1,4 +1,5 @@
-"""The forms of all deployments in both of Prefect's UIs, in a real browser, from the address that `bessemer up` prints.
+"""The forms of all deployments in both of Prefect's UIs, in a real browser, from the address that `bessemer serve
+start` prints.
 
 What nobody touched changes nothing; what was chosen arrives.
 """

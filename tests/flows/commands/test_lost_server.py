@@ -20,7 +20,7 @@ import psutil
 import pytest
 import typer
 
-from flows.commands.common import ended, told_errors
+from flows.commands.common import ended, handle_errors
 from flows.runs.record import leave_end
 from model.errors import GuardError
 
@@ -211,7 +211,7 @@ def lost() -> None:
 
 
 def test_a_lost_server_is_infrastructure(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as exit_, told_errors():
+    with pytest.raises(typer.Exit) as exit_, handle_errors():
         lost()
     assert exit_.value.exit_code == 75
     told = capsys.readouterr().err
@@ -221,7 +221,7 @@ def test_a_lost_server_is_infrastructure(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_a_server_that_fails_for_want_of_disk_is_infrastructure(capsys: pytest.CaptureFixture[str]) -> None:
     answer = httpx.Response(500, request=httpx.Request("POST", "http://127.0.0.1:9/api"))
-    with pytest.raises(typer.Exit) as exit_, told_errors():
+    with pytest.raises(typer.Exit) as exit_, handle_errors():
         answer.raise_for_status()
     assert exit_.value.exit_code == 75
     assert "Traceback" not in capsys.readouterr().err
@@ -246,7 +246,7 @@ def test_a_run_whose_end_the_server_does_not_hear_ends_as_it_did(capsys: pytest.
 
 
 def test_other_errors_stay_faults_of_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit) as exit_, told_errors():
+    with pytest.raises(typer.Exit) as exit_, handle_errors():
         raise KeyError("missing")
     assert exit_.value.exit_code == 70
     assert "Traceback" in capsys.readouterr().err

@@ -60,7 +60,7 @@ def home(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ablate(*words: str | Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "flows.cli", "ablate", *map(str, words), "--json"]
+    command = [sys.executable, "-m", "flows.cli", "study", "ablate", *map(str, words), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

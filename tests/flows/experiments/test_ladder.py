@@ -96,7 +96,7 @@ def test_those_that_ship_can_be_read() -> None:
 
 
 def test_the_help_says_what_it_does() -> None:
-    told = CliRunner().invoke(app, ["scale", "--help"])
+    told = CliRunner().invoke(app, ["study", "scale", "--help"])
     assert "predict the largest before it is trained" in " ".join(told.stdout.split())
 
 

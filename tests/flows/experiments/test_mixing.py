@@ -38,7 +38,7 @@ floor = 0.1
 def test_proxies_find_shares_within_the_bounds_from_data_that_are_built_once(foundry: Path, tmp_path: Path) -> None:
     recipe, root = tmp_path / "small.toml", tmp_path / "root"
     recipe.write_text((foundry / "foundry.toml").read_text().replace("{recipe}", str(foundry)) + SMALL)
-    command = [sys.executable, "-m", "flows.cli", "mix", str(recipe), "--root", str(root), "--json"]
+    command = [sys.executable, "-m", "flows.cli", "study", "mix", str(recipe), "--root", str(root), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -40,7 +40,7 @@ def searched(foundry: Path, folder: Path, head: str, space: str) -> Path:
 
 
 def command(*words: str | Path) -> list[str]:
-    return [sys.executable, "-m", "flows.cli", "search", *map(str, words)]
+    return [sys.executable, "-m", "flows.cli", "study", "search", *map(str, words)]
 
 
 def search(recipe: Path, root: Path, *words: str) -> dict[str, Any]:

@@ -126,5 +126,5 @@ def test_what_cannot_be_a_trial_is_refused_when_it_is_added(write, tmp_path: Pat
 
 def test_only_one_process_works_on_a_study(write, tmp_path: Path) -> None:
     begun = study(write(), tmp_path)
-    with begun.held(), pytest.raises(InputError, match=r"works on it.*bessemer search add"), begun.held():
+    with begun.held(), pytest.raises(InputError, match=r"works on it.*bessemer study search add"), begun.held():
         pytest.fail("it was held twice")

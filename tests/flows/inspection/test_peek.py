@@ -242,13 +242,15 @@ def test_edits_that_cannot_be_run_again_are_shown_together(tmp_path: Path):
 
 def test_the_command_works_in_a_pipe(artifacts: dict[str, Artifact]):
     root = artifacts["sample"].path.parents[2]
-    shown = CliRunner().invoke(app, ["peek", "clean", "--root", str(root), "-n", "99", "--rule", "gopher_words_min"])
+    shown = CliRunner().invoke(
+        app, ["data", "peek", "clean", "--root", str(root), "-n", "99", "--rule", "gopher_words_min"]
+    )
     assert shown.exit_code == 0, shown.output
     assert "[-Too short.\n-]" in shown.output
     assert "\x1b" not in shown.output
-    views = json.loads(CliRunner().invoke(app, ["peek", "chunk", "--root", str(root), "--json"]).stdout)
+    views = json.loads(CliRunner().invoke(app, ["data", "peek", "chunk", "--root", str(root), "--json"]).stdout)
     assert len(views) == 5
-    assert CliRunner().invoke(app, ["peek", "evaluate", "--root", str(root)]).exit_code == 2
+    assert CliRunner().invoke(app, ["data", "peek", "evaluate", "--root", str(root)]).exit_code == 2
 
 
 def test_the_run_that_answers_is_named_and_where_it_cannot_one_that_can(artifacts: dict[str, Artifact], tmp_path: Path):
@@ -264,14 +266,14 @@ def test_the_run_that_answers_is_named_and_where_it_cannot_one_that_can(artifact
         return CliRunner().invoke(app, [*words, "--root", str(tmp_path)])
 
     add(short, stages[:2])
-    assert f"Under {tmp_path} no run got so far" in asked("peek", "chunk").stderr
-    assert asked("tokens", "air", "--run", short).exit_code == InputError.exit_code
+    assert f"Under {tmp_path} no run got so far" in asked("data", "peek", "chunk").stderr
+    assert asked("data", "tokens", "air", "--run", short).exit_code == InputError.exit_code
     add(full, stages)
-    failed = asked("peek", "chunk")
+    failed = asked("data", "peek", "chunk")
     assert f"the run {short} has no artifact of the stage `chunk`" in failed.stderr
     assert f"--run {full}" in failed.stderr
-    assert f"run {short}, recipe foundry" in asked("peek", "clean", "--json").stderr
-    told = asked("tokens", "air", "--json")
+    assert f"run {short}, recipe foundry" in asked("data", "peek", "clean", "--json").stderr
+    told = asked("data", "tokens", "air", "--json")
     assert f"run {full}, recipe foundry" in told.stderr
     assert json.loads(told.stdout)[0]["unknown"] == 0
 

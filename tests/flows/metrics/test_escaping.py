@@ -117,7 +117,9 @@ def test_streams_escape_what_print_writes_and_give_consoles_the_stream_behind():
     assert "\x1b[31mx" in behind.getvalue()
 
 
-@pytest.mark.parametrize("words", [["--\x1b[2Jno-such"], ["plan", "no\x1b]0;owned\x07\u202ename.toml"], ["\u202enope"]])
+@pytest.mark.parametrize(
+    "words", [["--\x1b[2Jno-such"], ["estimate", "no\x1b]0;owned\x07\u202ename.toml"], ["\u202enope"]]
+)
 def test_errors_of_the_command_are_escaped(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,4 +1,5 @@
-"""`bessemer export`: transformers loads model and tokenizer, and computes and tokenizes as here. `bessemer presets`."""
+"""`bessemer model export`: transformers loads model and tokenizer, and computes and tokenizes as here. `bessemer model
+presets`."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +53,7 @@ def trained(tmp_path: Path) -> Callable[[Tokenizer, NetworkConfig], Path]:
 
 def exported(model: Path, class_name: str) -> tuple[Any, Any]:
     """What transformers loads of the exported model: the network and its tokenizer."""
-    told = CliRunner().invoke(app, ["export", str(model), str(model.parent / "out")])
+    told = CliRunner().invoke(app, ["model", "export", str(model), str(model.parent / "out")])
     assert told.exit_code == 0, told.output
     assert f"transformers.{class_name}" in told.output
     network = getattr(transformers, class_name).from_pretrained(model.parent / "out")
@@ -123,7 +124,7 @@ def test_a_t5_computes_and_tokenizes_alike(choices: dict[str, Any], trained: Cal
 def test_what_cannot_be_exported_leaves_nothing_behind(trained: Callable[..., Path]) -> None:
     model = trained(pieces(), GPTConfig(vocab_size=400, **SIZES))
     out = model.parent / "out"
-    told = CliRunner().invoke(app, ["export", str(model), str(out)])
+    told = CliRunner().invoke(app, ["model", "export", str(model), str(out)])
     assert told.exit_code == RecipeError.exit_code
     assert "Train with train.model.embedding_norm = false for a model that can be exported" in told.output
     assert [path.name for path in model.parent.iterdir()] == ["trained"]
@@ -131,7 +132,7 @@ def test_what_cannot_be_exported_leaves_nothing_behind(trained: Callable[..., Pa
 
 def test_a_folder_with_something_in_it_is_left_alone(trained: Callable[..., Path]) -> None:
     model = trained(pieces(), GPTConfig(vocab_size=400, embedding_norm=False, **SIZES))
-    told = CliRunner().invoke(app, ["export", str(model), str(model)])
+    told = CliRunner().invoke(app, ["model", "export", str(model), str(model)])
     assert told.exit_code == InputError.exit_code
     assert "is there and not empty; nothing was written" in told.output
     assert sorted(path.name for path in model.iterdir())[0] == "model.json"
@@ -162,14 +163,14 @@ def test_an_exported_folder_is_a_model_like_others(
         tokenizer, kind(vocab_size=tokenizer.vocab_size, context=64, layers=2, heads=2, width=16, **settings)
     )
     out = model.parent / "out"
-    assert CliRunner().invoke(app, ["export", str(model), str(out)]).exit_code == 0
+    assert CliRunner().invoke(app, ["model", "export", str(model), str(out)]).exit_code == 0
     before, after = open_trained(model.parent, str(model)), open_trained(model.parent, str(out))
     assert after.tokenizer.description() == {**before.tokenizer.description(), "digest": after.tokenizer.digest}
     assert after.tokenizer.encode(TEXT) == before.tokenizer.encode(TEXT)
     for name, weights in before.network.state_dict().items():
         assert torch.equal(after.network.state_dict()[name], weights), name
     words = ["--prompt", "the ___ dog" if kind is BERTConfig else "the old", "--tokens", "4", "--temperature", "0"]
-    told = [CliRunner().invoke(app, ["generate", str(folder), *words]) for folder in (model, out)]
+    told = [CliRunner().invoke(app, ["model", "generate", str(folder), *words]) for folder in (model, out)]
     assert told[1].exit_code == 0, told[1].output
     assert told[0].stdout == told[1].stdout
 
@@ -183,9 +184,9 @@ def test_an_exported_model_has_no_task_to_answer(trained: Callable[..., Path]) -
     out = model.parent / "out"
     exported(model, "T5ForConditionalGeneration")
     assert open_trained(model.parent, str(out)).description == {FINETUNED: {"mood": {"prefix": "mood text: "}}}
-    told = CliRunner().invoke(app, ["predict", str(out), "--field", "text=so so"])
+    told = CliRunner().invoke(app, ["model", "predict", str(out), "--field", "text=so so"])
     assert told.exit_code == InputError.exit_code
-    assert "Name the folder that `bessemer finetune` wrote" in told.output
+    assert "Name the folder that `bessemer model finetune` wrote" in told.output
 
 
 def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Path]) -> None:
@@ -193,16 +194,16 @@ def test_a_vocabulary_larger_than_the_table_is_refused(trained: Callable[..., Pa
     model = trained(tokenizer, GPTConfig(vocab_size=400, embedding_norm=False, **SIZES))
     exported(model, "GPTNeoXForCausalLM")
     (model.parent / "out" / "tokenizer.model").write_bytes(pieces(vocab_size=410).model)
-    told = CliRunner().invoke(app, ["generate", str(model.parent / "out")])
+    told = CliRunner().invoke(app, ["model", "generate", str(model.parent / "out")])
     assert told.exit_code == InputError.exit_code
     assert "has 410, and the model has 400 rows for them" in told.output
 
 
 def test_presets_lists_all_and_their_parameters() -> None:
-    found = json.loads(CliRunner().invoke(app, ["presets", "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(app, ["model", "presets", "--json"]).stdout)
     assert [one["name"] for one in found] == list(PRESETS)
     assert found[0]["parameters"] == 124_439_808
-    told = CliRunner().invoke(app, ["presets"]).stdout
+    told = CliRunner().invoke(app, ["model", "presets"]).stdout
     assert "opt-175b       gpt           174,604,468,224      2,793.7        1,076.47" in told
 
 
@@ -222,17 +223,21 @@ def test_the_card_of_its_run_lies_beside_the_model(trained: Callable[..., Path],
     source = {"name": "books", "licence": "CC-BY-SA-4.0"}
     write_sealed(run / "recipe.json", {"sample": {"sources": [source]}})
     root = ["--root", str(tmp_path)]
-    refused = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "out"), "--licence", "MIT", *root])
+    refused = CliRunner().invoke(
+        app, ["model", "export", str(folder), str(tmp_path / "out"), "--licence", "MIT", *root]
+    )
     assert refused.exit_code == 2
     assert "books (CC-BY-SA-4.0)" in refused.output
     assert not (tmp_path / "out").exists()
-    passed = CliRunner().invoke(app, ["export", str(folder), str(tmp_path / "out"), "--licence", "CC-BY-SA-4.0", *root])
+    passed = CliRunner().invoke(
+        app, ["model", "export", str(folder), str(tmp_path / "out"), "--licence", "CC-BY-SA-4.0", *root]
+    )
     assert passed.exit_code == 0, passed.output
     card = (tmp_path / "out" / "README.md").read_text()
     assert card.startswith("---\nlicense: cc-by-sa-4.0\n")
     assert "import AutoTokenizer, GPTNeoXForCausalLM" in card
     unknown = CliRunner().invoke(
-        app, ["export", str(folder), str(tmp_path / "x"), "--licence", "MIT", "--root", str(run)]
+        app, ["model", "export", str(folder), str(tmp_path / "x"), "--licence", "MIT", "--root", str(run)]
     )
     assert unknown.exit_code == 2
     assert "a model of no run under" in unknown.output

@@ -75,50 +75,60 @@ def bessemer(home: Path) -> Callable[..., Result]:
 
 @pytest.mark.parametrize("which", ["bert", "t5"])
 def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result], which: str) -> None:
-    told = bessemer("finetune", home / which, "--task", home / "metals.toml")
+    told = bessemer("model", "finetune", home / which, "--task", home / "metals.toml")
     assert told.exit_code == 0, told.stderr
     folder = home / "finetuned" / "metals"
     assert "metals, test: accuracy" in told.stdout
     assert f"written: {folder}" in told.stdout
     assert "seed 1, epoch 1 of 1" in told.stderr
-    one = bessemer("predict", folder, "--field", "sentence=we smelt tin")
+    one = bessemer("model", "predict", folder, "--field", "sentence=we smelt tin")
     assert json.loads(one.stdout).keys() == {"sentence", "label"}
     asked = home / "asked.jsonl"
     asked.write_text('{"id": 7, "sentence": "we smelt gold and lead"}\n\n{"id": 8, "sentence": "we smelt"}\n')
-    answers = [json.loads(line) for line in bessemer("predict", folder, asked).stdout.splitlines()]
+    answers = [json.loads(line) for line in bessemer("model", "predict", folder, asked).stdout.splitlines()]
     assert [answer["id"] for answer in answers] == [7, 8]
     assert {answer["label"] for answer in answers} <= {"hard", "soft"}
-    (sure,) = json.loads(bessemer("predict", folder, "--field", "sentence=we", "--probabilities", "--json").stdout)
+    (sure,) = json.loads(
+        bessemer("model", "predict", folder, "--field", "sentence=we", "--probabilities", "--json").stdout
+    )
     assert sure.keys() == {"sentence", "label", "label_probabilities"}
     assert sure["label_probabilities"].keys() == {"hard", "soft"}
-    again = bessemer("finetune", home / which, "--task", home / "metals.toml")
+    again = bessemer("model", "finetune", home / which, "--task", home / "metals.toml")
     assert "stands already" in again.stderr
     if which == "t5":
-        words = bessemer("generate", folder, "--prompt", "metals sentence: we smelt tin", "--tokens", "9")
+        words = bessemer("model", "generate", folder, "--prompt", "metals sentence: we smelt tin", "--tokens", "9")
         assert words.exit_code == 0, words.stderr
 
 
 def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Callable[..., Result]) -> None:
     for name, model in (("own", home / "t5"), ("exported", home / "out")):
         if name == "exported":
-            assert bessemer("export", home / "t5", model).exit_code == 0
-        told = bessemer("finetune", model, "--task", home / "metals.toml", "--out", home / name)
+            assert bessemer("model", "export", home / "t5", model).exit_code == 0
+        told = bessemer("model", "finetune", model, "--task", home / "metals.toml", "--out", home / name)
         assert told.exit_code == 0, told.stderr
     own, exported = ((home / name / "model.safetensors").read_bytes() for name in ("own", "exported"))
     assert own == exported
 
 
 def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
-    bessemer("finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
+    bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [
-        (("finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
-        (("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"), 3, "holds something else"),
-        (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
-        (("predict", home / "out"), 3, "give a file of records"),
-        (("predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
-        (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text; the model reads"),
-        (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
-        (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer predict"),
+        (("model", "finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
+        (
+            ("model", "finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"),
+            3,
+            "holds something else",
+        ),
+        (("model", "predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
+        (("model", "predict", home / "out"), 3, "give a file of records"),
+        (("model", "predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
+        (
+            ("model", "predict", home / "out", "--field", "text=x"),
+            3,
+            "record 1 has no sentence, only text; the model reads",
+        ),
+        (("model", "predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
+        (("model", "generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer model predict"),
     ]
     for words, code, message in cases:
         told = bessemer(*words)
@@ -132,7 +142,7 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
         ("epochs = 1", "zzz = 1", "zzz: unknown key; known are tasks, learning_rate, epochs,"),
     ):
         (home / "metals.toml").write_text(TASK.replace(was, now))
-        told = bessemer("finetune", home / "bert", "--task", home / "metals.toml")
+        told = bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml")
         assert (told.exit_code, message in told.stderr) == (2, True), told.stderr
 
 
@@ -148,5 +158,5 @@ def test_fields_are_text_or_lists() -> None:
 
 
 def test_the_help_teaches() -> None:
-    told = CliRunner().invoke(app, ["finetune", "--help"]).stdout
+    told = CliRunner().invoke(app, ["model", "finetune", "--help"]).stdout
     assert 'kind = "classification"    # regression, tagging, span; a T5 also text' in told

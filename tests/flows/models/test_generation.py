@@ -48,7 +48,7 @@ def model(tokenizer: Tokenizer, tmp_path: Path) -> Callable[..., Path]:
 
 
 def generate(folder: Path, *words: str) -> Result:
-    return CliRunner().invoke(app, ["generate", str(folder), *words])
+    return CliRunner().invoke(app, ["model", "generate", str(folder), *words])
 
 
 def test_a_gpt_writes_several_texts_of_one_seed(model: Callable[..., Path]) -> None:
@@ -96,7 +96,7 @@ def test_a_bert_without_a_hole_says_what_to_write(model: Callable[..., Path]) ->
     assert "write ___ or [MASK]" in told.stderr
     tuned = generate(model(BERTConfig, finetuned={}), "--prompt", "the ___")
     assert tuned.exit_code == 3
-    assert "bessemer predict" in tuned.stderr
+    assert "bessemer model predict" in tuned.stderr
 
 
 def test_a_folder_with_half_a_vocabulary_is_refused(model: Callable[..., Path]) -> None:

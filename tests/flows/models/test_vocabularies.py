@@ -255,7 +255,7 @@ def test_what_cannot_be_compared_is_named(tmp_path: Path):
 def test_the_command_prints_a_table_and_json(tmp_path: Path):
     base, text = trained(tmp_path / "base.model"), tmp_path / "mine.txt"
     text.write_text("The iron")
-    asked = [sys.executable, "-m", "flows.cli", "bases", str(text), str(base)]
+    asked = [sys.executable, "-m", "flows.cli", "data", "tokenizers", str(text), str(base)]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     assert "lines not given back" in told
     assert "0 of 1" in told

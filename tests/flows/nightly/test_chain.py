@@ -151,7 +151,7 @@ class Nights:
         return json.loads(self.call("nightly", "--list", "--json"))["nights"]
 
     def current(self) -> str:
-        return json.loads(self.call("current", "--json"))["run_id"]
+        return json.loads(self.call("model", "current", "--json"))["run_id"]
 
     def artifacts(self, run_id: str) -> dict[str, Artifact]:
         return open_artifacts(open_run(self.root, run_id))
@@ -219,7 +219,7 @@ def test_a_chain_of_nights(tmp_path: Path, heard: Any) -> None:
     _check_undo_and_collection(nights, second, fourth["run_id"])
     _check_secrets(nights)
     print(nights.call("nightly", "--list"))
-    print(nights.call("current", "--history"))
+    print(nights.call("model", "current", "--history"))
 
     # The same nights in a fresh root give the same bytes, stage by stage.
     again = Inputs(tmp_path / "again")
@@ -283,15 +283,17 @@ def _check_epochs(nights: Nights, *chain: str) -> None:
 
 def _check_undo_and_collection(nights: Nights, second: str, fourth: str) -> None:
     """What is current, and what undoing leads to, stays whatever is collected; the next night goes on from there."""
-    nights.call("promote", "--undo", "--because", "for the proof")
+    nights.call("model", "promote", "--undo", "--because", "for the proof")
     assert nights.current() == second
-    text = json.loads(nights.call("generate", "current", "--prompt", "import ", "--tokens", "4", "--json"))["text"]
+    text = json.loads(nights.call("model", "generate", "current", "--prompt", "import ", "--tokens", "4", "--json"))[
+        "text"
+    ]
     assert isinstance(text, str)
-    nights.call("promote", fourth, "--because", "it was good")
+    nights.call("model", "promote", fourth, "--because", "it was good")
     for manifest in (nights.root / "artifacts").glob("*/*/manifest.json"):
         os.utime(manifest, (time.time() - 10**6,) * 2)
-    nights.call("gc", "--keep-last", "0", "--models", "--yes")
-    assert nights.call("verify") is not None
+    nights.call("store", "gc", "--keep-last", "0", "--models", "--yes")
+    assert nights.call("store", "verify") is not None
     assert set(nights.artifacts(fourth)) == set(nights.artifacts(second)) == {
         "sample", "clean", "dedup", "decontaminate", "vocab", "chunk", "train", "evaluate"
     }  # fmt: skip

@@ -192,12 +192,15 @@ def test_the_commands_tell_promote_and_undo(root: Path) -> None:
         done = CliRunner().invoke(app, [*words, "--root", str(root)])
         return done.exit_code, done.output
 
-    assert call("current")[0] == 3
-    assert call("promote", "a", "--because", "the first") == (0, "the current model is that of run a (the first)\n")
-    assert call("promote", "b")[0] == 0
-    assert call("promote", "--undo", "--because", "worse")[1] == "the current model is that of run a (worse)\n"
-    code, told = call("current")
+    assert call("model", "current")[0] == 3
+    assert call("model", "promote", "a", "--because", "the first") == (
+        0,
+        "the current model is that of run a (the first)\n",
+    )
+    assert call("model", "promote", "b")[0] == 0
+    assert call("model", "promote", "--undo", "--because", "worse")[1] == "the current model is that of run a (worse)\n"
+    code, told = call("model", "current")
     assert (code, told.partition(",")[0]) == (0, "a")
-    assert "takes 2 back" in call("current", "--history")[1]
-    assert call("promote")[0] == 2
-    assert call("promote", "a", "--undo")[0] == 2
+    assert "takes 2 back" in call("model", "current", "--history")[1]
+    assert call("model", "promote")[0] == 2
+    assert call("model", "promote", "a", "--undo")[0] == 2

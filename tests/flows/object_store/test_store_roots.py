@@ -135,12 +135,12 @@ def test_through_faults_and_over_two_machines_a_run_ends_with_the_digests_of_a_l
     unfinished = {tuple(key.removesuffix(".json").split("/")[1:3]) for key in left}
     assert left_in_store(store, known, unfinished_since=time.time() + 1) == sorted(unfinished)
 
-    assert "all as published" in second.bessemer("verify", "--root", address)
+    assert "all as published" in second.bessemer("store", "verify", "--root", address)
     third = Machine(tmp_path / "c", object_store.environment)
-    listed = json.loads(third.bessemer("ls", "--root", address, "--json"))
+    listed = json.loads(third.bessemer("runs", "list", "--root", address, "--json"))
     assert sorted(run["state"] for run in listed) == ["completed", "interrupted"], "A was killed"
-    assert "note-05.txt" in third.bessemer("why", "note-05.txt", "--root", address)
-    forecast = json.loads(third.bessemer("explain", recipe, "--root", address, "--json", *settings))
+    assert "note-05.txt" in third.bessemer("data", "history", "note-05.txt", "--root", address)
+    forecast = json.loads(third.bessemer("plan", recipe, "--root", address, "--json", *settings))
     assert [stage["verdict"] for stage in forecast] == ["reused"] * len(STAGES)
 
     for machine in (first, second, third):
@@ -183,8 +183,8 @@ def test_what_no_kept_run_needs_is_collected_in_the_store(
     kept = {*store.under("manifests"), *store.under("parts")} - old
     for manifest in tmp_path.glob("a/*/artifacts/*/*/manifest.json"):
         os.utime(manifest, (0, 0))  # Artifacts of the last hour are never collected.
-    machine.bessemer("gc", "--keep-last", "1", "--yes", "--root", address)
+    machine.bessemer("store", "gc", "--keep-last", "1", "--yes", "--root", address)
     left = {*store.under("manifests"), *store.under("parts")}
     assert left >= kept
     assert len([key for key in left if key.startswith("manifests/")]) == 2
-    assert "all as published" in machine.bessemer("verify", "--root", address)
+    assert "all as published" in machine.bessemer("store", "verify", "--root", address)

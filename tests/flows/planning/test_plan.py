@@ -221,7 +221,7 @@ def test_sizes_are_the_recipe_s_own(recipe: Recipe, root: Path, asked: Asked, to
 
 def test_the_command_calculates_and_refuses():
     def command(*words: str) -> subprocess.CompletedProcess[str]:
-        call = [sys.executable, "-m", "flows.cli", "plan", *words]
+        call = [sys.executable, "-m", "flows.cli", "estimate", *words]
         return subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
 
     numbers = ("--tokens", "300B", "--parameters", "100B", "--hardware", "a100", "--devices", "800", "--days", "65")

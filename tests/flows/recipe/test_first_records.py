@@ -105,7 +105,7 @@ def test_the_commands_exit_with_two_and_leave_no_run(tmp_path: Path) -> None:
     (tmp_path / "books").mkdir()
     jsonl(tmp_path)
     recipe(tmp_path, 'text_field = "content"')
-    for command in ("explain", "run"):
+    for command in ("plan", "run"):
         words = [command, str(tmp_path / "small.toml"), "--root", str(tmp_path / "root")]
         ended = CliRunner().invoke(app, words)
         assert ended.exit_code == 2
@@ -135,7 +135,7 @@ def test_files_of_another_format_are_the_inputs_fault_unless_the_recipe_names_th
     refused(recipe(tmp_path), tmp_path, InputError, rf"line {PATHS_LINE}: .*none of the first 3 records.*broken JSON")
     asked = recipe(tmp_path, 'format = "jsonl"')
     refused(asked, tmp_path, RecipeError, rf"line {OWN_LINE}: .*as jsonl.*Correct `format`")
-    ended = CliRunner().invoke(app, ["explain", str(tmp_path / "small.toml"), "--set", "sources.books.format=auto"])
+    ended = CliRunner().invoke(app, ["plan", str(tmp_path / "small.toml"), "--set", "sources.books.format=auto"])
     assert ended.exit_code == 3
 
 

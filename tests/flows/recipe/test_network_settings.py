@@ -68,7 +68,7 @@ def test_sizes_beside_a_preset_that_are_not_its_are_told(folder: Path) -> None:
 
 def test_plan_tells_what_is_not_the_preset_s(folder: Path) -> None:
     load(folder, "layers = 2")
-    words = ["plan", str(folder / "small.toml"), "--set", "train.model.preset=gpt2-small"]
+    words = ["estimate", str(folder / "small.toml"), "--set", "train.model.preset=gpt2-small"]
     (folder / "books").rmdir()
     told = CliRunner().invoke(app, [*words, "--root", str(folder / "root")]).stdout
     assert "! the network is no gpt2-small, but one with layers 2 instead of 12" in told

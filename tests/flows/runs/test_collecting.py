@@ -180,7 +180,7 @@ def test_ten_thousand_parts_take_seconds(root: Root) -> None:
 
 
 def test_the_command_tells_before_it_removes(root: Root) -> None:
-    words = ["gc", "--root", str(root.path), "--keep-last", "1"]
+    words = ["store", "gc", "--root", str(root.path), "--keep-last", "1"]
     told = CliRunner().invoke(app, [*words, "--dry-run"])
     assert told.exit_code == 0, told.output
     assert "runs that keep what they need: 1, others: 1; artifacts that stay: 6" in told.stdout

@@ -69,12 +69,18 @@ def test_it_is_named_and_left_out(runs: Path, text: str | bytes, caplog: pytest.
 
 def test_commands_about_other_runs_answer_and_name_it_on_stderr(runs: Path) -> None:
     path = damage(runs, "{")
-    for words in (("ls", "--json"), ("why", "note-01"), ("gc",), ("peek", "clean"), ("current",)):
+    for words in (
+        ("runs", "list", "--json"),
+        ("data", "history", "note-01"),
+        ("store", "gc"),
+        ("data", "peek", "clean"),
+        ("model", "current"),
+    ):
         done = bessemer(*words, "--root", runs)
-        assert done.returncode == (3 if words == ("current",) else 0), (words, done.stderr)
+        assert done.returncode == (3 if words == ("model", "current") else 0), (words, done.stderr)
         assert "Traceback" not in done.stderr
-        assert (f"{path} is damaged" in done.stderr) == (words != ("current",)), words
-    assert [run["run_id"] for run in json.loads(bessemer("ls", "--json", "--root", runs).stdout)] == [GOOD]
+        assert (f"{path} is damaged" in done.stderr) == (words != ("model", "current")), words
+    assert [run["run_id"] for run in json.loads(bessemer("runs", "list", "--json", "--root", runs).stdout)] == [GOOD]
 
 
 def test_who_asks_for_this_very_run_learns_that_it_is_damaged(runs: Path) -> None:

@@ -74,7 +74,7 @@ def begun(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def listed_state(root: Path) -> str:
-    (run,) = json.loads(CliRunner().invoke(app, ["ls", "--root", str(root), "--json"]).stdout)
+    (run,) = json.loads(CliRunner().invoke(app, ["runs", "list", "--root", str(root), "--json"]).stdout)
     return run["state"]
 
 
@@ -83,7 +83,7 @@ def test_a_run_whose_process_is_killed_is_listed_as_interrupted(begun: subproces
     begun.kill()
     begun.wait()
     assert listed_state(tmp_path) == "interrupted"
-    assert "interrupted" in CliRunner().invoke(app, ["ls", "--root", str(tmp_path)]).stdout
+    assert "interrupted" in CliRunner().invoke(app, ["runs", "list", "--root", str(tmp_path)]).stdout
     assert plan(tmp_path, keep_last=0).kept_runs == (RUN_ID,), "what it made is kept for the run that goes on"
 
 

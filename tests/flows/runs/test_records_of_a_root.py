@@ -39,7 +39,7 @@ MIXTURE = {
     "predicted": 3.0,
     "predicted_prior": 3.1,
 }
-"""What `bessemer mix` found."""
+"""What `bessemer study mix` found."""
 
 
 @pytest.fixture
@@ -108,13 +108,15 @@ def test_each_damaged_record_is_named_set_aside_and_no_longer_there(kept: Path) 
     files = [path / "weights" if path.is_dir() else path for path in records_under(kept)]
     for path in [*files, kept / "work" / "ab.000001-cd" / "files" / "a.txt"]:
         flip(path)
-    said = CliRunner().invoke(app, ["verify", "--root", str(kept)])
+    said = CliRunner().invoke(app, ["store", "verify", "--root", str(kept)])
     assert said.exit_code == 5
     named = [path for path in records_under(kept) if str(path) in said.stdout]
     assert named == records_under(kept)
-    aside = json.loads(CliRunner().invoke(app, ["verify", "--set-aside", "--root", str(kept), "--json"]).stdout)
+    aside = json.loads(
+        CliRunner().invoke(app, ["store", "verify", "--set-aside", "--root", str(kept), "--json"]).stdout
+    )
     assert len(aside["set_aside"]) == len(named)
-    again = CliRunner().invoke(app, ["verify", "--root", str(kept)])
+    again = CliRunner().invoke(app, ["store", "verify", "--root", str(kept)])
     assert again.exit_code == 0, again.stdout
 
 
@@ -123,7 +125,7 @@ def test_the_record_of_a_run_is_made_again_from_manifests(kept: Path) -> None:
     before = read_record(path)
     flip(path)
     assert list_runs(kept) == []
-    said = CliRunner().invoke(app, ["verify", "--set-aside", "--root", str(kept)])
+    said = CliRunner().invoke(app, ["store", "verify", "--set-aside", "--root", str(kept)])
     assert "made again from manifests (sample, clean, dedup)" in " ".join(said.stdout.split())
     (after,) = list_runs(kept)
     assert (after["run_id"], after["recipe_name"], after["state"]) == (RUN, "foundry", "interrupted")

@@ -1,4 +1,4 @@
-"""`bessemer ls` tells architectures and sizes apart, of runs that trained and of those that will."""
+"""`bessemer runs list` tells architectures and sizes apart, of runs that trained and of those that will."""
 
 import json
 from pathlib import Path
@@ -39,14 +39,14 @@ def record(root: Path, run_id: str, stages: list[dict[str, Any]]) -> None:
 
 
 def test_runs_are_listed_with_their_networks(root: Path) -> None:
-    found = json.loads(CliRunner().invoke(app, ["ls", "--root", str(root), "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(app, ["runs", "list", "--root", str(root), "--json"]).stdout)
     assert [run["model"] for run in found] == [
         {"architecture": "gpt", "parameters": parameter_count(GPT)},
         {"architecture": "bert", "parameters": parameter_count(BERT)},
         {"architecture": "t5", "parameters": None},
         {"architecture": None, "parameters": None},
     ]
-    lines = CliRunner().invoke(app, ["ls", "--root", str(root)]).stdout.splitlines()
+    lines = CliRunner().invoke(app, ["runs", "list", "--root", str(root)]).stdout.splitlines()
     assert lines[0].split() == ["run", "recipe", "model", "state", "stages"]
     assert [line.split()[2] for line in lines[1:]] == ["gpt", "bert", "t5", "-"]
     assert f" {parameter_count(GPT):,} " in lines[1]

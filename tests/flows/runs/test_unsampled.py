@@ -26,7 +26,7 @@ def halved(foundry: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 def why(root: Path, wanted: object) -> dict[str, Any]:
-    return json.loads(bessemer("why", wanted, "--root", root, "--run", "latest", "--json"))
+    return json.loads(bessemer("data", "history", wanted, "--root", root, "--run", "latest", "--json"))
 
 
 def test_a_file_that_was_not_selected_is_told(halved: tuple[Path, set[str]]) -> None:

@@ -95,17 +95,19 @@ def test_missing_and_unlisted_files_are_named(root: Path) -> None:
 def test_the_command_names_the_damage_sets_it_aside_and_exits_with_5(root: Path) -> None:
     (part,) = root.glob("artifacts/clean/*/part-00000.arrow")
     flip(part, 100, 3)
-    said = CliRunner().invoke(app, ["verify", "clean", "--root", str(root)])
+    said = CliRunner().invoke(app, ["store", "verify", "clean", "--root", str(root)])
     assert said.exit_code == 5
     assert f"clean/{part.parent.name}/part-00000.arrow: has the digest" in " ".join(said.stdout.split())
-    aside = json.loads(CliRunner().invoke(app, ["verify", "--set-aside", "--root", str(root), "--json"]).stdout)
+    aside = json.loads(
+        CliRunner().invoke(app, ["store", "verify", "--set-aside", "--root", str(root), "--json"]).stdout
+    )
     assert [Path(path).name.partition(".")[0] for path in aside["set_aside"]] == [part.parent.name]
     assert not part.exists()
-    assert CliRunner().invoke(app, ["verify", "--root", str(root)]).exit_code == 0
+    assert CliRunner().invoke(app, ["store", "verify", "--root", str(root)]).exit_code == 0
 
 
 def test_nothing_to_verify_is_an_error(tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, ["verify", "--root", str(tmp_path)]).exit_code == 3
+    assert CliRunner().invoke(app, ["store", "verify", "--root", str(tmp_path)]).exit_code == 3
 
 
 def test_what_is_set_aside_is_not_used_again(root: Path) -> None:

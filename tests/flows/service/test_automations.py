@@ -104,7 +104,7 @@ class Service:
         self.ask = partial(ask, root, self.port)
 
     def up(self, folder: Path | None = None) -> str:
-        words = ("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
+        words = ("serve", "start", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
         return bessemer(*words, folder=folder)
 
     def start(self) -> None:
@@ -156,7 +156,7 @@ def service(foundry: Path, tmp_path: Path, ask: Callable[..., Any]) -> Iterator[
         yield found
     finally:
         subprocess.run(
-            [sys.executable, "-m", "flows.cli", "down", "--now", "--root", str(found.root)],
+            [sys.executable, "-m", "flows.cli", "serve", "stop", "--now", "--root", str(found.root)],
             check=False,
             timeout=SECONDS,
         )
@@ -209,7 +209,7 @@ def test_a_run_that_a_lost_machine_left_behind_goes_on_when_the_service_comes_up
 @pytest.mark.prove
 def test_a_run_that_never_began_is_tried_again_minutes_later(service: Service, tmp_path: Path) -> None:
     """Its worker does not have the folder any more in which the deployment was written."""
-    bessemer("down", "--root", service.root)
+    bessemer("serve", "stop", "--root", service.root)
     nowhere = tmp_path / "nowhere"
     nowhere.mkdir()
     service.up(nowhere)

@@ -70,7 +70,11 @@ def test_a_wrong_password_and_a_missing_database_are_explained_on_the_terminal(f
     ):
         environment = {**os.environ, "BESSEMER_DATABASE": wrong}
         done = subprocess.run(
-            words("up", "--root", tmp_path / "root"), capture_output=True, text=True, check=False, env=environment
+            words("serve", "start", "--root", tmp_path / "root"),
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
         )
         assert done.returncode == 3
         assert told in done.stderr
@@ -105,7 +109,9 @@ def test_the_server_writes_there_and_asks_for_the_password(folder: Path, tmp_pat
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     try:
-        told = bessemer("up", "--root", root, "--port", port, "--database", address, "--password-file", file)
+        told = bessemer(
+            "serve", "start", "--root", root, "--port", port, "--database", address, "--password-file", file
+        )
         request = urllib.request.Request(f"http://127.0.0.1:{port}/api/flow_runs/count", b"{}", method="POST")
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(request, timeout=60)
@@ -113,12 +119,16 @@ def test_the_server_writes_there_and_asks_for_the_password(folder: Path, tmp_pat
         kept = ["psql", address.replace("+asyncpg", ""), "--tuples-only", "--no-align", "--command"]
         states = subprocess.check_output([*kept, "SELECT state_type FROM flow_run"], text=True).split()
         assert states == ["COMPLETED"]
-        told += bessemer("down", "--root", root)
-        again = subprocess.run(words("up", "--root", root, "--port", port), capture_output=True, text=True, check=False)
+        told += bessemer("serve", "stop", "--root", root)
+        again = subprocess.run(
+            words("serve", "start", "--root", root, "--port", port), capture_output=True, text=True, check=False
+        )
         assert again.returncode == 3
         assert "stand in the database postgresql://bessemer@127.0.0.1:" in again.stderr
     finally:
-        subprocess.run(words("down", "--now", "--root", root), check=False, capture_output=True, timeout=SECONDS)
+        subprocess.run(
+            words("serve", "stop", "--now", "--root", root), check=False, capture_output=True, timeout=SECONDS
+        )
     written = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file())
     assert PASSWORD.split(":")[1].encode() not in written
     assert PASSWORD.split(":")[1] not in told

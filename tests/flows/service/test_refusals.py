@@ -69,7 +69,7 @@ class Service:
         return (self.root / "service" / f"{name}.log").read_text()
 
     def up(self) -> str:
-        return bessemer("up", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
+        return bessemer("serve", "start", "--root", self.root, "--recipe", self.recipe, "--port", str(self.port))
 
 
 def bessemer(*words: str | Path) -> str:
@@ -90,7 +90,7 @@ def service(foundry: Path, tmp_path_factory: pytest.TempPathFactory, ask: Callab
         yield found
     finally:
         subprocess.run(
-            [sys.executable, "-m", "flows.cli", "down", "--now", "--root", str(found.root)],
+            [sys.executable, "-m", "flows.cli", "serve", "stop", "--now", "--root", str(found.root)],
             check=False,
             timeout=SECONDS,
         )
@@ -239,7 +239,7 @@ def test_every_deployment_runs_after_up_has_written_them_again(service: Service)
     (schedule,) = nightly["schedules"]
     assert not schedule["active"]
     service.ask(f"/deployments/{nightly['id']}/schedules/{schedule['id']}", {"active": True}, "PATCH")
-    bessemer("down", "--now", "--root", service.root)
+    bessemer("serve", "stop", "--now", "--root", service.root)
     service.up()
     assert [one["active"] for one in service.deployment("10-nightly")["schedules"]] == [True]
     assert len(service.deployment("06-rerun-chunk")["schedules"]) == 1

@@ -1,4 +1,4 @@
-"""Where `bessemer up` lets its server listen: beyond the loopback interface only with TLS, or behind a proxy."""
+"""Where `bessemer serve start` listens: beyond the loopback interface only with TLS, or behind a proxy."""
 
 import datetime
 import ipaddress

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from flows.cli import app
 from flows.reference import reference
 from model.errors import Bug, GuardError
 from tasks.artifacts.artifact import Artifact
@@ -74,7 +75,7 @@ def test_equal_texts_leave_one_and_the_ledger_names_it(context: RunContext, make
 def test_the_source_of_the_smaller_priority_stays_as_the_reference_says(
     context: RunContext, make_documents: MakeDocuments, asked: dict[str, int], stays: str
 ) -> None:
-    (told,) = [line for line in reference().splitlines() if line.startswith("| `priority` |")]
+    (told,) = [line for line in reference(app).splitlines() if line.startswith("| `priority` |")]
     assert "the smaller number stays" in told
     assert "after all that have one" in told
     documents = make_documents([[("books", prose(1)), ("web", prose(1))]])

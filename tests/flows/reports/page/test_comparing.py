@@ -145,14 +145,14 @@ def test_the_page_is_one_file_that_runs_nothing_of_the_data(made_run: Any, other
 
 def test_the_command_tells_and_writes(made_run: Any, other: dict[str, Any], tmp_path: Path) -> None:
     root = ["--root", str(made_run.root)]
-    told = CliRunner().invoke(app, ["compare", "20270115", "20270116", *root])
+    told = CliRunner().invoke(app, ["runs", "compare", "20270115", "20270116", *root])
     assert told.exit_code == 0, told.output
     page = made_run.root / "runs" / other["run_id"] / "compare-20270115T080000Z-abcdef.html"
     assert page.is_file()
     for words in ("the same bytes", "sample.sources.web.weight", "loss at the end", "no difference", str(page)):
         assert words in told.output
     as_json = CliRunner().invoke(
-        app, ["compare", "20270115", "20270116", "--json", "-o", str(tmp_path / "c.html"), *root]
+        app, ["runs", "compare", "20270115", "20270116", "--json", "-o", str(tmp_path / "c.html"), *root]
     )
     assert json.loads(as_json.stdout)["page"] == str(tmp_path / "c.html")
     assert (tmp_path / "c.html").is_file()

@@ -112,20 +112,20 @@ def test_a_run_that_ended_early_has_a_card_of_what_it_did(until: str, make: Call
 
 def test_the_command_prints_or_writes_the_card(made_run: Any, tmp_path: Path) -> None:
     root = ["--root", str(made_run.root)]
-    printed = CliRunner().invoke(app, ["card", *root])
+    printed = CliRunner().invoke(app, ["model", "card", *root])
     assert printed.exit_code == 0
     assert printed.stdout.startswith("---\nlicense: unknown\n")
     file = tmp_path / "card.md"
-    written = CliRunner().invoke(app, ["card", "20270115", "-o", str(file), *root])
+    written = CliRunner().invoke(app, ["model", "card", "20270115", "-o", str(file), *root])
     assert written.exit_code == 0
     assert file.read_text() == printed.stdout
-    refused = CliRunner().invoke(app, ["card", "--licence", "MIT", *root])
+    refused = CliRunner().invoke(app, ["model", "card", "--licence", "MIT", *root])
     assert refused.exit_code == 2
 
 
 def test_the_command_refuses_a_run_without_a_model(make: Callable[..., Any], tmp_path: Path) -> None:
     made = make(tmp_path, until="chunk")
-    refused = CliRunner().invoke(app, ["card", made.record["run_id"], "--root", str(made.root)])
+    refused = CliRunner().invoke(app, ["model", "card", made.record["run_id"], "--root", str(made.root)])
     assert refused.exit_code == 3
     assert "no artifact of the stage `train`" in " ".join(refused.output.split())
 

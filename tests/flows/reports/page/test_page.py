@@ -418,7 +418,7 @@ def test_the_report_of_a_copied_root_reads_and_names_that_root_alone(make: Calla
     finish(made)
     copied = shutil.copytree(made.root, tmp_path / "copied")
     shutil.rmtree(made.root)
-    done = CliRunner().invoke(app, ["report", "--root", str(copied), "--json"])
+    done = CliRunner().invoke(app, ["runs", "report", "--root", str(copied), "--json"])
     told = json.loads(done.stdout)
     assert told["page"] == str(copied / "runs" / made.folder.name / "page.html")
     assert Path(told["page"]).is_file()

@@ -71,7 +71,7 @@ def test_the_page_tells_the_fate_of_the_documents_that_it_shows(
     assert "what became of it: dropped in clean by rule `gopher_words_min`" in page
     assert "<b>clean</b> drop by `gopher_words_min`, 12 against 50 (100 -&gt; 0 bytes)" in page
     assert 'data-step="5"' in page
-    assert re.search(r'data-command="bessemer step 20270115T080000Z-abcdef \{step\} --root [^"]+"', page)
+    assert re.search(r'data-command="bessemer data step 20270115T080000Z-abcdef \{step\} --root [^"]+"', page)
     artifacts = open_artifacts(made_run.record)
     assert fates_of(made_run.record, {}, [b"x"]) == {}
     assert fates_of(made_run.record, artifacts, []) == {}

@@ -131,7 +131,7 @@ def test_sources_of_s3_tell_refused_credentials_too(address: str, take: Take) ->
 
 def test_the_command_ends_with_a_code_of_its_own(address: str, take: Take, tmp_path: Path) -> None:
     take("expired")
-    command = [sys.executable, "-m", "flows.cli", "ls", "--root", address]
+    command = [sys.executable, "-m", "flows.cli", "runs", "list", "--root", address]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == AccessError.exit_code == 77
     assert "AccessError: the object store refuses access" in done.stderr

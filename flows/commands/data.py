@@ -1,0 +1,261 @@
+"""`bessemer data`: what stages did to documents, steps, benchmark items and text."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.common import (
+    DEFAULT_ROOT,
+    RUN_HELP,
+    CommandGroup,
+    Json,
+    Root,
+    RunId,
+    console,
+    handle_errors,
+    print_json,
+    print_run_header,
+)
+
+data = typer.Typer(
+    name="data",
+    cls=CommandGroup,
+    help="Documents and tokens of a run: what each stage did to them, and why.",
+    no_args_is_help=True,
+)
+
+
+@data.command()
+def peek(
+    stage: Annotated[str, typer.Argument(help="sample, clean, dedup, decontaminate, vocab or chunk.")],
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    count: Annotated[int, typer.Option("-n", min=1, help="How many to show.")] = 5,
+    source: Annotated[str | None, typer.Option(help="Only documents of this source.")] = None,
+    rule: Annotated[str | None, typer.Option(help="Only what this edit or rule changed, e.g. --rule emoji.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the choice of documents.")] = 1,
+    full: Annotated[bool, typer.Option("--full", help="Whole texts.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a few documents before and after a stage of a run.
+
+    sample: as read; clean: what edits changed and what rules dropped; dedup: a duplicate next to the kept document;
+    decontaminate: the cut in its context, with the item; vocab: text in tokens; chunk: a sequence, its documents, and
+    the network's input and target (hidden tokens red, their replacements green). Red was removed, green was added, cyan
+    is in both; in a pipe [-red-], {+green+} and <cyan>.
+    """
+    with handle_errors():
+        from flows.inspection.preview import VIEWS
+        from flows.inspection.preview import peek as look
+        from flows.inspection.preview_rows import Chooser
+        from flows.runs.lineage import artifacts_reaching, open_run
+        from model.errors import RecipeError
+
+        if stage == "train":
+            raise RecipeError("peek train: `bessemer data step RUN N` shows what a training step read")
+        if stage == "evaluate":
+            raise RecipeError(
+                "peek evaluate: its artifact holds scores and samples of text, not the model's pick for each item;"
+                " `bessemer runs report RUN` shows them"
+            )
+        record = open_run(root, run_id)
+        artifacts = artifacts_reaching(stage, record, root) if stage in VIEWS else {}
+        views = look(artifacts, stage, Chooser(count, seed, source, rule))
+        print_run_header(record)
+        if as_json:
+            print_json(views)
+            return
+        from flows.inspection.terminal import tell_views
+
+        tell_views(views, console(), full=full)
+
+
+MOST_LIVES = 5
+
+
+@data.command()
+def history(
+    document: Annotated[str, typer.Argument(help="Document id (or its beginning), or a part of its path.")],
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+) -> None:
+    """Show a document's history: its file and record, and the steps that trained on it or the rule that removed it."""
+    with handle_errors():
+        from flows.runs.document_history import life_of, listed_files, why_unsampled
+        from flows.runs.lineage import (
+            documents_by_file,
+            find_documents,
+            open_run,
+            rejects_of,
+            run_artifacts,
+            run_that_trained,
+        )
+        from flows.runs.record import RUNNING, state_of
+        from model.errors import InputError
+
+        record = open_run(root, run_id)
+        artifacts = run_artifacts(record)
+        found = find_documents(artifacts, document)
+        rejects = rejects_of(artifacts, document)
+        others: list[str] = []
+        if not found and not rejects:
+            files = listed_files(root / "runs" / record["run_id"], document)
+            by_file = documents_by_file(artifacts, [(file.source, file.relative) for file in files])
+            found = [doc_id for of_file in by_file.values() for doc_id in of_file]
+            others = [
+                why_unsampled(file, artifacts["sample"]) for file in files if not by_file[file.source, file.relative]
+            ]
+            if not files:
+                raise InputError(
+                    f"data history {document}: run {record['run_id']} sampled no document of this id or path and"
+                    " rejected"
+                    f" no record of it, and no source lists such a file. Give the beginning of an id or a part of the"
+                    f" file's path, or name another run with --run."
+                )
+        ended = state_of(record) != RUNNING
+        lives = [life_of(artifacts, doc_id, ended=ended) for doc_id in found[:MOST_LIVES]]
+        if as_json:
+            print_json({"documents": [life.to_json() for life in lives], "rejects": rejects, "others": others})
+            return
+        print_run_header(record)
+        if run_id is None and (trained := run_that_trained(root, record)):
+            hint = f"this run did not train; the latest that did: bessemer data history {document} --run {trained}"
+            console().print(hint, style="dim", markup=False)
+        for sentence in others:
+            console().print(sentence, markup=False)
+        from flows.reports.terminal import tell_life, tell_reject
+
+        for life in lives:
+            tell_life(life, console())
+        for reject in rejects[:MOST_LIVES]:
+            tell_reject(reject, console())
+        if len(found) > MOST_LIVES:
+            console().print(f"... and {len(found) - MOST_LIVES} more documents match; give a longer id or path")
+
+
+@data.command()
+def step(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)],
+    number: Annotated[int, typer.Argument(metavar="N", help="Step number; the first is 0.")],
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """List the documents that a training step read, with some of their text."""
+    with handle_errors():
+        from flows.runs.lineage import open_run, run_artifacts, step_of
+
+        record = open_run(root, run_id, needs="train")
+        found = step_of(run_artifacts(record), number)
+        if as_json:
+            print_json(found)
+            return
+        print_run_header(record)
+        from flows.reports.terminal import tell_step
+
+        tell_step(found, record["run_id"], console())
+
+
+@data.command()
+def leaks(
+    benchmarks: Annotated[
+        list[str] | None, typer.Argument(metavar="BENCHMARK", help="Benchmarks whose items to list.")
+    ] = None,
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only items that are leaked, clean or unmatchable; repeatable.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+) -> None:
+    """List benchmark items as leaked (and where), clean or unmatchable; without a benchmark's name, count them."""
+    with handle_errors():
+        from flows.reports.terminal import STATES, count_states, list_items, states_told
+        from flows.runs.lineage import open_run, run_artifacts
+        from model.errors import RecipeError
+
+        unknown = sorted(set(state or ()) - set(STATES))
+        if unknown:
+            raise RecipeError(f"--state {unknown[0]}: an item is one of {', '.join(STATES)}")
+        record = open_run(root, run_id, needs="decontaminate")
+        artifacts = run_artifacts(record)
+        counts = count_states(artifacts["decontaminate"])
+        names = benchmarks or ([line["benchmark"] for line in counts] if state or as_json else [])
+        items = list_items(artifacts, names, state or list(STATES))
+        if as_json:
+            print_json({"benchmarks": counts, "items": items})
+            return
+        print_run_header(record)
+        from flows.reports.terminal import leak_counts_table, tell_item
+
+        if not names:
+            console().print(leak_counts_table(counts) if counts else "the run checked no benchmarks")
+            return
+        for item in items:
+            tell_item(item, console())
+        console().print(states_told(items))
+
+
+@data.command()
+def tokens(
+    text: Annotated[str, typer.Argument(help="The text to tokenize.")],
+    root: Root = DEFAULT_ROOT,
+    run_id: RunId = None,
+    as_json: Json = False,
+) -> None:
+    """Show a text in the tokens of a run's vocabulary; if it extends a base, before and after.
+
+    Tokens alternate in colour; in a pipe each ends in |. A red `[UNK]` precedes text that the unknown token loses.
+    """
+    with handle_errors():
+        from flows.models.tokenizers import pieces_of
+        from flows.runs.lineage import artifacts_reaching, open_run
+
+        record = open_run(root, run_id, needs="vocab")
+        views = pieces_of(artifacts_reaching("vocab", record, root)["vocab"], text)
+        print_run_header(record)
+        if as_json:
+            print_json([{key: view[key] for key in ("title", "pieces", "ids", "unknown")} for view in views])
+            return
+        from flows.inspection.terminal import tell_views
+
+        tell_views(views, console(), full=True)
+
+
+@data.command()
+def tokenizers(
+    text: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Path of a file of plain text, such as the models will read.")
+    ],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="BASE",
+            help="Vocabularies (.model, tokenizer.json, vocab.txt), folders with some, or folders of runs or of their"
+            " vocab artifacts.",
+        ),
+    ],
+    score_bytes: Annotated[
+        int,
+        typer.Option(min=0, help="Bytes of the text to score with folders that have weights; 0 for none."),
+    ] = 50_000,
+    as_json: Json = False,
+) -> None:
+    """Compare released tokenizers on a text of yours, the fewest tokens first.
+
+    A folder that also has a model's weights (safetensors) is scored too: bits per byte of the text before any training,
+    which can be compared across vocabularies.
+    """
+    with handle_errors():
+        from flows.models.tokenizers import compare_bases
+        from flows.reports.terminal import bases_table
+
+        found = compare_bases(text, files, score_bytes)
+        if as_json:
+            print_json(found)
+        else:
+            console().print(bases_table(found))
+            for line in found:
+                if line["note"]:
+                    console().print(f"{line['path']}: no bits per byte: {line['note']}", style="yellow", markup=False)

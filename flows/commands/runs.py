@@ -1,0 +1,155 @@
+"""`bessemer runs`: list runs, compare two, write a report, export metrics."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.commands.common import (
+    DEFAULT_ROOT,
+    RUN_HELP,
+    CommandGroup,
+    Json,
+    Root,
+    console,
+    handle_errors,
+    print_json,
+    print_run_header,
+)
+from flows.commands.run import finish
+
+runs = typer.Typer(
+    name="runs",
+    cls=CommandGroup,
+    help="Runs of a root: list them, compare two, write the page of one, export metrics.",
+    no_args_is_help=True,
+)
+
+
+@runs.command("list")
+def list_runs(root: Root = DEFAULT_ROOT, as_json: Json = False) -> None:
+    """List runs, newest last, with each one's network and the outcome of its stages."""
+    with handle_errors():
+        from flows.runs.lineage import model_of
+        from flows.runs.record import list_runs, state_of
+
+        runs = [{**one, "state": state_of(one), "model": model_of(one, root)} for one in list_runs(root)]
+        if as_json:
+            print_json(runs)
+            return
+        from rich.markup import escape
+        from rich.table import Table
+
+        from flows.reports.terminal import model_told, stages_told
+
+        table = Table(box=None, header_style="bold", pad_edge=False)
+        for column in ("run", "recipe", "model", "state", "stages"):
+            table.add_column(column)
+        for record in runs:
+            model, stages = model_told(record["model"]), stages_told(record)
+            table.add_row(record["run_id"], escape(record["recipe_name"]), model, record["state"], stages)
+        console().print(table if runs else f"no runs under {escape(str(root))} yet; begin one: `bessemer run RECIPE`")
+
+
+@runs.command()
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help="Run id or its beginning.")],
+    second: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The page; by default in the second run's folder.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Compare two runs: recipe, code, data, mixture, removals, loss, scores; and write a page.
+
+    Scores are compared item by item if both runs answered the same items.
+    """
+    with handle_errors():
+        from flows.reports.comparison import compare as differences_of
+        from flows.reports.comparison_page import write_comparison
+        from flows.runs.lineage import open_run
+        from model.files import NOT_WRITABLE
+
+        root = root.resolve()
+        records = [open_run(root, first), open_run(root, second)]
+        found = differences_of(records[0], records[1])
+        path = output or root / "runs" / records[1]["run_id"] / f"compare-{records[0]['run_id']}.html"
+        try:
+            write_comparison(found, records, path)
+        except OSError as error:
+            if output is not None or error.errno not in NOT_WRITABLE:
+                raise
+            print(f"no page was written: {path.parent}: {error.strerror}; --output names another file", file=sys.stderr)
+            path = None
+        if as_json:
+            print_json({**found, "page": str(path) if path else None})
+            return
+        from rich.markup import escape
+
+        from flows.reports.comparison_page import tell_comparison
+
+        shown = console()
+        tell_comparison(found, shown)
+        if path is not None:
+            shown.print(f"[bold]page[/] {escape(str(path))}", soft_wrap=True)
+
+
+@runs.command()
+def report(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Write a run's page again from its artifacts, and print its summary and path."""
+    with handle_errors():
+        from flows.reports.page.page import write_page
+        from flows.runs.lineage import open_run
+
+        record = open_run(root, run_id)
+        page = write_page(root / "runs" / record["run_id"], root)
+        finish({**record, "page": str(page)}, root, as_json)
+
+
+@runs.command()
+def export_metrics(
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP)] = "latest",
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write FOLDER/RUN for `tensorboard --logdir FOLDER`.")
+    ] = None,
+    wandb: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write FOLDER/RUN for `wandb sync`; nothing is sent.")
+    ] = None,
+    root: Root = DEFAULT_ROOT,
+) -> None:
+    """Write the metrics of a run for TensorBoard or Weights & Biases.
+
+    Loss, learning rate, gradient norms, activation ranges, speed, held-out figures, scores and events. Needs the extra
+    `tensorboard` or `wandb`.
+    """
+    with handle_errors():
+        from flows.metrics.run_metrics import open_artifacts
+        from flows.reports.trackers import training_of
+        from flows.runs.lineage import open_run
+        from flows.runs.record import read_recipe
+        from model.errors import RecipeError
+
+        if tensorboard is None and wandb is None:
+            raise RecipeError("runs export-metrics: name the program: --tensorboard FOLDER, --wandb FOLDER, or both")
+        record = open_run(root, run_id, needs="train")
+        print_run_header(record)
+        training = training_of(open_artifacts(record))
+        if tensorboard is not None:
+            from flows.reports.trackers import write_tensorboard
+
+            written = write_tensorboard(training, tensorboard / record["run_id"])
+            typer.echo(f"{written}: look at it with `tensorboard --logdir {tensorboard}`")
+        if wandb is not None:
+            from flows.reports.trackers import write_wandb
+
+            config = read_recipe(root / "runs" / record["run_id"])
+            name = f"{record['recipe_name']} {record['run_id']}"
+            folder = wandb / record["run_id"]
+            written = write_wandb(training, folder, run_id=record["run_id"], name=name, config=config)
+            typer.echo(f"{written}: nothing was sent; `wandb sync {written}` sends it")

@@ -1,0 +1,207 @@
+"""`bessemer store`: verify, accept and delete the artifacts and records of a root."""
+
+from typing import Annotated, Any
+
+import typer
+
+from flows.commands.common import (
+    DEFAULT_ROOT,
+    CommandGroup,
+    Json,
+    Limit,
+    Root,
+    Settings,
+    Untrusted,
+    console,
+    handle_errors,
+    print_json,
+    share,
+)
+from flows.commands.plan import RecipeName
+
+store = typer.Typer(
+    name="store",
+    cls=CommandGroup,
+    help="Artifacts and records of a root: verify their bytes, accept a harmless change, delete what no run needs.",
+    no_args_is_help=True,
+)
+
+
+@store.command()
+def verify(
+    stage: Annotated[str | None, typer.Argument(help="Only this stage's artifacts; all by default.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option("--run", help="Only what this run ended with: its id, its beginning, or `latest`.")
+    ] = None,
+    set_aside: Annotated[
+        bool,
+        typer.Option("--set-aside", help="Rename what is damaged, so that the next run builds it again."),
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Hash only files whose size or time has changed; trust the others."),
+    ] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Hash artifacts and records again and name every damaged file. Exit code 5 if there is one.
+
+    Records are those of runs, unfinished builds and their checkpoints, leases, accepted artifacts, promotions, studies,
+    and `inputs.json`; with STAGE or --run only artifacts are hashed. Runs check every file before they read it, so that
+    none trains on a damaged one; this finds it earlier. With an object store, its files are hashed too; --set-aside
+    uploads a damaged one again if this machine has it undamaged.
+    """
+    with handle_errors():
+        from flows.planning.explain_report import tell_verification
+        from flows.reports.progress import bytes_bar
+        from flows.runs.lineage import open_run
+        from flows.runs.root_records import records_under
+        from flows.runs.verify import artifacts_of, artifacts_under, set_right_there
+        from flows.runs.verify import set_aside as rename
+        from flows.runs.verify import verify as hash_again
+        from model.errors import InputError, IntegrityError
+
+        root = root.resolve()
+        folders = artifacts_of(open_run(root, run_id), stage) if run_id else artifacts_under(root, stage)
+        records = [] if run_id or stage else records_under(root)
+        if not folders and not records:
+            raise InputError(f"store verify: there is no artifact{f' of `{stage}`' if stage else ''} under {root}")
+        with bytes_bar("verifying", console(stderr=True)) as progress:
+            found = hash_again(folders, progress, quick=quick, records=records)
+        there = set_right_there(found.damages) if set_aside else []
+        moved = rename(found.damages) if set_aside else []
+        if as_json:
+            damages = [damage.to_json() for damage in found.damages]
+            print_json({**vars(found), "damages": damages, "set_aside": [*there, *moved]})
+        else:
+            tell_verification(found, [*there, *moved], console())
+        if found.damages:
+            raise typer.Exit(IntegrityError.exit_code)
+
+
+@store.command()
+def accept(
+    stage: Annotated[str, typer.Argument(help="The stage whose existing artifact to accept, or `all`.")],
+    recipe: RecipeName,
+    because: Annotated[
+        str,
+        typer.Option(help="Why the change has no effect, kept with your name; without it, differences are only shown."),
+    ] = "",
+    undo: Annotated[bool, typer.Option("--undo", help="Undo an earlier acceptance.")] = False,
+    whatever_changed: Annotated[
+        bool, typer.Option("--whatever-changed", help="Also if settings or inputs differ.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    root: Root = DEFAULT_ROOT,
+    limit: Limit = "100%",
+    settings: Settings = None,
+    untrusted: Untrusted = None,
+    as_json: Json = False,
+) -> None:
+    """Reuse the existing artifact of a stage whose code or libraries changed without effect.
+
+    Shows all differences, and writes who accepted them, when and why to `aliases/STAGE/IDENTITY.json`. Manifests never
+    change; runs show `accepted`. `bessemer run --force --only STAGE` checks whether it was right.
+    """
+    with handle_errors():
+        from flows.planning.explain_report import tell_proposal
+        from flows.recipe.load import open_recipe
+        from flows.runs import accept as accepting
+        from model.errors import RecipeError
+
+        root = root.resolve()
+        chosen = open_recipe(recipe, root, settings or (), share(limit))
+        if undo:
+            path = accepting.take_back(chosen, root, stage)
+            typer.echo(f"undone: {path} is deleted, the stage will be built again")
+            return
+        written: list[dict[str, object]] = []
+        for alias in accepting.proposals(chosen, root, stage, because):
+            if not as_json:
+                tell_proposal(alias, console())
+            if not because:
+                raise RecipeError(
+                    f'store accept {stage}: give a reason with --because "..."; it is kept with your name'
+                )
+            if not yes and not typer.confirm("accept it?"):
+                raise typer.Exit(1)
+            path = accepting.accept(root, alias, whatever_changed=whatever_changed)
+            written.append({**vars(alias), "alias": str(path)})
+            if not as_json:
+                typer.echo(f"accepted by {alias.who}: {path}\n")
+        if as_json:
+            print_json(written)
+
+
+@store.command()
+def gc(
+    keep_last: Annotated[int, typer.Option(min=0, help="Number of latest runs that keep all that they need.")] = 10,
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", metavar="RUN", help="Another run to keep, by its id or beginning.")
+    ] = None,
+    models: Annotated[bool, typer.Option("--models", help="Delete trained models of other runs as well.")] = False,
+    unfinished_days: Annotated[
+        float, typer.Option(min=0, help="Days for which unfinished runs and builds are kept.")
+    ] = 7.0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted, and delete nothing.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: Json = False,
+) -> None:
+    """Delete artifacts that no kept run needs, and the leftovers of killed builds.
+
+    \b
+    bessemer store gc --keep-last 30 --dry-run
+    bessemer store gc --keep-last 30 --keep 20261101 --yes
+
+    Kept runs keep their artifacts and everything these were built from. Records, pages and logs of all runs stay, as do
+    trained models (without --models) and everything built within the last hour. Deleted artifacts are built again when
+    they are needed.
+    """
+    with handle_errors():
+        from flows.runs.gc import carry_out, plan
+
+        root = root.resolve()
+        asked = plan(
+            root,
+            keep_last=keep_last,
+            keep=keep or (),
+            models=models,
+            unfinished_days=unfinished_days,
+            say=lambda sentence: console(stderr=True).print(sentence, markup=False),
+        )
+        if as_json and (dry_run or not yes):
+            print_json(asked.to_json())
+            return
+        if not as_json:
+            console().print(_describe(asked), markup=False)
+        if dry_run or not (asked.artifacts or asked.works or asked.left):
+            return
+        if not (yes or typer.confirm("delete them?")):
+            raise typer.Exit(1)
+        freed = carry_out(root, asked)
+        if as_json:
+            print_json(asked.to_json())
+        else:
+            console().print(f"deleted {len(asked.artifacts)} artifacts, {freed / 1e6:,.1f} MB", markup=False)
+
+
+def _describe(asked: Any) -> str:
+    stages: dict[str, list[int]] = {}
+    for one in asked.artifacts:
+        stages.setdefault(one.stage, []).append(one.bytes)
+    count = len(asked.kept_runs)
+    runs = f"{count}, others: {len(asked.dropped_runs)}"
+    lines = [f"runs that keep what they need: {runs}; artifacts that stay: {asked.kept}"]
+    if asked.fresh:
+        lines.append(f"  {asked.fresh} of them are needed by no such run, and were built within the last hour")
+    lines += [f"  {stage}: {len(sizes)} artifacts, {sum(sizes) / 1e6:,.1f} MB" for stage, sizes in stages.items()]
+    if asked.kept_models:
+        lines.append(f"  {len(asked.kept_models)} trained models of other runs stay (--models removes them too)")
+    if asked.works:
+        lines.append(f"  {len(asked.works)} unfinished builds that nothing continues")
+    if asked.left:
+        lines.append(f"  {len(asked.left)} unfinished builds left files in the object store")
+    anything = asked.artifacts or asked.works or asked.left
+    lines.append(f"{asked.bytes / 1e6:,.1f} MB can go" if anything else "nothing can go")
+    return "\n".join(lines)
