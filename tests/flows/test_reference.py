@@ -1,18 +1,31 @@
-"""The reference has every key and every command, and the page in docs/ is the one that they make."""
+"""The reference is generated, and has every key and every command."""
 
 import re
 from pathlib import Path
 
+import pytest
+
 from flows.cli import COMMANDS
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES
-from flows.reference import NAME, reference
+from flows.reference import NAME, main, reference
 
-PAGE = Path(__file__).parents[2] / "docs" / NAME
+PROJECT = Path(__file__).parents[2]
 
 
-def test_the_page_is_that_of_the_code() -> None:
-    assert PAGE.read_text(encoding="utf-8") == reference(), "run `make reference`"
+def test_the_page_is_written_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["reference", str(tmp_path)])
+    main()
+    assert (tmp_path / NAME).read_text(encoding="utf-8") == reference()
+
+
+def test_the_page_is_not_kept() -> None:
+    assert f"docs/{NAME}" in (PROJECT / ".gitignore").read_text().split()
+
+
+def test_links_of_the_page_lead_to_files_of_the_documentation() -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", reference())
+    assert [target for target in targets if "://" not in target and not (PROJECT / "docs" / target).exists()] == []
 
 
 def test_every_key_of_a_stage_stands_there_with_its_help() -> None:
