@@ -47,7 +47,7 @@ lint: $(READY) ## ruff and pyright
 audit: requirements.lock ## known vulnerabilities of what is pinned, by pip-audit in an environment of its own
 	PYTHON=$(PYTHON) .ci/audit $(PEERS)/audit
 
-reference: $(READY) ## write docs/reference.md (not kept in git) from the configuration models and the commands
+reference: $(READY) ## write docs/reference.md from the configuration models and the commands
 	$(BIN)/python -m flows.reference docs
 
 format: $(READY) ## rewrite the code in the house style

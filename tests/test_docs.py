@@ -58,3 +58,7 @@ def test_every_anchor_leads_to_a_heading() -> None:
     ]
     assert len(links) > 5
     assert [f"{page.name}: {to.name}#{anchor}" for page, to, anchor in links if anchor not in anchors(to)] == []
+
+
+def test_the_reference_is_generated_and_not_kept() -> None:
+    assert f"docs/{GENERATED}" in (DOCS.parent / ".gitignore").read_text(encoding="utf-8").split()

@@ -130,9 +130,9 @@ def test_every_word_of_every_command_exists() -> None:
     [
         ("bessemer rnu quickstart", ["no command `rnu`"]),
         (".venv/bin/bessemer run quickstart --forse", ["no option --forse"]),
-        ("bessemer train resume --form-step 3", ["no option --form-step"]),
-        ("bessemer predict x --field a=b asked.jsonl > y --odd", []),
-        ("bessemer search recipe.toml --trials 40      # goes on", []),
+        ("bessemer training resume --form-step 3", ["no option --form-step"]),
+        ("bessemer model predict x --field a=b asked.jsonl > y --odd", []),
+        ("bessemer study search recipe.toml --trials 40      # goes on", []),
     ],
 )
 def test_a_word_that_does_not_exist_is_seen(text: str, told: list[str]) -> None:
@@ -184,9 +184,9 @@ TINY = (
     " --set evaluate.max_items=8"
 )
 SMALLER = [
-    (r"^(bessemer|\.venv/bin/bessemer) (quickstart|run (quickstart|first\.toml|mine\.toml)|plan first\.toml)\b", TINY),
-    (r"^(bessemer|\.venv/bin/bessemer) (explain|accept \w+) (quickstart|first\.toml|mine\.toml)\b", TINY),
-    (r"^bessemer up\b", "--port {port}"),
+    (r"^(bessemer|\.venv/bin/bessemer) (demo|run (quickstart|first\.toml|mine\.toml)|estimate first\.toml)\b", TINY),
+    (r"^(bessemer|\.venv/bin/bessemer) (plan|store accept \w+) (quickstart|first\.toml|mine\.toml)\b", TINY),
+    (r"^bessemer serve start\b", "--port {port}"),
 ]
 """What is appended to commands: a network and a budget with which a training takes seconds, a port that is free."""
 NAMES = {"RUN": "latest", "SOME-LONG-WORD": "some-long-word"}
@@ -285,11 +285,15 @@ def test_every_command_runs(document: str, world: Path) -> None:
     ran = []
     for command in wanted:
         text = smaller(command.text, port).replace("FIRST", first_run(world))
-        alone = f" --root alone-{command.line}" if document in EACH_ALONE and text.startswith("bessemer up") else ""
+        alone = (
+            f" --root alone-{command.line}"
+            if document in EACH_ALONE and text.startswith("bessemer serve start")
+            else ""
+        )
         try:
             run(text + alone, world)
         finally:
             if alone:
-                run(f"bessemer down --now{alone}", world)
+                run(f"bessemer serve stop --now{alone}", world)
         ran.append(command)
     assert ran == wanted
