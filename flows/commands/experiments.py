@@ -54,7 +54,7 @@ def ablate(
 
     What a change leaves untouched is reused. The table has loss, bits per byte, benchmarks and speed, differences with
     intervals over seeds and items. A list that ends in [then] measures a second run, which goes on from each model
-    alike: so `t5` compares objectives whose own figures cannot be compared (docs/search.md). Stopped, it goes on when
+    alike: so `t5` compares objectives whose own figures cannot be compared (docs/studies.md). Stopped, it goes on when
     it is called again.
     """
     with told_errors():
