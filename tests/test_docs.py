@@ -13,6 +13,7 @@ from model.nn.factory import parameter_count
 
 DOCS = Path(__file__).parent.parent / "docs"
 GENERATED = "reference.md"
+SUFFIXES = (".py", ".toml", ".yaml", ".service", ".sh")
 
 
 def test_the_recipe_in_the_documentation_loads(tmp_path: Path) -> None:
@@ -62,3 +63,11 @@ def test_every_anchor_leads_to_a_heading() -> None:
 
 def test_the_reference_is_generated_and_not_kept() -> None:
     assert f"docs/{GENERATED}" in (DOCS.parent / ".gitignore").read_text(encoding="utf-8").split()
+
+
+def test_pages_that_code_names_exist() -> None:
+    folders = ("flows", "tasks", "model", "deployments", "benchmarks")
+    files = [path for folder in folders for path in (DOCS.parent / folder).rglob("*") if path.suffix in SUFFIXES]
+    named = {name for path in files for name in re.findall(r"docs/(\w+\.md)", path.read_text(encoding="utf-8"))}
+    assert len(named) > 5
+    assert sorted(name for name in named - {GENERATED} if not (DOCS / name).exists()) == []
