@@ -263,7 +263,7 @@ def read_mix(path: Path, proxies: int | None) -> MixConfig:
     if table is None:
         raise RecipeError(
             f"{path}: no table [{TABLE}], which says how many proxies are trained, and in [{TABLE}.settings] how small"
-            f" they are; without it each would be a whole training. Add one (docs/search.md), e.g.:\n\n{EXAMPLE}"
+            f" they are; without it each would be a whole training. Add one (docs/studies.md), e.g.:\n\n{EXAMPLE}"
         )
     if not isinstance(table, dict):
         raise RecipeError(f"{path}: {TABLE} is {table!r}, and a table of settings belongs there")

@@ -133,6 +133,6 @@ def _vocabulary(folder: Path, rows: int) -> "Tokenizer":
         raise InputError(
             f"{folder}: {files[0].name} with all pieces that exact text needs has {tokenizer.vocab_size}, and the model"
             f" has {rows} rows for them. Go on from it with train.base_model, which gives new pieces rows"
-            f" (docs/base_models.md), and name that run."
+            f" (docs/continue_training.md), and name that run."
         )
     return tokenizer

@@ -6,7 +6,7 @@ is that of the mean difference, not of either score (Miller 2024, Adding Error B
 How likely chance alone is: signs of paired differences turned at random; which of several findings stand together.
 
 A test by signs asks nothing of how differences are spread over documents. Student's t on the error of a ratio does:
-with documents of very unequal lengths it called 9 to 15 of 100 equal models worse, instead of 5 (docs/log.md).
+with documents of very unequal lengths it called 9 to 15 of 100 equal models worse, instead of 5 (docs/decisions.md).
 
 Whether a model does better on items that leaked into its text than on clean ones, by more than chance would give.
 
