@@ -7,7 +7,11 @@ other; what checks a recipe loads no heavy library.
 
 import ast
 import functools
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from tasks.common.code_fingerprint import is_operations
 
@@ -193,3 +197,24 @@ def defined(tree: ast.Module) -> set[str]:
 
 def test_every_module_says_what_it_is():
     assert [name for name, tree in MODULES.items() if not ast.get_docstring(tree)] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("flows.cli", "torch numba numpy pyarrow prefect"),
+        ("flows.recipe.load", "torch numba prefect"),
+        ("flows.planning.explain", "torch numba prefect"),
+        ("flows.runs.lineage", "torch numba prefect"),
+        ("flows.reports.summary", "torch numba"),
+        ("flows.pretrain", "torch numba"),
+        ("tasks.prefect_tasks", "torch numba"),
+        ("model.config.train", "torch numba numpy"),
+        ("model.launch.supervisor", "torch numba"),
+    ],
+)
+def test_start_up_paths_load_nothing_heavy(module: str, heavy: str):
+    """Help, a plan, a run with nothing to build, and what watches a training must not wait for PyTorch or kernels."""
+    program = f"import sys, {module}; print([name for name in {heavy.split()} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PROJECT)
+    assert done.stdout.strip() == "[]"

@@ -163,7 +163,7 @@ def ablate(
 
     Artifacts that a change does not affect are reused. The table has loss, bits per byte, benchmarks and speed, and
     differences with intervals over seeds and items. A list that ends in [then] measures a second run that continues
-    from each model: `t5` so compares objectives whose own losses cannot be compared (docs/studies.md). If it is stopped,
+    from each model: `t5` so compares objectives whose own losses cannot be compared (docs/studies.md). If it stops,
     call it again and it resumes.
     """
     with handle_errors():

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.metrics.formatting import size
-from flows.planning.cost_model import _cure, memory_words, recipe_memory
 from flows.recipe.schema import Recipe
 from flows.recipe.stages import STAGES, EndOfRoad
 from flows.runs.pipeline import BUILDERS, walk
 from flows.runs.verify import artifacts_under
 from model.errors import BessemerError, InputError, RecipeError
-from model.train import micro_batch
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
 from tasks.sample.discovery import SourceFiles, find_files
@@ -156,6 +154,9 @@ def _opened_base(recipe: Recipe) -> "Tokenizer":
 
 def check_memory(recipe: Recipe) -> None:
     """Raise RecipeError where the recipe's training cannot fit this machine or its devices."""
+    from flows.planning.cost_model import _cure, memory_words, recipe_memory
+    from model.train import micro_batch
+
     memory, train = recipe_memory(recipe), recipe.train
     here = train.ranks // train.hosts.count
     if train.device == "cuda":

@@ -24,8 +24,8 @@ from flows.metrics.run_metrics import (
 )
 from flows.reports import progress as terminal
 from flows.reports.charts.scores import chance_of
-from flows.reports.page.page import PAGE
 from flows.runs.guards import gate_told
+from flows.runs.record import PAGE
 
 STAGE_WORDS = {
     "sample": "sampled",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECORD = "run.json"
+PAGE = "page.html"
 
 RECIPE = "recipe.json"
 """The recipe as it was run, complete, beside the record."""

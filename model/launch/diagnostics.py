@@ -16,14 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from model.checkpoint.run_folder import CHECKPOINTS, PREFIX
 from model.distributed.protocol import rendezvous_file, words_file
 from model.errors import Infra
 from model.processes import die_with_parent
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flows.metrics.accounting import conservation_line
 from flows.metrics.activation_stats import trained_heat
@@ -33,14 +33,16 @@ from flows.reports.charts.training import speed_figure, training_figure
 from flows.reports.page.examples import fates_of, leaked_passages, rejected, removals
 from flows.reports.page.render import render
 from flows.reports.page.sections import duplicate_pairs, shown_steps
-from flows.runs.record import RECORD, read_recipe, same_artifacts
+from flows.runs.record import PAGE, RECORD, read_recipe, same_artifacts
 from flows.runs.roots import put_record
-from flows.runs.run import Run
 from model.checksummed_json import write_sealed
 from model.errors import BessemerError
 from model.files import NOT_WRITABLE, write_atomically
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.remote.metadata import read_record
+
+if TYPE_CHECKING:
+    from flows.runs.run import Run
 
 MOST_RULES = 40
 
@@ -213,14 +215,12 @@ def _recipe(run_folder: Path) -> str:
     return json.dumps(recipe, indent=1) if recipe else ""
 
 
-PAGE = "page.html"
-
 log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
 
-def write_run_page(run: Run) -> Path:
+def write_run_page(run: "Run") -> Path:
     """Write the page of a run that ended; return that of an earlier run where this one built nothing.
 
     Raises OSError where it cannot be written, unless the run failed already: its own error is the one to report.
