@@ -27,7 +27,7 @@ from flows.commands import run as training
 from flows.commands import tokenizers as vocabularies
 from flows.metrics.escaping import escape_output
 from flows.service.api import reach_this_machine_directly
-from model.config.environment import shed
+from model.config.environment import filter_environment
 
 app = typer.Typer(
     name="bessemer",
@@ -103,7 +103,7 @@ def options(
 
 def main() -> None:
     """Entry point of the command."""
-    shed()
+    filter_environment()
     escape_output()
     reach_this_machine_directly()
     app()

@@ -31,7 +31,7 @@ def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> 
         os._exit(75)
 
 
-def leave(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
     """End this process without taking the interpreter down first.
 
     DeepSpeed keeps references to process groups, and when their threads meet the interpreter's end, one of four

@@ -206,10 +206,10 @@ def finetune(
     """
     with told_errors():
         from flows.models.finetune import teach
-        from model.engines.runtime import denormals_flushed
+        from model.engines.runtime import flush_denormals
         from model.finetune.output import told_result
 
-        with denormals_flushed():
+        with flush_denormals():
             folder, found = teach(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})

@@ -37,7 +37,7 @@ def runtime_fields(model: type[BaseModel]) -> dict[str, Any]:
     return found
 
 
-class Strict(BaseModel):
+class BaseConfig(BaseModel):
     """Frozen, and refuses unknown keys; the docstring under each field is its help text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

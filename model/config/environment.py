@@ -90,7 +90,7 @@ def run_environment(known: Mapping[str, str]) -> dict[str, str]:
     return {**_passing(known, PLACES | OF_A_RUN, (*FAMILIES, *FAMILIES_OF_A_RUN)), **FIXED}
 
 
-def deciding(known: Mapping[str, str], libraries: Iterable[str] = READ_BY) -> dict[str, str]:
+def deciding_variables(known: Mapping[str, str], libraries: Iterable[str] = READ_BY) -> dict[str, str]:
     """Those variables that do not pass and that Python, the loader or one of these libraries reads, by name."""
     passing = run_environment(known)
     beginnings = tuple(beginning for reader in {"", *libraries} for beginning in READ_BY.get(reader, ()))
@@ -101,9 +101,9 @@ def deciding(known: Mapping[str, str], libraries: Iterable[str] = READ_BY) -> di
     }
 
 
-def left_out_told(known: Mapping[str, str]) -> list[str]:
+def describe_left_out(known: Mapping[str, str]) -> list[str]:
     """Sentences about the deciding variables that a process was started without, and those that it has all the same."""
-    left_out, there = known.get(LEFT_OUT, "").replace(",", ", "), ", ".join(deciding(known))
+    left_out, there = known.get(LEFT_OUT, "").replace(",", ", "), ", ".join(deciding_variables(known))
     told = []
     if left_out:
         told.append(
@@ -118,12 +118,12 @@ def left_out_told(known: Mapping[str, str]) -> list[str]:
     return told
 
 
-def shed() -> None:
+def filter_environment() -> None:
     """Leave out of this process's environment what does not pass.
 
     Where a deciding variable was among it, the interpreter has read it already, and is started again in our place.
     """
-    passing, found = run_environment(os.environ), deciding(os.environ)
+    passing, found = run_environment(os.environ), deciding_variables(os.environ)
     if found:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from model.config import RUNTIME, Reach, Strict
+from model.config import RUNTIME, BaseConfig, Reach
 from model.config.launch import HostsConfig, RestartsConfig
 from model.config.options import (
     BatchWarmupConfig,
@@ -25,7 +25,7 @@ NewRows = Literal["mean", "mean_noise", "random"]
 """How the rows of pieces start that a base model does not have."""
 
 
-class TrainFields(Strict):
+class TrainFields(BaseConfig):
     """The settings of a training, each valid by itself; `TrainConfig` checks them together."""
 
     engine: Literal["native", "deepspeed"] = "native"

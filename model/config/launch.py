@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from model.config import Reach, Strict
+from model.config import BaseConfig, Reach
 
 
-class HostsConfig(Strict):
+class HostsConfig(BaseConfig):
     """Ranks spread evenly over several machines that see the same files."""
 
     count: int = Field(default=1, ge=1, le=4096)
@@ -31,7 +31,7 @@ class HostsConfig(Strict):
         return self
 
 
-class RestartsConfig(Strict):
+class RestartsConfig(BaseConfig):
     """When failed ranks are started again from the last checkpoint, and how often."""
 
     most: int = Field(default=8, ge=0, le=1000)

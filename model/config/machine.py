@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model.config.environment import FIXED, deciding, trainer_environment
+from model.config.environment import FIXED, deciding_variables, trainer_environment
 from model.errors import Infra
 from model.files import write_atomically
 
@@ -49,15 +49,15 @@ def deciding_parts(train: "TrainConfig") -> tuple[str, ...]:
     return (*parts, COMPILER) if train.compile else tuple(parts)
 
 
-def part(name: str, environment: Mapping[str, str]) -> str:
+def describe_part(name: str, environment: Mapping[str, str]) -> str:
     """One of these parts in words, as a process finds it that starts with this environment."""
     return PARTS[name](environment)
 
 
-def machine_of(train: "TrainConfig") -> dict[str, str]:
+def machine_parts(train: "TrainConfig") -> dict[str, str]:
     """The parts that training with these settings depends on, as its ranks find them."""
     environment = trainer_environment(os.environ, train.given)
-    return {name: part(name, environment) for name in deciding_parts(train)}
+    return {name: describe_part(name, environment) for name in deciding_parts(train)}
 
 
 def instruction_set(environment: Mapping[str, str]) -> str:
@@ -67,7 +67,7 @@ def instruction_set(environment: Mapping[str, str]) -> str:
     MKL chooses by vendor too, and all of them may be told to do without a part of the processor; so they are asked.
     """
     names = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    settings = {name: environment[name] for name in names if name in environment} | deciding(environment)
+    settings = {name: environment[name] for name in names if name in environment} | deciding_variables(environment)
     return _chosen(tuple(sorted(settings.items())))
 
 

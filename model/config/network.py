@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from model.config import Strict
+from model.config import BaseConfig
 
 __all__ = [
     "OBJECTIVE_OF",
@@ -40,7 +40,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu
 
 
 @dataclass(frozen=True)
-class BlockShape:
+class BlockConfig:
     """Sizes and choices of a block."""
 
     width: int
@@ -64,7 +64,7 @@ class BlockShape:
     """Whether the block also attends to an encoder."""
 
 
-def check_heads(width: int, heads: int) -> None:
+def check_heads_divide_width(width: int, heads: int) -> None:
     """Raises ValueError where heads do not divide the width, with a width near by that they divide."""
     if width % heads:
         raise ValueError(
@@ -72,7 +72,7 @@ def check_heads(width: int, heads: int) -> None:
         )
 
 
-class BERTConfig(Strict):
+class BERTConfig(BaseConfig):
     """An encoder that fills in hidden tokens and says whether two stretches follow each other (Devlin et al. 2019)."""
 
     architecture: Literal["bert"] = "bert"
@@ -108,7 +108,7 @@ class BERTConfig(Strict):
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "BERTConfig":
-        check_heads(self.width, self.heads)
+        check_heads_divide_width(self.width, self.heads)
         return self
 
     @model_validator(mode="after")
@@ -127,9 +127,9 @@ class BERTConfig(Strict):
         return self.ffn_width or 4 * self.width
 
     @property
-    def block(self) -> BlockShape:
+    def block(self) -> BlockConfig:
         """What each block is made of."""
-        return BlockShape(
+        return BlockConfig(
             width=self.width,
             heads=self.heads,
             head_size=self.width // self.heads,
@@ -151,7 +151,7 @@ def is_gated(activation: Activation) -> bool:
     return activation in ("geglu", "geglu_tanh", "swiglu")
 
 
-class GPTConfig(Strict):
+class GPTConfig(BaseConfig):
     """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
 
     architecture: Literal["gpt"] = "gpt"
@@ -253,7 +253,7 @@ class GPTConfig(Strict):
                 f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
                 f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
             )
-        check_heads(self.width, self.heads)
+        check_heads_divide_width(self.width, self.heads)
         if self.positions == "rotary" and (self.rotary_size < 2 or self.rotary_size % 2):
             raise ValueError(
                 f"rotary_share {self.rotary_share:g} of the {self.width // self.heads} values of a head are"
@@ -338,9 +338,9 @@ class GPTConfig(Strict):
         return int(self.width // self.heads * self.rotary_share)
 
     @property
-    def block(self) -> BlockShape:
+    def block(self) -> BlockConfig:
         """What each block is made of."""
-        return BlockShape(
+        return BlockConfig(
             width=self.width,
             heads=self.heads,
             head_size=self.width // self.heads,
@@ -359,7 +359,7 @@ class GPTConfig(Strict):
         )
 
 
-class T5Config(Strict):
+class T5Config(BaseConfig):
     """An encoder and a decoder that writes what the encoder's text lacks (Raffel et al. 2020): RMSNorm before each
     branch, relative positions, no biases. The defaults are those of the first T5."""
 
@@ -395,7 +395,7 @@ class T5Config(Strict):
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "T5Config":
         if self.head_size is None:
-            check_heads(self.width, self.heads)
+            check_heads_divide_width(self.width, self.heads)
         return self
 
     @property
@@ -403,9 +403,9 @@ class T5Config(Strict):
         """Size of the MLP's hidden layer."""
         return self.ffn_width or 4 * self.width
 
-    def block(self, *, decoder: bool) -> BlockShape:
+    def block(self, *, decoder: bool) -> BlockConfig:
         """What each block of the encoder or decoder is made of."""
-        return BlockShape(
+        return BlockConfig(
             width=self.width,
             heads=self.heads,
             head_size=self.head_size or self.width // self.heads,

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from model.config import RUNTIME, Strict
+from model.config import RUNTIME, BaseConfig
 
 
-class OptimizerConfig(Strict):
+class OptimizerConfig(BaseConfig):
     """What becomes of a gradient: a step, with decay of matrices apart from it."""
 
     kind: Literal["adamw", "lamb", "sgd", "muon"] = "adamw"
@@ -39,7 +39,7 @@ class OptimizerConfig(Strict):
     clipped, and goes through Adam's division."""
 
 
-class ClipConfig(Strict):
+class ClipConfig(BaseConfig):
     """The largest gradient norm, as a function of the share of tokens read; a longer gradient is scaled down to it."""
 
     max_norm: float = Field(default=1.0, gt=0)
@@ -50,7 +50,7 @@ class ClipConfig(Strict):
     """Share of all tokens over which `early_norm` holds."""
 
 
-class BatchWarmupConfig(Strict):
+class BatchWarmupConfig(BaseConfig):
     """Smaller batches at the beginning, as a function of the rows read so far."""
 
     start_rows: int = Field(default=1, ge=1)
@@ -61,7 +61,7 @@ class BatchWarmupConfig(Strict):
     """Share of all rows over which the batch grows; 0: all steps read `batch_rows`."""
 
 
-class LengthWarmupConfig(Strict):
+class LengthWarmupConfig(BaseConfig):
     """Shorter rows at the beginning: each is cut into pieces, and all its tokens are read all the same."""
 
     start_length: int = Field(default=64, ge=1)
@@ -70,7 +70,7 @@ class LengthWarmupConfig(Strict):
     """Share of all rows over which the length grows; 0: all rows are read whole."""
 
 
-class ScheduleConfig(Strict):
+class ScheduleConfig(BaseConfig):
     """Linear warm-up, then the way back down, as functions of the share of tokens read."""
 
     kind: Literal["cosine", "linear", "constant", "step", "warmup_stable_decay"] = "cosine"
@@ -103,7 +103,7 @@ class ScheduleConfig(Strict):
         return self
 
 
-class LossScaleConfig(Strict):
+class LossScaleConfig(BaseConfig):
     """How the loss of `float16` is scaled, so that small gradients do not become zero; other types need none."""
 
     start: float = Field(default=2.0**16, gt=0)
@@ -123,7 +123,7 @@ class LossScaleConfig(Strict):
         return self
 
 
-class Rung(Strict):
+class RecoveryStep(BaseConfig):
     """What changes at one firing of the guard, besides going back and skipping data; each is of what held before the
     episode."""
 
@@ -139,21 +139,21 @@ class Rung(Strict):
     """Type in which matrices are multiplied; the loss scale starts anew."""
 
 
-DEFAULT_LADDER = (
-    Rung(),
-    Rung(lr_factor=0.9),
-    Rung(lr_factor=2 / 3),
-    Rung(lr_factor=0.5, max_norm=0.3, beta2=0.95),
-    Rung(lr_factor=10, max_norm=0.3, optimizer="sgd"),
+DEFAULT_ESCALATION = (
+    RecoveryStep(),
+    RecoveryStep(lr_factor=0.9),
+    RecoveryStep(lr_factor=2 / 3),
+    RecoveryStep(lr_factor=0.5, max_norm=0.3, beta2=0.95),
+    RecoveryStep(lr_factor=10, max_norm=0.3, optimizer="sgd"),
 )
 """Skip the data; OPT-175B's lower rates and its limit of .3; and its other optimizer, whose rate is some ten times
 AdamW's."""
 
-FLOAT16_RUNG = Rung(lr_factor=0.5, max_norm=0.3, dtype="bfloat16")
+FLOAT16_RECOVERY_STEP = RecoveryStep(lr_factor=0.5, max_norm=0.3, dtype="bfloat16")
 """Last rung of a run in float16, whose range is often the cause."""
 
 
-class GuardConfig(Strict):
+class GuardConfig(BaseConfig):
     """What counts as a spike and as divergence, and what follows. Steps are optimizer steps."""
 
     enabled: bool = True
@@ -192,7 +192,7 @@ class GuardConfig(Strict):
     """Ways back in all, before training stops with a report."""
     most_skipped: float = Field(default=0.1, gt=0, le=1)
     """Share of the run's rows that the guard may leave out on its ways back, before training stops with a report."""
-    ladder: tuple[Rung, ...] | None = Field(default=None, min_length=1)
+    ladder: tuple[RecoveryStep, ...] | None = Field(default=None, min_length=1)
     """What changes at the first, second, ... time of the same trouble; behind the last rung training stops. By default:
     nothing, rate times .9, times 2/3, half the rate with clipping at .3, and SGD instead of AdamW (in `float16`:
     `bfloat16`)."""

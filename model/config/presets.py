@@ -107,7 +107,7 @@ PRESETS: dict[str, Preset] = {
 KEY = "preset"
 
 
-def expanded(model: Mapping[str, Any], place: str = "train.model") -> dict[str, Any]:
+def expand_preset(model: Mapping[str, Any], place: str = "train.model") -> dict[str, Any]:
     """The settings of `train.model` with those of its preset; a key that stands beside the preset overrules it.
 
     The number of rows stays open, since it follows from a run's vocabulary. Raises RecipeError for an unknown name and
@@ -131,7 +131,7 @@ def expanded(model: Mapping[str, Any], place: str = "train.model") -> dict[str, 
     return {**preset, **values}
 
 
-def overruled(model: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def preset_overrides(model: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Key -> value as asked and as published, of what stands beside a known preset in `train.model` and is not its."""
     preset = PRESETS.get(str(model.get(KEY)))
     if preset is None:

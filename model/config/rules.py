@@ -10,14 +10,14 @@ Whether a run can go on from a trained network under its settings, told without 
 
 from pathlib import Path
 
-from model.config import Strict
+from model.config import BaseConfig
 from model.config.fields import TrainFields
 from model.config.network import GPTConfig, NetworkConfig, times_as_wide
 from model.config.options import LengthWarmupConfig, ScheduleConfig
 from model.errors import RecipeError
 
 
-def check_read(train: TrainFields) -> None:
+def check_unused_settings(train: TrainFields) -> None:
     """Raises ValueError for a setting that means something only beside another value of a second one."""
     if train.dtype != "float16" and _is_set(train, "loss_scale"):
         raise ValueError(
@@ -36,12 +36,12 @@ def check_read(train: TrainFields) -> None:
         )
 
 
-def check_together(model: NetworkConfig, train: TrainFields) -> None:
+def check_consistency(model: NetworkConfig, train: TrainFields) -> None:
     """Raises ValueError where a network and how it is trained do not go together."""
     check_warmup(model, train.schedule)
     check_layout(model, train)
     check_lengths(model, train.length_warmup)
-    check_read_by_network(model, train)
+    check_network_settings(model, train)
     check_transfer(model, train)
 
 
@@ -54,7 +54,7 @@ def check_transfer(model: NetworkConfig, train: TrainFields) -> None:
         )
 
 
-def check_read_by_network(model: NetworkConfig, train: TrainFields) -> None:
+def check_network_settings(model: NetworkConfig, train: TrainFields) -> None:
     """Raises ValueError for a setting that networks of another kind alone look at."""
     if model.architecture != "bert" and _is_set(train, "masked_share"):
         raise ValueError(
@@ -149,11 +149,11 @@ def check_layout(model: NetworkConfig, train: TrainFields) -> None:
         )
 
 
-MAY_DIFFER = ("vocab_size", "dropout", "z_loss", "init", "init_std")
+INDEPENDENT_SETTINGS = ("vocab_size", "dropout", "z_loss", "init", "init_std")
 """Settings of a network that say nothing of the shape or meaning of its weights, or that are looked at apart."""
 
 
-def check_same_shape(folder: Path, found: Strict, asked: Strict) -> None:
+def check_compatible_architecture(folder: Path, found: BaseConfig, asked: BaseConfig) -> None:
     """Raise RecipeError where the network `found` in `folder` is not the one `asked` for; tells all that is to be
     set."""
     if type(found) is not type(asked):
@@ -165,7 +165,7 @@ def check_same_shape(folder: Path, found: Strict, asked: Strict) -> None:
     other = {
         name: getattr(found, name)
         for name in type(found).model_fields
-        if name not in MAY_DIFFER and getattr(found, name) != getattr(asked, name)
+        if name not in INDEPENDENT_SETTINGS and getattr(found, name) != getattr(asked, name)
     }
     if other:
         has = ", ".join(f"{name} = {value}" for name, value in other.items())

@@ -5,10 +5,10 @@ from pathlib import Path
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from model.checksummed_json import given_text, write_sealed
-from model.config import Strict
+from model.config import BaseConfig
 from model.config.fields import TrainFields
 from model.config.network import GPTConfig, NetworkConfig
-from model.config.rules import check_ranks, check_read, check_together
+from model.config.rules import check_consistency, check_ranks, check_unused_settings
 from model.errors import InputError, RecipeError
 
 
@@ -27,7 +27,7 @@ class TrainConfig(TrainFields):
 
     @model_validator(mode="after")
     def _nothing_is_set_in_vain(self) -> "TrainConfig":
-        check_read(self)
+        check_unused_settings(self)
         return self
 
     @model_validator(mode="after")
@@ -161,7 +161,7 @@ class TrainConfig(TrainFields):
         return self
 
 
-class StartingModel(Strict):
+class StartingModel(BaseConfig):
     """A trained model to start from, and what its vocabulary has become."""
 
     folder: Path
@@ -175,7 +175,7 @@ class StartingModel(Strict):
     tokenizer wrote the same bytes (`base_ids`); none where the tokenizer is the same."""
 
 
-class TrainerRun(Strict):
+class TrainerRun(BaseConfig):
     """The contents of `run.json`: what to train on, where to write, and how."""
 
     sequences: tuple[Path, ...]
@@ -201,7 +201,7 @@ class TrainerRun(Strict):
 
     @model_validator(mode="after")
     def _network_and_training_go_together(self) -> "TrainerRun":
-        check_together(self.model, self.train)
+        check_consistency(self.model, self.train)
         return self
 
     @model_validator(mode="after")

@@ -126,7 +126,7 @@ def text_lengths(tokens_BL: np.ndarray, pad: int) -> np.ndarray:
     return np.where(is_token.any(axis=1), tokens_BL.shape[1] - is_token.argmax(axis=1), 0)
 
 
-def pad_of(data: SequenceReader) -> int:
+def padding_id(data: SequenceReader) -> int:
     """What fills the rows of a reader that says what its rows are."""
     assert data.row_format is not None, "the loader has refused rows that do not say what they are"
     return data.row_format.pad

@@ -68,7 +68,7 @@ class Masking:
         if self._words is None:
             _mask_rows(*hidden, self._share)
         else:
-            _mask_words(*hidden, self._share, self._words.goes_on_V, self._words.leaves_open_V)
+            _mask_words(*hidden, self._share, self._words.continues_word_V, self._words.leaves_word_open_V)
         return MaskedRows(inputs, positions, targets)
 
 

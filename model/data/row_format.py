@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from model.config import Strict
+from model.config import BaseConfig
 from model.data.span_lengths import Denoising
 from model.errors import InputError
 
@@ -32,7 +32,7 @@ KEY = b"row_format"
 """Name of the entry in the schema's metadata."""
 
 
-class RowFormat(Strict):
+class RowFormat(BaseConfig):
     """The objective that rows were laid out for, and the tokenizer's special ids; -1 where it has none."""
 
     objective: Objective
@@ -91,14 +91,16 @@ NO_LOSS = -100
 class WordBorders:
     """What each id is to the word that it stands in."""
 
-    goes_on_V: np.ndarray
+    continues_word_V: np.ndarray
     """bool[V]: it may go on with the word of the token before it."""
-    leaves_open_V: np.ndarray
+    leaves_word_open_V: np.ndarray
     """bool[V]: the token behind it may go on with its word."""
 
     def packed(self) -> str:
         """Two bits an id, as text."""
-        return base64.b64encode(np.packbits(np.stack([self.goes_on_V, self.leaves_open_V])).tobytes()).decode()
+        return base64.b64encode(
+            np.packbits(np.stack([self.continues_word_V, self.leaves_word_open_V])).tobytes()
+        ).decode()
 
     @staticmethod
     def unpacked(text: str, vocab_size: int) -> "WordBorders":

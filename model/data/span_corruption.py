@@ -40,7 +40,7 @@ from model.errors import InputError
 
 
 @numba.njit(nogil=True)
-def leave_out(
+def drop_noise(
     tokens: np.ndarray,
     length: np.ndarray,
     noise: np.ndarray,
@@ -67,7 +67,7 @@ def leave_out(
 
 
 @numba.njit(nogil=True)
-def behind_a_prefix(
+def noise_after_prefix(
     noise: np.ndarray,
     length: np.ndarray,
     _count_of: np.ndarray,
@@ -83,7 +83,7 @@ def behind_a_prefix(
 
 
 @numba.njit(nogil=True)
-def put_sentinels(
+def replace_spans_with_sentinels(
     tokens: np.ndarray,
     length: np.ndarray,
     noise: np.ndarray,
@@ -148,12 +148,12 @@ def independent_spans(
             at += 1
 
 
-Law = Callable[..., None]
+NoiseLaw = Callable[..., None]
 """noise_BR, length_B, count_of, spans_of, key, row_B, epoch_B."""
 
 
 @numba.njit(nogil=True)
-def mask_or_replace(
+def mask_or_replace_noise(
     tokens: np.ndarray,
     length: np.ndarray,
     noise: np.ndarray,
@@ -166,7 +166,7 @@ def mask_or_replace(
     row: np.ndarray,
     epoch: np.ndarray,
 ) -> None:
-    """As `mask`, but for one noise token in ten, which becomes a random one that stands for text."""
+    """As `mask_noise`, but for one noise token in ten, which becomes a random one that stands for text."""
     numbers = np.empty(2 * tokens.shape[1], dtype=np.uint64)
     for b in range(len(tokens)):
         fill(numbers[: 2 * noise[b].sum()], key, row[b], epoch[b], 1)
@@ -182,7 +182,7 @@ def mask_or_replace(
 
 
 @numba.njit(nogil=True)
-def mask(
+def mask_noise(
     tokens: np.ndarray,
     length: np.ndarray,
     noise: np.ndarray,
@@ -228,7 +228,7 @@ Writer = Callable[..., None]
 
 
 @numba.njit(nogil=True)
-def shuffle(
+def shuffle_tokens(
     tokens: np.ndarray,
     length: np.ndarray,
     _noise: np.ndarray,
@@ -289,15 +289,15 @@ def random_spans(
                     break
 
 
-_WAYS: dict[Denoising, tuple[Law | None, Writer]] = {
-    "random_spans": (random_spans, put_sentinels),
-    "iid_spans": (independent_spans, put_sentinels),
-    "iid_drop": (independent_tokens, leave_out),
-    "bert_style": (independent_tokens, mask_or_replace),
-    "mass_style": (independent_tokens, mask),
-    "deshuffling": (None, shuffle),
-    "prefix_lm": (behind_a_prefix, leave_out),
-    "language_model": (None, leave_out),
+_WAYS: dict[Denoising, tuple[NoiseLaw | None, Writer]] = {
+    "random_spans": (random_spans, replace_spans_with_sentinels),
+    "iid_spans": (independent_spans, replace_spans_with_sentinels),
+    "iid_drop": (independent_tokens, drop_noise),
+    "bert_style": (independent_tokens, mask_or_replace_noise),
+    "mass_style": (independent_tokens, mask_noise),
+    "deshuffling": (None, shuffle_tokens),
+    "prefix_lm": (noise_after_prefix, drop_noise),
+    "language_model": (None, drop_noise),
 }
 """Which tokens are noise, all of them where no law says so, and what becomes of them."""
 
@@ -337,7 +337,7 @@ class Denoiser:
         self._pad, self._eos = rows.pad, rows.eos
         self._sentinels = np.array(rows.sentinels, dtype=np.int64)
         self._ordinary = np.setdiff1d(np.arange(rows.vocab_size), rows.special)
-        if self._write is mask_or_replace and not len(self._ordinary):
+        if self._write is mask_or_replace_noise and not len(self._ordinary):
             raise InputError(f"bert_style: all {rows.vocab_size} ids of the vocabulary are special; nothing is text")
 
     def __call__(self, tokens_BR: np.ndarray, row_B: np.ndarray, epoch_B: np.ndarray) -> CorruptedRows:

@@ -84,7 +84,7 @@ class Heartbeat:
         os.pwrite(self._handle, line.ljust(_BYTES).encode(), 0)
 
 
-SILENT = Heartbeat(None)
+NO_HEARTBEAT = Heartbeat(None)
 """That of a rank without supervisor."""
 
 

@@ -17,9 +17,9 @@ import torch.distributed
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from model.distributed.heartbeat import SILENT, Heartbeat
+from model.distributed.heartbeat import NO_HEARTBEAT, Heartbeat
 
-PATIENCE = datetime.timedelta(minutes=30)
+TIMEOUT = datetime.timedelta(minutes=30)
 """How long a rank waits for the others. A dead one is noticed at once, by its closed connections; this is for a slow
 one, such as the first rank while it writes a large checkpoint."""
 
@@ -32,7 +32,7 @@ class Ranks:
     size: int = 1
     group: torch.distributed.ProcessGroup | None = None
     """Which of all processes these are; all of them by default."""
-    heartbeat: Heartbeat = SILENT
+    heartbeat: Heartbeat = NO_HEARTBEAT
     """Where this rank shows that it works, and that it waits."""
 
     @property
@@ -66,13 +66,13 @@ class Ranks:
                 torch.distributed.all_reduce(tensor, operation, self.group)
 
 
-ALONE = Ranks()
+SINGLE_PROCESS = Ranks()
 """The one process of a run without others."""
 
 
 @contextmanager
-def joined(
-    rank: int, size: int, rendezvous: Path | str, device: str = "cpu", heartbeat: Heartbeat = SILENT
+def join_process_group(
+    rank: int, size: int, rendezvous: Path | str, device: str = "cpu", heartbeat: Heartbeat = NO_HEARTBEAT
 ) -> Iterator[Ranks]:
     """Meet the other ranks through the file `rendezvous`, or through the store `HOST:PORT/PREFIX` where they are on
     several machines, and leave them at the end.
@@ -82,9 +82,7 @@ def joined(
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    meet = functools.partial(
-        torch.distributed.init_process_group, backend, rank=rank, world_size=size, timeout=PATIENCE
-    )
+    meet = functools.partial(torch.distributed.init_process_group, backend, rank=rank, world_size=size, timeout=TIMEOUT)
     if isinstance(rendezvous, str):
         meet(store=_store(rendezvous))
     else:

@@ -17,11 +17,11 @@ import uuid
 from pathlib import Path
 from typing import Any, TextIO
 
-from model.distributed.heartbeat import SILENT, Heartbeat, is_held
+from model.distributed.heartbeat import NO_HEARTBEAT, Heartbeat, is_held
 
-SECONDS_BETWEEN_STEPS_TOLD = 0.5
+STEP_MESSAGE_SECONDS = 0.5
 
-REQUESTS_TO_STOP = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def claim_stdout() -> TextIO:
@@ -31,21 +31,21 @@ def claim_stdout() -> TextIO:
     return messages
 
 
-class Link:
+class LauncherChannel:
     """Tells the launcher what happens, and hears its request to stop while it is entered as a context.
 
     Without `messages` it only hears.
     """
 
-    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = SILENT) -> None:
+    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = NO_HEARTBEAT) -> None:
         self._heartbeat = heartbeat
         self._of_rank = of_rank
         self._messages = messages
         self._told_at = 0.0
         self.stop_requested = False
 
-    def __enter__(self) -> "Link":
-        self._handlers = {asked: signal.signal(asked, self._on_terminate) for asked in REQUESTS_TO_STOP}
+    def __enter__(self) -> "LauncherChannel":
+        self._handlers = {asked: signal.signal(asked, self._on_terminate) for asked in STOP_SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -56,7 +56,7 @@ class Link:
         del signum, frame
         self.stop_requested = True
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def send(self, kind: str, **facts: Any) -> None:
         """One JSON line of `messages`. Numbers must be finite: JSON has no others."""
         if self._messages is not None:
             self._messages.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
@@ -72,25 +72,25 @@ class Link:
         """Show that what follows is no step: a start, a checkpoint, the result."""
         self._of_rank.between_steps()
 
-    def step(self, last: bool, **facts: Any) -> None:
+    def send_step(self, last: bool, **facts: Any) -> None:
         """Tell the step unless another was told less than half a second ago."""
         now = time.monotonic()
-        if last or now - self._told_at >= SECONDS_BETWEEN_STEPS_TOLD:
+        if last or now - self._told_at >= STEP_MESSAGE_SECONDS:
             self._told_at = now
-            self.tell("step", **facts)
+            self.send("step", **facts)
 
 
 PREFIX = "ranks-"
 
-SECONDS_TO_GO = 10.0
+CLEANUP_SECONDS = 10.0
 """A killed process that the kernel still writes for, or one that is paused. The latter was given up."""
 
 
-def new_meeting(out: Path, host: str = "") -> Path:
+def create_rank_directory(out: Path, host: str = "") -> Path:
     """A folder for ranks of one machine to meet in; `host` names it among several that see the same files. Left-overs
     go, once the processes of a supervisor that was killed are gone too: the kernel ends them with it, but not within
     the same instant."""
-    deadline = time.monotonic() + SECONDS_TO_GO
+    deadline = time.monotonic() + CLEANUP_SECONDS
     prefix = f"{PREFIX}{host}-" if host else PREFIX
     for left_over in out.glob(f"{prefix}*"):
         while any(map(is_held, left_over.glob("*.beat"))) and time.monotonic() < deadline:
@@ -101,12 +101,12 @@ def new_meeting(out: Path, host: str = "") -> Path:
     return meeting
 
 
-def words_file(meeting: Path, rank: int) -> Path:
+def error_file(meeting: Path, rank: int) -> Path:
     """Where a rank leaves its last words."""
     return meeting / f"rank-{rank}.words"
 
 
-def beat_file(meeting: Path, rank: int) -> Path:
+def heartbeat_file(meeting: Path, rank: int) -> Path:
     """Where a rank shows that it works."""
     return meeting / f"rank-{rank}.beat"
 

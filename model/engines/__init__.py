@@ -31,17 +31,17 @@ def check_engine(config: TrainConfig) -> None:
 
 def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
     """The engine that the run asks for, around a network whose weights are the same on every rank."""
-    from model.engines.runtime import prepare_products, wrap_blocks
-    from model.optim.schedules import whole_micro_batches
+    from model.engines.runtime import set_matmul_precision, wrap_blocks
+    from model.optim.schedules import micro_batch_row_counts
 
     check_engine(run.train)
-    prepare_products(run.train.dtype)
+    set_matmul_precision(run.train.dtype)
     wrap_blocks(
         network,
         compiled=run.train.compile,
         recomputed=run.train.recompute,
         # Of those there are few. A graph takes many seconds, and rows that are left over come in any number.
-        compiled_rows=whole_micro_batches(run.train, run.model.context),
+        compiled_rows=micro_batch_row_counts(run.train, run.model.context),
     )
     if run.train.engine == "deepspeed":
         # Left alone, DeepSpeed looks for a device when it is loaded, and warns.

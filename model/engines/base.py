@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from model.distributed.process_group import Ranks
-from model.nn.activation_stats import lows_and_highs, without_nan
+from model.nn.activation_stats import nan_to_infinity, split_ranges
 from model.objectives.base import Sums
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StepResult:
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
     @property
-    def thermometers(self) -> list[float]:
+    def largest_activations(self) -> list[float]:
         """Largest absolute value of each segment; infinite where any value is no number or infinite."""
         return [max(-low, high) for low, high in zip(self.lows, self.highs, strict=True)]
 
@@ -52,7 +52,7 @@ Admits = Callable[[float, float], bool]
 """Whether the weights may move by a step with this loss and gradient norm."""
 
 
-def all_admitted(loss: float, grad_norm: float) -> bool:
+def admit_all(loss: float, grad_norm: float) -> bool:
     """Every step whose numbers are finite."""
     del loss, grad_norm
     return True
@@ -64,7 +64,9 @@ class Engine(Protocol):
     optimizer_shards: int
     """Ranks that hold a part of the optimizer's state of their own: 1 where all hold the same, else all of them."""
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
+    def step(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
+    ) -> StepResult:
         """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share.
 
         `loss_scale` is what the loss is multiplied by in the backward pass, and gradients divided by after it. `admits`
@@ -89,7 +91,7 @@ class Engine(Protocol):
         """Take back what `optimizer_state` gave on the same rank. Hyper-parameters stay those of the configuration."""
         ...
 
-    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
+    def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Take back what `optimizer_state` gave on all ranks, in their order, when there were more or fewer of them."""
         ...
 
@@ -100,33 +102,33 @@ class Totals:
     def __init__(self) -> None:
         self._nats: list[float] = []
         self._right: list[float] = []
-        self._heat: Tensor | None = None
+        self._ranges: Tensor | None = None
 
     def add(self, sums: Sums) -> list[float]:
         """Take in a micro-batch; returns its nats by term."""
         nats = [float(term.detach()) for term in sums.nats]
-        right = [float(term) for term in sums.right]
+        right = [float(term) for term in sums.correct]
         self._nats = [a + b for a, b in zip(self._nats or [0.0] * len(nats), nats, strict=True)]
         self._right = [a + b for a, b in zip(self._right or [0.0] * len(right), right, strict=True)]
         # A fixed number of elements on the device; they leave it once a step.
-        heat = sums.thermometers.detach()
-        self._heat = heat if self._heat is None else torch.maximum(self._heat, heat)
+        ranges = sums.activation_ranges.detach()
+        self._ranges = ranges if self._ranges is None else torch.maximum(self._ranges, ranges)
         return nats
 
-    def over_all_ranks(
+    def reduce_over_ranks(
         self, ranks: Ranks, counted: tuple[int, ...]
     ) -> tuple[list[float], list[float], list[float], list[float]]:
         """Mean nats and share of right answers by term, and what thermometers read at least and at most, the same on
         every rank."""
-        assert self._heat is not None, "a step needs rows"
+        assert self._ranges is not None, "a step needs rows"
         summed = ranks.sum_(torch.tensor([*self._nats, *self._right], dtype=torch.float64)).tolist()
         terms = len(counted)
         losses = [total / count for total, count in zip(summed[:terms], counted, strict=True)]
         accuracies = [total / count for total, count in zip(summed[terms:], counted, strict=False)]
-        return losses, accuracies, *lows_and_highs(ranks.max_(without_nan(self._heat).cpu()))
+        return losses, accuracies, *split_ranges(ranks.max_(nan_to_infinity(self._ranges).cpu()))
 
 
-def minimised(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:
+def batch_loss(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:
     """What a micro-batch adds to the loss of the whole batch times its scale, f32[], differentiable."""
     terms = [nats / count for nats, count in zip(sums.nats, counted, strict=True)]
     return torch.stack(terms).sum() * loss_scale

@@ -34,15 +34,15 @@ from model.config.fields import Dtype
 from model.config.network import is_gated, times_as_wide
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, StepResult, Totals, all_admitted
+from model.engines.base import Admits, StepResult, Totals, admit_all
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
-from model.engines.runtime import computing_in, moved
+from model.engines.runtime import autocast, move_batch
 from model.nn.factory import Network
 from model.nn.vocab_layers import WholeVocabulary
-from model.objectives import objective_of
-from model.objectives.base import Objective, Sums, share_of
-from model.optim.optimizers import grouped, make_optimizer, penalty, remembered, set_rate
-from model.optim.schedules import Pace
+from model.objectives import make_objective
+from model.objectives.base import Objective, Sums, rank_batch
+from model.optim.optimizers import group_parameters, make_optimizer, optimizer_tensors, penalty, set_learning_rate
+from model.optim.schedules import StepSchedule
 
 
 class _Objective(nn.Module):
@@ -58,9 +58,9 @@ class _Objective(nn.Module):
         self._dtype: Dtype = dtype
 
     def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        with computing_in(self._dtype, tensors[0].device):
+        with autocast(self._dtype, tensors[0].device):
             sums = self._objective.sums(self.network, kind(*tensors))
-        return sums.nats, sums.right, sums.thermometers
+        return sums.nats, sums.correct, sums.activation_ranges
 
 
 class DeepSpeedEngine:
@@ -69,7 +69,7 @@ class DeepSpeedEngine:
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
         self._device = network.embedding.weight.device
-        self._objective = objective_of(run)
+        self._objective = make_objective(run)
         self._ranks = ranks
         self._network = network
         self._partitioned = run.train.zero_stage == 3
@@ -86,7 +86,7 @@ class DeepSpeedEngine:
         network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
         objective = _Objective(network, self._objective, run.train.dtype)
         optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
-        self._matrices = grouped(network).matrices
+        self._matrices = group_parameters(network).matrices
         assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"
         # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
         self._zero: Any
@@ -103,18 +103,20 @@ class DeepSpeedEngine:
             for parameter in _outside_of_modules(network):
                 deepspeed.zero.register_external_parameter(objective, parameter)
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
+    def step(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
+    ) -> StepResult:
         """As the native engine's, with ZeRO's exchanges."""
-        self._zero.clip_grad = pace.max_norm
+        self._zero.clip_grad = schedule.max_norm
         if loss_scale != self._zero.loss_scale:
             # DeepSpeed's own rule ends the run where a scale cannot fall further.
             self._zero.override_loss_scale(loss_scale)
-        share = share_of(self._ranks, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
+        share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
         totals = Totals()
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
             self._engine.set_gradient_accumulation_boundary(index == last)
-            micro_batch = moved(micro_batch, self._device)
+            micro_batch = move_batch(micro_batch, self._device)
             tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
             sums = Sums(*self._engine(type(micro_batch), *tensors))
             local = totals.add(sums)
@@ -126,8 +128,8 @@ class DeepSpeedEngine:
             if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
                 minimised = minimised + penalty(self._matrices, self._config.optimizer)
             self._engine.backward(minimised, scale_wrt_gas=False)
-        losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
-        set_rate(self._zero.param_groups, pace.lr)
+        losses, accuracies, lows, highs = totals.reduce_over_ranks(self._ranks, share.counted)
+        set_learning_rate(self._zero.param_groups, schedule.lr)
         loss = sum(losses)
         self._gate.admits = lambda grad_norm: admits(loss, grad_norm)
         self._engine.step()
@@ -136,13 +138,13 @@ class DeepSpeedEngine:
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Each rank its rows, as in a step; under ZeRO-3 weights are fetched as in a step too."""
-        share = share_of(self._ranks, batch, self._objective, self._config.rows_at_once)
+        share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once)
         nats = torch.zeros((), dtype=torch.float64)
         self._engine.eval()
         try:
             with torch.no_grad():
                 for micro_batch in share.micro_batches:
-                    micro_batch = moved(micro_batch, self._device)
+                    micro_batch = move_batch(micro_batch, self._device)
                     tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
                     nats += Sums(*self._engine(type(micro_batch), *tensors)).nats[0].double().cpu()
         finally:
@@ -163,7 +165,7 @@ class DeepSpeedEngine:
         return {
             f"{index}|{moment}": value.detach().contiguous()
             for index, partition in enumerate(self._partitions())
-            for moment, value in remembered(self._zero.optimizer, partition).items()
+            for moment, value in optimizer_tensors(self._zero.optimizer, partition).items()
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
@@ -173,7 +175,7 @@ class DeepSpeedEngine:
             if moments:
                 self._zero.optimizer.state[partition] = moments
 
-    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
+    def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Cut the moments of as many ranks as there were for those that are there now, and take back this rank's."""
         groups = self._zero.fp16_groups if self._partitioned else self._zero.bit16_groups
         state: dict[str, Tensor] = {}

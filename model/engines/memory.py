@@ -3,7 +3,7 @@
 Weights and gradients have the sizes and types of the network's parameters (made on PyTorch's meta device, without
 memory); the optimizer keeps what the trainer's own keeps after a step over parameters of one element; activations are
 those of the trainer's forward and backward pass over tensors without data, in which every allocation is counted. How
-engines divide that among ranks is written down in `spread`, and `tests/model/engines/test_memory.py` holds it against
+engines divide that among ranks is in `memory_of_rank`, which `tests/model/engines/test_memory.py` compares with
 engines that run. Layouts whose passes cannot be followed so have no figure for them, and `unknown` says why. Libraries
 and what the allocator loses come on top."""
 
@@ -20,14 +20,14 @@ from torch.utils._pytree import tree_leaves
 
 from model.config.network import NetworkConfig, times_as_wide
 from model.config.train import TrainConfig
-from model.engines.base import minimised
-from model.engines.pipeline_parallel import holders
-from model.engines.runtime import computing_in, wrap_blocks
-from model.engines.tensor_parallel import cut_of
+from model.engines.base import batch_loss
+from model.engines.pipeline_parallel import stages_holding
+from model.engines.runtime import autocast, wrap_blocks
+from model.engines.tensor_parallel import sharding_of
 from model.nn.factory import Network, make_network
 from model.nn.vocab_layers import WholeVocabulary
 from model.objectives.synthetic import random_batch
-from model.optim.optimizers import make_optimizer, remembered
+from model.optim.optimizers import make_optimizer, optimizer_tensors
 
 BUCKET_ELEMENTS = 5_000_000
 """Gradients and weights of DeepSpeed travel in pieces of at most this many elements. Its own 500M mean 2 GB a
@@ -103,14 +103,14 @@ def rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
 
 @lru_cache(maxsize=64)
 def _rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
-    whole = sizes_of(model, train.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1}))
+    whole = rank_sizes(model, train.model_copy(update={"tensor_parallel": 1, "pipeline_parallel": 1}))
     parts = [
-        sizes_of(model, train, stage, tensor)
+        rank_sizes(model, train, stage, tensor)
         for stage in range(train.pipeline_parallel)
         for tensor in range(train.tensor_parallel)
     ]
     own = max(parts, key=lambda part: part.weights + part.moments)
-    memory = spread(whole, own, train)
+    memory = memory_of_rank(whole, own, train)
     if train.trainable != "all":
         # How many rows are new is in the base model; nothing else has a gradient.
         unknown = f"train.trainable is {train.trainable}"
@@ -128,7 +128,7 @@ def _rank_memory(model: NetworkConfig, train: TrainConfig) -> RankMemory:
         return replace(memory, unknown=f"a pass depends on what is in the rows ({error})")
 
 
-def spread(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
+def memory_of_rank(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
     """How the engine of `train` keeps a network of which a rank's part of a copy has the sizes `own`; activations are
     left unknown."""
     ranks = train.data_parallel
@@ -159,7 +159,7 @@ def spread(whole: Sizes, own: Sizes, train: TrainConfig) -> RankMemory:
     )
 
 
-def sizes_of(model: NetworkConfig, train: TrainConfig, stage: int = 0, tensor: int = 0) -> Sizes:
+def rank_sizes(model: NetworkConfig, train: TrainConfig, stage: int = 0, tensor: int = 0) -> Sizes:
     """Of what a rank holds of the network: one of that stage of the pipeline, in that place among those that cut
     matrices."""
     with torch.device("meta"):
@@ -177,8 +177,8 @@ def _parts(
     network: Network, model: NetworkConfig, train: TrainConfig, stage: int, tensor: int
 ) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in network.named_parameters():
-        if stage in holders(name, model, train.pipeline_parallel):
-            part = cut_of(name, model).part(parameter, tensor, train.tensor_parallel)
+        if stage in stages_holding(name, model, train.pipeline_parallel):
+            part = sharding_of(name, model).part(parameter, tensor, train.tensor_parallel)
             if part is not None:
                 yield name, part
 
@@ -194,7 +194,7 @@ def moments_per_element(network: nn.Module, model: NetworkConfig, train: TrainCo
     optimizer = make_optimizer(network, train.optimizer, times_as_wide(model))
     optimizer.step()
     return {
-        name: sum(kept.nbytes for kept in remembered(optimizer, one).values() if kept.shape == one.shape)
+        name: sum(kept.nbytes for kept in optimizer_tensors(optimizer, one).values() if kept.shape == one.shape)
         for name, one in network.named_parameters()
     }
 
@@ -229,9 +229,9 @@ def _traced(model: NetworkConfig, train: TrainConfig) -> int:
             # Those of all micro-batches are counted apart.
             parameter.register_post_accumulate_grad_hook(_drop_gradient)
         before = allocations.peak = allocations.now
-        with computing_in(train.dtype, torch.device("cpu")):
+        with autocast(train.dtype, torch.device("cpu")):
             sums = batch.objective.sums(network, batch.rows)
-        minimised(sums, counted).backward()
+        batch_loss(sums, counted).backward()
         return allocations.peak - before
 
 

@@ -22,12 +22,19 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from model.config.train import TrainConfig, TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Totals, minimised
+from model.engines.base import Totals, batch_loss
 from model.engines.native import NativeEngine
-from model.engines.pipeline_parallel import Flow, Heat, drop_other_weights, filled, holders, make_stage
-from model.engines.runtime import computing_in
-from model.engines.tensor_parallel import cut_network, cut_of
-from model.nn.factory import Network, thermometer_names
+from model.engines.pipeline_parallel import (
+    ActivationRanges,
+    PipelineRunner,
+    all_ranges,
+    keep_stage_weights,
+    make_stage,
+    stages_holding,
+)
+from model.engines.runtime import autocast
+from model.engines.tensor_parallel import shard_network, sharding_of
+from model.nn.factory import Network, activation_range_names
 from model.objectives.base import RankBatch, Sums
 
 
@@ -35,19 +42,21 @@ class ParallelEngine(NativeEngine):
     """Data x tensor x pipeline parallel, over gloo. Every rank is given the whole network and keeps its part."""
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
-        self._layout = lay_out(run.train, "cpu")
+        self._layout = make_layout(run.train, "cpu")
         tensor, stage, stages = self._layout.tensor, self._layout.pipeline.rank, self._layout.pipeline.size
-        self._places = [Place(name, p.shape, run) for name, p in network.named_parameters()]
+        self._places = [WeightPlacement(name, p.shape, run) for name, p in network.named_parameters()]
         if stages > 1:
-            drop_other_weights(network, run.model, stage, stages)
+            keep_stage_weights(network, run.model, stage, stages)
         if tensor.size > 1:
-            cut_network(network, tensor)
+            shard_network(network, tensor)
         super().__init__(run, network, ranks)
         self._readers = self._layout.data
         self.optimizer_shards = ranks.size
-        computing = partial(computing_in, run.train.dtype, torch.device("cpu"))
-        self._flow = Flow(make_stage(network, stage, stages), self._layout.pipeline, self._rank_of_stage, computing)
-        self._thermometers = thermometer_names(run.model)
+        computing = partial(autocast, run.train.dtype, torch.device("cpu"))
+        self._pipeline = PipelineRunner(
+            make_stage(network, stage, stages), self._layout.pipeline, self._rank_of_stage, computing
+        )
+        self._thermometers = activation_range_names(run.model)
         # The head has one for the logits of each term.
         self._thermometers_before_head = self._thermometers[: -len(self._objective.terms)]
 
@@ -58,23 +67,23 @@ class ParallelEngine(NativeEngine):
     def _pass_through(self, share: RankBatch, loss_scale: float) -> Totals:
         totals = Totals()
 
-        def loss(number: int, hidden: Tensor, heat: Heat) -> Tensor:
-            before_head = filled(heat, self._thermometers_before_head)
-            sums = self._objective.sums_behind(self.network, hidden, before_head, share.micro_batches[number])
+        def loss(number: int, hidden: Tensor, ranges: ActivationRanges) -> Tensor:
+            before_head = all_ranges(ranges, self._thermometers_before_head)
+            sums = self._objective.sums_from_hidden(self.network, hidden, before_head, share.micro_batches[number])
             # Ranks that cut the same matrices have the same loss, which counts once.
-            totals.add(sums if self._layout.tensor.is_first else self._nothing(sums.thermometers))
-            return minimised(sums, share.counted, loss_scale)
+            totals.add(sums if self._layout.tensor.is_first else self._nothing(sums.activation_ranges))
+            return batch_loss(sums, share.counted, loss_scale)
 
-        def without_loss(heat: Heat) -> None:
-            totals.add(self._nothing(torch.stack(filled(heat, self._thermometers))))
+        def without_loss(ranges: ActivationRanges) -> None:
+            totals.add(self._nothing(torch.stack(all_ranges(ranges, self._thermometers))))
 
         inputs = [self._objective.inputs(self.network, batch) for batch in share.micro_batches]
-        self._flow.run(inputs, loss, without_loss)
+        self._pipeline.run(inputs, loss, without_loss)
         return totals
 
     def _nothing(self, thermometers: Tensor) -> Sums:
         zeros = (thermometers.new_zeros(()),) * len(self._objective.terms)
-        return Sums(zeros, zeros if self._objective.counts_right else (), thermometers)
+        return Sums(zeros, zeros if self._objective.counts_correct else (), thermometers)
 
     def _sum_gradients(self) -> None:
         own = dict(self.network.named_parameters())
@@ -105,7 +114,7 @@ class ParallelEngine(NativeEngine):
         square = torch.nn.utils.get_total_norm(counted).double().square()
         return float(self._layout.pipeline.sum_(self._layout.tensor.sum_(square)).sqrt())
 
-    def _counts(self, place: "Place") -> bool:
+    def _counts(self, place: "WeightPlacement") -> bool:
         """Whether what this rank holds of a weight is in the norm: what several hold alike is there once."""
         is_writer = place.stages[0] == self._layout.pipeline.rank
         return is_writer and (self._layout.tensor.is_first or not place.cut.is_whole)
@@ -118,7 +127,7 @@ class ParallelEngine(NativeEngine):
         found = {place.name: self._whole(place, own.get(place.name)) for place in self._places}
         return {name: weight for name, weight in found.items() if weight is not None}
 
-    def _whole(self, place: "Place", own: Tensor | None) -> Tensor | None:
+    def _whole(self, place: "WeightPlacement", own: Tensor | None) -> Tensor | None:
         """On the first rank the whole weight; the others send what they have of it, where they are its writers."""
         size, parts = self._layout.tensor.size, []
         for tensor in range(size if place.cut.dimension is not None else 1):
@@ -135,13 +144,13 @@ class ParallelEngine(NativeEngine):
         return place.cut.joined(parts) if parts else None
 
 
-class Place:
+class WeightPlacement:
     """Where one weight of the whole network is."""
 
     def __init__(self, name: str, shape: torch.Size, run: TrainerRun) -> None:
         self.name = name
-        self.cut = cut_of(name, run.model)
-        self.stages = holders(name, run.model, run.train.pipeline_parallel)
+        self.cut = sharding_of(name, run.model)
+        self.stages = stages_holding(name, run.model, run.train.pipeline_parallel)
         self._shape = shape
 
     def shape_of_part(self, rank: int, size: int) -> torch.Size:
@@ -173,7 +182,7 @@ def world_rank(train: TrainConfig, stage: int, data: int, tensor: int) -> int:
     return (stage * train.data_parallel + data) * train.tensor_parallel + tensor
 
 
-def lay_out(train: TrainConfig, device: str) -> Layout:
+def make_layout(train: TrainConfig, device: str) -> Layout:
     """Make the groups; all ranks call it together, once."""
     sizes = (train.pipeline_parallel, train.data_parallel, train.tensor_parallel)
     mesh = init_device_mesh(device, sizes, mesh_dim_names=("pipeline", "data", "tensor"))

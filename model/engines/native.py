@@ -10,13 +10,13 @@ from torch import Tensor
 from model.config.network import times_as_wide
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, StepResult, Totals, all_admitted, minimised
-from model.engines.runtime import computing_in, moved
+from model.engines.base import Admits, StepResult, Totals, admit_all, batch_loss
+from model.engines.runtime import autocast, move_batch
 from model.nn.factory import Network
-from model.objectives import objective_of
-from model.objectives.base import RankBatch, share_of
-from model.optim.optimizers import add_penalty, grouped, make_optimizer, remembered, set_rate
-from model.optim.schedules import Pace
+from model.objectives import make_objective
+from model.objectives.base import RankBatch, rank_batch
+from model.optim.optimizers import add_penalty, group_parameters, make_optimizer, optimizer_tensors, set_learning_rate
+from model.optim.schedules import StepSchedule
 
 
 class NativeEngine:
@@ -31,20 +31,22 @@ class NativeEngine:
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
-        self._objective = objective_of(run)
+        self._objective = make_objective(run)
         self._ranks = ranks
         self._readers = ranks
         """Those that share the rows of a batch."""
         self._device = next(network.parameters()).device
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
-        self._matrices = grouped(network).matrices
+        self._matrices = group_parameters(network).matrices
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
+    def step(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
+    ) -> StepResult:
         """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
-        share = share_of(self._readers, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
+        share = rank_batch(self._readers, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
         totals = self._pass_through(share, loss_scale)
-        losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
+        losses, accuracies, lows, highs = totals.reduce_over_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()
         if loss_scale != 1.0:
@@ -56,9 +58,11 @@ class NativeEngine:
         grad_norm = self._gradient_norm()
         applied = math.isfinite(loss) and math.isfinite(grad_norm) and admits(loss, grad_norm)
         if applied:
-            if grad_norm > pace.max_norm:
-                torch.nn.utils.clip_grads_with_norm_(self.network.parameters(), pace.max_norm, torch.tensor(grad_norm))
-            set_rate(self.optimizer.param_groups, pace.lr)
+            if grad_norm > schedule.max_norm:
+                torch.nn.utils.clip_grads_with_norm_(
+                    self.network.parameters(), schedule.max_norm, torch.tensor(grad_norm)
+                )
+            set_learning_rate(self.optimizer.param_groups, schedule.lr)
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, lows, highs, applied)
@@ -67,23 +71,23 @@ class NativeEngine:
         """Forward and backward passes of all micro-batches; their gradients add up."""
         totals = Totals()
         for micro_batch in share.micro_batches:
-            with computing_in(self._config.dtype, self._device):
-                sums = self._objective.sums(self.network, moved(micro_batch, self._device))
-            minimised(sums, share.counted, loss_scale).backward()
+            with autocast(self._config.dtype, self._device):
+                sums = self._objective.sums(self.network, move_batch(micro_batch, self._device))
+            batch_loss(sums, share.counted, loss_scale).backward()
             totals.add(sums)
         return totals
 
     def held_out(self, batch: Any) -> tuple[float, int]:
         """Each rank its rows, as in a step."""
-        share = share_of(self._readers, batch, self._objective, self._config.rows_at_once)
+        share = rank_batch(self._readers, batch, self._objective, self._config.rows_at_once)
         nats = torch.zeros((), dtype=torch.float64)
         was_training = self.network.training
         self.network.eval()
         try:
             with torch.no_grad():
                 for micro_batch in share.micro_batches:
-                    with computing_in(self._config.dtype, self._device):
-                        sums = self._objective.sums(self.network, moved(micro_batch, self._device))
+                    with autocast(self._config.dtype, self._device):
+                        sums = self._objective.sums(self.network, move_batch(micro_batch, self._device))
                     nats += sums.nats[0].double().cpu()
         finally:
             self.network.train(was_training)
@@ -112,7 +116,7 @@ class NativeEngine:
         return {
             f"{name}|{moment}": value.detach().contiguous()
             for name, parameter in self.network.named_parameters()
-            for moment, value in remembered(self.optimizer, parameter).items()
+            for moment, value in optimizer_tensors(self.optimizer, parameter).items()
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
@@ -122,6 +126,6 @@ class NativeEngine:
             name, _, moment = key.rpartition("|")
             self.optimizer.state[parameters[name]][moment] = value.to(self._device)
 
-    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
+    def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
         """Never asked for: every rank has the whole state, however many there are."""
         raise AssertionError(f"a state in {len(states)} parts is no state of this engine")

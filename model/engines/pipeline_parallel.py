@@ -25,14 +25,14 @@ from torch import Tensor, nn
 
 from model.config.network import NetworkConfig
 from model.distributed.process_group import Ranks
-from model.nn.activation_stats import extremes, nothing_read
+from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
-from model.nn.block import Sight, block_names, through_blocks
+from model.nn.block import AttentionContext, block_names, run_blocks
 from model.nn.factory import Network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 
-Heat = dict[str, Tensor]
+ActivationRanges = dict[str, Tensor]
 """What thermometers read, f32[2] each, by their names."""
 
 
@@ -43,10 +43,10 @@ class Stage(Protocol):
         """Shapes of what the stage before hands over, f32, for these inputs; none before the first stage."""
         ...
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
         """What the next stage is handed; from the last stage what the head reads, [B, T, D].
 
-        `inputs` are the objective's for the whole network. `heat` collects thermometers.
+        `inputs` are the objective's for the whole network. `ranges` collects thermometers.
         """
         ...
 
@@ -56,17 +56,17 @@ def block_count(config: NetworkConfig) -> int:
     return 2 * config.layers if config.architecture == "t5" else config.layers
 
 
-def blocks_of(stage: int, stages: int, blocks: int) -> range:
+def stage_blocks(stage: int, stages: int, blocks: int) -> range:
     """The blocks of one stage."""
     base, left_over = divmod(blocks, stages)
     begin = stage * base + min(stage, left_over)
     return range(begin, begin + base + (stage < left_over))
 
 
-def holders(name: str, config: NetworkConfig, stages: int) -> list[int]:
+def stages_holding(name: str, config: NetworkConfig, stages: int) -> list[int]:
     """Stages that hold the weight of this name, ascending; the first of them writes it down."""
     count = block_count(config)
-    home = [stage for stage in range(stages) for _ in blocks_of(stage, stages, count)]
+    home = [stage for stage in range(stages) for _ in stage_blocks(stage, stages, count)]
     top, _, rest = name.partition(".")
     if top in ("blocks", "encoder_blocks", "decoder_blocks"):
         number = int(rest.partition(".")[0])
@@ -90,27 +90,29 @@ def _reads_table(config: NetworkConfig) -> bool:
     return config.architecture == "bert" or config.tied_head
 
 
-def drop_other_weights(network: nn.Module, config: NetworkConfig, stage: int, stages: int) -> None:
+def keep_stage_weights(network: nn.Module, config: NetworkConfig, stage: int, stages: int) -> None:
     """Leave a network the weights of one stage."""
     for name, _ in list(network.named_parameters()):
-        if stage not in holders(name, config, stages):
+        if stage not in stages_holding(name, config, stages):
             module, _, kind = name.rpartition(".")
             setattr(network.get_submodule(module), kind, None)
 
 
 def make_stage(network: Network, stage: int, stages: int) -> Stage:
     """What the stage computes, with the network's own modules."""
-    own = blocks_of(stage, stages, block_count(network.config))
+    own = stage_blocks(stage, stages, block_count(network.config))
     if isinstance(network, T5):
         return _T5Stage(network, own)
     return _GPTStage(network, own) if isinstance(network, GPT) else _BERTStage(network, own)
 
 
-def _through(blocks: nn.ModuleList, own: range, x: Tensor, heat: Heat, names: list[str], *seen: Any) -> Tensor:
+def _through(
+    blocks: nn.ModuleList, own: range, x: Tensor, ranges: ActivationRanges, names: list[str], *seen: Any
+) -> Tensor:
     """`x` behind some of the blocks, whose thermometers have these names."""
     read: list[Tensor] = []
-    x = through_blocks(blocks[own.start : own.stop], x, *seen, heat=read)
-    heat.update(zip(names, read, strict=True))
+    x = run_blocks(blocks[own.start : own.stop], x, *seen, ranges=read)
+    ranges.update(zip(names, read, strict=True))
     return x
 
 
@@ -122,14 +124,14 @@ class _GPTStage:
         """The residual stream."""
         return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
         """The residual stream."""
         network, tokens_BT = self._network, inputs["tokens_BT"]
         x_BTD = received[0] if received else network.enter(tokens_BT)
         if not received:
-            heat["embedding"] = extremes(x_BTD)
-        sight = network.sight(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
-        x_BTD = _through(network.blocks, self._own, x_BTD, heat, block_names(self._own), sight)
+            ranges["embedding"] = activation_range(x_BTD)
+        context = network.attention_context(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
+        x_BTD = _through(network.blocks, self._own, x_BTD, ranges, block_names(self._own), context)
         return [network.leave(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
 
 
@@ -141,14 +143,14 @@ class _BERTStage:
         """The residual stream."""
         return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
         """The residual stream."""
         network = self._network
         x_BTD = received[0] if received else network.enter(inputs["tokens_BT"], inputs["token_types_BT"])
         if not received:
-            heat["embedding"] = extremes(x_BTD)
-        sight = Sight(inputs["is_token_BT"][:, None, None, :])
-        x_BTD = _through(network.blocks, self._own, x_BTD, heat, block_names(self._own), sight)
+            ranges["embedding"] = activation_range(x_BTD)
+        context = AttentionContext(inputs["is_token_BT"][:, None, None, :])
+        x_BTD = _through(network.blocks, self._own, x_BTD, ranges, block_names(self._own), context)
         return [network.final_norm(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
 
 
@@ -170,51 +172,53 @@ class _T5Stage:
             return [decoder, encoder]
         return [encoder] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
         """As `shapes` says."""
         network, layers = self._network, self._network.config.layers
         encoded = received[-1] if received else network.enter(inputs["inputs_BT"])
         if not received:
-            heat["encoder embedding"] = extremes(encoded)
+            ranges["encoder embedding"] = activation_range(encoded)
         if self._encoder:
-            sight = network.encoder_sight(inputs["is_token_BT"])
+            context = network.encoder_context(inputs["is_token_BT"])
             names = block_names(self._encoder, "encoder ")
-            encoded = _through(network.encoder_blocks, self._encoder, encoded, heat, names, sight)
+            encoded = _through(network.encoder_blocks, self._encoder, encoded, ranges, names, context)
             if self._encoder.stop == layers:
                 encoded = network.leave_encoder(encoded)
         if not self._decoder:
             return [encoded]
-        return self._decode(received, encoded, inputs, heat)
+        return self._decode(received, encoded, inputs, ranges)
 
-    def _decode(self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
+    def _decode(
+        self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], ranges: ActivationRanges
+    ) -> list[Tensor]:
         network, layers, tokens_BU = self._network, self._network.config.layers, inputs["decoder_inputs_BU"]
         if self._decoder.start:
             x_BUD = received[0]
         else:
             x_BUD = network.enter(tokens_BU)
-            heat["decoder embedding"] = extremes(x_BUD)
-        sight = network.decoder_sight(0, tokens_BU.shape[1], tokens_BU.device)
-        seen = (sight, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
+            ranges["decoder embedding"] = activation_range(x_BUD)
+        context = network.decoder_context(0, tokens_BU.shape[1], tokens_BU.device)
+        seen = (context, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
         names = block_names(self._decoder, "decoder ", cross_attention=True)
-        x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, heat, names, *seen)
+        x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, ranges, names, *seen)
         if self._decoder.stop == layers:
             return [network.leave_decoder(x_BUD)]
         return [x_BUD, encoded_BTD]
 
 
-def filled(heat: Heat, names: list[str]) -> list[Tensor]:
+def all_ranges(ranges: ActivationRanges, names: list[str]) -> list[Tensor]:
     """The thermometers of these names; those of other stages have read nothing."""
-    some = next(iter(heat.values()))
-    return [heat.get(name, nothing_read(some)) for name in names]
+    some = next(iter(ranges.values()))
+    return [ranges.get(name, empty_range(some)) for name in names]
 
 
 Forward = Callable[[], AbstractContextManager[object]]
 
-Loss = Callable[[int, Tensor, Heat], Tensor]
+Loss = Callable[[int, Tensor, ActivationRanges], Tensor]
 """What is minimised, f32[], given the number of a micro-batch, what the head reads of it, and thermometers."""
 
 
-class Flow:
+class PipelineRunner:
     """One stage's part. Sending does not wait, so that no order of turns can lock two stages; receiving does."""
 
     def __init__(self, stage: Stage, ranks: Ranks, rank_of_stage: Callable[[int], int], forward: Forward) -> None:
@@ -228,7 +232,7 @@ class Flow:
         self._behind = rank_of_stage(min(ranks.rank + 1, ranks.size - 1))
         self._sent: list[tuple[Any, Tensor]] = []
 
-    def run(self, inputs: list[dict[str, Any]], loss: Loss, without_loss: Callable[[Heat], None]) -> None:
+    def run(self, inputs: list[dict[str, Any]], loss: Loss, without_loss: Callable[[ActivationRanges], None]) -> None:
         """Forward and backward passes of all micro-batches; gradients add up in the weights' `grad`.
 
         The last stage calls `loss` once for each, the others `without_loss`.
@@ -238,13 +242,13 @@ class Flow:
             if turn == "backward":
                 self._backward(number, *held.pop(number))
                 continue
-            heat: Heat = {}
+            ranges: ActivationRanges = {}
             received = self._receive_all(self._empty(inputs[number]), self._before, number)
             with self._within():
-                made = self._stage(received, inputs[number], heat)
-                made = [loss(number, made[0], heat)] if self._is_last else made
+                made = self._stage(received, inputs[number], ranges)
+                made = [loss(number, made[0], ranges)] if self._is_last else made
             if not self._is_last:
-                without_loss(heat)
+                without_loss(ranges)
                 self._send_all(made, self._behind, number)
             held[number] = received, made
         for work, _ in self._sent:

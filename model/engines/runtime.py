@@ -86,7 +86,7 @@ COMPUTED_IN: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": 
 """Types other than that of the weights."""
 
 
-def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[object]:
+def autocast(dtype: Dtype, device: torch.device) -> AbstractContextManager[object]:
     """Within the block forward passes multiply matrices and attend in `dtype`; their backward passes do so too.
 
     Weights stay float32 and are rounded where they are used; norms, the softmax over the vocabulary, the residual
@@ -99,14 +99,14 @@ def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[o
     return torch.autocast(device.type, dtype=COMPUTED_IN[dtype], cache_enabled=False)
 
 
-def prepare_products(dtype: Dtype) -> None:
+def set_matmul_precision(dtype: Dtype) -> None:
     """Set how float32 matrices are multiplied on CUDA devices, for the whole process: with factors rounded to ten bits
     of mantissa for `tf32`, else as they are."""
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Numbers nearer to zero than 1.2e-38 are zero in this thread and in those that it starts, until the block ends.
     PyTorch's own threads start at the first arithmetic that they share.
 
@@ -160,7 +160,7 @@ def training_device(config: TrainConfig, rank: int) -> torch.device:
     return torch.device("cuda", rank)
 
 
-def moved(batch: Any, device: torch.device) -> Any:
+def move_batch(batch: Any, device: torch.device) -> Any:
     """A batch on the device; itself on a processor."""
     if device.type == "cpu":
         return batch

@@ -32,46 +32,46 @@ from model.distributed.process_group import Ranks
 from model.nn.block import Block
 from model.nn.factory import Network
 
-WAYS_IN = ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in")
+COLUMN_PARALLEL = ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in")
 
-WAYS_OUT = ("attention_out", "cross_attention_out", "mlp_out")
+ROW_PARALLEL = ("attention_out", "cross_attention_out", "mlp_out")
 
 
-def cut_network(network: Network, ranks: Ranks) -> None:
+def shard_network(network: Network, ranks: Ranks) -> None:
     """Make of a whole network this rank's part; all its methods give what they gave, given the same on every rank.
 
     Logits are the exception: they are those of this rank's pieces, which `network.vocabulary` makes sense of.
     """
-    cut_weights(network, network.config, ranks)
+    shard_weights(network, network.config, ranks)
     for block in network.modules():
         if isinstance(block, Block):
             _cut_block(block, ranks)
-    network.vocabulary = vocabulary = VocabularyPart(network.config.vocab_size, ranks)
+    network.vocabulary = vocabulary = ShardedVocabulary(network.config.vocab_size, ranks)
     if "embedding.weight" in dict(network.named_parameters()):
-        network.embedding = EmbeddingPart(network.embedding.weight.detach(), vocabulary)
+        network.embedding = ShardedEmbedding(network.embedding.weight.detach(), vocabulary)
 
 
 def _cut_block(block: Block, ranks: Ranks) -> None:
     block.shape = replace(block.shape, heads=block.shape.heads // ranks.size)
     for name, module in block.named_children():
-        if name in WAYS_IN:
+        if name in COLUMN_PARALLEL:
             module.register_forward_pre_hook(partial(_read, ranks))
-        elif name in WAYS_OUT:
+        elif name in ROW_PARALLEL:
             module.register_forward_hook(partial(_add_up, ranks))
 
 
 def _read(ranks: Ranks, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     del module
-    return (read_by_all(inputs[0], ranks), *inputs[1:])
+    return (copy_to_ranks(inputs[0], ranks), *inputs[1:])
 
 
 def _add_up(ranks: Ranks, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     del module, inputs
-    return added_up_(output.float(), ranks)
+    return reduce_from_ranks_(output.float(), ranks)
 
 
 @dataclass(frozen=True)
-class Cut:
+class WeightSharding:
     """How one weight is shared."""
 
     dimension: int | None = None
@@ -105,36 +105,36 @@ class Cut:
         return torch.cat([own[index] for index in range(self.stacked) for own in matrices], self.dimension)
 
 
-def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
+def shard_bounds(length: int, rank: int, size: int) -> tuple[int, int]:
     """Where the share of `rank` of `size` begins and ends among `length` rows or columns."""
     return length * rank // size, length * (rank + 1) // size
 
 
 def _share(matrix: Tensor, dimension: int, rank: int, size: int) -> Tensor:
-    begin, end = bounds(matrix.shape[dimension], rank, size)
+    begin, end = shard_bounds(matrix.shape[dimension], rank, size)
     return matrix.narrow(dimension, begin, end - begin)
 
 
-def cut_of(name: str, config: NetworkConfig) -> Cut:
+def sharding_of(name: str, config: NetworkConfig) -> WeightSharding:
     """How the weight of this name is shared by ranks that cut matrices."""
     module, _, kind = name.rpartition(".")
     layer = module.rpartition(".")[2] or name
     if layer in ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in"):
         gated = layer == "mlp_in" and is_gated(config.activation)
-        return Cut(0, {"attention_in": 3, "cross_attention_memory": 2}.get(layer, 2 if gated else 1))
+        return WeightSharding(0, {"attention_in": 3, "cross_attention_memory": 2}.get(layer, 2 if gated else 1))
     if layer in ("attention_out", "cross_attention_out", "mlp_out"):
-        return Cut(1) if kind == "weight" else Cut(first_alone=True)
+        return WeightSharding(1) if kind == "weight" else WeightSharding(first_alone=True)
     if layer in ("embedding", "head", "head_bias", "masked_head_bias"):
-        return Cut(0)
+        return WeightSharding(0)
     if layer.endswith("_distances"):
-        return Cut(1)
-    return Cut(partial_gradient=layer in ("query_norm", "key_norm"))
+        return WeightSharding(1)
+    return WeightSharding(partial_gradient=layer in ("query_norm", "key_norm"))
 
 
-def cut_weights(network: nn.Module, config: NetworkConfig, ranks: Ranks) -> None:
+def shard_weights(network: nn.Module, config: NetworkConfig, ranks: Ranks) -> None:
     """Leave a network what this rank holds of each weight."""
     for name, parameter in list(network.named_parameters()):
-        part = cut_of(name, config).part(parameter.detach(), ranks.rank, ranks.size)
+        part = sharding_of(name, config).part(parameter.detach(), ranks.rank, ranks.size)
         module, _, kind = name.rpartition(".")
         own = None if part is None else nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
         setattr(network.get_submodule(module), kind, own)
@@ -163,29 +163,29 @@ class _SumForward(torch.autograd.Function):
         return gradients[0], None
 
 
-def read_by_all(x: Tensor, ranks: Ranks) -> Tensor:
+def copy_to_ranks(x: Tensor, ranks: Ranks) -> Tensor:
     """`x`, the same on every rank, of which each rank computes something else: its gradients add up over the ranks."""
     return _SumBackward.apply(x, ranks)
 
 
-def added_up_(x: Tensor, ranks: Ranks) -> Tensor:
+def reduce_from_ranks_(x: Tensor, ranks: Ranks) -> Tensor:
     """The sum over the ranks of what each has in `x`, in place; all go on with it and get the same gradient."""
     return _SumForward.apply(x, ranks)
 
 
-class VocabularyPart:
+class ShardedVocabulary:
     """The pieces of this rank, from `begin` on; `model.nn.vocab_layers.Vocabulary` says what it is asked."""
 
     gradient_at_once = False
 
     def __init__(self, vocab_size: int, ranks: Ranks) -> None:
-        self.begin, self.end = bounds(vocab_size, ranks.rank, ranks.size)
+        self.begin, self.end = shard_bounds(vocab_size, ranks.rank, ranks.size)
         self.ranks = ranks
         self._vocab_size = vocab_size
 
     def read(self, hidden: Tensor) -> Tensor:
         """Its gradient adds up over the ranks, of which each has other logits."""
-        return read_by_all(hidden, self.ranks)
+        return copy_to_ranks(hidden, self.ranks)
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
         """The target's logit comes from the rank that has it."""
@@ -194,15 +194,15 @@ class VocabularyPart:
         own = (targets_n >= self.begin) & (targets_n < self.end)
         place = (targets_n - self.begin).clamp(0, self.end - self.begin - 1)
         found = logits_nV.gather(1, place[:, None])[:, 0] * own
-        return (self.log_normaliser(logits_nV) - added_up_(found, self.ranks)).sum()
+        return (self.log_normaliser(logits_nV) - reduce_from_ranks_(found, self.ranks)).sum()
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
         """Denominators are added up in units of the largest logit of all ranks, so that none is too large."""
         logits_NV = logits_NV.float()
         largest_N = self.ranks.max_(logits_NV.detach().amax(-1))
-        return largest_N + added_up_((logits_NV - largest_N[:, None]).exp().sum(-1), self.ranks).log()
+        return largest_N + reduce_from_ranks_((logits_NV - largest_N[:, None]).exp().sum(-1), self.ranks).log()
 
-    def likeliest(self, logits_NV: Tensor) -> Tensor:
+    def argmax(self, logits_NV: Tensor) -> Tensor:
         """The first piece among those that no rank has a larger logit than."""
         own_N, place_N = logits_NV.detach().float().max(-1)
         largest_N = self.ranks.max_(own_N.clone())
@@ -210,10 +210,10 @@ class VocabularyPart:
         return -self.ranks.max_(-first_N)
 
 
-class EmbeddingPart(nn.Embedding):
+class ShardedEmbedding(nn.Embedding):
     """Rows of the table for this rank's pieces; tokens of the others look up zeros, and the sum has all rows."""
 
-    def __init__(self, weight: Tensor, vocabulary: VocabularyPart) -> None:
+    def __init__(self, weight: Tensor, vocabulary: ShardedVocabulary) -> None:
         rows, width = weight.shape
         super().__init__(rows, width, _weight=weight)
         self._vocabulary = vocabulary
@@ -223,4 +223,4 @@ class EmbeddingPart(nn.Embedding):
         begin, end = self._vocabulary.begin, self._vocabulary.end
         own = (input >= begin) & (input < end)
         rows = F.embedding((input - begin).clamp(0, end - begin - 1), self.weight)
-        return added_up_(rows * own[..., None], self._vocabulary.ranks)
+        return reduce_from_ranks_(rows * own[..., None], self._vocabulary.ranks)

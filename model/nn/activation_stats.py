@@ -13,7 +13,7 @@ SAMPLED_QUERIES = 4
 """Of each row and head. All of them would cost attention's first product once more, and the memory of all scores."""
 
 
-def extremes(x: Tensor) -> Tensor:
+def activation_range(x: Tensor) -> Tensor:
     """Smallest value with its sign changed, and largest value, f32[2], in one pass; NaN where any value is NaN.
 
     With its sign changed, what is smallest of several tensors is found by the same maximum as what is largest: over
@@ -23,7 +23,7 @@ def extremes(x: Tensor) -> Tensor:
     return torch.stack((-low, high)).float()
 
 
-class ScoreThermometer(nn.Module):
+class ScoreRange(nn.Module):
     """Reads the scores of attention, which grow without bound before a network diverges (Dehghani et al. 2023, section
     2.2) and are never all in memory.
 
@@ -38,12 +38,12 @@ class ScoreThermometer(nn.Module):
         `mask`, `causal` and `scale` mean what they mean to `scaled_dot_product_attention`; scores are read with what
         the mask adds to them.
         """
-        queries = sampled(query_BHQE.shape[2])
+        queries = sampled_queries(query_BHQE.shape[2])
         # In this order there is no score that overflows before it is scaled.
         scaled_BHSE = query_BHQE.detach()[:, :, queries] * (query_BHQE.shape[3] ** -0.5 if scale is None else scale)
         scores_BHSK = _scores(scaled_BHSE, key_BHKE.detach())
         if mask is None and not causal:
-            return extremes(scores_BHSK)
+            return activation_range(scores_BHSK)
         if mask is None:
             place = torch.arange(key_BHKE.shape[2], device=key_BHKE.device)
             hidden = place > place[queries, None]
@@ -68,22 +68,22 @@ def _scores(query_BHSE: Tensor, key_BHKE: Tensor) -> Tensor:
     return scores.unflatten(1, (heads, queries))
 
 
-def sampled(queries: int) -> slice:
+def sampled_queries(queries: int) -> slice:
     """Places of the queries that are read: SAMPLED_QUERIES of them or all, evenly apart, up to the last one."""
     apart = max(1, queries // SAMPLED_QUERIES)
     return slice(max(0, queries - 1 - apart * (SAMPLED_QUERIES - 1)), None, apart)
 
 
-def nothing_read(like: Tensor) -> Tensor:
+def empty_range(like: Tensor) -> Tensor:
     """Extremes of no values, f32[2] on the device of a tensor: those of any values are larger."""
     return like.new_full((2,), -torch.inf, dtype=torch.float32)
 
 
-def lows_and_highs(extremes_P2: Tensor) -> tuple[list[float], list[float]]:
+def split_ranges(extremes_P2: Tensor) -> tuple[list[float], list[float]]:
     """Smallest and largest value of each thermometer, given their extremes."""
     return (-extremes_P2[:, 0]).tolist(), extremes_P2[:, 1].tolist()
 
 
-def without_nan(extremes_P2: Tensor) -> Tensor:
+def nan_to_infinity(extremes_P2: Tensor) -> Tensor:
     """Infinite where NaN: what a maximum over processes does with a NaN depends on the order of the processes."""
     return extremes_P2.masked_fill(extremes_P2.isnan(), torch.inf)

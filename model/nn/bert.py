@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config.network import BERTConfig
-from model.nn.activation_stats import extremes
-from model.nn.block import Block, Sight, activated, block_names, make_norm, through_blocks
+from model.nn.activation_stats import activation_range
+from model.nn.block import AttentionContext, Block, apply_activation, block_names, make_norm, run_blocks
 from model.nn.init import initialise_gaussian
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, looked_up, make_new_rows, with_new_logits
+from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
 class BERT(nn.Module):
@@ -46,24 +46,24 @@ class BERT(nn.Module):
         return self
 
     def hidden(
-        self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None
+        self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None
     ) -> Tensor:
         """The stream f32[B, T, D] behind the last block; where `is_token_BT` is False nobody looks.
 
-        `heat` collects what the thermometers read up to the heads (`thermometer_names`), f32[2] each.
+        `ranges` collects what the thermometers read up to the heads (`activation_range_names`), f32[2] each.
         """
         length = tokens_BT.shape[1]
         assert length <= self.config.context, f"{length} tokens do not fit into a context of {self.config.context}"
         x_BTD = self.enter(tokens_BT, token_types_BT)
-        if heat is not None:
-            heat.append(extremes(x_BTD))
-        sight = Sight(is_token_BT[:, None, None, :])
-        return self.final_norm(through_blocks(self.blocks, x_BTD, sight, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BTD))
+        context = AttentionContext(is_token_BT[:, None, None, :])
+        return self.final_norm(run_blocks(self.blocks, x_BTD, context, ranges=ranges))
 
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
         """The residual stream f32[B, T, D] before the first block."""
         place = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-        rows_BTD = looked_up(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         x_BTD = rows_BTD + self.embedding_positions(place) + self.embedding_types(token_types_BT)
         return F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
 
@@ -71,11 +71,13 @@ class BERT(nn.Module):
         """Logits f32[B, M, V] of the tokens at these positions alone: at all of them the head would cost a fifth of the
         network's arithmetic once more."""
         found_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
-        found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation).float())
+        found_BMD = self.masked_head_norm(
+            apply_activation(self.masked_head_in(found_BMD), self.config.activation).float()
+        )
         found_BMD = self.vocabulary.read(found_BMD)
         if self.new_rows is None:
             return F.linear(found_BMD, self.embedding.weight, self.masked_head_bias)
-        logits_BMV = with_new_logits(F.linear(found_BMD, self.embedding.weight), found_BMD, self.new_rows)
+        logits_BMV = append_new_logits(F.linear(found_BMD, self.embedding.weight), found_BMD, self.new_rows)
         return logits_BMV + self.masked_head_bias
 
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
@@ -83,6 +85,6 @@ class BERT(nn.Module):
         return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0]))).float()
 
 
-def thermometer_names(config: BERTConfig) -> list[str]:
+def activation_range_names(config: BERTConfig) -> list[str]:
     """What each thermometer reads, in order."""
     return ["embedding", *block_names(range(config.layers)), "masked logits", "next logits"]

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.config.network import Activation, BlockShape, is_gated
-from model.nn.activation_stats import ScoreThermometer, extremes
+from model.config.network import Activation, BlockConfig, is_gated
+from model.nn.activation_stats import ScoreRange, activation_range
 
 
 @dataclass
@@ -50,7 +50,7 @@ class KeyValueCache:
 
 
 @dataclass(frozen=True)
-class Sight:
+class AttentionContext:
     """What tokens see of each other, the same in all blocks."""
 
     mask: Tensor | None = None
@@ -61,7 +61,7 @@ class Sight:
     """Cosines and sines f32[T, E / 2] that queries and keys are turned by."""
 
 
-def make_norm(shape: BlockShape) -> nn.Module:
+def make_norm(shape: BlockConfig) -> nn.Module:
     """A norm of the residual stream."""
     if shape.norm == "none":
         return nn.Identity()
@@ -73,7 +73,7 @@ def make_norm(shape: BlockShape) -> nn.Module:
 class Block(nn.Module):
     """Attention, attention to an encoder where there is one, and MLP, each a branch of the residual stream."""
 
-    def __init__(self, shape: BlockShape, layer: int) -> None:
+    def __init__(self, shape: BlockConfig, layer: int) -> None:
         super().__init__()
         self.layer = layer
         self.shape = shape
@@ -93,12 +93,12 @@ class Block(nn.Module):
         hidden = 2 * shape.hidden if is_gated(shape.activation) else shape.hidden
         self.mlp_in = nn.Linear(shape.width, hidden, bias=shape.biases)
         self.mlp_out = nn.Linear(shape.hidden, shape.width, bias=shape.biases)
-        self.score_thermometer = ScoreThermometer()
+        self.score_range = ScoreRange()
 
     def forward(
         self,
         x_BTD: Tensor,
-        sight: Sight,
+        context: AttentionContext,
         cache: KeyValueCache | None = None,
         encoded_BSD: Tensor | None = None,
         encoded_mask: Tensor | None = None,
@@ -111,25 +111,25 @@ class Block(nn.Module):
         there is one. Given back and not kept aside: a block may be computed twice, or as a graph of pure functions.
         """
         scores: list[Tensor] | None = [] if measured else None
-        x_BTD = self._stream(x_BTD, sight, cache, encoded_BSD, encoded_mask, scores)
+        x_BTD = self._stream(x_BTD, context, cache, encoded_BSD, encoded_mask, scores)
         return x_BTD, tuple(scores or ())
 
     def _stream(
         self,
         x_BTD: Tensor,
-        sight: Sight,
+        context: AttentionContext,
         cache: KeyValueCache | None,
         encoded_BSD: Tensor | None,
         encoded_mask: Tensor | None,
         scores: list[Tensor] | None,
     ) -> Tensor:
         if self.shape.parallel_residual:
-            attended_BTD = self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache, scores))
+            attended_BTD = self._dropped(self._attention(self.attention_norm(x_BTD), context, cache, scores))
             return x_BTD + attended_BTD + self._dropped(self._mlp(self.mlp_norm(x_BTD)))
         if self.shape.post_norm:
-            x_BTD = self.attention_norm(x_BTD + self._dropped(self._attention(x_BTD, sight, cache, scores)))
+            x_BTD = self.attention_norm(x_BTD + self._dropped(self._attention(x_BTD, context, cache, scores)))
         else:
-            x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), sight, cache, scores))
+            x_BTD = x_BTD + self._dropped(self._attention(self.attention_norm(x_BTD), context, cache, scores))
         if self.shape.cross_attention:
             assert encoded_BSD is not None, "a block with cross attention needs what it attends to"
             assert not self.shape.post_norm, "no network here has cross attention and post-norm"
@@ -148,18 +148,18 @@ class Block(nn.Module):
         return x_BTI.view(batch, length, self.shape.heads, self.shape.head_size).transpose(1, 2)
 
     def _attention(
-        self, x_BTD: Tensor, sight: Sight, cache: KeyValueCache | None, scores: list[Tensor] | None
+        self, x_BTD: Tensor, context: AttentionContext, cache: KeyValueCache | None, scores: list[Tensor] | None
     ) -> Tensor:
         inner = self.shape.heads * self.shape.head_size
         query, key, value = (self._heads(part) for part in self.attention_in(x_BTD).split(inner, dim=2))
         if self.shape.qk_norm:
             query, key = self.query_norm(query.float()), self.key_norm(key.float())
-        if sight.rotary is not None:
-            query, key = rotate(query, *sight.rotary), rotate(key, *sight.rotary)
+        if context.rotary is not None:
+            query, key = apply_rotary(query, *context.rotary), apply_rotary(key, *context.rotary)
         if cache is not None:
             key, value = cache.extend(self.layer, key, value)
-        causal = sight.causal and sight.mask is None
-        return self.attention_out(self._mixed(query, key, value, sight.mask, scores, causal=causal))
+        causal = context.causal and context.mask is None
+        return self.attention_out(self._mixed(query, key, value, context.mask, scores, causal=causal))
 
     def _cross_attention(
         self,
@@ -193,27 +193,27 @@ class Block(nn.Module):
             query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=self.shape.score_scale
         )
         if scores is not None:
-            scores.append(self.score_thermometer(query, key, mask, causal=causal, scale=self.shape.score_scale))
+            scores.append(self.score_range(query, key, mask, causal=causal, scale=self.shape.score_scale))
         return mixed_BHTE.transpose(1, 2).flatten(2)
 
     def _mlp(self, x_BTD: Tensor) -> Tensor:
         hidden_BTF = self.mlp_in(x_BTD)
         activation = self.shape.activation
         if not is_gated(activation):
-            return self.mlp_out(activated(hidden_BTF, activation))
+            return self.mlp_out(apply_activation(hidden_BTF, activation))
         gate_BTF, value_BTF = hidden_BTF.chunk(2, dim=-1)
-        return self.mlp_out(activated(gate_BTF, activation) * value_BTF)
+        return self.mlp_out(apply_activation(gate_BTF, activation) * value_BTF)
 
 
-def through_blocks(blocks: Iterable[nn.Module], x_BTD: Tensor, *seen: Any, heat: list[Tensor] | None) -> Tensor:
+def run_blocks(blocks: Iterable[nn.Module], x_BTD: Tensor, *seen: Any, ranges: list[Tensor] | None) -> Tensor:
     """The residual stream behind some blocks, which are all given what is `seen`.
 
-    `heat` collects the extremes of each block's scores and of the stream behind it, in the order of `block_names`.
+    `ranges` collects the extremes of each block's scores and of the stream behind it, in the order of `block_names`.
     """
     for block in blocks:
-        x_BTD, scores = block(x_BTD, *seen, measured=heat is not None)
-        if heat is not None:
-            heat += [*scores, extremes(x_BTD)]
+        x_BTD, scores = block(x_BTD, *seen, measured=ranges is not None)
+        if ranges is not None:
+            ranges += [*scores, activation_range(x_BTD)]
     return x_BTD
 
 
@@ -223,7 +223,7 @@ def block_names(layers: range, stack: str = "", *, cross_attention: bool = False
     return [f"{stack}block {layer}{part}" for layer in layers for part in read]
 
 
-def activated(x: Tensor, activation: Activation) -> Tensor:
+def apply_activation(x: Tensor, activation: Activation) -> Tensor:
     """The non-linearity alone, without a gate's product."""
     if activation == "relu":
         return F.relu(x)
@@ -244,14 +244,14 @@ def rotary_table(length: int, turned: int, base: float = 10_000.0) -> tuple[Tens
     return angle.cos().float(), angle.sin().float()
 
 
-def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
+def apply_rotary(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
     """Turn the pairs (first half, second half) of each head by the angle of their position.
 
     Where the tables are for fewer values than a head has, the others stay as they are.
     """
     turned = 2 * cos_TE.shape[-1]
     if turned < x_BHTE.shape[-1]:
-        return torch.cat((rotate(x_BHTE[..., :turned], cos_TE, sin_TE), x_BHTE[..., turned:]), dim=-1)
+        return torch.cat((apply_rotary(x_BHTE[..., :turned], cos_TE, sin_TE), x_BHTE[..., turned:]), dim=-1)
     first, second = x_BHTE.chunk(2, dim=-1)
     return torch.cat((first * cos_TE - second * sin_TE, second * cos_TE + first * sin_TE), dim=-1)
 

@@ -24,11 +24,11 @@ def make_network(config: NetworkConfig, new_rows: int = 0) -> Network:
     return BERT(config, new_rows) if isinstance(config, BERTConfig) else T5(config, new_rows)
 
 
-def thermometer_names(config: NetworkConfig) -> list[str]:
+def activation_range_names(config: NetworkConfig) -> list[str]:
     """What each value of METRICS' columns of thermometers reads, in order."""
     if isinstance(config, GPTConfig):
-        return transformer.thermometer_names(config)
-    return bert.thermometer_names(config) if isinstance(config, BERTConfig) else t5.thermometer_names(config)
+        return transformer.activation_range_names(config)
+    return bert.activation_range_names(config) if isinstance(config, BERTConfig) else t5.activation_range_names(config)
 
 
 def parameter_count(config: NetworkConfig) -> int:
@@ -50,10 +50,10 @@ def flops_per_token(config: NetworkConfig, rows: RowFormat | None = None) -> flo
 
 
 def _of_gpt(config: GPTConfig) -> float:
-    looked_up = 0 if config.tied_head else config.vocab_size * config.table_width
+    table_weights = 0 if config.tied_head else config.vocab_size * config.table_width
     if config.positions == "learned":
-        looked_up += (config.position_offset + config.context) * config.width
-    return 6.0 * (parameter_count(config) - looked_up) + 12.0 * config.layers * config.width * config.context
+        table_weights += (config.position_offset + config.context) * config.width
+    return 6.0 * (parameter_count(config) - table_weights) + 12.0 * config.layers * config.width * config.context
 
 
 def _of_bert(config: BERTConfig) -> float:

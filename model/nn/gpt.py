@@ -20,20 +20,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config.network import GPTConfig
-from model.nn.activation_stats import extremes
+from model.nn.activation_stats import activation_range
 from model.nn.block import (
     DISTANCE_BUCKETS,
+    AttentionContext,
     Block,
     KeyValueCache,
-    Sight,
     block_names,
     distance_bias,
     make_norm,
     rotary_table,
-    through_blocks,
+    run_blocks,
 )
 from model.nn.init import initialise_gaussian, initialise_t_fixup
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, looked_up, make_new_rows, with_new_logits
+from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
 class GPT(nn.Module):
@@ -91,7 +91,7 @@ class GPT(nn.Module):
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
         """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt; a
         narrow embedding is brought to the network's width."""
-        rows_BTD = looked_up(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         if self.pads:
             rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
         elif self.config.embedding_width is not None:
@@ -106,7 +106,7 @@ class GPT(nn.Module):
         """Logits f32[..., V] of the next token, given what `hidden` returned."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
-        logits_XV = with_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
+        logits_XV = append_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
         return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
     def head_weights(self) -> list[Tensor]:
@@ -118,12 +118,12 @@ class GPT(nn.Module):
         self,
         tokens_BT: Tensor,
         cache: KeyValueCache | None = None,
-        heat: list[Tensor] | None = None,
+        ranges: list[Tensor] | None = None,
         visible_B1TT: Tensor | None = None,
     ) -> Tensor:
         """Normalised residual stream f32[B, T, D] after the last block; with a narrow embedding brought to its width.
 
-        `heat` collects what the thermometers read up to the head (`thermometer_names`), f32[2] each.
+        `ranges` collects what the thermometers read up to the head (`activation_range_names`), f32[2] each.
         `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
         `documents.visible_with_prefix`), all before it by default; with a cache, where tokens follow others, it has no
         meaning. The first tokens of a cache are a prompt, all of which a prefix language model sees.
@@ -132,11 +132,11 @@ class GPT(nn.Module):
         begin = cache.length if cache is not None else 0
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
-        sight = self.sight(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
+        context = self.attention_context(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
         x_BTD = self.enter(tokens_BT, begin)
-        if heat is not None:
-            heat.append(extremes(x_BTD))
-        return self.leave(through_blocks(self.blocks, x_BTD, sight, cache, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BTD))
+        return self.leave(run_blocks(self.blocks, x_BTD, context, cache, ranges=ranges))
 
     def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
         """The residual stream f32[B, T, D] before the first block."""
@@ -157,9 +157,9 @@ class GPT(nn.Module):
         narrow_BTD = self.head_projection(x_BTD)
         return self.head_norm(F.gelu(narrow_BTD)) if self.pads else narrow_BTD
 
-    def sight(
+    def attention_context(
         self, begin: int, end: int, visible: Tensor | None, device: torch.device, *, cached: bool = False
-    ) -> Sight:
+    ) -> AttentionContext:
         """What tokens `begin` to `end` see in every block; `visible` as in `hidden`."""
         rotary = None
         if self.config.positions == "rotary":
@@ -170,23 +170,23 @@ class GPT(nn.Module):
             is_prefix = self.config.attention == "prefix" and cached and begin == 0
             visible = visible if is_prefix else visible.tril(begin)
         if visible is None or not relative:
-            return Sight(visible, causal=True, rotary=rotary)
+            return AttentionContext(visible, causal=True, rotary=rotary)
         bias = distance_bias(self.embedding_distances, range(begin, end), end, both_ways=False)
-        return Sight(bias.masked_fill(~visible, -torch.inf))
+        return AttentionContext(bias.masked_fill(~visible, -torch.inf))
 
     def forward(
-        self, tokens_BT: Tensor, cache: KeyValueCache | None = None, heat: list[Tensor] | None = None
+        self, tokens_BT: Tensor, cache: KeyValueCache | None = None, ranges: list[Tensor] | None = None
     ) -> Tensor:
         """Logits f32[B, T, V] of the token after each position."""
-        return self.logits(self.hidden(tokens_BT, cache, heat))
+        return self.logits(self.hidden(tokens_BT, cache, ranges))
 
 
-def thermometer_names(config: GPTConfig) -> list[str]:
+def activation_range_names(config: GPTConfig) -> list[str]:
     """What each thermometer reads, in order."""
     return ["embedding", *block_names(range(config.layers)), "logits"]
 
 
-def documents_of(inputs_BT: Tensor, eos: int) -> Tensor:
+def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:
     """The number of each token's document within its row, i32[B, T], from 0."""
     return (inputs_BT == eos).cumsum(1, dtype=torch.int32)
 
@@ -197,17 +197,17 @@ def positions_in_documents(inputs_BT: Tensor, eos: int) -> Tensor:
     return place - torch.where(inputs_BT == eos, place, 0).cummax(1).values
 
 
-def of_same_document(documents_BT: Tensor) -> Tensor:
+def same_document_mask(documents_BT: Tensor) -> Tensor:
     """Which tokens belong to each token's document, bool[B, 1, T, T]."""
     return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]
 
 
-def visible_within_documents(documents_BT: Tensor) -> Tensor:
+def document_mask(documents_BT: Tensor) -> Tensor:
     """What each token may attend to, bool[B, 1, T, T]: itself and what stands before it in its document."""
-    return of_same_document(documents_BT).tril()
+    return same_document_mask(documents_BT).tril()
 
 
-def visible_with_prefix(prefix_B: Tensor, length: int) -> Tensor:
+def prefix_mask(prefix_B: Tensor, length: int) -> Tensor:
     """What each token of a prefix language model attends to, bool[B, 1, T, T]: the first `prefix_B` tokens of its row,
     itself and what stands before it (Raffel et al. 2020, section 3.2.1)."""
     place = torch.arange(length, device=prefix_B.device)

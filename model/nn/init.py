@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from model.config.network import BlockShape, GPTConfig
+from model.config.network import BlockConfig, GPTConfig
 
 EMBEDDING_STD = 1.0
 """What the rows of T5's embedding start from."""
@@ -58,7 +58,7 @@ def initialise_t_fixup(network: nn.Module, config: GPTConfig, generator: torch.G
 
 
 @torch.no_grad()
-def initialise_t5(network: nn.Module, shape: BlockShape, generator: torch.Generator) -> None:
+def initialise_t5(network: nn.Module, shape: BlockConfig, generator: torch.Generator) -> None:
     """As T5's program does, whose attention does not scale its scores: queries start smaller by the root of a head's
     size, other matrices from one over the root of their inputs, and the embedding from N(0, 1)."""
     for name, parameter in network.named_parameters():

@@ -44,7 +44,7 @@ def parts_of(network: GPT, kinds: Iterable[Kind] = ("layer", "attention", "mlp",
     return found
 
 
-def parameters(network: GPT, parts: Iterable[Part]) -> int:
+def removed_parameters(network: GPT, parts: Iterable[Part]) -> int:
     """Numbers that the network does not need without these parts, each counted once."""
     whole_layers = {part.layer for part in parts if part.kind == "layer"}
     attentions = {part.layer for part in parts if part.kind == "attention"} - whole_layers
@@ -57,7 +57,7 @@ def parameters(network: GPT, parts: Iterable[Part]) -> int:
 
 
 @contextmanager
-def without(network: GPT, parts: Iterable[Part]) -> Iterator[None]:
+def ablated(network: GPT, parts: Iterable[Part]) -> Iterator[None]:
     """Within this block the network is without the parts; behind it, it has its very bits again."""
     changed = [weight for part in parts for weight in _written_to(network, part)]
     kept = {id(weight): weight.detach().clone() for weight in changed}

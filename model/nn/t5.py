@@ -9,19 +9,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config.network import T5Config
-from model.nn.activation_stats import extremes
+from model.nn.activation_stats import activation_range
 from model.nn.block import (
     DISTANCE_BUCKETS,
+    AttentionContext,
     Block,
     KeyValueCache,
-    Sight,
     block_names,
     distance_bias,
     make_norm,
-    through_blocks,
+    run_blocks,
 )
 from model.nn.init import initialise_t5
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, looked_up, make_new_rows, with_new_logits
+from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
 class T5(nn.Module):
@@ -52,23 +52,23 @@ class T5(nn.Module):
         initialise_t5(self, self.config.block(decoder=True), torch.Generator().manual_seed(seed))
         return self
 
-    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None) -> Tensor:
+    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None) -> Tensor:
         """What the encoder makes of its inputs, f32[B, T, D]; where `is_token_BT` is False nobody looks.
 
-        `heat` collects what the thermometers read of the encoder (`thermometer_names`), f32[2] each.
+        `ranges` collects what the thermometers read of the encoder (`activation_range_names`), f32[2] each.
         """
-        sight = self.encoder_sight(is_token_BT)
+        context = self.encoder_context(is_token_BT)
         x_BTD = self.enter(inputs_BT)
-        if heat is not None:
-            heat.append(extremes(x_BTD))
-        return self.leave_encoder(through_blocks(self.encoder_blocks, x_BTD, sight, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BTD))
+        return self.leave_encoder(run_blocks(self.encoder_blocks, x_BTD, context, ranges=ranges))
 
     def decode(
         self,
         inputs_BU: Tensor,
         encoded_BTD: Tensor,
         is_token_BT: Tensor,
-        heat: list[Tensor] | None = None,
+        ranges: list[Tensor] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """The decoder's stream f32[B, U, D] behind its last norm; `encoded_BTD` and `is_token_BT` are the encoder's.
@@ -77,28 +77,28 @@ class T5(nn.Module):
         """
         begin = cache.length if cache is not None else 0
         end = begin + inputs_BU.shape[1]
-        sight = self.decoder_sight(begin, end, inputs_BU.device)
+        context = self.decoder_context(begin, end, inputs_BU.device)
         x_BUD = self.enter(inputs_BU)
-        if heat is not None:
-            heat.append(extremes(x_BUD))
-        seen = (sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
-        return self.leave_decoder(through_blocks(self.decoder_blocks, x_BUD, *seen, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BUD))
+        seen = (context, cache, encoded_BTD, is_token_BT[:, None, None, :])
+        return self.leave_decoder(run_blocks(self.decoder_blocks, x_BUD, *seen, ranges=ranges))
 
-    def encoder_sight(self, is_token_BT: Tensor) -> Sight:
+    def encoder_context(self, is_token_BT: Tensor) -> AttentionContext:
         """What the encoder's tokens see in every block."""
         length = is_token_BT.shape[1]
         bias = distance_bias(self.embedding_encoder_distances, range(length), length, both_ways=True)
-        return Sight(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
+        return AttentionContext(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
 
-    def decoder_sight(self, begin: int, end: int, device: torch.device) -> Sight:
+    def decoder_context(self, begin: int, end: int, device: torch.device) -> AttentionContext:
         """What the decoder's tokens `begin` to `end` see of each other in every block."""
         bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, both_ways=False)
         before = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
-        return Sight(bias.masked_fill(~before, -torch.inf))
+        return AttentionContext(bias.masked_fill(~before, -torch.inf))
 
     def enter(self, tokens: Tensor) -> Tensor:
         """The residual stream of either stack before its first block."""
-        return self._dropped(looked_up(self.embedding, self.new_rows, tokens, self.old_rows))
+        return self._dropped(look_up_rows(self.embedding, self.new_rows, tokens, self.old_rows))
 
     def leave_encoder(self, x_BTD: Tensor) -> Tensor:
         """What the decoder sees of the encoder, given the stream behind its last block."""
@@ -112,9 +112,9 @@ class T5(nn.Module):
         """Logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         if self.head is not None:
-            return with_new_logits(self.head(hidden_XD), hidden_XD, self.new_head_rows)
+            return append_new_logits(self.head(hidden_XD), hidden_XD, self.new_head_rows)
         scaled_XD = hidden_XD * self.config.width**-0.5
-        return with_new_logits(F.linear(scaled_XD, self.embedding.weight), scaled_XD, self.new_rows)
+        return append_new_logits(F.linear(scaled_XD, self.embedding.weight), scaled_XD, self.new_rows)
 
     def head_weights(self) -> list[Tensor]:
         """What `logits` reads."""
@@ -125,7 +125,7 @@ class T5(nn.Module):
         return F.dropout(x, self.config.dropout, self.training)
 
 
-def thermometer_names(config: T5Config) -> list[str]:
+def activation_range_names(config: T5Config) -> list[str]:
     """What each thermometer reads, in order."""
     layers = range(config.layers)
     encoder, decoder = block_names(layers, "encoder "), block_names(layers, "decoder ", cross_attention=True)

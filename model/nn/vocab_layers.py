@@ -35,7 +35,7 @@ class Vocabulary(Protocol):
         """Logarithm of the softmax's denominator, f32[N], differentiable."""
         ...
 
-    def likeliest(self, logits_NV: Tensor) -> Tensor:
+    def argmax(self, logits_NV: Tensor) -> Tensor:
         """The piece with the largest logit, i64[N]; the first of several."""
         ...
 
@@ -84,7 +84,7 @@ class WholeVocabulary:
         """As it is defined."""
         return torch.logsumexp(logits_NV.float(), -1)
 
-    def likeliest(self, logits_NV: Tensor) -> Tensor:
+    def argmax(self, logits_NV: Tensor) -> Tensor:
         """As it is defined."""
         return logits_NV.argmax(-1)
 
@@ -100,7 +100,7 @@ def make_new_rows(rows: int, width: int) -> nn.Parameter | None:
     return nn.Parameter(torch.empty(rows, width)) if rows else None
 
 
-def looked_up(embedding: nn.Module, new_rows: Tensor | None, tokens: Tensor, old_rows: int) -> Tensor:
+def look_up_rows(embedding: nn.Module, new_rows: Tensor | None, tokens: Tensor, old_rows: int) -> Tensor:
     """Rows f32[..., D] of tokens [...], the first `old_rows` of which stand in `embedding`."""
     if new_rows is None:
         return embedding(tokens)
@@ -109,18 +109,18 @@ def looked_up(embedding: nn.Module, new_rows: Tensor | None, tokens: Tensor, old
     return torch.where((tokens >= old_rows)[..., None], new, old)
 
 
-def with_new_logits(logits: Tensor, hidden: Tensor, new_rows: Tensor | None) -> Tensor:
+def append_new_logits(logits: Tensor, hidden: Tensor, new_rows: Tensor | None) -> Tensor:
     """Logits [..., V] of all pieces, given those of the old ones and what the head reads, f32[..., D]."""
     return logits if new_rows is None else torch.cat((logits, F.linear(hidden, new_rows)), dim=-1)
 
 
-def train_new_rows_alone(network: nn.Module) -> None:
+def freeze_all_but_new_rows(network: nn.Module) -> None:
     """Let nothing learn but the new rows."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in NEW_ROWS_OF.values())
 
 
-def whole_tables(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def merge_new_rows(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Weights as a network without rows of their own has them: new rows behind the old ones in one table."""
     joined = {name: tensor for name, tensor in weights.items() if name not in NEW_ROWS_OF.values()}
     for name, new_rows in NEW_ROWS_OF.items():

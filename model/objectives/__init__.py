@@ -6,10 +6,10 @@ from model.objectives.causal import CausalObjective, PrefixObjective
 from model.objectives.masked import MaskedObjective
 from model.objectives.spans import SpanObjective
 
-__all__ = ["Objective", "Sums", "objective_of"]
+__all__ = ["Objective", "Sums", "make_objective"]
 
 
-def objective_of(run: TrainerRun) -> Objective:
+def make_objective(run: TrainerRun) -> Objective:
     """The objective of the run's network."""
     if run.model.architecture == "bert":
         return MaskedObjective(run.train.seed, run.train.masked_share, run.model.context)

@@ -23,9 +23,9 @@ class Sums:
 
     nats: tuple[Tensor, ...]
     """f32[] of each term, differentiable: -ln p of what counts."""
-    right: tuple[Tensor, ...]
+    correct: tuple[Tensor, ...]
     """i64[] of each term: how often the network thinks likeliest what is true. Empty where that is not looked at."""
-    thermometers: Tensor
+    activation_ranges: Tensor
     """f32[P, 2]: `thermometers.extremes` of what `networks.thermometer_names` name, in order."""
 
 
@@ -42,7 +42,7 @@ class Objective(Protocol):
 
     terms: tuple[str, ...]
     """Names of what is added up to the loss."""
-    counts_right: bool
+    counts_correct: bool
     """Whether right answers are counted too."""
 
     def loader(self, data: SequenceReader) -> Loader:
@@ -70,7 +70,7 @@ class Objective(Protocol):
         """What of a batch the network reads before its head, by name."""
         ...
 
-    def sums_behind(self, network: Any, hidden: Tensor, heat: list[Tensor], batch: Any) -> Sums:
+    def sums_from_hidden(self, network: Any, hidden: Tensor, ranges: list[Tensor], batch: Any) -> Sums:
         """`sums`, given what the network made of `inputs` up to its head, and the thermometers up to there."""
         ...
 
@@ -89,7 +89,7 @@ class RankBatch:
     """How much each of the objective's terms counts in the batch of all ranks; at least 1."""
 
 
-def share_of(ranks: Ranks, batch: Any, objective: Objective, micro_batch_rows: int) -> RankBatch:
+def rank_batch(ranks: Ranks, batch: Any, objective: Objective, micro_batch_rows: int) -> RankBatch:
     """The share of a rank: consecutive rows, so that the order of the data does not depend on the number of ranks.
 
     Every rank reads the whole batch (a memory map) and counts its predictions, which saves a message. Where the rows of
@@ -101,9 +101,9 @@ def share_of(ranks: Ranks, batch: Any, objective: Objective, micro_batch_rows: i
     rows = -(-size // ranks.size)
     missing = rows * ranks.size - size
     if missing:
-        batch = joined(batch, *[objective.without_loss(rows_of(batch, size - 1, size))] * missing)
+        batch = concatenate_batches(batch, *[objective.without_loss(slice_batch(batch, size - 1, size))] * missing)
     begin = ranks.rank * rows
-    return RankBatch(list(_split(rows_of(batch, begin, begin + rows), micro_batch_rows)), counted)
+    return RankBatch(list(_split(slice_batch(batch, begin, begin + rows), micro_batch_rows)), counted)
 
 
 def row_count(batch: Any) -> int:
@@ -111,12 +111,12 @@ def row_count(batch: Any) -> int:
     return len(getattr(batch, fields(batch)[0].name))
 
 
-def rows_of(batch: Any, begin: int, end: int) -> Any:
+def slice_batch(batch: Any, begin: int, end: int) -> Any:
     """Rows [begin, end) of a batch, as views."""
     return replace(batch, **{field.name: getattr(batch, field.name)[begin:end] for field in fields(batch)})
 
 
-def joined(*batches: Any) -> Any:
+def concatenate_batches(*batches: Any) -> Any:
     """The rows of several batches of one kind behind each other."""
     first = batches[0]
     return replace(first, **{f.name: torch.cat([getattr(batch, f.name) for batch in batches]) for f in fields(first)})
@@ -124,4 +124,4 @@ def joined(*batches: Any) -> Any:
 
 def _split(batch: Any, rows: int) -> Iterator[Any]:
     for begin in range(0, row_count(batch), rows):
-        yield rows_of(batch, begin, begin + rows)
+        yield slice_batch(batch, begin, begin + rows)

@@ -14,16 +14,16 @@ from torch import Tensor
 from model.data.dataset import SequenceReader, text_lengths
 from model.data.loader import CausalBatch, CausalLoader, PrefixBatch, PrefixLoader
 from model.data.row_format import NO_LOSS
-from model.nn.gpt import GPT, documents_of, of_same_document, visible_with_prefix, visible_within_documents
+from model.nn.gpt import GPT, document_mask, document_numbers, prefix_mask, same_document_mask
 from model.objectives.base import Loader, Sums
-from model.objectives.cross_entropy import nats_in_pieces
+from model.objectives.cross_entropy import chunked_nats
 
 
 class CausalObjective:
     """Each next token that is no padding and does not lie before the row's `loss_start`."""
 
     terms: tuple[str, ...] = ("next token",)
-    counts_right = False
+    counts_correct = False
 
     def __init__(self, pad: int, eos: int | None) -> None:
         self._pad, self._eos = pad, eos
@@ -47,17 +47,17 @@ class CausalObjective:
     def sums(self, network: GPT, batch: CausalBatch) -> Sums:
         """Nats of the predictions that carry loss."""
         inputs_BT, targets_BT = batch.tokens_BL[:, :-1], self._targets(batch)
-        nats, heat = next_token_nats(network, inputs_BT, targets_BT, self._eos, _prefix(batch))
-        return Sums((nats,), (), heat)
+        nats, ranges = next_token_nats(network, inputs_BT, targets_BT, self._eos, _prefix(batch))
+        return Sums((nats,), (), ranges)
 
     def inputs(self, network: GPT, batch: CausalBatch) -> dict[str, Any]:
         """Tokens, and what each of them attends to."""
         tokens_BT = batch.tokens_BL[:, :-1]
         return {"tokens_BT": tokens_BT, "visible_B1TT": _visible(network, tokens_BT, self._eos, _prefix(batch))}
 
-    def sums_behind(self, network: GPT, hidden: Tensor, heat: list[Tensor], batch: CausalBatch) -> Sums:
+    def sums_from_hidden(self, network: GPT, hidden: Tensor, ranges: list[Tensor], batch: CausalBatch) -> Sums:
         """From the stream f32[B, T, D] that the head reads."""
-        nats, segments = _nats_behind(network, hidden, heat, self._targets(batch))
+        nats, segments = _nats_behind(network, hidden, ranges, self._targets(batch))
         return Sums((nats,), (), segments)
 
     def without_loss(self, batch: CausalBatch) -> CausalBatch:
@@ -86,9 +86,9 @@ def next_token_nats(
     row a prefix language model sees from everywhere. The thermometers are `transformer.thermometer_names` in order,
     f32[P, 2].
     """
-    heat: list[Tensor] = []
-    hidden_BTD = network.hidden(inputs_BT, heat=heat, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))
-    return _nats_behind(network, hidden_BTD, heat, targets_BT)
+    ranges: list[Tensor] = []
+    hidden_BTD = network.hidden(inputs_BT, ranges=ranges, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))
+    return _nats_behind(network, hidden_BTD, ranges, targets_BT)
 
 
 def _prefix(batch: CausalBatch) -> Tensor | None:
@@ -97,18 +97,18 @@ def _prefix(batch: CausalBatch) -> Tensor | None:
 
 def _visible(network: GPT, inputs_BT: Tensor, eos: int | None, prefix_B: Tensor | None) -> Tensor | None:
     assert (network.config.attention == "prefix") == (prefix_B is not None), "a prefix is read by who is asked to"
-    visible = None if prefix_B is None else visible_with_prefix(prefix_B, inputs_BT.shape[1])
+    visible = None if prefix_B is None else prefix_mask(prefix_B, inputs_BT.shape[1])
     if not network.config.attend_within_documents:
         return visible
     assert eos is not None, "borders of documents are found by the token that closes them"
-    documents_BT = documents_of(inputs_BT, eos)
-    return visible_within_documents(documents_BT) if visible is None else visible & of_same_document(documents_BT)
+    documents_BT = document_numbers(inputs_BT, eos)
+    return document_mask(documents_BT) if visible is None else visible & same_document_mask(documents_BT)
 
 
-def _nats_behind(network: GPT, hidden_BTD: Tensor, heat: list[Tensor], targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _nats_behind(network: GPT, hidden_BTD: Tensor, ranges: list[Tensor], targets_BT: Tensor) -> tuple[Tensor, Tensor]:
     hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
-    nats, logit_heat = nats_in_pieces(network, hidden_ND, targets_N)
-    return nats, torch.stack([*heat, logit_heat])
+    nats, logit_range = chunked_nats(network, hidden_ND, targets_N)
+    return nats, torch.stack([*ranges, logit_range])
 
 
 class PrefixObjective(CausalObjective):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from model.data.row_format import NO_LOSS
-from model.nn.activation_stats import extremes, nothing_read
+from model.nn.activation_stats import activation_range, empty_range
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 
@@ -24,7 +24,7 @@ LOGIT_ROWS = 512
 tenth of the step faster than all logits at once."""
 
 
-def nats_in_pieces(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
+def chunked_nats(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> tuple[Tensor, Tensor]:
     """Sum of -ln p over the targets that count, f32[], and the extremes of all logits, f32[2].
 
     A z-loss is in the gradient alone.
@@ -35,23 +35,23 @@ def nats_in_pieces(network: GPT | T5, hidden_ND: Tensor, targets_N: Tensor) -> t
         return _NatsInPieces.apply(network, targets_N, hidden_ND, *weights)
     nats = hidden_ND.new_zeros(())
     drift = hidden_ND.new_zeros(())
-    heat = nothing_read(hidden_ND)
+    ranges = empty_range(hidden_ND)
     for hidden, targets in zip(hidden_ND.split(LOGIT_ROWS), targets_N.split(LOGIT_ROWS), strict=True):
         found = _of_piece(network, hidden, targets)
-        nats, drift, heat = nats + found[0], drift + found[1], torch.maximum(heat, found[2])
+        nats, drift, ranges = nats + found[0], drift + found[1], torch.maximum(ranges, found[2])
     if network.config.z_loss:
         nats = nats + network.config.z_loss * (drift - drift.detach())
-    return nats, heat
+    return nats, ranges
 
 
 def _of_piece(network: GPT | T5, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Nats, squared logarithms of the denominators where they count, each f32[], and extremes."""
     logits = network.logits(hidden)
-    heat = extremes(logits)
+    ranges = activation_range(logits)
     nats = network.vocabulary.nats(logits, targets)
     if not network.config.z_loss:
-        return nats, nats.new_zeros(()), heat
-    return nats, network.vocabulary.log_normaliser(logits[targets != NO_LOSS]).square().sum(), heat
+        return nats, nats.new_zeros(()), ranges
+    return nats, network.vocabulary.log_normaliser(logits[targets != NO_LOSS]).square().sum(), ranges
 
 
 class _NatsInPieces(torch.autograd.Function):
@@ -60,7 +60,7 @@ class _NatsInPieces(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, network: GPT | T5, targets_N: Tensor, hidden_ND: Tensor, *weights: Tensor) -> Any:
         nats = hidden_ND.new_zeros((), dtype=torch.float32)
-        heat = nothing_read(nats)
+        ranges = empty_range(nats)
         of_hidden = torch.empty_like(hidden_ND)
         learnt = [weight for weight in weights if weight.requires_grad]
         of_learnt: Sequence[Tensor] = []
@@ -74,11 +74,11 @@ class _NatsInPieces(torch.autograd.Function):
             of_piece.copy_(first)
             of_learnt = [sum_.add_(more) for sum_, more in zip(of_learnt, rest, strict=True)] if of_learnt else rest
             nats += found.detach()
-            heat = torch.maximum(heat, highest)
+            ranges = torch.maximum(ranges, highest)
         ctx.learnt = [weight.requires_grad for weight in weights]
         ctx.save_for_backward(of_hidden, *of_learnt)
-        ctx.mark_non_differentiable(heat)
-        return nats, heat
+        ctx.mark_non_differentiable(ranges)
+        return nats, ranges
 
     @staticmethod
     @once_differentiable

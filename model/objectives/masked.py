@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.data.dataset import SequenceReader, pad_of, text_lengths
+from model.data.dataset import SequenceReader, padding_id, text_lengths
 from model.data.loader import MaskedBatch, MaskedLoader
 from model.data.row_format import NO_LOSS
-from model.nn.activation_stats import extremes, nothing_read
+from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
 from model.objectives.base import Sums
 from model.objectives.cross_entropy import LOGIT_ROWS
@@ -25,7 +25,7 @@ class MaskedObjective:
     appendix A.2)."""
 
     terms: tuple[str, ...] = ("masked", "next")
-    counts_right = True
+    counts_correct = True
 
     def __init__(self, seed: int, share: float, context: int) -> None:
         self._seed, self._share = seed, share
@@ -44,7 +44,7 @@ class MaskedObjective:
         rows = data.rows(begin, end)
         assert rows.second_start_B is not None, "the loader has refused rows that are no pairs"
         specials_B = 2 + (rows.second_start_B < data.row_length)
-        return int((text_lengths(rows.tokens_BL, pad_of(data)) - specials_B).sum())
+        return int((text_lengths(rows.tokens_BL, padding_id(data)) - specials_B).sum())
 
     def counts(self, batch: MaskedBatch) -> tuple[int, ...]:
         """Hidden tokens, and rows that have a second stretch."""
@@ -59,9 +59,9 @@ class MaskedObjective:
         del network
         return _inputs(batch)
 
-    def sums_behind(self, network: BERT, hidden: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
+    def sums_from_hidden(self, network: BERT, hidden: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
         """From the stream f32[B, T, D] that both heads read."""
-        return _sums_behind(network, hidden, heat, batch)
+        return _sums_behind(network, hidden, ranges, batch)
 
     def without_loss(self, batch: MaskedBatch) -> MaskedBatch:
         """The same rows, of which nothing is asked."""
@@ -74,8 +74,8 @@ class MaskedObjective:
 
 def masked_sums(network: BERT, batch: MaskedBatch) -> Sums:
     """What the network makes of a micro-batch: hidden tokens first, then pairs."""
-    heat: list[Tensor] = []
-    return _sums_behind(network, network.hidden(**_inputs(batch), heat=heat), heat, batch)
+    ranges: list[Tensor] = []
+    return _sums_behind(network, network.hidden(**_inputs(batch), ranges=ranges), ranges, batch)
 
 
 def _inputs(batch: MaskedBatch) -> dict[str, Any]:
@@ -86,18 +86,18 @@ def _inputs(batch: MaskedBatch) -> dict[str, Any]:
     }
 
 
-def _sums_behind(network: BERT, hidden_BTD: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
+def _sums_behind(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
     nats, right = (hidden_BTD.new_zeros(()) for _ in range(2))
-    masked_heat = nothing_read(hidden_BTD)
+    masked_range = empty_range(hidden_BTD)
     rows = max(1, LOGIT_ROWS // batch.positions_BM.shape[1])
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)
-        masked_heat = torch.maximum(masked_heat, extremes(logits))
+        masked_range = torch.maximum(masked_range, activation_range(logits))
         nats = nats + network.vocabulary.nats(logits, targets.flatten())
-        right = right + (network.vocabulary.likeliest(logits) == targets.flatten()).sum()
+        right = right + (network.vocabulary.argmax(logits) == targets.flatten()).sum()
     answers = network.next_logits(hidden_BTD)
     next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
     next_right = (answers.argmax(-1) == batch.is_next_B).sum()
-    thermometers = torch.stack([*heat, masked_heat, extremes(answers)])
+    thermometers = torch.stack([*ranges, masked_range, activation_range(answers)])
     return Sums((nats, next_nats), (right.long(), next_right), thermometers)

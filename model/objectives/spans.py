@@ -6,19 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.data.dataset import SequenceReader, pad_of, text_lengths
+from model.data.dataset import SequenceReader, padding_id, text_lengths
 from model.data.loader import SpanBatch, SpanLoader
 from model.data.row_format import NO_LOSS
 from model.nn.t5 import T5
 from model.objectives.base import Sums
-from model.objectives.cross_entropy import nats_in_pieces
+from model.objectives.cross_entropy import chunked_nats
 
 
 class SpanObjective:
     """All that the decoder is to write."""
 
     terms: tuple[str, ...] = ("span",)
-    counts_right = False
+    counts_correct = False
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -33,7 +33,7 @@ class SpanObjective:
 
     def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
         """All of the rows but padding, before spans are taken out."""
-        return int(text_lengths(data.rows(begin, end).tokens_BL, pad_of(data)).sum())
+        return int(text_lengths(data.rows(begin, end).tokens_BL, padding_id(data)).sum())
 
     def counts(self, batch: SpanBatch) -> tuple[int, ...]:
         """Targets of the decoder."""
@@ -41,8 +41,8 @@ class SpanObjective:
 
     def sums(self, network: T5, batch: SpanBatch) -> Sums:
         """Nats of the decoder's targets."""
-        nats, heat = span_nats(network, batch)
-        return Sums((nats,), (), heat)
+        nats, ranges = span_nats(network, batch)
+        return Sums((nats,), (), ranges)
 
     def inputs(self, network: T5, batch: SpanBatch) -> dict[str, Any]:
         """Both sides' tokens, and which of the encoder's are no padding."""
@@ -53,9 +53,9 @@ class SpanObjective:
             "decoder_inputs_BU": batch.decoder_inputs_BU,
         }
 
-    def sums_behind(self, network: T5, hidden: Tensor, heat: list[Tensor], batch: SpanBatch) -> Sums:
+    def sums_from_hidden(self, network: T5, hidden: Tensor, ranges: list[Tensor], batch: SpanBatch) -> Sums:
         """From the decoder's stream f32[B, U, D]."""
-        nats, segments = _nats_behind(network, hidden, heat, batch)
+        nats, segments = _nats_behind(network, hidden, ranges, batch)
         return Sums((nats,), (), segments)
 
     def without_loss(self, batch: SpanBatch) -> SpanBatch:
@@ -68,13 +68,13 @@ def span_nats(network: T5, batch: SpanBatch) -> tuple[Tensor, Tensor]:
 
     These are `t5.thermometer_names` in order, f32[P, 2]. A z-loss is in the gradient of the sum and not in its value.
     """
-    heat: list[Tensor] = []
-    encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT, heat)
-    hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT, heat)
-    return _nats_behind(network, hidden_BUD, heat, batch)
+    ranges: list[Tensor] = []
+    encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT, ranges)
+    hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT, ranges)
+    return _nats_behind(network, hidden_BUD, ranges, batch)
 
 
-def _nats_behind(network: T5, hidden_BUD: Tensor, heat: list[Tensor], batch: SpanBatch) -> tuple[Tensor, Tensor]:
+def _nats_behind(network: T5, hidden_BUD: Tensor, ranges: list[Tensor], batch: SpanBatch) -> tuple[Tensor, Tensor]:
     hidden_ND, targets_N = hidden_BUD.flatten(0, 1), batch.targets_BU.flatten()
-    nats, logit_heat = nats_in_pieces(network, hidden_ND, targets_N)
-    return nats, torch.stack([*heat, logit_heat])
+    nats, logit_range = chunked_nats(network, hidden_ND, targets_N)
+    return nats, torch.stack([*ranges, logit_range])

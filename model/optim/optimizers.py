@@ -62,7 +62,7 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, times_as_wide: f
     `times_as_wide` as the one that the rate is for, matrices in blocks learn at that much less of it (Yang et al. 2022,
     table 8, for Adam), and decay as there: decay is a product with the rate.
     """
-    groups = grouped(network)
+    groups = group_parameters(network)
     transferred = {id(parameter) for parameter in groups.hidden} if times_as_wide != 1.0 else set[int]()
     hidden = [parameter for parameter in groups.matrices if id(parameter) in transferred]
     decayed = [
@@ -82,13 +82,13 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, times_as_wide: f
     return torch.optim.AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
-def set_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:
+def set_learning_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:
     """Have parameters learn at a rate, or at their share of it."""
     for group in groups:
         group["lr"] = rate * group.get(RATE_FACTOR, 1.0)
 
 
-def remembered(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+def optimizer_tensors(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
     """The tensors that the optimizer keeps of a parameter, by name; none before its first step."""
     kept = optimizer.state.get(parameter, {})
     return {name: value for name, value in kept.items() if isinstance(value, Tensor)}
@@ -99,7 +99,7 @@ TABLES = ("embedding", "new_rows")
 
 
 @dataclass(frozen=True)
-class Groups:
+class ParameterGroups:
     """Everything in a network that learns, in the order of its parameters."""
 
     matrices: list[nn.Parameter]
@@ -110,11 +110,11 @@ class Groups:
     """Norms, biases, and tables that are looked up."""
 
 
-def grouped(network: nn.Module) -> Groups:
+def group_parameters(network: nn.Module) -> ParameterGroups:
     """The parameters of a network by how they are treated; what does not learn is in no group."""
     learning = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
     matrices = {name: p for name, p in learning if p.dim() >= 2 and not name.startswith(TABLES)}
-    return Groups(
+    return ParameterGroups(
         matrices=list(matrices.values()),
         hidden=[p for name, p in matrices.items() if name.partition(".")[0].endswith("blocks")],
         others=[p for name, p in learning if name not in matrices],
@@ -167,7 +167,7 @@ class MuonWithAdamW:
     that one learning rate and one decay suit both.
     """
 
-    def __init__(self, groups: Groups, config: OptimizerConfig) -> None:
+    def __init__(self, groups: ParameterGroups, config: OptimizerConfig) -> None:
         hidden = {id(parameter) for parameter in groups.hidden}
         decay = config.weight_decay
         self._muon = torch.optim.Muon(

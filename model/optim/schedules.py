@@ -16,7 +16,7 @@ from model.config.train import TrainConfig
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepSchedule:
     """How a step goes, as the data clock says."""
 
     lr: float
@@ -51,7 +51,7 @@ def learning_rate(share: float, config: ScheduleConfig) -> float:
     return config.peak_lr
 
 
-class Curriculum:
+class TrainingSchedule:
     """The steps of a run over `positions` rows of ORDER, with `context` predictions a row."""
 
     def __init__(self, config: TrainConfig, positions: int, context: int) -> None:
@@ -70,12 +70,12 @@ class Curriculum:
         """Steps that read at least this share of all positions."""
         return next(step + 1 for step in range(self.steps) if self.positions(step)[1] >= share * self._positions)
 
-    def pace(self, step: int) -> Pace:
+    def step_schedule(self, step: int) -> StepSchedule:
         """Rate and limit after the step's tokens, and the length of its rows before them."""
         begin, end = self.positions(step)
         share = end / self._positions
         length = row_length(begin / self._positions, self._context, self._config.length_warmup)
-        return Pace(
+        return StepSchedule(
             learning_rate(share, self._config.schedule), clip_norm(share, self._config.clip), self._context // length
         )
 
@@ -113,7 +113,7 @@ def row_length(share: float, context: int, config: LengthWarmupConfig) -> int:
     return config.start_length * 2 ** int(math.log2(line / config.start_length))
 
 
-def whole_micro_batches(config: TrainConfig, context: int) -> frozenset[int]:
+def micro_batch_row_counts(config: TrainConfig, context: int) -> frozenset[int]:
     """Rows of whole micro-batches: as many tokens at once, in rows of each length that there is."""
     shortest = config.length_warmup.start_length if config.length_warmup.share else context
     return frozenset(config.rows_at_once * 2**doubling for doubling in range((context // shortest).bit_length()))

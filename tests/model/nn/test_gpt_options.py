@@ -18,7 +18,7 @@ from model.data.row_format import NO_LOSS
 from model.engines.runtime import seed_dropout
 from model.nn.block import KeyValueCache, distance_bias, distance_bucket
 from model.nn.factory import flops_per_token, parameter_count
-from model.nn.gpt import GPT, visible_with_prefix
+from model.nn.gpt import GPT, prefix_mask
 from model.objectives.causal import next_token_nats
 from model.train.trainer import train
 
@@ -56,9 +56,9 @@ def test_any_choice_is_causal_reads_its_cache_right_and_learns_everywhere(choice
     cache = KeyValueCache()
     pieces = [network(TOKENS[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 16))]
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
-    nats, heat = next_token_nats(network, TOKENS[:, :-1], TOKENS[:, 1:])
+    nats, ranges = next_token_nats(network, TOKENS[:, :-1], TOKENS[:, 1:])
     nats.backward()
-    assert len(heat) == 6
+    assert len(ranges) == 6
     assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
     assert any("bias" in name for name, _ in network.named_parameters()) == choices.get("biases", True)
 
@@ -137,11 +137,11 @@ def test_z_loss_is_in_the_gradient_and_not_in_the_loss() -> None:
 
 
 def test_a_prefix_sees_itself_in_both_directions_and_is_not_reached_by_what_follows() -> None:
-    visible = visible_with_prefix(torch.tensor([3, 1]), 4)
+    visible = prefix_mask(torch.tensor([3, 1]), 4)
     assert visible[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     assert torch.equal(visible[1, 0], torch.ones(4, 4, dtype=torch.bool).tril())
     network = gpt(positions="relative")
-    mask = visible_with_prefix(torch.full((3,), 5), 16)
+    mask = prefix_mask(torch.full((3,), 5), 16)
     before = network.hidden(TOKENS, visible_B1TT=mask)
     for place, reached_from in ((4, 0), (9, 9)):
         changed = TOKENS.clone()
