@@ -163,7 +163,7 @@ def _tell_start(
 ) -> None:
     steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
     link.send("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
-    if run.train.compile and (rest := curriculum.steps_with_rest()):
+    if run.train.compile and (rest := curriculum.steps_with_partial_micro_batches()):
         link.send("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
 
 

@@ -45,7 +45,7 @@ LOADED = """
 import os
 import deepspeed, sklearn, torch
 from model.config.environment import deciding_variables
-print(sorted(deciding(os.environ)))
+print(sorted(deciding_variables(os.environ)))
 """
 
 

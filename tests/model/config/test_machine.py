@@ -71,10 +71,9 @@ def test_the_version_of_cuda_is_that_of_pytorch() -> None:
 
 
 def test_pytorch_is_not_loaded_for_it() -> None:
-    asked = (
-        "import sys, model.config.machine as m; [m.describe_part(name, {}) for name in m.PARTS]; print('torch' in sys.modules)"
-    )
-    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    parts = "import sys, model.config.machine as m; [m.describe_part(name, {}) for name in m.PARTS]"
+    program = f"{parts}; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
 
 

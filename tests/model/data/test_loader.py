@@ -129,10 +129,10 @@ def test_spans_of_a_padded_row_leave_padding_in_all_that_is_read(read, text: np.
 def test_rows_of_another_objective_or_of_none_are_refused(
     read, text: np.ndarray, tmp_path: Path, write_sequences, write_order
 ) -> None:
-    with pytest.raises(InputError, match=r"laid out for causal_lm, and batches of masked_lm were asked for"):
+    with pytest.raises(InputError, match=r"packed for causal_lm, and this training needs masked_lm"):
         MaskedLoader(read("causal_lm", text), 3, 5)
     nameless = write_sequences(tmp_path / "nameless.arrow", text)
-    with pytest.raises(InputError, match="do not say what their rows are"):
+    with pytest.raises(InputError, match="have no row format"):
         SpanLoader(SequenceReader([nameless], write_order(tmp_path / "o.arrow", [0])), 3)
 
 

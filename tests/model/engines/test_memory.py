@@ -129,7 +129,7 @@ import gc, os, sys, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 import torch
-from model.config import TrainerRun
+from model.config.train import TrainerRun
 from model.engines import deepspeed as zero, make_engine
 from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch

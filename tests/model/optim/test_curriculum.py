@@ -81,7 +81,7 @@ def test_every_row_is_read_once_and_batches_never_shrink(positions: int, start: 
     ],
 )
 def test_steps_whose_rows_fill_no_micro_batch_are_counted(settings: dict, positions: int, steps: int) -> None:
-    assert TrainingSchedule(config(**settings), positions, 16).steps_with_rest() == steps
+    assert TrainingSchedule(config(**settings), positions, 16).steps_with_partial_micro_batches() == steps
 
 
 def test_whole_micro_batches_hold_the_same_tokens_at_every_length() -> None:
