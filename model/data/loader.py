@@ -199,7 +199,7 @@ def _format_for(objective: Objective, reader: SequenceReader) -> RowFormat:
         )
     if found.objective != objective:
         raise InputError(
-            f"the sequences were packed for {found.objective}, and this training needs {objective}. Set chunk.objective ="
-            f' "{objective}", or train a network for {found.objective}.'
+            f"the sequences were packed for {found.objective}, and this training needs {objective}. Set"
+            f' chunk.objective = "{objective}", or train a network for {found.objective}.'
         )
     return found

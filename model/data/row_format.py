@@ -70,8 +70,8 @@ class RowFormat(BaseConfig):
             return RowFormat.model_validate(content)
         except (ValueError, ValidationError) as error:
             raise InputError(
-                f"the sequences have the row format {written[:80]!r}, which this version does not know. Build them again"
-                f" from chunk."
+                f"the sequences have the row format {written[:80]!r}, which this version does not know. Build them"
+                f" again from chunk."
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""The native engine: plain PyTorch. Every rank holds the whole model; gradients are added up over the ranks."""
+"""The native engine: plain PyTorch, every rank with the whole model; gradients are summed over the ranks."""
 
 import math
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from model.optim.schedules import StepSchedule
 class NativeEngine:
     """Deterministic for a fixed number of threads and ranks.
 
-    Gradients travel as one flat vector, in the order of the network's parameters. DistributedDataParallel would hide
-    some of that time behind the backward pass, but forms its buckets anew after the first step it sees: with three
-    ranks a resumed run then sums in another order than an undisturbed one.
+    Gradients are reduced as one flat vector, in the order of the network's parameters. DistributedDataParallel would
+    overlap some of that time with the backward pass, but rebuilds its buckets after the first step: with three ranks a
+    resumed run would sum in another order than an uninterrupted one.
     """
 
     optimizer_shards = 1
@@ -33,8 +33,8 @@ class NativeEngine:
         self._config = run.train
         self._objective = make_objective(run)
         self._ranks = ranks
-        self._readers = ranks
-        """Those that share the rows of a batch."""
+        self._data_ranks = ranks
+        """The ranks that share the rows of a batch."""
         self._device = next(network.parameters()).device
         self.network = network
         self.optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
@@ -43,9 +43,10 @@ class NativeEngine:
     def step(
         self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
     ) -> StepResult:
-        """One optimizer step on a batch, in micro-batches whose gradients add up to the batch's mean."""
-        share = rank_batch(self._readers, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
-        totals = self._pass_through(share, loss_scale)
+        """Make one optimizer step on a batch, in micro-batches whose gradients add up to the gradient of the batch's
+        mean."""
+        share = rank_batch(self._data_ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
+        totals = self._forward_backward(share, loss_scale)
         losses, accuracies, lows, highs = totals.reduce_over_ranks(self._ranks, share.counted)
         loss = sum(losses)
         self._sum_gradients()
@@ -67,8 +68,8 @@ class NativeEngine:
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss, losses, accuracies, grad_norm, lows, highs, applied)
 
-    def _pass_through(self, share: RankBatch, loss_scale: float) -> Totals:
-        """Forward and backward passes of all micro-batches; their gradients add up."""
+    def _forward_backward(self, share: RankBatch, loss_scale: float) -> Totals:
+        """Run forward and backward passes of all micro-batches; their gradients add up."""
         totals = Totals()
         for micro_batch in share.micro_batches:
             with autocast(self._config.dtype, self._device):
@@ -78,8 +79,8 @@ class NativeEngine:
         return totals
 
     def held_out(self, batch: Any) -> tuple[float, int]:
-        """Each rank its rows, as in a step."""
-        share = rank_batch(self._readers, batch, self._objective, self._config.rows_at_once)
+        """Evaluate each rank's share of the rows."""
+        share = rank_batch(self._data_ranks, batch, self._objective, self._config.rows_at_once)
         nats = torch.zeros((), dtype=torch.float64)
         was_training = self.network.training
         self.network.eval()
@@ -91,28 +92,28 @@ class NativeEngine:
                     nats += sums.nats[0].double().cpu()
         finally:
             self.network.train(was_training)
-        summed = self._readers.sum_(nats.reshape(1)) if self._readers.size > 1 else nats.reshape(1)
+        summed = self._data_ranks.sum_(nats.reshape(1)) if self._data_ranks.size > 1 else nats.reshape(1)
         return float(summed[0]), self._objective.counts(batch)[0]
 
     def _gradient_norm(self) -> float:
-        """Of the whole network, the same on every rank."""
+        """Return the norm over the whole network, the same on every rank."""
         return float(torch.nn.utils.get_total_norm([p.grad for p in self.network.parameters() if p.grad is not None]))
 
     def _sum_gradients(self) -> None:
-        """Leave every rank the sum over those that read other rows."""
-        if self._readers.size == 1:
+        """Sum gradients over the ranks that read other rows."""
+        if self._data_ranks.size == 1:
             return
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
-        flat = self._readers.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
+        flat = self._data_ranks.sum_(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, summed in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(summed.view_as(gradient))
 
     def weights(self) -> dict[str, Tensor]:
-        """The parameters themselves, not a copy."""
+        """Return the parameters themselves, not a copy."""
         return {name: parameter.detach() for name, parameter in self.network.named_parameters()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimizer's moments, as `parameter|moment`; the same on every rank."""
+        """Return the optimizer's moments as `parameter|moment`; the same on every rank."""
         return {
             f"{name}|{moment}": value.detach().contiguous()
             for name, parameter in self.network.named_parameters()
@@ -120,12 +121,12 @@ class NativeEngine:
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
-        """Take back the moments."""
+        """Restore the moments."""
         parameters = dict(self.network.named_parameters())
         for key, value in state.items():
             name, _, moment = key.rpartition("|")
             self.optimizer.state[parameters[name]][moment] = value.to(self._device)
 
     def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
-        """Never asked for: every rank has the whole state, however many there are."""
-        raise AssertionError(f"a state in {len(states)} parts is no state of this engine")
+        """Raise AssertionError: every rank has the whole state, so it is never resharded."""
+        raise AssertionError(f"this engine's state is not sharded, and {len(states)} shards were given")

@@ -1,15 +1,13 @@
-"""The GPT network: a decoder that predicts the next token.
-
-Shapes: B rows, T tokens, D width, V vocabulary.
+"""The GPT network: a decoder that predicts the next token, and attention masks for packed rows.
 
 By default pre-LayerNorm blocks (GPT-2), rotary positions (Su et al. 2021) on halves of each head, GELU MLP, embedding
 LayerNorm (YaLM-100B, BLOOM) and tied output head. Without dropout a forward pass is a pure function of weights and
 tokens.
 
-Which document each token of a packed row belongs to, found from the end-of-text tokens that close them.
+Documents of a packed row are found by the end-of-text tokens that close them. As an input, such a token belongs to the
+document after it: the first token of a document is predicted from it, in a row as in a text that is scored alone.
 
-As an input, the end-of-text token belongs to the document that it opens: it is what the first token of a document is
-predicted from, in a row as where a text is scored alone. Shapes: B rows, T inputs a row.
+Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
 import math
@@ -26,7 +24,7 @@ from model.nn.block import (
     AttentionContext,
     Block,
     KeyValueCache,
-    block_names,
+    block_range_names,
     distance_bias,
     make_norm,
     rotary_table,
@@ -37,9 +35,9 @@ from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logit
 
 
 class GPT(nn.Module):
-    """Token ids in, logits out; the head is the transposed embedding, or a matrix of its own.
+    """Maps token ids to logits; the head is the transposed embedding, or a separate matrix.
 
-    The last `new_rows` of its tables may be parameters of their own (`model/nn/vocab_layers.py`).
+    The last `new_rows` of its tables may be separate parameters (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: GPTConfig, new_rows: int = 0) -> None:
@@ -60,7 +58,7 @@ class GPT(nn.Module):
             self.from_embedding = nn.Linear(config.embedding_width, config.width, bias=False)
         first = replace(config.block, input_norm=config.first_input_norm)
         self.blocks = nn.ModuleList(Block(config.block if layer else first, layer) for layer in range(config.layers))
-        # Behind blocks that end with a norm there is nothing left to normalise.
+        # Post-norm blocks already end with a norm.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
         if config.embedding_width is not None:
             biases = config.biases and self.pads
@@ -72,14 +70,14 @@ class GPT(nn.Module):
         self.make_tables()
 
     def make_tables(self) -> None:
-        """Compute what is no weight: the angles of rotary positions."""
+        """Compute the buffers that are not weights: the tables of rotary positions."""
         if self.config.positions == "rotary":
             cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
     def initialise(self, seed: int) -> "GPT":
-        """Weights from a private generator: the same seed gives the same bits on every machine."""
+        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
         generator = torch.Generator().manual_seed(seed)
         if self.config.init == "t_fixup":
             initialise_t_fixup(self, self.config, generator)
@@ -89,8 +87,8 @@ class GPT(nn.Module):
         return self
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
-        """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt; a
-        narrow embedding is brought to the network's width."""
+        """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any; a narrow embedding is
+        brought to the width of the network."""
         rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         if self.pads:
             rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
@@ -98,19 +96,19 @@ class GPT(nn.Module):
             rows_BTD = self.from_embedding(rows_BTD)
         if self.config.positions == "learned":
             first = begin + self.config.position_offset
-            place = torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device)
-            rows_BTD = rows_BTD + self.embedding_positions(place)
+            position = torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device)
+            rows_BTD = rows_BTD + self.embedding_positions(position)
         return rows_BTD
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
-        """Logits f32[..., V] of the next token, given what `hidden` returned."""
+        """Return logits f32[..., V] of the next token, given the output of `hidden`."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
         logits_XV = append_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
         return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
     def head_weights(self) -> list[Tensor]:
-        """What `logits` reads."""
+        """Return the weights that `logits` uses."""
         rows = (self.embedding.weight, self.new_rows) if self.head is None else (self.head.weight, self.new_head_rows)
         return [weight for weight in (*rows, self.head_bias) if weight is not None]
 
@@ -121,12 +119,11 @@ class GPT(nn.Module):
         ranges: list[Tensor] | None = None,
         visible_B1TT: Tensor | None = None,
     ) -> Tensor:
-        """Normalised residual stream f32[B, T, D] after the last block; with a narrow embedding brought to its width.
+        """Return the normalised residual stream f32[B, T, D] after the last block, in the embedding's width.
 
-        `ranges` collects what the thermometers read up to the head (`activation_range_names`), f32[2] each.
-        `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
-        `documents.visible_with_prefix`), all before it by default; with a cache, where tokens follow others, it has no
-        meaning. The first tokens of a cache are a prompt, all of which a prefix language model sees.
+        Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`.
+        `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache, where
+        tokens follow earlier ones. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
         assert cache is None or visible_B1TT is None, "a mask of whole rows and a cache exclude each other"
         begin = cache.length if cache is not None else 0
@@ -139,7 +136,7 @@ class GPT(nn.Module):
         return self.leave(run_blocks(self.blocks, x_BTD, context, cache, ranges=ranges))
 
     def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
-        """The residual stream f32[B, T, D] before the first block."""
+        """Return the residual stream f32[B, T, D] before the first block."""
         x_BTD = self.embed(tokens_BT, begin)
         if not self.pads:
             x_BTD = self.embedding_norm(x_BTD)
@@ -148,7 +145,7 @@ class GPT(nn.Module):
         return x_BTD
 
     def leave(self, x_BTD: Tensor) -> Tensor:
-        """What the head reads, given the residual stream behind the last block."""
+        """Return what the head reads, given the residual stream after the last block."""
         x_BTD = self.final_norm(x_BTD)
         if self.config.times_as_wide != 1.0:
             x_BTD = x_BTD / self.config.times_as_wide
@@ -160,7 +157,7 @@ class GPT(nn.Module):
     def attention_context(
         self, begin: int, end: int, visible: Tensor | None, device: torch.device, *, cached: bool = False
     ) -> AttentionContext:
-        """What tokens `begin` to `end` see in every block; `visible` as in `hidden`."""
+        """Return mask and positions of tokens `begin` to `end`; `visible` as in `hidden`."""
         rotary = None
         if self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
@@ -171,45 +168,46 @@ class GPT(nn.Module):
             visible = visible if is_prefix else visible.tril(begin)
         if visible is None or not relative:
             return AttentionContext(visible, causal=True, rotary=rotary)
-        bias = distance_bias(self.embedding_distances, range(begin, end), end, both_ways=False)
+        bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
         return AttentionContext(bias.masked_fill(~visible, -torch.inf))
 
     def forward(
         self, tokens_BT: Tensor, cache: KeyValueCache | None = None, ranges: list[Tensor] | None = None
     ) -> Tensor:
-        """Logits f32[B, T, V] of the token after each position."""
+        """Return logits f32[B, T, V] of the token after each position."""
         return self.logits(self.hidden(tokens_BT, cache, ranges))
 
 
 def activation_range_names(config: GPTConfig) -> list[str]:
-    """What each thermometer reads, in order."""
-    return ["embedding", *block_names(range(config.layers)), "logits"]
+    """Return the names of the activation ranges, in order."""
+    return ["embedding", *block_range_names(range(config.layers)), "logits"]
 
 
 def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:
-    """The number of each token's document within its row, i32[B, T], from 0."""
+    """Return the number of each token's document within its row, i32[B, T], from 0."""
     return (inputs_BT == eos).cumsum(1, dtype=torch.int32)
 
 
 def positions_in_documents(inputs_BT: Tensor, eos: int) -> Tensor:
-    """Tokens between each token and the beginning of its document, i32[B, T]; the row's first token counts as one."""
-    place = torch.arange(inputs_BT.shape[1], dtype=torch.int32).expand_as(inputs_BT)
-    return place - torch.where(inputs_BT == eos, place, 0).cummax(1).values
+    """Return each token's position in its document, i32[B, T]; the first token of a row counts as the first of one."""
+    position = torch.arange(inputs_BT.shape[1], dtype=torch.int32).expand_as(inputs_BT)
+    return position - torch.where(inputs_BT == eos, position, 0).cummax(1).values
 
 
 def same_document_mask(documents_BT: Tensor) -> Tensor:
-    """Which tokens belong to each token's document, bool[B, 1, T, T]."""
+    """Return which tokens belong to each token's document, bool[B, 1, T, T]."""
     return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]
 
 
 def document_mask(documents_BT: Tensor) -> Tensor:
-    """What each token may attend to, bool[B, 1, T, T]: itself and what stands before it in its document."""
+    """Return the causal mask within documents, bool[B, 1, T, T]: a token sees itself and earlier tokens of its
+    document."""
     return same_document_mask(documents_BT).tril()
 
 
 def prefix_mask(prefix_B: Tensor, length: int) -> Tensor:
-    """What each token of a prefix language model attends to, bool[B, 1, T, T]: the first `prefix_B` tokens of its row,
-    itself and what stands before it (Raffel et al. 2020, section 3.2.1)."""
-    place = torch.arange(length, device=prefix_B.device)
-    of_prefix_BT = place < prefix_B[:, None]
-    return (of_prefix_BT[:, None, :] | (place <= place[:, None]))[:, None]
+    """Return the mask of a prefix language model, bool[B, 1, T, T]: a token sees the first `prefix_B` tokens of its
+    row, itself and earlier tokens (Raffel et al. 2020, section 3.2.1)."""
+    position = torch.arange(length, device=prefix_B.device)
+    in_prefix_BT = position < prefix_B[:, None]
+    return (in_prefix_BT[:, None, :] | (position <= position[:, None]))[:, None]

@@ -1,4 +1,4 @@
-"""What networks are trained on: next tokens (GPT), hidden tokens and sentence pairs (BERT), spans taken out (T5)."""
+"""Training objectives: next tokens (GPT), masked tokens and sentence pairs (BERT), removed spans (T5)."""
 
 from model.config.train import TrainerRun
 from model.objectives.base import Objective, Sums
@@ -10,7 +10,7 @@ __all__ = ["Objective", "Sums", "make_objective"]
 
 
 def make_objective(run: TrainerRun) -> Objective:
-    """The objective of the run's network."""
+    """Return the objective of the run's network."""
     if run.model.architecture == "bert":
         return MaskedObjective(run.train.seed, run.train.masked_share, run.model.context)
     if run.model.architecture == "t5":

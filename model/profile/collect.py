@@ -14,7 +14,7 @@ from model.data.dataset import SequenceReader
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
 from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
-from model.engines.runtime import COMPUTED_IN
+from model.engines.runtime import AUTOCAST_TYPES
 from model.errors import InputError, RecipeError
 from model.nn.factory import flops_per_token
 from model.objectives import make_objective
@@ -48,7 +48,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
         raise InputError(f"{run.order} asks for no row, so there is no step to measure; build it anew from chunk")
     row_tokens = make_objective(run).tokens_per_row(data.row_length)
     with _as_in_training(run.train.threads):
-        machine = machine or measured_machine(COMPUTED_IN.get(run.train.dtype, torch.float32))
+        machine = machine or measured_machine(AUTOCAST_TYPES.get(run.train.dtype, torch.float32))
         clock = clock_for(run.train.threads)
         network = starting_network(run, resumes=False).network
         engine = make_engine(run, network, SINGLE_PROCESS)

@@ -33,7 +33,7 @@ def test_parts_joined_are_the_whole_and_each_number_has_one_home(
     cut = WeightSharding(d, stacked)
     parts = [cut.part(whole, rank, size) for rank in range(size)]
     assert sum(part.numel() for part in parts if part is not None) == whole.numel()
-    assert torch.equal(cut.joined([part for part in parts if part is not None]), whole)
+    assert torch.equal(cut.join([part for part in parts if part is not None]), whole)
 
 
 def test_the_second_of_two_ranks_has_the_second_heads_of_queries_keys_and_values() -> None:

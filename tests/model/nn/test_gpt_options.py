@@ -65,7 +65,7 @@ def test_any_choice_is_causal_reads_its_cache_right_and_learns_everywhere(choice
 
 @given(distance=st.integers(-400, 400))
 def test_a_bucket_holds_one_distance_or_a_range_that_grows_as_logarithms_do(distance: int) -> None:
-    before, both = (int(distance_bucket(torch.tensor(distance), both_ways=ways)) for ways in (False, True))
+    before, both = (int(distance_bucket(torch.tensor(distance), bidirectional=ways)) for ways in (False, True))
     far = max(-distance, 0)
     assert before == (far if far < 16 else min(31, 16 + int(math.log(far / 16) / math.log(8) * 16 + 1e-6)))
     far, side = abs(distance), 16 * (distance > 0)
@@ -74,7 +74,7 @@ def test_a_bucket_holds_one_distance_or_a_range_that_grows_as_logarithms_do(dist
 
 def test_the_bias_of_a_distance_is_its_bucket_s_row() -> None:
     table = torch.nn.Embedding(32, 2)
-    bias = distance_bias(table, range(2, 4), 4, both_ways=False)
+    bias = distance_bias(table, range(2, 4), 4, bidirectional=False)
     assert bias.shape == (1, 2, 2, 4)
     assert torch.equal(bias[0, :, 0, 0], table.weight[2])
     assert torch.equal(bias[0, :, 1, 2], table.weight[1])
@@ -157,7 +157,7 @@ def test_dropout_is_off_where_nothing_is_trained_and_keeps_the_mean() -> None:
     network.train()
     assert not torch.equal(network(TOKENS), network(TOKENS))
     block = network.blocks[0]
-    dropped = block._dropped(torch.ones(10_000))
+    dropped = block._dropout(torch.ones(10_000))
     assert float((dropped == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.03)
 
