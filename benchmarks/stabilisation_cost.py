@@ -70,7 +70,7 @@ class Variant:
 def _nothing_read() -> Iterator[None]:
     """Thermometers that look at nothing."""
     nothing = torch.zeros(2)
-    places = ("model.nn.gpt.extremes", "model.objectives.cross_entropy.extremes")
+    places = ("model.nn.gpt.activation_range", "model.objectives.cross_entropy.activation_range")
     with contextlib.ExitStack() as patches:
         for place in places:
             patches.enter_context(mock.patch(place, return_value=nothing))

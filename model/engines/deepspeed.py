@@ -23,7 +23,7 @@ from deepspeed.runtime.utils import combine_grad_norm_groups
 from torch import Tensor, nn
 
 from model.config.fields import Dtype
-from model.config.network import is_gated, times_as_wide
+from model.config.network import is_gated, width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.engines.base import Admits, StepResult, Totals, admit_all
@@ -77,7 +77,7 @@ class DeepSpeedEngine:
         )
         network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
         module = _NetworkWithLoss(network, self._objective, run.train.dtype)
-        optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
+        optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices
         assert isinstance(optimizer, torch.optim.Optimizer), "Muon with AdamW needs whole matrices"
         # DeepSpeed types it as any optimizer; it is a ZeRO optimizer that wraps ours.

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from model.config.network import NetworkConfig, times_as_wide
+from model.config.network import NetworkConfig, width_multiplier
 from model.config.train import TrainConfig
 from model.engines.base import batch_loss
 from model.engines.pipeline_parallel import stages_holding
@@ -189,7 +189,7 @@ def moments_per_element(network: nn.Module, model: NetworkConfig, train: TrainCo
         one = nn.Parameter(torch.zeros((1,) * parameter.dim(), dtype=parameter.dtype))
         one.grad = torch.zeros_like(one)
         setattr(network.get_submodule(module), kind, one)
-    optimizer = make_optimizer(network, train.optimizer, times_as_wide(model))
+    optimizer = make_optimizer(network, train.optimizer, width_multiplier(model))
     optimizer.step()
     return {
         name: sum(state.nbytes for state in optimizer_tensors(optimizer, one).values() if state.shape == one.shape)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config.network import times_as_wide
+from model.config.network import width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.engines.base import Admits, StepResult, Totals, admit_all, batch_loss
@@ -37,7 +37,7 @@ class NativeEngine:
         """The ranks that share the rows of a batch."""
         self._device = next(network.parameters()).device
         self.network = network
-        self.optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
+        self.optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
         self._matrices = group_parameters(network).matrices
 
     def step(

@@ -6,7 +6,7 @@ Which checkpoints can be gone back to: those behind which enough steps went well
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from model.config.network import times_as_wide
+from model.config.network import width_multiplier
 from model.config.options import DEFAULT_ESCALATION, FLOAT16_RECOVERY_STEP, RecoveryStep
 from model.config.train import TrainerRun
 from model.guard.decisions import Decision, changed, in_force
@@ -111,7 +111,7 @@ def default_ladder(run: TrainerRun) -> tuple[RecoveryStep, ...]:
     if run.train.dtype == "float16":
         return (*DEFAULT_ESCALATION[:-1], FLOAT16_RECOVERY_STEP)
     # Rates that hold for another width do so by the rules for AdamW.
-    has_other_optimizer = run.train.optimizer.kind != "sgd" and times_as_wide(run.model) == 1.0
+    has_other_optimizer = run.train.optimizer.kind != "sgd" and width_multiplier(run.model) == 1.0
     return DEFAULT_ESCALATION if has_other_optimizer else DEFAULT_ESCALATION[:-1]
 
 

@@ -83,7 +83,7 @@ class GPT(nn.Module):
             initialise_t_fixup(self, self.config, generator)
         else:
             residual_std = self.config.init_std / math.sqrt(2 * self.config.layers)
-            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.times_as_wide)
+            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.width_multiplier)
         return self
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
@@ -147,8 +147,8 @@ class GPT(nn.Module):
     def leave(self, x_BTD: Tensor) -> Tensor:
         """Return what the head reads, given the residual stream after the last block."""
         x_BTD = self.final_norm(x_BTD)
-        if self.config.times_as_wide != 1.0:
-            x_BTD = x_BTD / self.config.times_as_wide
+        if self.config.width_multiplier != 1.0:
+            x_BTD = x_BTD / self.config.width_multiplier
         if self.config.embedding_width is None:
             return x_BTD
         narrow_BTD = self.head_projection(x_BTD)

@@ -13,13 +13,13 @@ EMBEDDING_STD = 1.0
 
 @torch.no_grad()
 def initialise_gaussian(
-    network: nn.Module, std: float, residual_std: float, generator: torch.Generator, times_as_wide: float = 1.0
+    network: nn.Module, std: float, residual_std: float, generator: torch.Generator, width_multiplier: float = 1.0
 ) -> None:
     """Draw matrices and tables from N(0, std), those that end a residual branch from N(0, residual_std); zero the
     biases.
 
-    In a network `times_as_wide` as the one that these were chosen for, the variance of matrices in blocks is divided by
-    that factor, so that their outputs keep their variance (Yang et al. 2022, table 8).
+    In a network `width_multiplier` as the one that these were chosen for, the variance of matrices in blocks is divided
+    by that factor, so that their outputs keep their variance (Yang et al. 2022, table 8).
     """
     for name, parameter in network.named_parameters():
         if "norm" in name:
@@ -28,8 +28,8 @@ def initialise_gaussian(
             parameter.zero_()
         else:
             parameter.normal_(0.0, residual_std if name.endswith("_out.weight") else std, generator=generator)
-            if times_as_wide != 1.0 and name.startswith("blocks"):
-                parameter.mul_(times_as_wide**-0.5)
+            if width_multiplier != 1.0 and name.startswith("blocks"):
+                parameter.mul_(width_multiplier**-0.5)
 
 
 @torch.no_grad()

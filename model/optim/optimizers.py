@@ -36,18 +36,18 @@ class Optimizer(Protocol):
         ...
 
 
-def make_optimizer(network: nn.Module, config: OptimizerConfig, times_as_wide: float = 1.0) -> Optimizer:
+def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier: float = 1.0) -> Optimizer:
     """Return the configured optimizer over the trainable parameters of the network, with learning rate 0.
 
     Matrices are decayed; norms, biases and embeddings (which may be the output head too) are not. In a network
-    `times_as_wide` as the one that the rate was chosen for, matrices in blocks learn at the rate divided by that factor
-    (Yang et al. 2022, table 8, for Adam). Their decay is multiplied by it: what is applied is decay times rate.
+    `width_multiplier` as the one that the rate was chosen for, matrices in blocks learn at the rate divided by that
+    factor (Yang et al. 2022, table 8, for Adam). Their decay is multiplied by it: what is applied is decay times rate.
     """
     groups = group_parameters(network)
-    transferred = {id(parameter) for parameter in groups.hidden} if times_as_wide != 1.0 else set[int]()
+    transferred = {id(parameter) for parameter in groups.hidden} if width_multiplier != 1.0 else set[int]()
     hidden = [parameter for parameter in groups.matrices if id(parameter) in transferred]
     decayed = [
-        {"params": hidden, "weight_decay": config.weight_decay * times_as_wide, RATE_FACTOR: 1 / times_as_wide},
+        {"params": hidden, "weight_decay": config.weight_decay * width_multiplier, RATE_FACTOR: 1 / width_multiplier},
         {"params": [p for p in groups.matrices if id(p) not in transferred], "weight_decay": config.weight_decay},
         {"params": groups.others, "weight_decay": 0.0},
     ]

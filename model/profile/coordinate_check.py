@@ -72,7 +72,7 @@ def _computed(network: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The residual stream behind the last block, normalised as the head reads it but for its scale, and the logits."""
     with torch.no_grad():
         hidden = network.hidden(tokens[:, :-1])
-        return hidden * network.config.times_as_wide, network.logits(hidden)
+        return hidden * network.config.width_multiplier, network.logits(hidden)
 
 
 def exponents(sizes: Sequence[Sizes]) -> tuple[float, float]:

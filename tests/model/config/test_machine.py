@@ -83,7 +83,7 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def ask(**environment: str) -> str:
-        machine._chosen.cache_clear()
+        machine._cached_answer.cache_clear()
         return machine.describe_part(machine.INSTRUCTION_SET, environment)
 
     return ask
@@ -133,20 +133,20 @@ def test_the_answer_is_kept_while_nothing_changes(
         asked.append(settings)
         return "asked anew"
 
-    monkeypatch.setattr(machine, "_asked", ask)
+    monkeypatch.setattr(machine, "_query_libraries", ask)
     assert chosen() == plain
     assert chosen(ATEN_CPU_CAPABILITY="default") == "asked anew"
     assert asked == [{"ATEN_CPU_CAPABILITY": "default"}]
     kept.write_text(kept.read_text().replace("ATen", "ATEN"))
     assert chosen() == "asked anew", "a damaged answer is not believed"
-    monkeypatch.setattr(machine, "_processor", lambda: ["flags : avx512f"])
+    monkeypatch.setattr(machine, "_cpu_info", lambda: ["flags : avx512f"])
     kept.unlink()
     assert chosen() == "asked anew", "another processor is asked"
 
 
 def test_a_library_that_does_not_load_is_told(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_QUESTION", "raise ImportError('no torch')")
-    with pytest.raises(Infra, match=r"PyTorch could not be asked .*ImportError: no torch.*train.environment"):
+    monkeypatch.setattr(machine, "_QUERY_PROGRAM", "raise ImportError('no torch')")
+    with pytest.raises(Infra, match=r"PyTorch could not be queried .*ImportError: no torch.*train.environment"):
         chosen()
 
 

@@ -33,7 +33,7 @@ def test_the_processor_is_always_there() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tensor_parallel": 2, "ranks": 2}, "exchange over processors alone"),
+        ({"tensor_parallel": 2, "ranks": 2}, "run on CPUs alone"),
         ({"micro_batch_rows": "auto"}, "memory of processes, not of devices"),
     ],
 )

@@ -210,7 +210,7 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
         (T_FIXUP | {"qk_norm": True}, "has qk_norm = true. Set qk_norm = false and, since"),
         ({"norm": "none"}, 'set init = "t_fixup"'),
         ({"width": 18, "heads": 4, "positions": "learned"}, "Choose width 16"),
-        ({"width": 18, "heads": 2}, "rotary positions turn pairs"),
+        ({"width": 18, "heads": 2}, "rotary positions rotate pairs"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused_with_a_way_out(choices: dict[str, Any], told: str) -> None:

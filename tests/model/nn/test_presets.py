@@ -145,7 +145,7 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
 
 
 def test_a_preset_of_another_architecture_is_refused() -> None:
-    with pytest.raises(RecipeError, match="bert-base is a bert, and architecture beside it says gpt"):
+    with pytest.raises(RecipeError, match="bert-base is a bert, and architecture is gpt"):
         expand_preset({"preset": "bert-base", "architecture": "gpt"})
 
 

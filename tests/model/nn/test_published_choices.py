@@ -130,7 +130,7 @@ def test_a_narrow_embedding_costs_its_columns_and_two_matrices() -> None:
         ({"embedding_width": 16}, "embedding_width 16 is not below width 16"),
         ({"norm_position": "post", "parallel_residual": True}, 'set norm_position = "pre"'),
         ({"norm_position": "post", "first_input_norm": False}, 'set norm_position = "pre"'),
-        ({"rotary_share": 0.4}, "rotary_share 0.4 of the 8 values of a head are 3, and rotary positions turn pairs"),
+        ({"rotary_share": 0.4}, "rotary_share 0.4 of the 8 values of a head are 3, and rotary positions rotate pairs"),
         ({"rotary_share": 0.1}, "rotary_share 0.1 of the 8 values of a head are 0"),
     ],
 )

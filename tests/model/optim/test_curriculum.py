@@ -170,7 +170,7 @@ def test_lengths_that_do_not_double_up_to_the_context_are_refused_and_so_are_row
         with pytest.raises(ValueError, match=r"does not double up to model\.context 96"):
             check_lengths(gpt, LengthWarmupConfig(start_length=length, share=0.1))
     bert = BERTConfig(architecture="bert", vocab_size=48, context=96, layers=1, heads=2, width=16)
-    with pytest.raises(ValueError, match=r"rows of a bert mean something as a whole.*keeps its context"):
+    with pytest.raises(ValueError, match=r"sequences of a bert cannot be cut.*keeps its context"):
         check_lengths(bert, LengthWarmupConfig(start_length=24, share=0.1))
 
 

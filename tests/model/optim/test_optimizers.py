@@ -221,8 +221,8 @@ def test_a_penalty_in_numbers() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"optimizer": {"kind": "lamb"}}, "lamb looks at whole matrices"),
-        ({"optimizer": {"kind": "muon"}}, "muon looks at whole matrices"),
+        ({"optimizer": {"kind": "lamb"}}, "lamb needs whole matrices"),
+        ({"optimizer": {"kind": "muon"}}, "muon needs whole matrices"),
         ({"optimizer": {"l2": 0.1}, "zero_stage": 3}, "zero_stage = 1 or 2"),
         ({"optimizer": {"kind": "adam"}}, "'adamw', 'lamb', 'sgd' or 'muon'"),
     ],

@@ -71,7 +71,7 @@ def test_the_command_prints_both(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        ({"mup_base_head_size": 16}, "speaks of mup_base_width"),
+        ({"mup_base_head_size": 16}, "needs mup_base_width"),
         ({"mup_base_width": 32, "embedding_width": 16}, "leave embedding_width out"),
     ],
 )
