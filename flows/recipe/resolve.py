@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.checksummed_json import given_text
+from model.checksummed_json import read_optionally_sealed
 from model.config.presets import KEY, expand_preset, preset_overrides
 from model.errors import InputError, RecipeError
 
@@ -37,7 +37,7 @@ def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str)
         return sources
     path = folder / str(file)
     try:
-        weights = json.loads(given_text(path, EDITED))["weights"]
+        weights = json.loads(read_optionally_sealed(path, EDITED))["weights"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"

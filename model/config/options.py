@@ -139,7 +139,7 @@ class RecoveryStep(BaseConfig):
     """Precision of matrix products; the loss scale is reset."""
 
 
-DEFAULT_ESCALATION = (
+DEFAULT_POLICY = (
     RecoveryStep(),
     RecoveryStep(lr_factor=0.9),
     RecoveryStep(lr_factor=2 / 3),

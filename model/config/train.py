@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from model.checksummed_json import given_text, write_sealed
+from model.checksummed_json import read_optionally_sealed, write_sealed
 from model.config import BaseConfig
 from model.config.fields import TrainFields
 from model.config.network import GPTConfig, NetworkConfig
@@ -226,7 +226,7 @@ def read_run(path: Path) -> TrainerRun:
     if not path.is_file():
         raise InputError(f"there is no file {path} that describes a training run")
     try:
-        text = given_text(path, "Run the recipe again, which rewrites it.")
+        text = read_optionally_sealed(path, "Run the recipe again, which rewrites it.")
         return TrainerRun.model_validate_json(text)
     except ValidationError as error:
         raise RecipeError(f"{path}: {error}") from error

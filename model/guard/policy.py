@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from model.config.network import width_multiplier
-from model.config.options import DEFAULT_ESCALATION, FLOAT16_RECOVERY_STEP, RecoveryStep
+from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, RecoveryStep
 from model.config.train import TrainerRun
 from model.guard.decisions import Decision, changed, in_force
 from model.guard.detection import Divergence
@@ -109,10 +109,10 @@ def decide(
 def default_ladder(run: TrainerRun) -> tuple[RecoveryStep, ...]:
     """The one of a run whose settings name none."""
     if run.train.dtype == "float16":
-        return (*DEFAULT_ESCALATION[:-1], FLOAT16_RECOVERY_STEP)
+        return (*DEFAULT_POLICY[:-1], FLOAT16_RECOVERY_STEP)
     # Rates that hold for another width do so by the rules for AdamW.
     has_other_optimizer = run.train.optimizer.kind != "sgd" and width_multiplier(run.model) == 1.0
-    return DEFAULT_ESCALATION if has_other_optimizer else DEFAULT_ESCALATION[:-1]
+    return DEFAULT_POLICY if has_other_optimizer else DEFAULT_POLICY[:-1]
 
 
 def check_ladder(run: TrainerRun) -> None:

@@ -18,7 +18,7 @@ from model.config.train import StartingModel
 from model.digests import digest_bytes
 from model.errors import InputError, RecipeError
 from model.model_files import (
-    MOST_VOCABULARY_BYTES,
+    MAX_VOCABULARY_BYTES,
     SETTINGS,
     is_published,
     published_digest,
@@ -236,7 +236,7 @@ def _named(folder: Path) -> str:
 def _digest(path: Path) -> str:
     """As the vocabulary that is grown from a file names it: BERT's vocab.txt by the `tokenizer.json` that says the
     same."""
-    content = read_bounded(path, MOST_VOCABULARY_BYTES)
+    content = read_bounded(path, MAX_VOCABULARY_BYTES)
     if path.name == "vocab.txt" and not is_json(content):
         from tasks.tokenizer.wordpiece import of_lines
 
