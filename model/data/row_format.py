@@ -24,6 +24,9 @@ Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
 KEY = b"row_format"
 """Key of the schema's metadata."""
 
+NO_LOSS = -100
+"""Target of positions that are not predicted; PyTorch's cross entropy ignores it."""
+
 
 class RowFormat(BaseConfig):
     """The objective that rows were packed for, and the tokenizer's special ids; -1 where it has none."""
@@ -73,10 +76,6 @@ class RowFormat(BaseConfig):
                 f"the sequences have the row format {written[:80]!r}, which this version does not know. Build them"
                 f" again from chunk."
             ) from error
-
-
-NO_LOSS = -100
-"""Target of positions that are not predicted; PyTorch's cross entropy ignores it."""
 
 
 @dataclass(frozen=True)

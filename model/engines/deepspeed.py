@@ -37,24 +37,6 @@ from model.optim.optimizers import group_parameters, make_optimizer, optimizer_t
 from model.optim.schedules import StepSchedule
 
 
-class _NetworkWithLoss(nn.Module):
-    """The network with its loss as one module, since ZeRO-3 gathers weights where modules are called.
-
-    DeepSpeed looks for tensors in inputs and outputs, and knows tuples but no dataclasses.
-    """
-
-    def __init__(self, network: Network, objective: Objective, dtype: Dtype) -> None:
-        super().__init__()
-        self.network = network
-        self._objective = objective
-        self._dtype: Dtype = dtype
-
-    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        with autocast(self._dtype, tensors[0].device):
-            sums = self._objective.sums(self.network, kind(*tensors))
-        return sums.nats, sums.correct, sums.activation_ranges
-
-
 class DeepSpeedEngine:
     """ZeRO over gloo or NCCL. Needs a process group, even of one rank."""
 
@@ -187,6 +169,24 @@ class DeepSpeedEngine:
         return (
             self._zero.fp32_partitioned_groups_flat if self._partitioned else self._zero.single_partition_of_fp32_groups
         )
+
+
+class _NetworkWithLoss(nn.Module):
+    """The network with its loss as one module, since ZeRO-3 gathers weights where modules are called.
+
+    DeepSpeed looks for tensors in inputs and outputs, and knows tuples but no dataclasses.
+    """
+
+    def __init__(self, network: Network, objective: Objective, dtype: Dtype) -> None:
+        super().__init__()
+        self.network = network
+        self._objective = objective
+        self._dtype: Dtype = dtype
+
+    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        with autocast(self._dtype, tensors[0].device):
+            sums = self._objective.sums(self.network, kind(*tensors))
+        return sums.nats, sums.correct, sums.activation_ranges
 
 
 def _external_parameters(network: Network) -> list[Tensor]:

@@ -33,6 +33,12 @@ RECOMPILE_LIMIT = 2**16
 """Graphs of a function after which PyTorch gives up, by default 8, and 256 in all. Never reached: the number of graphs
 is limited by the sizes that are compiled."""
 
+AUTOCAST_TYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Autocast types."""
+
+AMPERE = (8, 0)
+"""Compute capability of the first generation that multiplies bfloat16 and tf32."""
+
 
 def wrap_blocks(
     network: nn.Module, *, compiled: bool, recomputed: bool, compiled_rows: Collection[int] | None = None
@@ -68,10 +74,6 @@ def _compiled(forward: Forward, rows: Collection[int] | None) -> Forward:
         return (compiled if len(x_BTD) in rows else forward)(x_BTD, *rest, **named)
 
     return dispatch
-
-
-AUTOCAST_TYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Autocast types."""
 
 
 def autocast(dtype: Dtype, device: torch.device) -> AbstractContextManager[object]:
@@ -111,10 +113,6 @@ def flush_denormals() -> Iterator[None]:
 
 def _denormals_are_zero() -> bool:
     return sys.float_info.min / 2 == 0.0
-
-
-AMPERE = (8, 0)
-"""Compute capability of the first generation that multiplies bfloat16 and tf32."""
 
 
 def training_device(config: TrainConfig, rank: int) -> torch.device:

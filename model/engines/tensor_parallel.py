@@ -58,6 +58,15 @@ def _reduce_output(ranks: Ranks, module: nn.Module, inputs: Any, output: Tensor)
     return reduce_from_ranks_(output.float(), ranks)
 
 
+def shard_weights(network: nn.Module, config: NetworkConfig, ranks: Ranks) -> None:
+    """Replace each weight of a network by this rank's part."""
+    for name, parameter in list(network.named_parameters()):
+        part = sharding_of(name, config).part(parameter.detach(), ranks.rank, ranks.size)
+        module, _, kind = name.rpartition(".")
+        own = None if part is None else nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
+        setattr(network.get_submodule(module), kind, own)
+
+
 @dataclass(frozen=True)
 class WeightSharding:
     """How one weight is divided among tensor ranks."""
@@ -119,13 +128,14 @@ def sharding_of(name: str, config: NetworkConfig) -> WeightSharding:
     return WeightSharding(partial_gradient=layer in ("query_norm", "key_norm"))
 
 
-def shard_weights(network: nn.Module, config: NetworkConfig, ranks: Ranks) -> None:
-    """Replace each weight of a network by this rank's part."""
-    for name, parameter in list(network.named_parameters()):
-        part = sharding_of(name, config).part(parameter.detach(), ranks.rank, ranks.size)
-        module, _, kind = name.rpartition(".")
-        own = None if part is None else nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
-        setattr(network.get_submodule(module), kind, own)
+def copy_to_ranks(x: Tensor, ranks: Ranks) -> Tensor:
+    """Return `x`, the same on every rank, and sum its gradient over the ranks (Megatron-LM's operator f)."""
+    return _CopyToRanks.apply(x, ranks)
+
+
+def reduce_from_ranks_(x: Tensor, ranks: Ranks) -> Tensor:
+    """Sum `x` over the ranks in place, and pass its gradient through (Megatron-LM's operator g)."""
+    return _ReduceFromRanks.apply(x, ranks)
 
 
 class _CopyToRanks(torch.autograd.Function):
@@ -149,16 +159,6 @@ class _ReduceFromRanks(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
-
-
-def copy_to_ranks(x: Tensor, ranks: Ranks) -> Tensor:
-    """Return `x`, the same on every rank, and sum its gradient over the ranks (Megatron-LM's operator f)."""
-    return _CopyToRanks.apply(x, ranks)
-
-
-def reduce_from_ranks_(x: Tensor, ranks: Ranks) -> Tensor:
-    """Sum `x` over the ranks in place, and pass its gradient through (Megatron-LM's operator g)."""
-    return _ReduceFromRanks.apply(x, ranks)
 
 
 class ShardedVocabulary:

@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 from model.data.row_format import NO_LOSS
 
+NEW_ROWS_OF = {"embedding.weight": "new_rows", "head.weight": "new_head_rows"}
+"""Table -> parameter of its new rows, where these are trained alone."""
+
 
 class Vocabulary(Protocol):
     """The whole vocabulary, wherever its logits are."""
@@ -38,32 +41,6 @@ class Vocabulary(Protocol):
     def argmax(self, logits_NV: Tensor) -> Tensor:
         """Return the token with the largest logit, i64[N]; the first of several."""
         ...
-
-
-class _Nats(torch.autograd.Function):
-    """Cross entropy that computes its gradient in the buffer of the log probabilities.
-
-    PyTorch's own fills a matrix with zeros for the gradient of the targets and reads it again, which takes a third of
-    the loss's time on a CPU.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        log_p_NV = torch.log_softmax(logits_NV, -1, dtype=torch.float32)
-        counted_N = targets_N != NO_LOSS
-        target_N1 = targets_N.clamp(min=0)[:, None]
-        ctx.save_for_backward(log_p_NV, counted_N, target_N1)
-        ctx.dtype = logits_NV.dtype
-        return -log_p_NV.gather(1, target_N1)[:, 0].masked_fill(~counted_N, 0.0).sum()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        log_p_NV, counted_N, target_N1 = ctx.saved_tensors
-        weight_N1 = torch.where(counted_N, gradients[0], 0.0)[:, None]
-        # In place: a graph is run backward once, so the log probabilities are not read again.
-        gradient_NV = log_p_NV.exp_().mul_(weight_N1)
-        gradient_NV.scatter_add_(1, target_N1, -weight_N1)
-        return gradient_NV.to(ctx.dtype), None
 
 
 class WholeVocabulary:
@@ -91,8 +68,31 @@ class WholeVocabulary:
 
 WHOLE_VOCABULARY = WholeVocabulary()
 
-NEW_ROWS_OF = {"embedding.weight": "new_rows", "head.weight": "new_head_rows"}
-"""Table -> parameter of its new rows, where these are trained alone."""
+
+class _Nats(torch.autograd.Function):
+    """Cross entropy that computes its gradient in the buffer of the log probabilities.
+
+    PyTorch's own fills a matrix with zeros for the gradient of the targets and reads it again, which takes a third of
+    the loss's time on a CPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        log_p_NV = torch.log_softmax(logits_NV, -1, dtype=torch.float32)
+        counted_N = targets_N != NO_LOSS
+        target_N1 = targets_N.clamp(min=0)[:, None]
+        ctx.save_for_backward(log_p_NV, counted_N, target_N1)
+        ctx.dtype = logits_NV.dtype
+        return -log_p_NV.gather(1, target_N1)[:, 0].masked_fill(~counted_N, 0.0).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        log_p_NV, counted_N, target_N1 = ctx.saved_tensors
+        weight_N1 = torch.where(counted_N, gradients[0], 0.0)[:, None]
+        # In place: a graph is run backward once, so the log probabilities are not read again.
+        gradient_NV = log_p_NV.exp_().mul_(weight_N1)
+        gradient_NV.scatter_add_(1, target_N1, -weight_N1)
+        return gradient_NV.to(ctx.dtype), None
 
 
 def make_new_rows(rows: int, width: int) -> nn.Parameter | None:

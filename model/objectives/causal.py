@@ -66,6 +66,19 @@ class CausalObjective:
         return loss_targets(batch.tokens_BL, batch.loss_start_B, self._pad)
 
 
+class PrefixObjective(CausalObjective):
+    """Each next token after a bidirectional prefix of random length (Liu et al. 2018; Raffel et al. 2020, section
+    3.2.1)."""
+
+    def __init__(self, pad: int, eos: int | None, seed: int) -> None:
+        super().__init__(pad, eos)
+        self._seed = seed
+
+    def loader(self, data: SequenceReader) -> PrefixLoader:
+        """Return a loader of these rows."""
+        return PrefixLoader(data, self._seed, self._pad)
+
+
 def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
     """Return the token after each position, i64[B, T]; NO_LOSS where it is padding or before `loss_start`."""
     targets = tokens_BL[:, 1:].clone()
@@ -108,16 +121,3 @@ def _nats_from_hidden(
     hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
     nats, logit_range = chunked_nats(network, hidden_ND, targets_N)
     return nats, torch.stack([*ranges, logit_range])
-
-
-class PrefixObjective(CausalObjective):
-    """Each next token after a bidirectional prefix of random length (Liu et al. 2018; Raffel et al. 2020, section
-    3.2.1)."""
-
-    def __init__(self, pad: int, eos: int | None, seed: int) -> None:
-        super().__init__(pad, eos)
-        self._seed = seed
-
-    def loader(self, data: SequenceReader) -> PrefixLoader:
-        """Return a loader of these rows."""
-        return PrefixLoader(data, self._seed, self._pad)
