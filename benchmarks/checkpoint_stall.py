@@ -23,10 +23,10 @@ from model.checkpoint.writer import CheckpointWriter
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
 from model.nn.factory import make_network, parameter_count
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 PIECES, CONTEXT, ROWS = 8192, 256, 16
 CHECKPOINT_STEPS = 50
@@ -68,18 +68,18 @@ def main() -> None:
     run = TrainerRun(
         sequences=(), order=Path("order"), out=Path("out"), pad=3, tokenizer_digest="none", model=config, train=train
     )
-    engine = NativeEngine(run, make_network(config).initialise(1), ALONE)
+    engine = NativeEngine(run, make_network(config).initialise(1), SINGLE_PROCESS)
     draw = torch.Generator().manual_seed(1)
 
     def step() -> None:
         tokens = torch.randint(4, PIECES, (ROWS, CONTEXT + 1), generator=draw)
-        engine.step(CausalBatch(tokens, torch.zeros(ROWS, dtype=torch.int64)), Pace(1e-4))
+        engine.step(CausalBatch(tokens, torch.zeros(ROWS, dtype=torch.int64)), StepSchedule(1e-4))
 
     folder = Path(tempfile.mkdtemp(dir=chosen.folder))
     steps, waiting, beside = Clock(), Clock(), Clock()
     step()
     try:
-        with CheckpointWriter(folder, ALONE) as writer:
+        with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
             journal = Journal()
 
             def save(waits: bool) -> None:

@@ -27,10 +27,10 @@ from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, PrefixLoa
 from model.data.row_format import RowFormat, WordBorders
 from model.data.schema import ORDER, sequences_schema
 from model.data.span_lengths import Denoising, raw_length
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
 from model.nn.gpt import GPT
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 PIECES = 4096
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
@@ -135,16 +135,16 @@ def training(attend_within_documents: bool) -> float:
         model=network.config,
         train=TrainConfig(batch_rows=DEMO_ROWS, micro_batch_rows=DEMO_ROWS, threads=1),
     )
-    engine = NativeEngine(run, network, ALONE)
+    engine = NativeEngine(run, network, SINGLE_PROCESS)
     tokens = torch.randint(5, PIECES, (DEMO_ROWS, DEMO.context + 1), generator=torch.Generator().manual_seed(1))
     # A document every hundred tokens.
     tokens[:, ::100] = EOS
     starts = torch.zeros(DEMO_ROWS, dtype=torch.int64)
-    engine.step(CausalBatch(tokens, starts), Pace(1e-3))
+    engine.step(CausalBatch(tokens, starts), StepSchedule(1e-3))
     seconds = []
     for _ in range(STEPS):
         began = time.process_time()
-        engine.step(CausalBatch(tokens, starts), Pace(1e-3))
+        engine.step(CausalBatch(tokens, starts), StepSchedule(1e-3))
         seconds.append(time.process_time() - began)
     return DEMO_ROWS * DEMO.context / min(seconds)
 

@@ -25,13 +25,13 @@ from torch import Tensor
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch
-from model.distributed.process_group import ALONE
-from model.engines.base import Engine, all_admitted
+from model.distributed.process_group import SINGLE_PROCESS
+from model.engines.base import Engine, admit_all
 from model.engines.native import NativeEngine
 from model.guard.guard import Guard
 from model.nn.factory import make_network, parameter_count
 from model.nn.gpt import GPT
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 PIECES = 8192
 WARM_UP = 4
@@ -58,10 +58,10 @@ class Variant:
                 without.enter_context(_narrow())
             began = time.process_time()
             if GUARD in self.parts:
-                done = self.engine.step(batch, Pace(1e-4), 1.0, self.guard.admits)
+                done = self.engine.step(batch, StepSchedule(1e-4), 1.0, self.guard.admits)
                 self.guard.step_done(self.made, done, overflow=False, scale=1.0)
             else:
-                self.engine.step(batch, Pace(1e-4), 1.0, all_admitted)
+                self.engine.step(batch, StepSchedule(1e-4), 1.0, admit_all)
             self.made += 1
             return time.process_time() - began
 
@@ -70,11 +70,11 @@ class Variant:
 def _nothing_read() -> Iterator[None]:
     """Thermometers that look at nothing."""
     nothing = torch.zeros(2)
-    places = ("model.nn.gpt.extremes", "model.objectives.cross_entropy.extremes")
+    places = ("model.nn.gpt.activation_range", "model.objectives.cross_entropy.activation_range")
     with contextlib.ExitStack() as patches:
         for place in places:
             patches.enter_context(mock.patch(place, return_value=nothing))
-        patches.enter_context(mock.patch("model.nn.activation_stats.ScoreThermometer.forward", return_value=nothing))
+        patches.enter_context(mock.patch("model.nn.activation_stats.ScoreRange.forward", return_value=nothing))
         yield
 
 
@@ -142,7 +142,7 @@ def _variant(
         sequences=(), order=Path("order"), out=Path("out"), pad=3, tokenizer_digest="none", model=config, train=train
     )
     network = make_network(config).initialise(1)
-    return Variant(label, parts, run, NativeEngine(run, network, ALONE), Guard(run, ()))
+    return Variant(label, parts, run, NativeEngine(run, network, SINGLE_PROCESS), Guard(run, ()))
 
 
 def _tell(bare: Variant, seconds: list[float], ratios: dict[str, list[float]]) -> None:

@@ -10,7 +10,7 @@ from flows.commands import data, models, nightly, plan, run, runs, service, stor
 from flows.commands.common import CommandGroup, handle_errors
 from flows.metrics.escaping import escape_output
 from flows.service.api import reach_this_machine_directly
-from model.config.environment import shed
+from model.config.environment import filter_environment
 
 app = typer.Typer(
     name="bessemer",
@@ -80,8 +80,8 @@ COMPLETION = "_BESSEMER_COMPLETE"
 
 def main() -> None:
     """Run the command line."""
-    if COMPLETION not in os.environ:  # A shell asks for completions through variables that `shed` would remove.
-        shed()
+    if COMPLETION not in os.environ:  # A shell asks for completions through variables that `filter_environment` would remove.
+        filter_environment()
     escape_output()
     reach_this_machine_directly()
     app()

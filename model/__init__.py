@@ -1,1 +1,2 @@
-"""Networks, objectives, engines and the training loop. Knows neither Prefect nor the stages: copied out, it trains."""
+"""Networks, objectives, engines and the training loop, usable without the pipeline: imports neither Prefect nor
+stages."""

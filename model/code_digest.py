@@ -1,12 +1,10 @@
-"""The fingerprint of this package's code, by meaning: comments, docstrings and formatting do not count.
-
-Syntax trees as text: the same text for the same meaning, under every version of Python.
+"""A digest of code by its meaning: a canonical text of syntax trees, the same under every version of Python.
 
 Comments, docstrings (of attributes too), formatting and log lines do not count. A log line is a call of a logger's
-method whose arguments cannot act: one that calls anything but a few pure functions counts as code.
+method whose arguments have no effects: calls in them are limited to a few pure functions.
 
-`ast.dump` is not such a text: versions differ in the fields they know, and in how they cut an f-string. Nothing but the
-standard library is imported here, so that a proof can run this under interpreters that have nothing else.
+`ast.dump` gives no such text: versions of Python differ in the fields of nodes, and in how they split f-strings. Only
+the standard library and `blake3` are imported, so that tests can run this under other interpreters.
 """
 
 import ast
@@ -16,17 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from model.digests import digest_bytes
-
-
-@functools.cache
-def code_digest(package: Path = Path(__file__).parent) -> str:
-    """BLAKE3-128 over the names and syntax trees of all modules of the package, 32 hexadecimal digits."""
-    trees = (
-        f"{path.relative_to(package).as_posix()}\n{meaning(ast.parse(path.read_bytes()))}"
-        for path in sorted(package.rglob("*.py"))
-    )
-    return digest_bytes("\0".join(trees).encode())
-
 
 LOG_NAMES = frozenset({"log", "logger"})
 
@@ -39,18 +26,28 @@ _PURE_FUNCTIONS = frozenset(
 _PURE_METHODS = frozenset({"format", "hex", "items", "join", "keys", "values"})
 
 _WITHOUT_MEANING = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
-"""Fields that follow from the rest of a tree, or that no program sees."""
+"""Fields that follow from the rest of a tree, or have no effect."""
+
+
+@functools.cache
+def code_digest(package: Path = Path(__file__).parent) -> str:
+    """Return the BLAKE3-128 of the names and syntax trees of all modules of a package, 32 hexadecimal digits."""
+    trees = (
+        f"{path.relative_to(package).as_posix()}\n{meaning(ast.parse(path.read_bytes()))}"
+        for path in sorted(package.rglob("*.py"))
+    )
+    return digest_bytes("\0".join(trees).encode())
 
 
 def meaning(tree: ast.Module) -> str:
-    """The text of a module's tree, names as they stand."""
+    """Return the text of a module's tree."""
     text = TreeText()
     text.statements(tree.body)
     return text.text()
 
 
 class TreeText:
-    """Writes trees, piece by piece; a class below writes names in its own way."""
+    """Writes trees; subclasses can write names differently."""
 
     _writers: ClassVar[dict[type[ast.AST], Callable[[Any, Any], None]]] = {}
 
@@ -58,15 +55,15 @@ class TreeText:
         cls._writers = {}
 
     def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self.write = self._pieces.append
+        self._parts: list[str] = []
+        self.write = self._parts.append
 
     def text(self) -> str:
-        """All that was written."""
-        return "".join(self._pieces)
+        """Return all that was written."""
+        return "".join(self._parts)
 
     def node(self, node: ast.AST) -> None:
-        """Write one node and all below it."""
+        """Write a node and its children."""
         kind = type(node)
         write = self._writers.get(kind)
         if write is None:
@@ -74,27 +71,28 @@ class TreeText:
         write(self, node)
 
     def plain(self, node: ast.AST) -> None:
-        """Write a node by its fields, without those that are None or empty: which ones exist differs by version."""
+        """Write a node by its fields, without those that are None or empty: versions of Python differ in which
+        exist."""
         name, fields = _form(type(node))
         write = self.write
         write(name)
-        for field, told in fields:
+        for field, label in fields:
             value = getattr(node, field, None)
             if value is None:
                 continue
             if isinstance(value, ast.AST):
-                write(told)
+                write(label)
                 self.node(value)
             elif not isinstance(value, list):
-                write(told)
+                write(label)
                 write(ascii(value))
             elif value:
-                write(told)
+                write(label)
                 self.listed(field, value)
         write(")")
 
     def listed(self, field: str, values: list[Any]) -> None:
-        """Write the list in a field; statements among them without those that have no effect."""
+        """Write the list in a field; statements without those that have no effect."""
         if field in ("body", "orelse", "finalbody"):
             self.statements(values)
             return
@@ -117,11 +115,11 @@ class TreeText:
         self.write("]")
 
     def left_out(self, statement: ast.stmt) -> bool:
-        """Whether a statement counts for nothing."""
+        """Return whether a statement is ignored."""
         return has_no_effect(statement)
 
     def chain(self, root: ast.Name, attributes: Sequence[str]) -> None:
-        """Write a name and the attributes that are asked of it."""
+        """Write a name and a chain of its attributes."""
         self.write(".".join((root.id, *attributes)))
 
     def on_name(self, node: ast.Name) -> None:
@@ -129,7 +127,7 @@ class TreeText:
         self.chain(node, ())
 
     def on_attribute(self, node: ast.Attribute) -> None:
-        """Write an attribute, with all before it where the first is a name."""
+        """Write an attribute; as a chain where it starts with a name."""
         attributes = [node.attr]
         value = node.value
         while isinstance(value, ast.Attribute):
@@ -142,11 +140,11 @@ class TreeText:
             self.write("." + ".".join(attributes[::-1]))
 
     def on_constant(self, node: ast.Constant) -> None:
-        """Write a value. What `repr` escapes of a text follows the interpreter's Unicode, what `ascii` does not."""
+        """Write a value by `ascii`: what `repr` escapes depends on the interpreter's version of Unicode."""
         self.write(ascii(node.value))
 
     def on_joinedstr(self, node: ast.JoinedStr) -> None:
-        """Write an f-string, whose constant parts versions cut in different places."""
+        """Write an f-string, whose constant parts versions of Python split differently."""
         self.write("f[")
         for part in _parts(node):
             if isinstance(part, str):
@@ -177,13 +175,13 @@ def _parts(node: ast.expr) -> list[str | ast.FormattedValue]:
 
 @functools.cache
 def _form(kind: type[ast.AST]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """How the text of a node begins, and its fields with how theirs do."""
+    """Return how the text of a node begins, and its fields with their labels."""
     fields = tuple((field, f",{field}=") for field in kind._fields if field not in _WITHOUT_MEANING)
     return f"{kind.__name__}(", fields
 
 
 def has_no_effect(statement: ast.stmt) -> bool:
-    """Whether a statement is a docstring, a log line, what a log line needs, or `pass`."""
+    """Return whether a statement is a docstring, a log line, what a log line needs, or `pass`."""
     if isinstance(statement, ast.Pass):
         return True
     if isinstance(statement, ast.Import):
@@ -199,14 +197,14 @@ def has_no_effect(statement: ast.stmt) -> bool:
 
 
 def _is_logger(statement: ast.Assign) -> bool:
-    """`log = logging.getLogger(...)`"""
-    (target, *others), made = statement.targets, statement.value
+    """Return whether a statement is `log = logging.getLogger(...)`."""
+    (target, *others), value = statement.targets, statement.value
     return (
         not others
         and isinstance(target, ast.Name)
         and target.id in LOG_NAMES
-        and isinstance(made, ast.Call)
-        and ast.unparse(made.func) == "logging.getLogger"
+        and isinstance(value, ast.Call)
+        and ast.unparse(value.func) == "logging.getLogger"
     )
 
 
@@ -221,7 +219,7 @@ def _calls_a_logger(call: ast.Call) -> bool:
 
 
 def _can_act(call: ast.Call) -> bool:
-    """Whether an argument of the call does more than look."""
+    """Return whether an argument of the call may have effects."""
     for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
         for node in ast.walk(argument):
             if isinstance(node, ast.NamedExpr | ast.Await | ast.Yield | ast.YieldFrom):

@@ -1,4 +1,4 @@
-"""Files that are read: opened only where they are files, and the digests that tell whether bytes are still the same."""
+"""Safe reading of files, which never blocks on special files, and digests of bytes."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ _BLOCK_BYTES = 1 << 22
 
 _PARALLEL_FROM_BYTES = 1 << 26
 
-_NO_FILES = {
+_SPECIAL_FILES = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a character device",
@@ -22,14 +22,43 @@ _NO_FILES = {
 }
 
 
-def no_file(status: os.stat_result) -> str:
-    """`a FIFO`, `a socket`, `a character device` or `a block device`, all of which may block a reader or never end;
-    empty for files and folders."""
-    return _NO_FILES.get(stat.S_IFMT(status.st_mode), "")
+def open_file(path: Path | str) -> BinaryIO:
+    """Open a file for reading; OSError, without blocking, for a folder, a FIFO, a socket or a device."""
+    _check_is_file(os.stat(path), path)  # Merely opening a device may have effects.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_is_file(os.fstat(handle), path)
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
-def why_no_file(path: Path | str) -> str:
-    """Why `path` cannot be read as a file, as what follows its name in a message; empty where it is a readable file."""
+def read_bytes(path: Path | str) -> bytes:
+    """Return all bytes of a file; OSError as `open_file`."""
+    with open_file(path) as stream:
+        return stream.read()
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return the BLAKE3-128 of `data`, 32 hexadecimal digits."""
+    return blake3.blake3(data).hexdigest(length=DIGEST_BYTES)
+
+
+def digest_file(path: Path) -> str:
+    """Return the BLAKE3-128 of a file, 32 hexadecimal digits, in bounded memory; OSError as `open_file`."""
+    # Not update_mmap: mapped pages count as this process's memory (2.0 GB for 2 GB), and a file that is truncated
+    # meanwhile kills the process.
+    with open_file(path) as stream:
+        parallel = os.fstat(stream.fileno()).st_size >= _PARALLEL_FROM_BYTES
+        hasher = blake3.blake3(max_threads=blake3.blake3.AUTO if parallel else 1)
+        while block := stream.read(_BLOCK_BYTES):
+            hasher.update(block)
+    return hasher.hexdigest(length=DIGEST_BYTES)
+
+
+def unreadable_reason(path: Path | str) -> str:
+    """Return why `path` cannot be read as a file, to follow its name in a message; empty for a readable file."""
     try:
         status = os.stat(path)
     except FileNotFoundError:
@@ -38,48 +67,19 @@ def why_no_file(path: Path | str) -> str:
         return f"cannot be read ({error.strerror})"
     if stat.S_ISDIR(status.st_mode):
         return "is a folder"
-    if kind := no_file(status):
+    if kind := special_file_kind(status):
         return f"is {kind}, not a file"
     return "" if os.access(path, os.R_OK) else "may not be read by this user"
 
 
-def open_file(path: Path | str) -> BinaryIO:
-    """Open a file for reading; OSError, without waiting, for a folder, a FIFO, a socket and a device."""
-    _refuse_no_file(os.stat(path), path)  # Opening a device may do something already.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        _refuse_no_file(os.fstat(handle), path)
-        return os.fdopen(handle, "rb")
-    except BaseException:
-        os.close(handle)
-        raise
+def special_file_kind(status: os.stat_result) -> str:
+    """Return `a FIFO`, `a socket`, `a character device` or `a block device`, which may block a reader or never end;
+    empty for files and folders."""
+    return _SPECIAL_FILES.get(stat.S_IFMT(status.st_mode), "")
 
 
-def _refuse_no_file(status: os.stat_result, path: Path | str) -> None:
+def _check_is_file(status: os.stat_result, path: Path | str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    if kind := no_file(status):
+    if kind := special_file_kind(status):
         raise OSError(errno.ENXIO, f"not a file but {kind}", os.fspath(path))
-
-
-def file_bytes(path: Path | str) -> bytes:
-    """All bytes of a file; OSError as `open_file`."""
-    with open_file(path) as stream:
-        return stream.read()
-
-
-def digest_bytes(data: bytes) -> str:
-    """BLAKE3-128 of `data`, 32 hexadecimal digits."""
-    return blake3.blake3(data).hexdigest(length=DIGEST_BYTES)
-
-
-def digest_file(path: Path) -> str:
-    """BLAKE3-128 of a file's bytes, 32 hexadecimal digits, in bounded memory; OSError as `open_file`."""
-    # Not update_mmap: the pages of a mapped file count as this process's memory (2.0 GB of 2 GB), and a file that gets
-    # shorter meanwhile ends the process.
-    with open_file(path) as stream:
-        parallel = os.fstat(stream.fileno()).st_size >= _PARALLEL_FROM_BYTES
-        hasher = blake3.blake3(max_threads=blake3.blake3.AUTO if parallel else 1)
-        while block := stream.read(_BLOCK_BYTES):
-            hasher.update(block)
-    return hasher.hexdigest(length=DIGEST_BYTES)

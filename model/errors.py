@@ -1,57 +1,52 @@
-"""What may go wrong, on one screen. The exit code of a process is the code of its error's class.
+"""All errors. A process exits with the code of its error's class.
 
     BessemerError
-    |-- RecipeError     2   the recipe asks for something impossible: unknown key, wrong type, bad weight
+    |-- RecipeError     2   the recipe is invalid: unknown key, wrong type, bad weight
     |-- InputError      3   a file, column or benchmark is missing, empty or broken
-    |-- GuardError      4   a limit that protects the user was passed: source wiped out, too many rejects
+    |-- GuardError      4   a safety limit was exceeded: a source almost empty, too many rejects
     |-- IntegrityError  5   bytes are not what their digest says; nothing was computed from them
-    |-- Bug            70   a fault of this program
+    |-- Bug            70   a bug of this program
     |-- Infra          75   the machine failed: disk, memory, network, a killed process (the only class retried)
-    |-- Numerics       76   training produced numbers that are no numbers; the guard decides what follows
+    |-- Numerics       76   training produced non-finite numbers; the guard decides what to do
     `-- AccessError    77   a store or server refuses this machine's credentials: expired, unknown, or not allowed
 
-Every message says what was asked, what was found, who is to blame and what to do.
-
-A training that pauses: it came as far as it was asked to, and left a checkpoint from which it goes on.
-
-Whoever compares many trainings stops the worse ones early and lets the better ones go on (Jamieson and Talwalkar 2016,
-successive halving). A pause is no part of what is trained: paused or not, the same weights come out, bit for bit.
+Every message says what was requested, what was found, and what to do.
 """
 
 
 class BessemerError(Exception):
-    """The root of the tree; `exit_code` is what the command or trainer exits with, `retryable` what a task obeys."""
+    """The base class; a command or trainer exits with `exit_code`, and tasks retry if `retryable`."""
 
     exit_code = 70
     retryable = False
 
 
 class RecipeError(BessemerError, ValueError):
-    """The recipe asks for something impossible."""
+    """The recipe is invalid."""
 
     exit_code = 2
 
 
 class InputError(BessemerError, ValueError):
-    """Something that was named as input is missing, empty or broken."""
+    """An input is missing, empty or broken."""
 
     exit_code = 3
 
 
 class GuardError(BessemerError):
-    """A limit that protects the user was passed; nothing goes on from what was built."""
+    """A safety limit was exceeded; what was built is not used."""
 
     exit_code = 4
 
 
 class IntegrityError(BessemerError):
-    """Bytes do not agree with their digest, or two builds of one identity differ."""
+    """Bytes do not match their digest, or two builds of one identity differ."""
 
     exit_code = 5
 
 
 class Bug(BessemerError):
-    """A fault of this program."""
+    """A bug of this program."""
 
     exit_code = 70
 
@@ -70,13 +65,17 @@ class Numerics(BessemerError):
 
 
 class AccessError(BessemerError):
-    """A store or server refuses access; the next run goes on once this machine has credentials that it takes."""
+    """A store or server refuses access; a later run continues once this machine has valid credentials."""
 
     exit_code = 77
 
 
 class Paused(Exception):
-    """No error: training paused after `step` of `steps` steps, where its loss was `loss` nats (None where unknown)."""
+    """No error: training paused after `step` of `steps` steps, with a loss of `loss` nats (None where unknown).
+
+    It wrote a checkpoint from which it continues to the same weights, bit for bit. A search of many trainings pauses
+    the worse ones early (successive halving, Jamieson and Talwalkar 2016).
+    """
 
     def __init__(self, step: int, steps: int, loss: float | None) -> None:
         super().__init__(step, steps, loss)
@@ -85,4 +84,4 @@ class Paused(Exception):
         self.loss = loss
 
     def __str__(self) -> str:
-        return f"paused after step {self.step} of {self.steps}; a checkpoint was written, from which training goes on"
+        return f"paused after step {self.step} of {self.steps}; training continues from the checkpoint that was written"

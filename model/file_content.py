@@ -1,8 +1,8 @@
-"""What a file held when it was digested, and a stream that gives these bytes or fails.
+"""The content of a file when it was digested, and a stream that returns these bytes or fails.
 
-A file may be replaced, appended to or cut at any time. Its digest is made of those of its blocks, each of which is held
-against its own digest again before one byte of it is handed out: what was digested is what is read, in whatever order,
-by any number of processes, and after any crash, without reading the file once more as a whole.
+A file may be replaced, appended to or truncated at any time. Its digest is made from those of its blocks, and each
+block is checked again before any of its bytes is returned: what is read is what was digested, in any order, by any
+number of processes, and after any crash, without reading the whole file again.
 """
 
 import errno
@@ -25,23 +25,23 @@ BLOCK_BYTES = 1 << 22
 
 _PARALLEL_FROM_BYTES = 1 << 21
 
-_BLOCKS_HELD = 4
-"""At once: three columns of a table are read side by side."""
+_CACHED_BLOCKS = 4
+"""More than one, since columns of a table are read in turns."""
 
-_NO_FILE_NOW = frozenset(
+_NO_LONGER_A_FILE = frozenset(
     {errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 )
 
-_OF_BLOCKS = "bessemer: digests of the blocks of a file"
+_BLOCKS_CONTEXT = "bessemer: digests of the blocks of a file"
 
 
 class ChangedInput(InputError):
-    """A file does not hold what it held when it was digested."""
+    """A file has changed since it was digested."""
 
     def __init__(self, name: str, found: str) -> None:
         super().__init__(
             f"{name} was changed since it was digested: {found}. Nothing was computed from the changed bytes and"
-            f" nothing is published. Run again once it is no longer written to, and it counts as it is then."
+            f" nothing is published. Run again once it is no longer written to; the run then uses it as it is."
         )
         self.name, self.found = name, found
 
@@ -51,29 +51,29 @@ class ChangedInput(InputError):
 
 @dataclass(frozen=True)
 class Content:
-    """The first `length` bytes of a file, by the BLAKE3-128 of each block of 4 MiB, one behind the other."""
+    """The first `length` bytes of a file, as the concatenated BLAKE3-128 of each block of 4 MiB."""
 
     length: int
     blocks: bytes
 
     @functools.cached_property
     def digest(self) -> str:
-        """BLAKE3-128 of the bytes where they are one block, else of the blocks' digests under a key of its own."""
+        """BLAKE3-128 of the bytes if they are one block, else of the blocks' digests in a key context of its own."""
         if len(self.blocks) == DIGEST_BYTES:
             return self.blocks.hex()
-        return blake3.blake3(self.blocks, derive_key_context=_OF_BLOCKS).hexdigest(length=DIGEST_BYTES)
+        return blake3.blake3(self.blocks, derive_key_context=_BLOCKS_CONTEXT).hexdigest(length=DIGEST_BYTES)
 
     def block(self, number: int) -> bytes:
-        """The digest of a block."""
+        """Return the digest of a block."""
         return self.blocks[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES]
 
 
-def content_of(stream: BinaryIO, length: int | None = None) -> Content:
-    """What a stream gives from where it stands: `length` bytes, or all up to its end. Where it ends earlier the
-    content is as long as what came."""
+def content_of_stream(stream: BinaryIO, length: int | None = None) -> Content:
+    """Return the content of the next `length` bytes of a stream, or of all up to its end; shorter where it ends
+    earlier."""
     blocks, done = bytearray(), 0
     while not blocks or length is None or done < length:
-        block = _filled(stream, BLOCK_BYTES if length is None else min(BLOCK_BYTES, length - done))
+        block = _read_fully(stream, BLOCK_BYTES if length is None else min(BLOCK_BYTES, length - done))
         if blocks and not block:
             break
         blocks += _digest(block)
@@ -82,36 +82,36 @@ def content_of(stream: BinaryIO, length: int | None = None) -> Content:
 
 
 def content_of_file(path: Path | str) -> Content:
-    """What a file holds up to the length that it has when it is opened; OSError as `open_file`."""
+    """Return the content of a file, up to its length when it is opened; OSError as `open_file`."""
     with open_file(path) as stream:
-        return content_of(stream, os.fstat(stream.fileno()).st_size)
+        return content_of_stream(stream, os.fstat(stream.fileno()).st_size)
 
 
 @contextmanager
-def reading(stored: AbstractContextManager[BinaryIO], content: Content, name: str) -> Iterator[BinaryIO]:
-    """The bytes of `content` out of `stored` by a ContentStream; `name` says in errors what it is."""
+def verified_stream(stored: AbstractContextManager[BinaryIO], content: Content, name: str) -> Iterator[BinaryIO]:
+    """Open `stored` as a ContentStream of `content`; errors call it `name`."""
     with stored as stream:
-        found = ContentStream(stream, content, name)
-        yield cast(BinaryIO, found)
-        # A library that was refused bytes may have taken that for a fault of the format.
-        found.check()
+        checked = ContentStream(stream, content, name)
+        yield cast(BinaryIO, checked)
+        # A library may have caught ChangedInput, and taken it for an error of the format.
+        checked.check()
 
 
 def open_content(path: Path | str, content: Content) -> AbstractContextManager[BinaryIO]:
-    """A file that was digested, to be read as it was then; ChangedInput where it cannot be opened as a file."""
-    return reading(_Opened(path), content, os.fspath(path))
+    """Open a file that was digested, to read it as it was then; ChangedInput where it cannot be opened."""
+    return verified_stream(_Opened(path), content, os.fspath(path))
 
 
-def bytes_of(path: Path | str, content: Content) -> bytes:
-    """All bytes of a file that was digested; ChangedInput where they are others now."""
+def read_content(path: Path | str, content: Content) -> bytes:
+    """Return all bytes of a file that was digested; ChangedInput where they have changed."""
     with open_content(path, content) as stream:
         return stream.read()
 
 
 @contextmanager
-def unchanged(paths: Sequence[Path]) -> Iterator[None]:
-    """Raise ChangedInput where one of the files is replaced, or written to, before the block ends, for libraries that
-    open files by name."""
+def require_unchanged(paths: Sequence[Path]) -> Iterator[None]:
+    """Raise ChangedInput where one of the files is replaced or written to within the block, in which libraries open
+    them by name."""
     before = [_state(path) for path in paths]
     try:
         yield
@@ -130,7 +130,7 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 class _Opened(AbstractContextManager[BinaryIO]):
-    """A file that could be opened before."""
+    """Opens a file that existed before; ChangedInput where it no longer does."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = path
@@ -139,9 +139,9 @@ class _Opened(AbstractContextManager[BinaryIO]):
         try:
             self._stream = open_file(self._path)
         except OSError as error:
-            if error.errno not in _NO_FILE_NOW:
+            if error.errno not in _NO_LONGER_A_FILE:
                 raise
-            raise ChangedInput(os.fspath(self._path), f"it cannot be opened now ({error.strerror})") from error
+            raise ChangedInput(os.fspath(self._path), f"it cannot be opened any more ({error.strerror})") from error
         return self._stream
 
     def __exit__(self, *of_error: object) -> None:
@@ -149,21 +149,21 @@ class _Opened(AbstractContextManager[BinaryIO]):
 
 
 class ContentStream(io.RawIOBase):
-    """The bytes of a content, from anywhere; ChangedInput instead of any that are not its own, then and ever after."""
+    """A seekable stream of a content; once a block does not match, it raises ChangedInput at every read."""
 
     def __init__(self, stream: BinaryIO, content: Content, name: str) -> None:
         self._stream, self._content, self._name = stream, content, name
-        self._held: OrderedDict[int, bytes] = OrderedDict()
+        self._cache: OrderedDict[int, bytes] = OrderedDict()
         self._position = self._stored_position = 0
         self._failure: ChangedInput | None = None
 
     def check(self) -> None:
-        """Raise ChangedInput where bytes were asked for that are no longer there."""
+        """Raise ChangedInput if any read has failed."""
         if self._failure is not None:
             raise self._failure
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """The next `size` bytes, fewer only at the end."""
+        """Return the next `size` bytes, fewer only at the end."""
         length = self._content.length
         end = length if size is None or size < 0 else min(length, self._position + size)
         pieces: list[bytes] = []
@@ -197,26 +197,24 @@ class ContentStream(io.RawIOBase):
 
     def _block(self, number: int) -> bytes:
         self.check()
-        held = self._held.get(number)
-        if held is not None:
-            self._held.move_to_end(number)
-            return held
+        cached = self._cache.get(number)
+        if cached is not None:
+            self._cache.move_to_end(number)
+            return cached
         begin = number * BLOCK_BYTES
-        asked = min(BLOCK_BYTES, self._content.length - begin)
+        size = min(BLOCK_BYTES, self._content.length - begin)
         if self._stored_position != begin:
             self._stream.seek(begin)
-        block = _filled(self._stream, asked)
+        block = _read_fully(self._stream, size)
         self._stored_position = begin + len(block)
-        if len(block) < asked:
-            self._fail(f"it had {self._content.length:,} bytes, and ends now after {begin + len(block):,}")
+        if len(block) < size:
+            self._fail(f"it had {self._content.length:,} bytes, and now ends after {begin + len(block):,}")
         if (found := _digest(block)) != self._content.block(number):
             expected = self._content.block(number).hex()
-            self._fail(
-                f"its bytes {begin:,} to {begin + asked:,} had the digest {expected}, and have {found.hex()} now"
-            )
-        self._held[number] = block
-        if len(self._held) > _BLOCKS_HELD:
-            self._held.popitem(last=False)
+            self._fail(f"its bytes {begin:,} to {begin + size:,} had the digest {expected}, and now have {found.hex()}")
+        self._cache[number] = block
+        if len(self._cache) > _CACHED_BLOCKS:
+            self._cache.popitem(last=False)
         return block
 
     def _fail(self, found: str) -> None:
@@ -224,8 +222,8 @@ class ContentStream(io.RawIOBase):
         raise self._failure
 
 
-def _filled(stream: BinaryIO, size: int) -> bytes:
-    """`size` bytes, fewer only at the end of the stream."""
+def _read_fully(stream: BinaryIO, size: int) -> bytes:
+    """Return the next `size` bytes, fewer only at the end of the stream."""
     block = stream.read(size)
     if len(block) == size or not block:
         return block

@@ -1,4 +1,4 @@
-"""Bytes on disk that survive a crash at any instant."""
+"""Files that survive a crash at any instant."""
 
 import errno
 import json
@@ -11,62 +11,54 @@ from typing import Any
 
 import blake3
 
-from model.digests import DIGEST_BYTES, file_bytes
+from model.digests import DIGEST_BYTES, read_bytes
 from model.errors import IntegrityError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Of this user, or of a file system that may only be read."""
+"""Errors of missing permissions and of read-only file systems."""
 
 _BLOCK_BYTES = 1 << 22
 
 
-def read_json(path: Path, cure: str) -> Any:
-    """The value in a file of JSON; FileNotFoundError without the file, IntegrityError that ends in `cure` where it is
-    damaged."""
+def read_json(path: Path, hint: str) -> Any:
+    """Return the value in a JSON file.
+
+    Raises FileNotFoundError without the file, and IntegrityError, which ends with `hint`, where it is damaged.
+    """
     try:
-        return json.loads(file_bytes(path))
+        return json.loads(read_bytes(path))
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
-        raise IntegrityError(f"{path} is damaged ({error}). {cure}") from error
+        raise IntegrityError(f"{path} is damaged ({error}). {hint}") from error
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a folder durable (fsync of the folder itself)."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+def write_atomically(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` as `replace_durably` does, and create its folder first if needed."""
+    make_folders(path.parent)
+    replace_durably(path, data)
+
+
+def replace_durably(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`: temporary file, fsync, rename, fsync of the folder, which must exist."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        os.fsync(handle)
+        with temporary.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, path)
     finally:
-        os.close(handle)
-
-
-def sync_file(path: Path | str) -> None:
-    """Make a file's bytes durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Give a file a second name: a hard link, or a durable copy where the disk has no links (FAT, some network shares)
-    or `target` is on another. FileNotFoundError or FileExistsError where one is not there or the other is."""
-    try:
-        os.link(source, target)
-    except (FileNotFoundError, FileExistsError):
-        raise
-    except OSError:
-        shutil.copy2(source, target)
-        sync_file(target)
+        temporary.unlink(missing_ok=True)
+    sync_directory(path.parent)
 
 
 def write_synced(path: Path, blocks: Iterable[Any]) -> str:
-    """Write blocks of bytes (anything with a buffer) one behind the other to `path`, durable.
+    """Write blocks of bytes (any buffers) to `path` durably, and return their BLAKE3-128.
 
-    Returns the BLAKE3-128 of what was to be written, which is not read again. Other threads run meanwhile.
+    The digest is that of the blocks in memory; the file is not read again. Other threads run meanwhile.
     """
     hasher = blake3.blake3()
     with path.open("wb") as stream:
@@ -81,29 +73,39 @@ def write_synced(path: Path, blocks: Iterable[Any]) -> str:
     return hasher.hexdigest(length=DIGEST_BYTES)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` as `replace_durably` does, and make its folder first where there is none."""
-    make_folders(path.parent)
-    replace_durably(path, data)
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Create `target` as a hard link to `source`, or as a durable copy where links are not possible (FAT, some network
+    shares, another disk). Raises FileNotFoundError without `source`, FileExistsError where `target` exists."""
+    try:
+        os.link(source, target)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError:
+        shutil.copy2(source, target)
+        sync_file(target)
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder, and those above it that are not there yet, each with a durable name."""
+    """Create a folder and its missing parents durably."""
     if not path.is_dir():
         make_folders(path.parent)
         path.mkdir(exist_ok=True)
         sync_directory(path.parent)
 
 
-def replace_durably(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: temporary name beside it, fsync, rename, fsync of the folder, which must exist."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+def sync_directory(path: Path) -> None:
+    """Make the entries of a folder durable (fsync of the folder itself)."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        with temporary.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        os.fsync(handle)
     finally:
-        temporary.unlink(missing_ok=True)
-    sync_directory(path.parent)
+        os.close(handle)
+
+
+def sync_file(path: Path | str) -> None:
+    """Make a file's bytes durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

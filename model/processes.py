@@ -1,8 +1,4 @@
-"""No process of ours outlives the one that started it.
-
-On Linux the kernel is asked to send SIGKILL (or another signal) to a child when its parent dies
-(`PR_SET_PDEATHSIG`, prctl(2)); each process asks for itself, because the setting does not survive `fork`.
-"""
+"""How processes end: with their parent, and without the interpreter's shutdown."""
 
 import ctypes
 import os
@@ -14,11 +10,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Have the kernel send `signum` to this process when its parent ends.
+    """Have the kernel send `signum` to this process when its parent ends (`PR_SET_PDEATHSIG`, prctl(2)).
 
-    Exits at once (code 75) if that has happened already: `parent`, where the launcher tells it, is its process id. To
-    have process 1 as parent proves nothing, since in a container the launcher itself may be process 1. A no-op on
-    systems other than Linux.
+    Every process must call it, because the setting does not survive `fork`. Exits at once (code 75) if the parent has
+    ended already: `parent` is its process id, if the launcher passed it. Having process 1 as parent proves nothing,
+    since in a container the launcher may be process 1. Does nothing on systems other than Linux.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -27,15 +23,15 @@ def die_with_parent(signum: int = signal.SIGKILL, parent: int | None = None) -> 
         number = ctypes.get_errno()
         raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
     if os.getppid() != parent:
-        # The parent died before the call above could matter.
+        # The parent ended before the call above.
         os._exit(75)
 
 
-def leave(code: int) -> NoReturn:
-    """End this process without taking the interpreter down first.
+def exit_now(code: int) -> NoReturn:
+    """End this process without the interpreter's shutdown.
 
-    DeepSpeed keeps references to process groups, and when their threads meet the interpreter's end, one of four
-    finished ZeRO-3 trainings died of SIGABRT. By now all files are durable and all words are said.
+    DeepSpeed keeps references to process groups, whose threads killed one of four finished ZeRO-3 trainings by SIGABRT
+    during shutdown. Callers must have synced all files; the standard streams are flushed here.
     """
     sys.stdout.flush()
     sys.stderr.flush()

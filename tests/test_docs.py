@@ -8,7 +8,7 @@ import pytest
 
 from flows.recipe.load import load_recipe
 from model.config.network import read_network_config
-from model.config.presets import expanded
+from model.config.presets import expand_preset
 from model.nn.factory import parameter_count
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -31,7 +31,7 @@ def test_the_recipe_in_the_documentation_loads(tmp_path: Path) -> None:
 
 def test_the_networks_in_the_documentation_have_as_many_parameters_as_published() -> None:
     blocks = re.findall(r"    \[train\.model\]\n((?:    .+\n)+)", (DOCS / "networks.md").read_text())
-    networks = [expanded(tomllib.loads(block)) for block in blocks]
+    networks = [expand_preset(tomllib.loads(block)) for block in blocks]
     assert len(networks) == 4
     pieces, millions = (50_257, 50_257, 50_272, 32_000), (124.4, 124.4, 124.5, 6_738)
     for network, vocab_size, published in zip(networks, pieces, millions, strict=True):

@@ -74,7 +74,7 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
     folder, steps, variant, rate, seed = work
     from one_run import held_out_loss
 
-    from model.engines.runtime import denormals_flushed
+    from model.engines.runtime import flush_denormals
     from model.errors import Numerics
     from model.guard.decisions import changed
     from model.train.trainer import train as train_to_the_end
@@ -87,7 +87,7 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
     run = changed(byte_level_run(text, steps, out, layers=4, train=train), VARIANTS[variant])
     loss = None
     try:
-        with denormals_flushed():
+        with flush_denormals():
             loss = held_out_loss(train_to_the_end(run), held_out)
     except Numerics:
         pass  # It ended early: the line has no loss.

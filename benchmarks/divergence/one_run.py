@@ -18,7 +18,7 @@ from model.checkpoint.checkpoint import remove_checkpoint, standing_steps
 from model.checkpoint.metrics import journal_file
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.checkpoint.weights import load_model
-from model.engines.runtime import denormals_flushed
+from model.engines.runtime import flush_denormals
 from model.errors import Numerics
 from model.guard.decisions import read_decisions
 
@@ -60,7 +60,7 @@ def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, c
     model.train.trainer.make_engine = provoking(provocation)
     began, ended = time.monotonic(), ""
     try:
-        with denormals_flushed():
+        with flush_denormals():
             result = model.train.trainer.train(run)
     except Numerics as error:
         ended, result = str(error), folder / "diverged"

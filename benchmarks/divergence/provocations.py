@@ -11,10 +11,10 @@ from model.checkpoint.run_folder import CHECKPOINTS
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
 from model.engines import make_engine
-from model.engines.base import Admits, Engine, StepResult, all_admitted
+from model.engines.base import Admits, Engine, StepResult, admit_all
 from model.guard.decisions import read_decisions
 from model.nn.factory import Network
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 LR_FACTOR, LR_STEPS = 30.0, 50
 POISONED_STEPS = 200
@@ -46,7 +46,7 @@ class Provoked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
+    def step(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all) -> StepResult:
         """As the engine's, but for what happens to it."""
         since, kind = self._step - self._provocation.begin, self._provocation.kind
         self._step += 1

@@ -13,10 +13,10 @@ from model.checkpoint.weights import load_model
 from model.config.options import ClipConfig, OptimizerConfig, ScheduleConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
 from model.engines.runtime import seed_dropout
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 BATCHES = {"gpt": CausalBatch, "bert": MaskedBatch, "t5": SpanBatch}
 
@@ -50,13 +50,13 @@ def main() -> None:
         model=network.config,
         train=train_config(name, setting),
     )
-    engine = make_engine(run, network, ALONE)
+    engine = make_engine(run, network, SINGLE_PROCESS)
     kind = BATCHES[network.config.architecture]
     rows, watch = setting.rows(), Watch(setting)
     for step in range(setting.steps):
         batch = kind(**{name: torch.from_numpy(values) for name, values in setting.batch(rows, step).items()})
         seed_dropout(1, step, 0)
-        watch.step_done(engine.step(batch, Pace(LEARNING_RATE, CLIP, 1)).loss)
+        watch.step_done(engine.step(batch, StepSchedule(LEARNING_RATE, CLIP, 1)).loss)
     watch.tell()
 
 

@@ -55,7 +55,7 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
 
     from model.checkpoint.weights import load_gpt
     from model.inference.scoring import text_nats
-    from model.nn.pruning import Kind, Part, parameters, parts_of, without
+    from model.nn.pruning import Kind, Part, ablated, parts_of, removed_parameters
     from tasks.artifacts.earlier import find_earlier
     from tasks.evaluate.perplexity import heldout_texts
 
@@ -73,14 +73,14 @@ def take_apart(root: Path, run: str, advance: Callable[[int, int], None] = lambd
     sizes = np.array([len(text.encode()) for text in documents], dtype=np.int64)
 
     def measured(parts: Sequence[Part]) -> BitsPerByte:
-        with without(network, parts):
+        with ablated(network, parts):
             nats = text_nats(network, ids, tokenizer.eos, config.stride, config.batch_tokens)
         return BitsPerByte(np.array(nats) / math.log(2), sizes)
 
     def line(parts: Sequence[Part], name: str) -> dict[str, Any]:
         found = measured(parts)
         more, error = found.above(whole)
-        left = total - parameters(network, parts)
+        left = total - removed_parameters(network, parts)
         return {"part": name, "parameters": left, "bits_per_byte": found.value, "more": more, "stderr": error}
 
     total = sum(weight.numel() for weight in network.parameters())

@@ -79,7 +79,7 @@ def block_weights(recipe: Recipe) -> int:
     import torch
 
     from model.nn.factory import make_network
-    from model.optim.optimizers import grouped
+    from model.optim.optimizers import group_parameters
 
     if recipe.train.model.architecture != "gpt":
         raise RecipeError(
@@ -88,7 +88,7 @@ def block_weights(recipe: Recipe) -> int:
         )
     with torch.device("meta"):
         network = make_network(recipe.train.model)
-    return sum(parameter.numel() for parameter in grouped(network).hidden)
+    return sum(parameter.numel() for parameter in group_parameters(network).hidden)
 
 
 def check_measured(rung: Rung, measure: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows.experiments.search_config import Value
-from model.checksummed_json import seal, sealed_lines, whole_lines
+from model.checksummed_json import complete_lines, read_sealed_lines, seal
 from model.errors import BessemerError, Numerics
 from tasks.execution.outcome import one_line
 
@@ -84,7 +84,7 @@ class Book:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.trials: list[Trial] = []
-        for event in sealed_lines(path, BOOK_LOST):
+        for event in read_sealed_lines(path, BOOK_LOST):
             self._take(event)
 
     def add(self, origin: Origin, settings: dict[str, Value], run_id: str, waited_as: str = "") -> Trial:
@@ -110,11 +110,11 @@ class Book:
 
     def knows(self, waited_as: str) -> bool:
         """Whether a person's trial stands in the book already."""
-        return any(event.get("waited_as") == waited_as for event in sealed_lines(self._path, BOOK_LOST))
+        return any(event.get("waited_as") == waited_as for event in read_sealed_lines(self._path, BOOK_LOST))
 
     def _write(self, **event: Any) -> None:
         line = seal(event, indent=None)
-        whole = sum(map(len, whole_lines(self._path, BOOK_LOST)))
+        whole = sum(map(len, complete_lines(self._path, BOOK_LOST)))
         handle = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
             # A kill in the middle of a line leaves its beginning, which the next line must not be glued to.

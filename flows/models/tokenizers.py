@@ -24,7 +24,7 @@ from flows.runs.record import RECORD
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import WEIGHTS
 from model.errors import InputError
-from model.model_files import MOST_JSON_BYTES, MOST_VOCABULARY_BYTES, read_bounded, read_json, weight_files
+from model.model_files import MAX_JSON_BYTES, MAX_VOCABULARY_BYTES, read_bounded, read_json, weight_files
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.remote.metadata import read_record
 from tasks.tokenizer.base import DESCRIPTION_FILE, MODEL_FILES, Tokenizer, is_json, json_model_type
@@ -181,7 +181,7 @@ def vocabulary_described(path: Path) -> Path | None:
     if path.name != DESCRIPTION_FILE:
         return None
     try:
-        described = json.loads(read_bounded(path, MOST_JSON_BYTES))
+        described = json.loads(read_bounded(path, MAX_JSON_BYTES))
     except (ValueError, RecursionError):
         return None
     kind = described.get("kind") if isinstance(described, dict) else None
@@ -194,7 +194,7 @@ def _is_vocabulary(path: Path) -> bool:
         return False
     if path.name == OF_BERT:
         return not (path.parent / DESCRIPTION_FILE).exists() and is_json(read_base(path))
-    return path.suffix != ".json" or json_model_type(read_bounded(path, MOST_VOCABULARY_BYTES)) is not None
+    return path.suffix != ".json" or json_model_type(read_bounded(path, MAX_VOCABULARY_BYTES)) is not None
 
 
 def read_vocabulary(path: Path) -> tuple[bytes, str]:

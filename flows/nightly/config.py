@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationError, field_validator
 
 from flows.recipe.errors import wrong_values
-from model.config import Strict
+from model.config import BaseConfig
 from model.errors import RecipeError
 from tasks.common.confinement import is_confined
 
@@ -35,7 +35,7 @@ Occasion = Literal["failed", "blocked", "promoted", "nothing"]
 _ADDRESS = re.compile(r"[^@\s,<>]+@[^@\s,<>]+")
 
 
-class NightlyConfig(Strict):
+class NightlyConfig(BaseConfig):
     """What a night may cost, and what keeps its model from being promoted."""
 
     later: dict[str, Any] = Field(default_factory=dict)
@@ -65,7 +65,7 @@ class NightlyConfig(Strict):
         return later
 
 
-class NotifyConfig(Strict):
+class NotifyConfig(BaseConfig):
     """Who is told of what. Credentials come from the environment alone: BESSEMER_WEBHOOK_TOKEN, BESSEMER_MAIL_USER and
     BESSEMER_MAIL_PASSWORD."""
 

@@ -76,12 +76,12 @@ def expected_needs(
     recipe: Recipe, before: Mapping[str, Artifact], nights: Iterable[Night] = (), *, measure: bool
 ) -> Needs:
     """The needs of a recipe; hours go by what nights before took, else, with `measure`, by a second of training."""
-    from model.engines.memory import sizes_of
+    from model.engines.memory import rank_sizes
 
     text = sum(text_bytes(listing) for listing in find_files(recipe.sample))
     network = network_of(recipe)
     kept = recipe.train.keep_checkpoints + 1
-    sizes = sizes_of(network, recipe.train.trainer_config())
+    sizes = rank_sizes(network, recipe.train.trainer_config())
     disk = DATA_BYTES * text + sizes.weights + kept * (sizes.weights + sizes.moments)
     ranks = recipe.train.ranks if recipe.train.device == "cpu" else 0
     memory = STAGE_MEMORY + (ranks * recipe_memory(recipe).at_least if ranks else 0)

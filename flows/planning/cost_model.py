@@ -23,7 +23,7 @@ from flows.metrics.formatting import size
 from flows.recipe.schema import Recipe
 from model.config.network import GPTConfig, NetworkConfig
 from model.config.train import TrainConfig
-from model.engines.memory import RankMemory, rank_memory, sizes_of, spread
+from model.engines.memory import RankMemory, memory_of_rank, rank_memory, rank_sizes
 from model.errors import RecipeError
 
 SECONDS_PER_DAY = 86_400.0
@@ -215,8 +215,8 @@ def memory_told(network: NetworkConfig | None, train: TrainConfig, parameters: f
     for name, layout in layouts(train, max(1, round(devices))).items():
         if network is None:
             # Types of weights and what the optimizer remembers hang on no size.
-            of_all = sizes_of(_ANY, layout).of(parameters)
-            memory = spread(of_all, of_all, layout)
+            of_all = rank_sizes(_ANY, layout).of(parameters)
+            memory = memory_of_rank(of_all, of_all, layout)
         else:
             memory = rank_memory(network, layout)
         told[name] = {**asdict(memory), "at_least": memory.at_least, "total": memory.total}

@@ -14,8 +14,8 @@ from model.config.fields import Dtype
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config, read_network_config
 from model.config.presets import PRESETS
 from model.config.train import TrainConfig
-from model.engines.memory import sizes_of, spread
-from model.engines.runtime import computing_in
+from model.engines.memory import memory_of_rank, rank_sizes
+from model.engines.runtime import autocast
 from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
 from model.train.micro_batch import memory_of_machine
@@ -64,7 +64,7 @@ def measured_step(config: NetworkConfig, rows: int, threads: int, dtype: Dtype =
         batch = random_batch(config, rows)
 
         def step() -> None:
-            with computing_in(dtype, network.embedding.weight.device):
+            with autocast(dtype, network.embedding.weight.device):
                 nats = batch.objective.sums(network, batch.rows).nats
             sum(nats).backward()  # pyright: ignore[reportAttributeAccessIssue]
             network.zero_grad(set_to_none=True)
@@ -110,6 +110,6 @@ def preset_costs() -> Iterator[PresetCost]:
     for name in PRESETS:
         config = preset_config(name)
         parameters = parameter_count(config)
-        memory = spread(sizes := sizes_of(config, TrainConfig()), sizes, TrainConfig())
+        memory = memory_of_rank(sizes := rank_sizes(config, TrainConfig()), sizes, TrainConfig())
         training = round(memory.state + memory.gradients)
         yield PresetCost(name, config.architecture, parameters, training, flops_per_token(config))

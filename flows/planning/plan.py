@@ -34,7 +34,7 @@ from flows.planning.pilot import STAGES, Pilot, run_pilot
 from flows.planning.terminal import PAGE_WIDTH, tell_training
 from flows.recipe.schema import Recipe
 from model.config.network import NetworkConfig
-from model.engines.memory import sizes_of
+from model.engines.memory import rank_sizes
 from model.errors import InputError, RecipeError
 from model.train.micro_batch import memory_of_machine
 from tasks.artifacts.build import Watcher
@@ -255,7 +255,7 @@ def _fed_by_data(recipe: Recipe, mixture: Mapping[str, Any], days: float | None)
 
 
 def _training_disk(recipe: Recipe, network: NetworkConfig) -> dict[str, float]:
-    sizes, kept = sizes_of(network, recipe.train.trainer_config()), recipe.train.keep_checkpoints
+    sizes, kept = rank_sizes(network, recipe.train.trainer_config()), recipe.train.keep_checkpoints
     return {"model_bytes": sizes.weights, "checkpoint_bytes": (kept + 1) * (sizes.weights + sizes.moments)}
 
 

@@ -37,7 +37,7 @@ from flows.recipe.resolve import hybrids, network_settings, place_benchmarks, wi
 from flows.recipe.schema import Recipe, Written, _credentials_told
 from flows.recipe.stages import STAGES
 from model.config.network import OBJECTIVE_OF, GPTConfig
-from model.digests import why_no_file
+from model.digests import unreadable_reason
 from model.errors import RecipeError
 from tasks.common.config import StrictConfig
 from tasks.common.confinement import check_file, check_recipe
@@ -75,7 +75,7 @@ def find_recipe(name: str) -> Path:
         if candidate.is_file():
             return candidate
     if Path(name).exists():
-        raise RecipeError(f"recipe `{name}` {why_no_file(name)}; name a TOML file")
+        raise RecipeError(f"recipe `{name}` {unreadable_reason(name)}; name a TOML file")
     shipped = sorted(path.stem for path in RECIPES.glob("*.toml"))
     close = difflib.get_close_matches(name, shipped, n=1)
     hint = f" Did you mean `{close[0]}`?" if close else ""

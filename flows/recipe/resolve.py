@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.checksummed_json import given_text
-from model.config.presets import KEY, expanded, overruled
+from model.checksummed_json import read_optionally_sealed
+from model.config.presets import KEY, expand_preset, preset_overrides
 from model.errors import InputError, RecipeError
 
 EDITED = "Run `bessemer study mix` again, or take the key `digest` out of a file that you changed yourself."
@@ -37,7 +37,7 @@ def with_found_weights(sources: list[Any], file: Any, folder: Path, origin: str)
         return sources
     path = folder / str(file)
     try:
-        weights = json.loads(given_text(path, EDITED))["weights"]
+        weights = json.loads(read_optionally_sealed(path, EDITED))["weights"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{origin}: weights_from = {str(file)!r} names {path}, which is no file of weights"
@@ -64,7 +64,7 @@ def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
     Raises RecipeError for an unknown preset; `origin` names the recipe. A base that cannot be read is told where it is
     needed.
     """
-    model = expanded(dict(train.get("model", {})), f"{origin}: train.model")
+    model = expand_preset(dict(train.get("model", {})), f"{origin}: train.model")
     base = train.get("base_model")
     if not isinstance(base, str | Path):
         return model
@@ -79,7 +79,7 @@ def network_settings(train: Mapping[str, Any], origin: str) -> dict[str, Any]:
 def hybrids(train: Mapping[str, Any]) -> tuple[str, ...]:
     """A sentence without a stop where `train.model` has settings beside its preset that are not that network's."""
     model = train.get("model", {})
-    found = overruled(model)
+    found = preset_overrides(model)
     if not found:
         return ()
     told = ", ".join(f"{key} {asked} instead of {published}" for key, (asked, published) in found.items())

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.checksummed_json import read_sealed, sealed_text, write_sealed
+from model.checksummed_json import read_sealed, read_sealed_text, write_sealed
 from model.errors import BessemerError, Infra, InputError, IntegrityError, Paused
 from model.files import DISK_FULL
 from tasks.artifacts.artifact import ACCEPTED, REUSED, Artifact
@@ -185,7 +185,7 @@ def recipe_of(folder: Path) -> "Recipe":
     from flows.recipe.schema import Recipe
 
     try:
-        return Recipe.model_validate_json(sealed_text(folder / RECIPE, RECIPE_LOST))
+        return Recipe.model_validate_json(read_sealed_text(folder / RECIPE, RECIPE_LOST))
     except FileNotFoundError as error:
         raise InputError(f"{folder / RECIPE} is gone, and with it what this run was asked for") from error
 

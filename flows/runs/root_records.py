@@ -17,8 +17,8 @@ from flows.recipe.stages import STAGES
 from flows.runs.record import INTERRUPTED, RECORD, read_recipe
 from model.checkpoint.complete_marker import why_damaged
 from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
-from model.checksummed_json import given_text, sealed_lines, sealed_text, write_sealed
-from model.digests import digest_file, file_bytes
+from model.checksummed_json import read_optionally_sealed, read_sealed_lines, read_sealed_text, write_sealed
+from model.digests import digest_file, read_bytes
 from model.errors import IntegrityError
 from model.files import sync_directory
 from model.guard.decisions import ATTEMPTS
@@ -96,17 +96,17 @@ def record_problem(path: Path) -> str | None:
         if path.is_dir():
             return why_damaged(path)
         if path.suffix == LEASE:
-            return problem_of(file_bytes(path))
+            return problem_of(read_bytes(path))
         if path.suffix == ".jsonl":
-            sealed_lines(path, LOST)
+            read_sealed_lines(path, LOST)
         elif path.parent.name == UNITS:
             return _problem_of_unit(path)
         elif path.name == RECORD and path.parent.parent.name == "runs":
             read_record(path)
         elif path.name == "weights.json":
-            given_text(path, LOST)
+            read_optionally_sealed(path, LOST)
         else:
-            sealed_text(path, LOST)
+            read_sealed_text(path, LOST)
     except IntegrityError as error:
         return str(error).removeprefix(f"{path} ").strip()
     except FileNotFoundError:

@@ -29,7 +29,7 @@ from flows.runs.record import (
     write_recipe,
 )
 from flows.runs.roots import put_record
-from model.config.environment import left_out_told
+from model.config.environment import describe_left_out
 from model.errors import Paused
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, WouldBuild
@@ -134,7 +134,7 @@ class Run:
         raise_if_interrupted()
         begins = not self._stage
         self._stage = str(task.name)  # pyright: ignore[reportFunctionMemberAccess]  # a Prefect task
-        for told in left_out_told(os.environ) if begins else ():
+        for told in describe_left_out(os.environ) if begins else ():
             self.record.note(self._stage, told)
         done = task(self.context, *inputs)
         # A task that names its own state ("Reused") hands that state back instead of its value.

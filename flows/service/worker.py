@@ -31,7 +31,7 @@ from prefect.utilities.processutils import setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from flows.service.files import POOL, deployments_file
-from model.config.environment import shed
+from model.config.environment import filter_environment
 from model.digests import digest_bytes
 from model.errors import GuardError
 
@@ -186,5 +186,5 @@ async def main(name: str | None) -> None:
 
 
 if __name__ == "__main__":
-    shed()
+    filter_environment()
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else None))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from model.checkpoint.run_folder import COMPLETE
 from model.checksummed_json import BrokenSeal, seal, unseal
-from model.digests import digest_file, file_bytes
+from model.digests import digest_file, read_bytes
 from model.files import write_synced
 
 
@@ -30,7 +30,7 @@ def why_damaged(folder: Path) -> str | None:
     if not (folder / COMPLETE).is_file():
         return f"{COMPLETE} is missing"
     try:
-        digests = json.loads(unseal(file_bytes(folder / COMPLETE)))["files"]
+        digests = json.loads(unseal(read_bytes(folder / COMPLETE)))["files"]
     except BrokenSeal:
         return f"{COMPLETE} does not agree with its digest"
     there = {file.name for file in folder.iterdir()} - {COMPLETE}

@@ -1,4 +1,4 @@
-"""The base of all configuration models."""
+"""The base of all configuration models, and the marks of their fields."""
 
 import enum
 from typing import Any
@@ -7,8 +7,10 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Reach(enum.Enum):
-    """Marks a field by what its value reaches outside of the recipe: `base: Annotated[str, Reach.FILE]`. Fields of the
-    type `Path` need no mark."""
+    """What the value of a field gives access to outside the recipe: `base: Annotated[str, Reach.FILE]`.
+
+    Fields of type `Path` need no mark.
+    """
 
     FILE = "a file or folder"
     SOURCE = "files, folders and patterns, or addresses"
@@ -19,14 +21,15 @@ class Reach(enum.Enum):
 
 
 class Runtime:
-    """Marks a field that cannot change a result: `workers: Annotated[int, RUNTIME] = 2`."""
+    """The mark of a field that cannot change a result: `workers: Annotated[int, RUNTIME] = 2`."""
 
 
 RUNTIME = Runtime()
 
 
 def runtime_fields(model: type[BaseModel]) -> dict[str, Any]:
-    """The fields of a model that cannot change a result, those of models within it too, as pydantic's `exclude`."""
+    """Return the fields of a model that cannot change a result, including those of nested models, as pydantic's
+    `exclude`."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         if any(isinstance(mark, Runtime) for mark in field.metadata):
@@ -37,7 +40,7 @@ def runtime_fields(model: type[BaseModel]) -> dict[str, Any]:
     return found
 
 
-class Strict(BaseModel):
-    """Frozen, and refuses unknown keys; the docstring under each field is its help text."""
+class BaseConfig(BaseModel):
+    """A frozen model that refuses unknown keys; the docstring of each field is its help text."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

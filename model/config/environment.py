@@ -1,10 +1,10 @@
-"""The environment in which a process of a run starts: variables that pass by name, and no others.
+"""The environment variables of a run's processes: an allowlist, without which the shell could change results.
 
-Libraries read hundreds of variables, and many decide the last bits of a sum: the widest instructions, the number of
-threads, a replaced memory allocator. What is not named here is left out, so that none that nobody thought of decides. A
-recipe brings back what it needs as `train.environment`, and there it counts.
+Libraries read hundreds of variables, and many decide the last bits of a sum: the instruction set, the number of
+threads, another memory allocator. Variables that are not named here are removed. A recipe sets what it needs in
+`train.environment`, which is part of the identity.
 
-`python -m model.config.environment ARGUMENTS` runs `python ARGUMENTS` so.
+`python -m model.config.environment ARGUMENTS` runs `python ARGUMENTS` with this environment.
 """
 
 import os
@@ -20,15 +20,15 @@ def _names(text: str) -> frozenset[str]:
 FIXED = {
     # Decides the encoding of what a process reads and prints.
     "LC_ALL": "C.UTF-8",
-    # Threads that spin while they wait take the processor from the thread they wait for as soon as another process
-    # runs: five times slower with one busy neighbour on two cores. libgomp reads it once, when torch is loaded.
+    # Spinning threads take the CPU from the thread they wait for as soon as another process runs: five times slower
+    # with one busy process beside it on two cores. libgomp reads it once, when torch is imported.
     "OMP_WAIT_POLICY": "passive",
-    # Without it, CUDA counts the fastest device first, and `nvidia-smi` by place.
+    # By default CUDA numbers the fastest device first, unlike `nvidia-smi`.
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
-"""What every process is told, whatever its parent was told."""
+"""Values that every process gets."""
 
-PLACES = _names(
+COMMON = _names(
     "PATH LD_LIBRARY_PATH DYLD_LIBRARY_PATH HOME USER LOGNAME SHELL PWD TMPDIR TEMP TMP HOSTNAME TZ TZDIR"
     " VIRTUAL_ENV CONDA_PREFIX CUDA_HOME CUDA_PATH CUDA_CACHE_PATH CXX CC NUMBA_CACHE_DIR TORCHINDUCTOR_CACHE_DIR"
     " TRITON_CACHE_DIR TORCH_EXTENSIONS_DIR TORCH_HOME"
@@ -43,25 +43,25 @@ PLACES = _names(
     " KMP_DUPLICATE_LIB_OK KMP_INIT_AT_FORK PYTORCH_NVML_BASED_CUDA_CHECK DS_ACCELERATOR"
     " TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 )
-"""Where things are, who may read them, which devices there are; how many threads tokenize and how text is hashed, which
-changes no byte; and what scikit-learn, DeepSpeed and this package set for themselves once they are loaded.
+"""Paths, credentials, devices, ranks; threads and hashing that change no byte; and what scikit-learn, DeepSpeed and
+this package set themselves.
 
-Which compiler is called (CXX) counts by what it says of itself."""
+The compiler (CXX) enters the identity by its version instead."""
 
-FAMILIES = (
+COMMON_PREFIXES = (
     *("BESSEMER_", "XDG_", "AWS_", "GOOGLE_", "GCE_", "GCSFS_", "GCLOUD_", "CLOUDSDK_", "AZURE_", "HF_", "FSSPEC_"),
     *("NCCL_", "GLOO_", "MASTER_", "SLURM_", "PMI_", "PMIX_", "TORCHELASTIC_", "TORCH_NCCL_", "KUBERNETES_"),
 )
-"""Beginnings of names: credentials of stores, and how the ranks of a training find each other."""
+"""Prefixes of names: credentials of stores, and how the ranks of a training find each other."""
 
-OF_A_RUN = _names(
+RUN_ONLY = _names(
     "TERM COLORTERM COLUMNS LINES NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE TERMINAL_WIDTH PAGER EDITOR VISUAL"
     " BROWSER DISPLAY WAYLAND_DISPLAY SSH_AUTH_SOCK SSH_CONNECTION SSH_TTY CI GITHUB_ACTIONS DO_NOT_TRACK"
     " NOTIFY_SOCKET INVOCATION_ID PYTHONIOENCODING"
 )
 
-FAMILIES_OF_A_RUN = ("PREFECT_", "DASK_", "WANDB_", "MLFLOW_", "OTEL_", "GIT_", "PG", "DOCKER_", "SENTRY_")
-"""What a run's own process needs beside these: a terminal, Prefect's settings, the services that it reports to."""
+RUN_PREFIXES = ("PREFECT_", "DASK_", "WANDB_", "MLFLOW_", "OTEL_", "GIT_", "PG", "DOCKER_", "SENTRY_")
+"""What a run's own process needs in addition: a terminal, Prefect's settings, the services that it reports to."""
 
 READ_BY = {
     "": ("PYTHON", "LD_", "DYLD_", "GLIBC_", "LANG", "LC_"),
@@ -74,71 +74,71 @@ READ_BY = {
         "MALLOC_",
     ),
 }
-"""Library -> beginnings of names that it, or what it is made of, reads; the first are of Python and the loader."""
+"""Library -> prefixes of names that it or its dependencies read; the first are those of Python and the loader."""
 
 LEFT_OUT = "BESSEMER_LEFT_OUT"
-"""Names of deciding variables that the parent of this process had and did not pass on."""
+"""Names of deciding variables that this process was started without."""
 
 
 def trainer_environment(known: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """What of `known` passes to a trainer, its ranks and whatever is asked in their place, and what is `given`."""
-    return {**_passing(known, PLACES, FAMILIES), **FIXED, **given}
+    """Return the environment of a trainer and its ranks: what passes of `known`, and what is `given`."""
+    return {**_passing(known, COMMON, COMMON_PREFIXES), **FIXED, **given}
 
 
 def run_environment(known: Mapping[str, str]) -> dict[str, str]:
-    """What of `known` passes to a process that builds stages, and to its workers."""
-    return {**_passing(known, PLACES | OF_A_RUN, (*FAMILIES, *FAMILIES_OF_A_RUN)), **FIXED}
+    """Return the environment of a process that builds stages, and of its workers: what passes of `known`."""
+    return {**_passing(known, COMMON | RUN_ONLY, (*COMMON_PREFIXES, *RUN_PREFIXES)), **FIXED}
 
 
-def deciding(known: Mapping[str, str], libraries: Iterable[str] = READ_BY) -> dict[str, str]:
-    """Those variables that do not pass and that Python, the loader or one of these libraries reads, by name."""
+def deciding_variables(known: Mapping[str, str], libraries: Iterable[str] = READ_BY) -> dict[str, str]:
+    """Return the variables that do not pass, and that Python, the loader or one of these libraries reads."""
     passing = run_environment(known)
-    beginnings = tuple(beginning for reader in {"", *libraries} for beginning in READ_BY.get(reader, ()))
+    prefixes = tuple(prefix for reader in {"", *libraries} for prefix in READ_BY.get(reader, ()))
     return {
         name: value
         for name, value in sorted(known.items())
-        if name.startswith(beginnings) and passing.get(name) != value and not _is_harmless_locale(name, value)
+        if name.startswith(prefixes) and passing.get(name) != value and not _is_harmless_locale(name, value)
     }
 
 
-def left_out_told(known: Mapping[str, str]) -> list[str]:
-    """Sentences about the deciding variables that a process was started without, and those that it has all the same."""
-    left_out, there = known.get(LEFT_OUT, "").replace(",", ", "), ", ".join(deciding(known))
-    told = []
+def describe_left_out(known: Mapping[str, str]) -> list[str]:
+    """Describe the deciding variables that this process was started without, and those that it still has."""
+    left_out, present = known.get(LEFT_OUT, "").replace(",", ", "), ", ".join(deciding_variables(known))
+    sentences = []
     if left_out:
-        told.append(
-            f"{left_out}: left out of this run's environment, since libraries read it and may compute other bits; what"
-            f" training needs of it goes into train.environment"
+        sentences.append(
+            f"{left_out}: left out of this run's environment, since libraries read it and may compute other bits. Put"
+            f" what training needs into train.environment"
         )
-    if there:
-        told.append(
-            f"{there}: libraries in this process may have read it, so that it counts in the identity of what is built"
-            f" here; training goes without it, unless train.environment names it"
+    if present:
+        sentences.append(
+            f"{present}: libraries in this process may have read it, so it is part of the identity of what is built"
+            f" here. Training runs without it, unless train.environment names it"
         )
-    return told
+    return sentences
 
 
-def shed() -> None:
-    """Leave out of this process's environment what does not pass.
+def filter_environment() -> None:
+    """Remove variables that do not pass from this process's environment.
 
-    Where a deciding variable was among it, the interpreter has read it already, and is started again in our place.
+    Where deciding variables were among them, the interpreter may have read them, so it is started again by `exec`.
     """
-    passing, found = run_environment(os.environ), deciding(os.environ)
+    passing, found = run_environment(os.environ), deciding_variables(os.environ)
     if found:
         sys.stdout.flush()
         sys.stderr.flush()
-        told = {LEFT_OUT: ",".join(found)}
-        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**passing, **told})
+        left_out = {LEFT_OUT: ",".join(found)}
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**passing, **left_out})
     os.environ.clear()
     os.environ.update(passing)
 
 
-def _passing(known: Mapping[str, str], names: frozenset[str], families: tuple[str, ...]) -> dict[str, str]:
-    return {name: value for name, value in known.items() if name in names or name.startswith(families)}
+def _passing(known: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in known.items() if name in names or name.startswith(prefixes)}
 
 
 def _is_harmless_locale(name: str, value: str) -> bool:
-    """Python takes UTF-8 where no locale is chosen; which others do is told by the end of their names."""
+    """Return whether a locale variable selects UTF-8, as Python does where no locale is chosen."""
     utf_8 = value in ("", "C", "POSIX") or value.partition("@")[0].lower().endswith(("utf-8", "utf8"))
     return utf_8 and name.startswith(("LANG", "LC_"))
 

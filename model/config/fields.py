@@ -1,10 +1,10 @@
-"""Every setting of a training, each valid by itself; no PyTorch."""
+"""The settings of a training, each with its own limits; imports no PyTorch."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from model.config import RUNTIME, Reach, Strict
+from model.config import RUNTIME, BaseConfig, Reach
 from model.config.launch import HostsConfig, RestartsConfig
 from model.config.options import (
     BatchWarmupConfig,
@@ -17,132 +17,132 @@ from model.config.options import (
 )
 
 Dtype = Literal["float32", "tf32", "bfloat16", "float16"]
-"""Types in which matrices are multiplied."""
+"""Precision of matrix products."""
 
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*=[^\x00]*$")]
 
 NewRows = Literal["mean", "mean_noise", "random"]
-"""How the rows of pieces start that a base model does not have."""
+"""Initial rows of tokens that a base model lacks."""
 
 
-class TrainFields(Strict):
-    """The settings of a training, each valid by itself; `TrainConfig` checks them together."""
+class TrainFields(BaseConfig):
+    """The settings of a training, each with its own limits; `TrainConfig` checks them for consistency."""
 
     engine: Literal["native", "deepspeed"] = "native"
-    """What computes a step: `native` is plain PyTorch, every rank holding the whole model; `deepspeed` spreads the
-    optimizer's state, gradients and weights over the ranks (ZeRO), for models that do not fit otherwise, and is slower
-    where they do."""
+    """What computes a step. `native` is plain PyTorch with the whole model on every rank. `deepspeed` partitions
+    optimizer state, gradients and weights over the ranks (ZeRO), for models that do not fit otherwise; it is slower for
+    those that do."""
     zero_stage: Literal[1, 2, 3] = 1
-    """`deepspeed`: what is spread over the ranks: 1 optimizer state, 2 gradients too, 3 weights too."""
+    """`deepspeed`: what is partitioned over the ranks: 1 optimizer state, 2 also gradients, 3 also weights."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where it is computed: on the processor, or on CUDA devices, one for each rank."""
+    """Where training runs: on the CPU, or on CUDA devices, one for each rank."""
     ranks: int = Field(default=1, ge=1, le=256)
-    """Processes on this machine that share each batch: copies of the model, which must divide `batch_rows`, times
-    `tensor_parallel` times `pipeline_parallel`. The data and their order do not depend on it."""
+    """Processes of the training: copies of the model, whose number must divide `batch_rows`, times `tensor_parallel`
+    times `pipeline_parallel`. The data and their order do not depend on it."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
-    """Processes that cut each matrix of a copy among them (Shoeybi et al. 2019): attention by heads, which it must
-    divide, the MLP by hidden units, embedding and head by pieces of the vocabulary. They talk four times a block, so
-    it is for models that do not fit otherwise."""
+    """Processes that share each matrix of a copy of the model (Shoeybi et al. 2019): attention by heads, whose number
+    it must divide, the MLP by hidden units, embedding and head by tokens of the vocabulary. They communicate four times
+    a block, so it is for models that do not fit otherwise."""
     pipeline_parallel: int = Field(default=1, ge=1, le=64)
-    """Stages of a copy, each a process with some of its layers; micro-batches flow through them (Narayanan et al.
-    2021). They talk least, and of s stages with m micro-batches a share of (s - 1) / (m + s - 1) stands idle: choose
-    `micro_batch_rows` small."""
+    """Pipeline stages of a copy of the model, each a process with some of its layers (Narayanan et al. 2021). They
+    communicate least, but s stages with m micro-batches are idle for (s - 1) / (m + s - 1) of the time: choose a small
+    `micro_batch_rows`."""
     batch_rows: int = Field(default=16, ge=1)
-    """Rows that one optimizer step reads, over all ranks."""
+    """Sequences in one optimizer step, over all ranks."""
     micro_batch_rows: Annotated[int, Field(ge=1)] | Literal["auto"] = 16
-    """Rows that pass through the model at once on each rank; must divide `batch_rows`, and a rank's share of it unless
-    it is larger than that. `auto` tries sizes before the first step, tells tokens per second of each, and takes the
-    largest that fits into `memory_limit`. Another size adds up the same gradients in another order, so that the last
-    bits of an `auto` run are the machine's; the model says which size it was."""
+    """Sequences that each rank computes at once; must divide `batch_rows`, and a rank's share of it unless it is
+    larger. `auto` tries sizes before the first step, reports tokens per second of each, and takes the largest that fits
+    into `memory_limit`. Another size sums the same gradients in another order, so the last bits of an `auto` run depend
+    on the machine; model.json records the size."""
     memory_limit: int | None = Field(default=None, ge=1)
-    """`micro_batch_rows = "auto"`: bytes that all ranks together may take; four fifths of the machine's memory by
+    """`micro_batch_rows = "auto"`: bytes that all ranks together may use; four fifths of the machine's memory by
     default."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """Optimizer settings."""
     clip: ClipConfig = ClipConfig()
-    """Limit of the gradient's norm over the run."""
+    """Clipping of the gradient norm over the run."""
     schedule: ScheduleConfig = ScheduleConfig()
     """Learning rate over the run."""
     batch_warmup: BatchWarmupConfig = BatchWarmupConfig()
-    """Rows of a step over the run."""
+    """Batch size over the run."""
     length_warmup: LengthWarmupConfig = LengthWarmupConfig()
-    """Length of rows over the run; of a `gpt` alone."""
+    """Sequence length over the run; `gpt` only."""
     new_rows: NewRows = "mean"
-    """How the rows of an extended vocabulary start in a trained model: `mean` of the rows with which the model's own
-    vocabulary wrote the same bytes, `mean_noise` with Gaussian noise besides, `random` as in a fresh network. `mean`
-    leaves what the model knows nearly untouched, `random` takes probability from all old pieces."""
+    """How rows of new tokens are initialised when a vocabulary was extended: `mean` of the rows with which the model's
+    own vocabulary writes the same bytes, `mean_noise` with added Gaussian noise, `random` as in a new network. `mean`
+    changes the model's predictions least, `random` takes probability from all old tokens."""
     trainable: Literal["all", "new_rows"] = "all"
-    """What learns: `all` weights, or only the `new_rows` of an extended vocabulary while the rest stays bit for bit as
-    it was (BELLE's first phase). A second run from the result then trains all."""
+    """What is trained: `all` weights, or only the `new_rows` of an extended vocabulary, while all else stays bit for
+    bit (BELLE's first phase). A second run from the result then trains all."""
     masked_share: float = Field(default=0.15, gt=0, lt=1)
-    """Share of a row's tokens that are hidden from a `bert`, anew in each epoch: 80% of them as [MASK], 10% as another
-    token, 10% as they are (Devlin et al. 2019)."""
+    """`bert`: share of a sequence's tokens that are masked, different ones in each epoch: 80% of them become [MASK],
+    10% another token, 10% stay (Devlin et al. 2019)."""
     dtype: Dtype = "float32"
-    """Type in which matrices are multiplied. `bfloat16` is several times faster where the processor has units for it,
-    and rounds to three digits; weights, norms, softmax, the residual stream and gradients stay float32. `float16`
-    likewise, with a digit more and a smaller range, for devices without bfloat16. `tf32` rounds the factors of float32
-    products, on CUDA devices alone."""
+    """Precision of matrix products. `bfloat16` is several times faster where the hardware supports it, and rounds to
+    three digits; weights, norms, softmax, the residual stream and gradients stay float32. `float16` has one digit more
+    and a smaller range, for devices without bfloat16. `tf32` rounds the factors of float32 products, on CUDA devices
+    only."""
     loss_scale: LossScaleConfig = LossScaleConfig()
-    """`float16`: by how much the loss is multiplied before the backward pass."""
+    """`float16`: scaling of the loss before the backward pass."""
     recompute: bool = False
-    """Whether blocks keep their input alone and compute what is within them again in the backward pass: a third more
-    arithmetic, and memory for one block's inner results instead of all. Changes no bit without `compile`."""
+    """Whether blocks keep only their input, and are recomputed in the backward pass (activation checkpointing): a third
+    more arithmetic, and memory for the activations of one block instead of all. Changes no bit without `compile`."""
     compile: bool = False
-    """Whether blocks are compiled (torch.compile, which needs a C++ compiler): a minute before the first step and less
-    time in each. Other last bits than without, the same at every run. Whole micro-batches alone: rows that fill none,
-    of a last batch or of one that still grows, are computed without it."""
+    """Whether blocks are compiled (torch.compile, which needs a C++ compiler): a minute before the first step, and
+    faster steps. The last bits differ from those without it, and repeat in every run. Partial micro-batches, of the
+    last batch or of one that still grows, are not compiled."""
     threads: int = Field(default=2, ge=1, le=1024)
-    """CPU threads of each rank's arithmetic; another number sums in another order and gives other last bits. Ranks
-    times threads should not exceed the processor's cores."""
+    """CPU threads of each rank; another number sums in another order and gives other last bits. Ranks times threads
+    should not exceed the CPU's cores."""
     checkpoint_steps: Annotated[int, RUNTIME] = Field(default=50, ge=1)
-    """Optimizer steps between checkpoints; decides how much work a crash costs, and no bit of the result. Only where
-    the guard went back and changed a setting does it matter from which of them."""
+    """Optimizer steps between checkpoints. Decides how much work a crash costs, and changes no bit of the result,
+    unless the guard rolls back to one of them and changes a setting."""
     keep_checkpoints: Annotated[int, RUNTIME] = Field(default=2, ge=1)
-    """Newest checkpoints that are kept while training."""
+    """Number of checkpoints kept while training."""
     pause_share: Annotated[float | None, RUNTIME] = Field(default=None, gt=0, lt=1)
-    """Share of all rows after which training pauses with a checkpoint, and the run ends there: neither failed nor at
-    its end. Run without it, training goes on to the same bits."""
+    """Share of all sequences after which training pauses with a checkpoint and the run ends without failure. Running
+    again without this key continues to the same bits."""
     hang_seconds: Annotated[float, RUNTIME] = Field(default=300.0, gt=0)
-    """Seconds without a finished step after which a rank counts as hung; all are then started again from the last
+    """Seconds without a finished step after which a rank counts as hung; all ranks then restart from the last
     checkpoint."""
     start_seconds: Annotated[float, RUNTIME] = Field(default=900.0, gt=0)
-    """The same where no steps are made: before the first one, and while a checkpoint or the result is written."""
+    """The same limit outside of steps: before the first one, and while a checkpoint or the result is written."""
     restarts: Annotated[RestartsConfig, RUNTIME] = RestartsConfig()
-    """What follows where ranks fail."""
+    """What happens when ranks fail."""
     hosts: Annotated[HostsConfig, RUNTIME] = HostsConfig()
-    """Machines over which ranks are spread. The first one has the address; on each other one, with the same files:
+    """Machines over which ranks are spread. The first one has the address; on each other one, with the same files, run
     `bessemer training join`."""
     validation_steps: int | None = Field(default=None, ge=1)
-    """Steps between looks at held-out rows, and one after the last step (table VALIDATION); none without. Changes no
-    weight. Every engine looks, without `compile`, where the ranks do not share one model."""
+    """Steps between evaluations on held-out sequences, with one more after the last step (table VALIDATION); none
+    without it. Changes no weight. Works with every engine, without `compile`, `tensor_parallel` and
+    `pipeline_parallel`."""
     validation_rows: int = Field(default=16, ge=1, le=256)
-    """Held-out rows of each source that are looked at, always the same."""
+    """Held-out sequences of each source that are evaluated, always the same."""
     max_nonfinite_steps: int = Field(default=3, ge=1)
-    """Steps in a row with a non-finite loss or gradient that count as divergence: the guard goes back, or, where there
-    is none, training stops."""
+    """Consecutive steps with a non-finite loss or gradient that count as divergence: the guard rolls back or, if it is
+    disabled, training stops."""
     guard: GuardConfig = GuardConfig()
-    """What is done against divergence."""
+    """Detection of divergence, and recovery."""
     environment: Annotated[tuple[Variable, ...], Reach.ENVIRONMENT] = ()
-    """Environment variables of the trainer and its ranks, such as `["MKL_CBWR=COMPATIBLE"]`. Of the shell's, only
-    paths, credentials, certificates, proxies, the choice of devices (`CUDA_VISIBLE_DEVICES`) and how ranks find each
-    other (`NCCL_*`, `GLOO_*`, `MASTER_*`, `SLURM_*`) reach them. Others may change bits: what stands here does reach
-    them, and is part of the identity."""
+    """Environment variables of the trainer and its ranks, such as `["MKL_CBWR=COMPATIBLE"]`. From the shell they get
+    only paths, credentials, certificates, proxies, the choice of devices (`CUDA_VISIBLE_DEVICES`) and how ranks find
+    each other (`NCCL_*`, `GLOO_*`, `MASTER_*`, `SLURM_*`), because others may change bits. Those set here are part of
+    the identity."""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Seed of the initial weights."""
+    """Seed of the initial weights, dropout, masks and spans."""
 
     @property
     def given(self) -> dict[str, str]:
-        """The variables of `environment` by name."""
+        """`environment` as a dictionary."""
         return {name: value for name, _, value in (one.partition("=") for one in self.environment)}
 
     @property
     def rows_at_once(self) -> int:
-        """Rows that pass through the model at once on each rank. Where the machine has yet to decide, all that there
-        are."""
+        """Sequences that each rank computes at once; its whole share of the batch while `auto` is undecided."""
         share = self.batch_rows // self.data_parallel
         return share if self.micro_batch_rows == "auto" else min(self.micro_batch_rows, share)
 
     @property
     def data_parallel(self) -> int:
-        """Copies of the model, which share each batch."""
+        """Number of copies of the model, which share each batch."""
         return self.ranks // (self.tensor_parallel * self.pipeline_parallel)

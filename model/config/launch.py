@@ -1,44 +1,45 @@
-"""The machines that train one model together; which ranks are on which changes no bit of the result.
+"""Settings of the launch: machines, and restarts of failed ranks.
 
-What the supervisor does where ranks fail; changes no bit of the result unless ranks are missing for a while.
+They change no bit of the result, unless training continues with fewer ranks for a while.
 """
 
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from model.config import Reach, Strict
+from model.config import BaseConfig, Reach
 
 
-class HostsConfig(Strict):
+class HostsConfig(BaseConfig):
     """Ranks spread evenly over several machines that see the same files."""
 
     count: int = Field(default=1, ge=1, le=4096)
-    """Machines; `ranks` are those of all together."""
+    """Machines; `ranks` counts those of all machines."""
     address: Annotated[str | None, Reach.MACHINE] = Field(default=None, pattern=r"^[^\s:]+:\d{1,5}$")
-    """`HOST:PORT` where the machines find each other. The first of them has this address and listens there."""
+    """`HOST:PORT` of the first machine, which listens there for the others."""
     wait_seconds: float = Field(default=30.0, gt=0)
-    """With `restarts.fewer_ranks`: seconds that those who are there wait for the others before they go on alone."""
+    """With `restarts.fewer_ranks`: seconds that machines wait for missing ones before they continue without them."""
     silence_seconds: float = Field(default=15.0, gt=0)
-    """Seconds without a sign after which a machine counts as gone."""
+    """Seconds without a heartbeat after which a machine counts as lost."""
 
     @model_validator(mode="after")
-    def _several_meet_somewhere(self) -> "HostsConfig":
+    def _several_hosts_have_an_address(self) -> "HostsConfig":
         if self.count > 1 and self.address is None:
-            raise ValueError("several hosts need an `address`, HOST:PORT of the first of them, where they meet")
+            raise ValueError("several hosts need an `address`, HOST:PORT of the first of them")
         if self.count == 1 and self.address is not None:
-            raise ValueError("a single host meets nobody; leave `address` out, or set `count`")
+            raise ValueError("a single host needs no `address`; leave it out, or set `count`")
         return self
 
 
-class RestartsConfig(Strict):
-    """When failed ranks are started again from the last checkpoint, and how often."""
+class RestartsConfig(BaseConfig):
+    """When failed ranks are restarted from the last checkpoint, and how often."""
 
     most: int = Field(default=8, ge=0, le=1000)
-    """Restarts in a row without a new checkpoint after which training is given up; 0: none at all. Only a failing
-    machine is worth one: killed processes, memory, disk, hangs."""
+    """Restarts without a new checkpoint after which training fails; 0: no restarts. Only failures of the machine are
+    retried: killed processes, memory, disk, hangs."""
     pause_seconds: float = Field(default=1.0, ge=0)
-    """Seconds before the first restart in a row; each further one waits twice as long, up to a minute."""
+    """Seconds before the first restart; each further one without a new checkpoint waits twice as long, up to a
+    minute."""
     fewer_ranks: bool = False
-    """Whether copies of the model go on without a rank that fails again and again, until the next checkpoint. Sums over
-    fewer ranks have other last bits, so the model is then no longer `exact`."""
+    """Whether training continues without a rank that fails repeatedly, until the next checkpoint. Sums over fewer ranks
+    have other last bits, so the model is then not `exact`."""

@@ -1,4 +1,4 @@
-"""What of the machine decides the last bits of a training, told without loading PyTorch."""
+"""The parts of a machine that decide the last bits of a training, found without loading PyTorch here."""
 
 import functools
 import hashlib
@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from model.config.environment import FIXED, deciding, trainer_environment
+from model.config.environment import FIXED, deciding_variables, trainer_environment
 from model.errors import Infra
 from model.files import write_atomically
 
@@ -34,13 +34,13 @@ GPU = "gpu"
 CUDA = "cuda"
 
 NONE = "none"
-"""What is told of a part that the machine lacks; the training that asks for it says so in its own words."""
+"""Description of a part that the machine lacks; the training that needs it reports that itself."""
 
-SECONDS_TO_ANSWER, SECONDS_TO_LOAD = 30, 300
+COMMAND_SECONDS, IMPORT_SECONDS = 30, 300
 
 
 def deciding_parts(train: "TrainConfig") -> tuple[str, ...]:
-    """Names of the parts that training with these settings depends on."""
+    """Return the names of the parts that training with these settings depends on."""
     parts = [INSTRUCTION_SET]
     if train.device == "cuda":
         parts += [GPU, CUDA]
@@ -49,52 +49,53 @@ def deciding_parts(train: "TrainConfig") -> tuple[str, ...]:
     return (*parts, COMPILER) if train.compile else tuple(parts)
 
 
-def part(name: str, environment: Mapping[str, str]) -> str:
-    """One of these parts in words, as a process finds it that starts with this environment."""
+def describe_part(name: str, environment: Mapping[str, str]) -> str:
+    """Describe one of these parts as a process with this environment finds it."""
     return PARTS[name](environment)
 
 
-def machine_of(train: "TrainConfig") -> dict[str, str]:
-    """The parts that training with these settings depends on, as its ranks find them."""
+def machine_parts(train: "TrainConfig") -> dict[str, str]:
+    """Describe the parts that training with these settings depends on, as its ranks find them."""
     environment = trainer_environment(os.environ, train.given)
-    return {name: part(name, environment) for name in deciding_parts(train)}
+    return {name: describe_part(name, environment) for name in deciding_parts(train)}
 
 
 def instruction_set(environment: Mapping[str, str]) -> str:
-    """What the libraries choose on this processor in a process that starts with this environment, such as `x86_64: ATen
+    """Return the instruction sets that the libraries choose in a process with this environment, such as `x86_64: ATen
     AVX2, oneDNN Intel AVX2, MKL branch 2 mode 1, NumPy X86_V3`.
 
-    MKL chooses by vendor too, and all of them may be told to do without a part of the processor; so they are asked.
+    The libraries are queried: MKL chooses by vendor too, and variables restrict each of them.
     """
     names = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-    settings = {name: environment[name] for name in names if name in environment} | deciding(environment)
-    return _chosen(tuple(sorted(settings.items())))
+    settings = {name: environment[name] for name in names if name in environment} | deciding_variables(environment)
+    return _cached_answer(tuple(sorted(settings.items())))
 
 
 def narrow_products(environment: Mapping[str, str]) -> str:
-    """Extensions for products of 16 bits, which add up in orders of their own: `amx_bf16+avx512_bf16`."""
+    """Return the CPU extensions for products of 16-bit numbers, which sum in their own orders:
+    `amx_bf16+avx512_bf16`."""
     del environment
-    flags = next((line for line in _processor() if line.startswith(("flags", "Features"))), "").split()
+    flags = next((line for line in _cpu_info() if line.startswith(("flags", "Features"))), "").split()
     kinds = ("amx_bf16", "amx_fp16", "avx512_bf16", "avx512_fp16", "bf16", "asimdhp")
     return "+".join(kind for kind in kinds if kind in flags) or NONE
 
 
 def compiler_version(environment: Mapping[str, str]) -> str:
-    """What the C++ compiler, the one that torch.compile calls, says of itself in its first line."""
+    """Return the first line of the version of the C++ compiler that torch.compile calls."""
     return _first_lines(environment.get("CXX", "g++"), "--version")[0]
 
 
 def gpu_kinds(environment: Mapping[str, str]) -> str:
-    """Names and compute capabilities of the CUDA devices that a process sees, in the driver's words."""
+    """Return names and compute capabilities of the visible CUDA devices, as the driver reports them."""
     command = ("nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader")
-    seen = environment.get("CUDA_VISIBLE_DEVICES")
-    # The driver does not know each name that CUDA knows; then all devices are told.
-    told = _first_lines(*command, "-i", seen) if seen else [NONE]
-    return "; ".join(sorted(set(told if told != [NONE] else _first_lines(*command))))
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    # The driver does not know every name that CUDA accepts; then all devices are listed.
+    devices = _first_lines(*command, "-i", visible) if visible else [NONE]
+    return "; ".join(sorted(set(devices if devices != [NONE] else _first_lines(*command))))
 
 
 def cuda_version(environment: Mapping[str, str]) -> str:
-    """Of the CUDA that PyTorch was built with."""
+    """Return the version of CUDA that PyTorch was built with."""
     del environment
     folder = _torch_folder()
     if folder is None:
@@ -111,12 +112,12 @@ PARTS: dict[str, Callable[[Mapping[str, str]], str]] = {
     CUDA: cuda_version,
 }
 
-_QUESTION = """
+_QUERY_PROGRAM = """
 import ctypes, platform
 from pathlib import Path
 import torch
 from numpy._core import _multiarray_umath as numpy
-torch.nn.functional.gelu(torch.zeros(8))  # computed by oneDNN, which then says what it chose
+torch.nn.functional.gelu(torch.zeros(8))  # computed by oneDNN, which then prints what it chose
 names = ["libtorch_cpu.so", "libtorch_cpu.dylib"]
 libs = [path for name in names if (path := Path(torch.__file__).parent / "lib" / name).exists()]
 try:
@@ -133,47 +134,52 @@ _ONEDNN = re.compile(r"^onednn_verbose,.*cpu,isa:(.*)$", re.MULTILINE)
 
 
 @functools.cache
-def _chosen(settings: tuple[tuple[str, str], ...]) -> str:
-    """What the libraries say under these settings. Loading PyTorch takes seconds, so that the answer is kept in the
-    user's cache while processor, libraries and settings are the same."""
+def _cached_answer(settings: tuple[tuple[str, str], ...]) -> str:
+    """Return what the libraries choose with these settings.
+
+    Importing PyTorch takes seconds, so the answer is cached for the user while CPU, libraries and settings are the
+    same.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "bessemer"
-    asked = _digest([settings, FIXED, _QUESTION, sys.executable, _processor(), _libraries()])
-    kept = cache / f"instruction-set-{asked}"
+    key = _digest([settings, FIXED, _QUERY_PROGRAM, sys.executable, _cpu_info(), _libraries()])
+    cached = cache / f"instruction-set-{key}"
     try:
-        digest, _, answer = kept.read_text("utf-8").partition("\n")
+        digest, _, answer = cached.read_text("utf-8").partition("\n")
         if digest == _digest(answer):
             return answer
     except (OSError, UnicodeDecodeError):
-        pass  # Asked for the first time, or damaged.
-    answer = _asked(dict(settings))
-    # Where it cannot be kept, each process asks for itself.
+        pass  # Missing or damaged.
+    answer = _query_libraries(dict(settings))
+    # Without a writable cache each process queries again.
     with suppress(OSError):
         cache.mkdir(parents=True, exist_ok=True)
-        write_atomically(kept, f"{_digest(answer)}\n{answer}".encode())
+        write_atomically(cached, f"{_digest(answer)}\n{answer}".encode())
     return answer
 
 
-def _asked(settings: Mapping[str, str]) -> str:
+def _query_libraries(settings: Mapping[str, str]) -> str:
     environment = trainer_environment(os.environ, {**settings, "ONEDNN_VERBOSE": "1"})
-    command = [sys.executable, "-c", _QUESTION]
+    command = [sys.executable, "-c", _QUERY_PROGRAM]
     try:
-        done = subprocess.run(command, capture_output=True, env=environment, timeout=SECONDS_TO_LOAD, check=False)
+        done = subprocess.run(command, capture_output=True, env=environment, timeout=IMPORT_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise Infra(f"PyTorch was not loaded within {SECONDS_TO_LOAD} seconds: look what slows this machine") from error
-    told = done.stdout.decode(errors="replace")
-    if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise Infra(
-            f"PyTorch could not be asked what it computes with (exit code {done.returncode}, {words[0]}). See that"
-            f" `{Path(sys.executable).name} -c 'import torch'` works, with the variables of train.environment"
+            f"importing PyTorch took over {IMPORT_SECONDS} seconds: see what slows this machine down"
+        ) from error
+    output = done.stdout.decode(errors="replace")
+    if done.returncode:
+        last_line = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+        raise Infra(
+            f"PyTorch could not be queried for its instruction set (exit code {done.returncode}, {last_line[0]}). Make"
+            f" sure that `{Path(sys.executable).name} -c 'import torch'` works, with the variables of train.environment"
         )
-    onednn = _ONEDNN.search(told)
-    answer = next(line for line in told.splitlines() if ": ATen " in line)
+    onednn = _ONEDNN.search(output)
+    answer = next(line for line in output.splitlines() if ": ATen " in line)
     return answer.replace(", MKL", f", oneDNN {onednn[1] if onednn else NONE}, MKL")
 
 
 def _libraries() -> list[object]:
-    """What tells one installation of the libraries that are asked from another: folders, versions, and when written."""
+    """Return what identifies the installed libraries: folders, versions, sizes and times."""
     found: list[object] = [metadata.version("numpy")]
     folder = _torch_folder()
     for path in sorted((folder / "lib").glob("lib*")) if folder else ():
@@ -182,8 +188,8 @@ def _libraries() -> list[object]:
     return found
 
 
-def _processor() -> list[str]:
-    """The lines about the first processor that do not change while it runs."""
+def _cpu_info() -> list[str]:
+    """Return the lines of /proc/cpuinfo about the first CPU that do not change while it runs."""
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return [platform.processor()]
@@ -203,7 +209,7 @@ def _digest(value: object) -> str:
 @functools.cache
 def _first_lines(*command: str) -> list[str]:
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_TO_ANSWER, check=True).stdout
+        output = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return [NONE]
-    return [line.strip() for line in told.splitlines() if line.strip()] or [NONE]
+    return [line.strip() for line in output.splitlines() if line.strip()] or [NONE]

@@ -1,12 +1,6 @@
-"""What a network is made of, as frozen models: one for each architecture, told apart by their tag.
+"""Network configurations: one frozen model for each architecture, distinguished by the key `architecture`.
 
-What a BERT is made of.
-
-What a GPT is made of.
-
-What a T5 is made of.
-
-Sizes and choices of a block of the networks; without PyTorch, since recipes are checked by it.
+Imports no PyTorch, since checking a recipe imports it.
 """
 
 import math
@@ -15,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from model.config import Strict
+from model.config import BaseConfig
 
 __all__ = [
     "OBJECTIVE_OF",
@@ -24,24 +18,23 @@ __all__ = [
     "NetworkConfig",
     "T5Config",
     "read_network_config",
-    "times_as_wide",
+    "width_multiplier",
 ]
-
-
-def _architecture(values: Any) -> str:
-    """The tag of a configuration; without one it is that of a GPT, which had none once."""
-    found = values.get("architecture", "gpt") if isinstance(values, dict) else getattr(values, "architecture", "gpt")
-    return str(found)
-
 
 Norm = Literal["layernorm", "rmsnorm", "none"]
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "geglu", "geglu_tanh", "swiglu"]
 
+GATED_MULTIPLE = 8
+"""The default hidden size of a gated MLP is rounded up to a multiple of this, which makes products faster."""
+
+OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
+"""Architecture -> `chunk.objective`."""
+
 
 @dataclass(frozen=True)
-class BlockShape:
-    """Sizes and choices of a block."""
+class BlockConfig:
+    """Sizes and options of a block."""
 
     width: int
     heads: int
@@ -52,223 +45,132 @@ class BlockShape:
     norm_eps: float
     post_norm: bool = False
     input_norm: bool = True
-    """Whether what attention reads is normalised; not so in YaLM-100B's first block, whose input is already."""
+    """Whether the input of attention is normalised; False in YaLM-100B's first block, whose input already is."""
     parallel_residual: bool = False
     """Whether attention and MLP read the same stream, instead of one after the other."""
     qk_norm: bool = False
     biases: bool = True
     dropout: float = 0.0
     score_scale: float | None = None
-    """What scores of attention are multiplied by; 1 / sqrt(E) by default, 1 in T5."""
+    """Factor of attention scores; 1 / sqrt(E) by default, 1 in T5."""
     cross_attention: bool = False
     """Whether the block also attends to an encoder."""
 
 
-def check_heads(width: int, heads: int) -> None:
-    """Raises ValueError where heads do not divide the width, with a width near by that they divide."""
-    if width % heads:
-        raise ValueError(
-            f"width {width} is not a multiple of heads = {heads}. Choose width {heads * max(1, round(width / heads))}"
-        )
-
-
-class BERTConfig(Strict):
-    """An encoder that fills in hidden tokens and says whether two stretches follow each other (Devlin et al. 2019)."""
-
-    architecture: Literal["bert"] = "bert"
-    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
-    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
-    vocab_size: int = Field(default=4096, ge=2, le=2**22)
-    """Rows of the embedding table; the tokenizer's number of pieces."""
-    context: int = Field(default=256, ge=8, le=2**17)
-    """Tokens that the model sees at once; as many positions are learnt."""
-    layers: int = Field(default=4, ge=1, le=512)
-    """Transformer blocks."""
-    heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads; `width` must be a multiple of them."""
-    width: int = Field(default=256, ge=8, le=2**16)
-    """Size of the residual stream (hidden_size)."""
-    ffn_width: int | None = Field(default=None, ge=8)
-    """Size of the hidden layer of each MLP; four times `width` by default."""
-    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
-    """Non-linearity of the MLP and of the head."""
-    norm_position: Literal["pre", "post"] = "post"
-    """Where LayerNorms stand: behind the sum of stream and branch (`post`, BERT), or before each branch (`pre`), which
-    trains at higher rates and without warm-up (Xiong et al. 2020)."""
-    embedding_norm: bool = True
-    """A norm right after the embedding (BERT). Without it, and with norms before each branch, it is the BERT of
-    Megatron-LM (Shoeybi et al. 2019), which also stands in `transformers`."""
-    norm_eps: float = Field(default=1e-12, gt=0, le=1e-2)
-    """Added to the variance before its root is taken."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of values set to zero while training: behind the embedding, in the attention's weights, and behind
-    attention and MLP (BERT: 0.1)."""
-    init_std: float = Field(default=0.02, gt=0, le=1)
-    """Standard deviation of the Gaussian that matrices and tables start from."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "BERTConfig":
-        check_heads(self.width, self.heads)
-        return self
-
-    @model_validator(mode="after")
-    def _the_stream_is_normalised(self) -> "BERTConfig":
-        if not self.embedding_norm and self.norm_position == "post":
-            raise ValueError(
-                'embedding_norm is false and norm_position "post", which nobody trains: the first block would read'
-                ' what no norm has seen, and all others what one has. Set norm_position = "pre", or leave'
-                " embedding_norm out"
-            )
-        return self
-
-    @property
-    def hidden(self) -> int:
-        """Size of the MLP's hidden layer."""
-        return self.ffn_width or 4 * self.width
-
-    @property
-    def block(self) -> BlockShape:
-        """What each block is made of."""
-        return BlockShape(
-            width=self.width,
-            heads=self.heads,
-            head_size=self.width // self.heads,
-            hidden=self.hidden,
-            activation=self.activation,
-            norm="layernorm",
-            norm_eps=self.norm_eps,
-            post_norm=self.norm_position == "post",
-            dropout=self.dropout,
-        )
-
-
-GATED_MULTIPLE = 8
-"""A gated MLP's hidden size is rounded up to a multiple of this, which products of matrices like."""
-
-
-def is_gated(activation: Activation) -> bool:
-    """Whether one half of the MLP's hidden layer multiplies the other (Shazeer 2020)."""
-    return activation in ("geglu", "geglu_tanh", "swiglu")
-
-
-class GPTConfig(Strict):
+class GPTConfig(BaseConfig):
     """A decoder that predicts the next token: by default pre-LayerNorm blocks, GELU, rotary positions, tied head."""
 
     architecture: Literal["gpt"] = "gpt"
-    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
-    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
+    """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
+    sentence pairs; `t5`, an encoder and a decoder trained on removed spans. It decides `chunk.objective`."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
-    """Rows of the embedding table; the tokenizer's number of pieces."""
+    """Rows of the embedding: the tokenizer's vocabulary size."""
     context: int = Field(default=256, ge=8, le=2**17)
-    """Tokens that the model sees at once."""
+    """Longest sequence, tokens."""
     layers: int = Field(default=4, ge=1, le=512)
     """Transformer blocks."""
     heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads; `width` must be a multiple of them, and of twice as many with rotary positions, which turn
+    """Attention heads; `width` must be a multiple of them, and of twice as many with rotary positions, which rotate
     pairs."""
     width: int = Field(default=256, ge=8, le=2**16)
     """Size of the residual stream (d_model)."""
     ffn_width: int | None = Field(default=None, ge=8)
-    """Size of the hidden layer of each MLP; four times `width` by default, and 8/3 of it with a gated activation, which
-    has a third matrix, so that both have as many weights."""
+    """Size of the hidden layer of each MLP; four times `width` by default, and 8/3 of it with a gated activation, whose
+    third matrix makes the number of weights the same."""
     embedding_width: int | None = Field(default=None, ge=8, le=2**16)
-    """Columns of the embedding where they are fewer than `width` (YaLM-100B: 2048 of 10240), which saves most where
-    the vocabulary is large; as many by default."""
+    """Columns of the embedding where fewer than `width` (YaLM-100B: 2048 of 10240), which saves most with a large
+    vocabulary; `width` by default."""
     embedding_projection: Literal["matrix", "padding"] = "matrix"
-    """With `embedding_width`: how its rows get to `width` and the stream back to it. `matrix` multiplies by one on
-    either way (OPT-350M). `padding` puts zeros behind a row, and on the way out a matrix, GELU and a norm follow
+    """With `embedding_width`: how embeddings become as wide as the stream, and the reverse before the head. `matrix`:
+    a matrix each (OPT-350M). `padding`: zeros are appended, and a matrix, GELU and a norm precede the head
     (YaLM-100B)."""
     positions: Literal["rotary", "learned", "relative"] = "rotary"
-    """How the network knows where a token stands: `rotary` turns queries and keys (GPT-NeoX, LLaMA), `learned` adds a
-    row of a table to the embedding (GPT-2, OPT), `relative` adds a learned number for each range of distances to the
-    attention's scores (T5)."""
+    """Position encoding: `rotary` rotates queries and keys (GPT-NeoX, LLaMA), `learned` adds a row of a table to the
+    embedding (GPT-2, OPT), `relative` adds a learned number for each range of distances to attention scores (T5)."""
     position_offset: int = Field(default=0, ge=0, le=1024)
-    """`learned`: rows of the table before that of the first token. OPT has 2, which no text reads."""
+    """`learned`: unused rows of the table before that of the first token. OPT has 2."""
     rotary_share: float = Field(default=1.0, gt=0, le=1)
-    """`rotary`: share of each head's values that turn (rotary_pct); a quarter in GPT-NeoX-20B."""
+    """`rotary`: share of each head's values that are rotated (rotary_pct); a quarter in GPT-NeoX-20B."""
     rotary_base: float = Field(default=10_000.0, gt=1, le=1e9)
-    """`rotary`: how slowly the slowest pair turns (rope_theta); larger for longer contexts."""
+    """`rotary`: base of the angles (rope_theta); larger for longer contexts."""
     activation: Activation = "gelu"
     """Non-linearity of the MLP: `relu` (OPT), `gelu`, `gelu_tanh` (its approximation in GPT-2), or a gated one: `geglu`
     (YaLM-100B), `geglu_tanh` (T5 v1.1), `swiglu` (LLaMA, PaLM)."""
     norm: Norm = "layernorm"
-    """What normalises the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
-    or `none`, which only `init = "t_fixup"` can train. There is no batch norm: it would mix the rows of a batch, so
-    that the loss of a row depended on what stands beside it."""
+    """Normalisation of the residual stream: `layernorm`, `rmsnorm`, which subtracts no mean and is cheaper (LLaMA, T5),
+    or `none`, which only `init = "t_fixup"` can train. There is no batch norm: the loss of a sequence would depend on
+    the others of its batch."""
     norm_position: Literal["pre", "post"] = "pre"
-    """Whether the norm stands before attention and MLP, which leaves the residual stream untouched (`pre`, GPT-2), or
-    behind the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
+    """Position of norms: before attention and MLP, which leaves the residual stream itself unchanged (`pre`, GPT-2), or
+    after the sum of stream and branch (`post`, the first Transformer, BERT), which needs a longer warm-up."""
     norm_eps: float = Field(default=1e-5, gt=0, le=1e-2)
     """Added to the variance before its root is taken."""
     parallel_residual: bool = False
-    """Whether attention and MLP of a block read the same stream side by side (GPT-NeoX, PaLM), instead of the MLP what
-    attention made of it."""
+    """Whether attention and MLP of a block read the same stream (GPT-NeoX, PaLM), instead of the MLP reading the sum of
+    stream and attention."""
     embedding_norm: bool = True
     """A norm right after the embedding, the stabilisation of YaLM-100B and BLOOM."""
     first_input_norm: bool = True
-    """`pre`: whether the first block normalises its input; YaLM-100B leaves that to the embedding's norm."""
+    """`pre`: whether the first block normalises its input; YaLM-100B has only the embedding's norm there."""
     qk_norm: bool = False
-    """RMSNorm of queries and keys of each head, which bounds the attention's scores (Dehghani et al. 2023): a
-    stabilisation for high learning rates."""
+    """RMSNorm of queries and keys of each head, which bounds attention scores (Dehghani et al. 2023) and stabilises
+    high learning rates."""
     biases: bool = True
     """Whether matrices and LayerNorms have biases; LLaMA and PaLM have none."""
     tied_head: bool = True
-    """Whether the output head is the embedding (Press and Wolf 2017) or has a matrix of its own."""
+    """Whether the output head is the embedding (Press and Wolf 2017), or a separate matrix."""
     head_bias: bool = False
-    """Whether each piece has a bias in the output head (YaLM-100B)."""
+    """Whether the output head has a bias (YaLM-100B)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of values set to zero while training: behind the embedding, in the attention's weights, and behind
-    attention and MLP. It helps where the same text is read many times, and costs elsewhere."""
+    """Dropout probability: after the embedding, in attention weights, and after attention and MLP. It helps where the
+    same text is read many times, and hurts elsewhere."""
     z_loss: float = Field(default=0.0, ge=0, le=1)
-    """Weight of the squared logarithm of the softmax's denominator, added to what is minimised (PaLM: 1e-4), which
-    keeps logits from drifting. The loss that is told stays the cross entropy."""
+    """Weight of the squared logarithm of the softmax's denominator, added to the objective (PaLM: 1e-4), which keeps
+    logits from drifting. Reported losses are the cross entropy alone."""
     attention: Literal["causal", "prefix"] = "causal"
-    """What a token sees of its row: `causal` itself and what stands before it, `prefix` all of the row's beginning too
-    (Liu et al. 2018; Raffel et al. 2020, section 3.2.1). How long that is is drawn for each row in each epoch, from one
-    token to all but one; only what follows carries loss, half of a row on average. Where such a model writes or scores
-    text, the prompt is that beginning."""
+    """What a token sees of its sequence: `causal`, itself and earlier tokens; `prefix`, also all of a prefix (Liu et
+    al. 2018; Raffel et al. 2020, section 3.2.1). Its length is drawn for each sequence and epoch, from one token to all
+    but one; only later tokens carry loss, half of a sequence on average. Where such a model generates or scores text,
+    the prompt is the prefix."""
     attend_within_documents: bool = False
-    """Whether a token sees only its own document in a row that holds several, as where a text is read alone. Off, it
-    sees the documents before it too (GPT-3). On, attention takes more time and memory, for it reads a mask."""
+    """Whether a token sees only its own document in a packed sequence, as in a text by itself. Otherwise it sees
+    earlier documents too (GPT-3). The mask makes attention slower and takes memory."""
     init: Literal["gaussian", "t_fixup"] = "gaussian"
-    """How weights start: `gaussian` with `init_std`, or `t_fixup` (Huang et al. 2020), which trains without norms and
-    without warm-up, so that neither is allowed beside it."""
+    """Initialisation: `gaussian` with `init_std`, or `t_fixup` (Huang et al. 2020), which needs neither norms nor
+    warm-up and excludes both."""
     init_std: float = Field(default=0.02, gt=0, le=1)
-    """`gaussian`: standard deviation that matrices start from; output projections of the residual branches start from
-    this over sqrt(2 * layers) (GPT-2, section 2.3)."""
-
+    """`gaussian`: standard deviation of initial weights; for output projections of residual branches it is divided by
+    sqrt(2 * layers) (GPT-2, section 2.3)."""
     mup_base_width: int | None = Field(default=None, ge=8, le=2**16)
-    """Width at which the learning rate was chosen, if it is to hold for this one as well: the maximal update
-    parametrisation (Yang et al. 2022). Matrices in blocks start and learn by their inputs' number against that width's,
-    and logits are scaled down likewise; at that width itself nothing changes. Keep the size of a head, or name the old
-    one in `mup_base_head_size`."""
+    """Width at which the learning rate was chosen, to transfer it to this one: the maximal update parametrisation (Yang
+    et al. 2022). Initialisation and learning rate of matrices in blocks, and logits, are scaled by the ratio of the
+    widths; at that width itself nothing changes. Keep the size of a head, or set the old one as
+    `mup_base_head_size`."""
     mup_base_head_size: int | None = Field(default=None, ge=2, le=2**12)
-    """Size of a head at `mup_base_width`, where it was another: scores of attention then fall with the size of a head
-    instead of with its root."""
+    """Size of a head at `mup_base_width`, where it was another: attention scores are then divided by the size of a head
+    instead of its root."""
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> "GPTConfig":
         if self.positions == "rotary" and self.rotary_share == 1 and self.width % (2 * self.heads):
             raise ValueError(
-                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions turn pairs"
-                f" within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
+                f"width {self.width} is not a multiple of 2 x heads = {2 * self.heads}; rotary positions rotate"
+                f" pairs within each head. Choose width {2 * self.heads * max(1, round(self.width / (2 * self.heads)))}"
             )
-        check_heads(self.width, self.heads)
+        check_heads_divide_width(self.width, self.heads)
         if self.positions == "rotary" and (self.rotary_size < 2 or self.rotary_size % 2):
             raise ValueError(
                 f"rotary_share {self.rotary_share:g} of the {self.width // self.heads} values of a head are"
-                f" {self.rotary_size}, and rotary positions turn pairs. Choose a share that gives an even number"
+                f" {self.rotary_size}, and rotary positions rotate pairs. Choose a share that gives an even number"
             )
         return self
 
     @model_validator(mode="after")
-    def _each_option_has_what_it_speaks_of(self) -> "GPTConfig":
+    def _dependent_options_are_set(self) -> "GPTConfig":
         if self.position_offset and self.positions != "learned":
-            raise ValueError(
-                'position_offset speaks of a table of positions; set positions = "learned", or leave it out'
-            )
+            raise ValueError('position_offset needs a table of positions; set positions = "learned", or leave it out')
         if self.embedding_width is None and self.embedding_projection != "matrix":
-            raise ValueError("embedding_projection speaks of a narrow embedding; set embedding_width, or leave it out")
+            raise ValueError("embedding_projection needs a narrow embedding; set embedding_width, or leave it out")
         if self.embedding_width is not None and self.embedding_width >= self.width:
             raise ValueError(
                 f"embedding_width {self.embedding_width} is not below width {self.width}; leave it out for an embedding"
@@ -276,7 +178,7 @@ class GPTConfig(Strict):
             )
         if self.norm_position == "post" and (self.parallel_residual or not self.first_input_norm):
             raise ValueError(
-                "parallel_residual and first_input_norm = false are choices of norms before the branches; set"
+                "parallel_residual and first_input_norm = false need norms before the branches; set"
                 ' norm_position = "pre", or leave them out'
             )
         return self
@@ -303,19 +205,19 @@ class GPTConfig(Strict):
         return self
 
     @model_validator(mode="after")
-    def _transferred_from_somewhere(self) -> "GPTConfig":
+    def _mup_has_a_base(self) -> "GPTConfig":
         if self.mup_base_head_size is not None and self.mup_base_width is None:
-            raise ValueError("mup_base_head_size speaks of mup_base_width; set both, or neither")
+            raise ValueError("mup_base_head_size needs mup_base_width; set both, or neither")
         if self.mup_base_width is not None and (self.init != "gaussian" or self.embedding_width is not None):
             raise ValueError(
-                'mup_base_width scales a Gaussian start of a network as wide as its embedding: set init = "gaussian",'
+                'mup_base_width needs Gaussian initialisation and an embedding of full width: set init = "gaussian",'
                 " and leave embedding_width out"
             )
         return self
 
     @property
-    def times_as_wide(self) -> float:
-        """The width as a multiple of the one that the learning rate is for; 1 where nothing is transferred."""
+    def width_multiplier(self) -> float:
+        """The width as a multiple of `mup_base_width`; 1 without it."""
         return self.width / (self.mup_base_width or self.width)
 
     @property
@@ -334,13 +236,13 @@ class GPTConfig(Strict):
 
     @property
     def rotary_size(self) -> int:
-        """Values of each head that rotary positions turn."""
+        """Values of each head that are rotated."""
         return int(self.width // self.heads * self.rotary_share)
 
     @property
-    def block(self) -> BlockShape:
-        """What each block is made of."""
-        return BlockShape(
+    def block(self) -> BlockConfig:
+        """The configuration of each block."""
+        return BlockConfig(
             width=self.width,
             heads=self.heads,
             head_size=self.width // self.heads,
@@ -359,43 +261,51 @@ class GPTConfig(Strict):
         )
 
 
-class T5Config(Strict):
-    """An encoder and a decoder that writes what the encoder's text lacks (Raffel et al. 2020): RMSNorm before each
-    branch, relative positions, no biases. The defaults are those of the first T5."""
+class BERTConfig(BaseConfig):
+    """An encoder that predicts masked tokens and whether sentence B follows A (Devlin et al. 2019)."""
 
-    architecture: Literal["t5"] = "t5"
-    """What the network is: `gpt`, a decoder that is trained on next tokens, `bert`, an encoder on hidden tokens and
-    pairs of stretches, or `t5`, which has both, on spans that were taken out. `chunk.objective` follows from it."""
+    architecture: Literal["bert"] = "bert"
+    """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
+    sentence pairs; `t5`, an encoder and a decoder trained on removed spans. It decides `chunk.objective`."""
     vocab_size: int = Field(default=4096, ge=2, le=2**22)
-    """Rows of the embedding table, which encoder and decoder share; the tokenizer's number of pieces."""
+    """Rows of the embedding: the tokenizer's vocabulary size."""
     context: int = Field(default=256, ge=8, le=2**17)
-    """Tokens that the encoder reads of a row of training, end-of-text included. The network itself knows no limit."""
+    """Longest sequence, tokens; as many positions are learned."""
     layers: int = Field(default=4, ge=1, le=512)
-    """Blocks of the encoder, and as many of the decoder."""
+    """Transformer blocks."""
     heads: int = Field(default=4, ge=1, le=512)
-    """Attention heads."""
-    head_size: int | None = Field(default=None, ge=1, le=2**12)
-    """Size of each head (d_kv); `width` over `heads` by default, which must then divide it."""
+    """Attention heads; `width` must be a multiple of them."""
     width: int = Field(default=256, ge=8, le=2**16)
-    """Size of the residual stream (d_model)."""
+    """Size of the residual stream (hidden_size)."""
     ffn_width: int | None = Field(default=None, ge=8)
-    """Size of the hidden layer of each MLP (d_ff); four times `width` by default."""
-    activation: Activation = "relu"
-    """Non-linearity of the MLP: `relu` (T5), or `geglu_tanh` (T5 v1.1, Flan-T5)."""
-    tied_head: bool = True
-    """Whether the output head is the embedding, scaled by 1 / sqrt(width) (T5), or a matrix of its own (T5 v1.1)."""
-    norm_eps: float = Field(default=1e-6, gt=0, le=1e-2)
-    """Added to the mean square before its root is taken."""
+    """Size of the hidden layer of each MLP; four times `width` by default."""
+    activation: Literal["relu", "gelu", "gelu_tanh"] = "gelu"
+    """Non-linearity of the MLP and of the head."""
+    norm_position: Literal["pre", "post"] = "post"
+    """Position of LayerNorms: after the sum of stream and branch (`post`, BERT), or before each branch (`pre`), which
+    trains at higher rates and without warm-up (Xiong et al. 2020)."""
+    embedding_norm: bool = True
+    """A norm right after the embedding (BERT). Without it, and with norms before each branch, this is Megatron-LM's
+    BERT (Shoeybi et al. 2019), which `transformers` has too."""
+    norm_eps: float = Field(default=1e-12, gt=0, le=1e-2)
+    """Added to the variance before its root is taken."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of values set to zero while training: behind the embedding, in the attention's weights, behind each branch
-    and behind the last norm."""
-    z_loss: float = Field(default=0.0, ge=0, le=1)
-    """Weight of the squared logarithm of the softmax's denominator, added to what is minimised (T5's program: 1e-4)."""
+    """Dropout probability: after the embedding, in attention weights, and after attention and MLP (BERT: 0.1)."""
+    init_std: float = Field(default=0.02, gt=0, le=1)
+    """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")
-    def _heads_divide_width(self) -> "T5Config":
-        if self.head_size is None:
-            check_heads(self.width, self.heads)
+    def _heads_divide_width(self) -> "BERTConfig":
+        check_heads_divide_width(self.width, self.heads)
+        return self
+
+    @model_validator(mode="after")
+    def _input_is_normalised(self) -> "BERTConfig":
+        if not self.embedding_norm and self.norm_position == "post":
+            raise ValueError(
+                'embedding_norm = false with norm_position = "post" leaves the input of the first block alone without a'
+                ' norm, which no published network does. Set norm_position = "pre", or leave embedding_norm out'
+            )
         return self
 
     @property
@@ -403,9 +313,68 @@ class T5Config(Strict):
         """Size of the MLP's hidden layer."""
         return self.ffn_width or 4 * self.width
 
-    def block(self, *, decoder: bool) -> BlockShape:
-        """What each block of the encoder or decoder is made of."""
-        return BlockShape(
+    @property
+    def block(self) -> BlockConfig:
+        """The configuration of each block."""
+        return BlockConfig(
+            width=self.width,
+            heads=self.heads,
+            head_size=self.width // self.heads,
+            hidden=self.hidden,
+            activation=self.activation,
+            norm="layernorm",
+            norm_eps=self.norm_eps,
+            post_norm=self.norm_position == "post",
+            dropout=self.dropout,
+        )
+
+
+class T5Config(BaseConfig):
+    """An encoder, and a decoder that writes what the encoder's text lacks (Raffel et al. 2020): RMSNorm before each
+    branch, relative positions, no biases. The defaults are those of the first T5."""
+
+    architecture: Literal["t5"] = "t5"
+    """The kind of network: `gpt`, a decoder trained on next tokens; `bert`, an encoder trained on masked tokens and
+    sentence pairs; `t5`, an encoder and a decoder trained on removed spans. It decides `chunk.objective`."""
+    vocab_size: int = Field(default=4096, ge=2, le=2**22)
+    """Rows of the embedding, which encoder and decoder share: the tokenizer's vocabulary size."""
+    context: int = Field(default=256, ge=8, le=2**17)
+    """Longest training input of the encoder, tokens, with end-of-text. The network itself has no limit."""
+    layers: int = Field(default=4, ge=1, le=512)
+    """Blocks of the encoder, and of the decoder."""
+    heads: int = Field(default=4, ge=1, le=512)
+    """Attention heads."""
+    head_size: int | None = Field(default=None, ge=1, le=2**12)
+    """Size of each head (d_kv); `width` divided by `heads` by default."""
+    width: int = Field(default=256, ge=8, le=2**16)
+    """Size of the residual stream (d_model)."""
+    ffn_width: int | None = Field(default=None, ge=8)
+    """Size of the hidden layer of each MLP (d_ff); four times `width` by default."""
+    activation: Activation = "relu"
+    """Non-linearity of the MLP: `relu` (T5), or `geglu_tanh` (T5 v1.1, Flan-T5)."""
+    tied_head: bool = True
+    """Whether the output head is the embedding, scaled by 1 / sqrt(width) (T5), or a separate matrix (T5 v1.1)."""
+    norm_eps: float = Field(default=1e-6, gt=0, le=1e-2)
+    """Added to the mean square before its root is taken."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout probability: after the embedding, in attention weights, after each branch and after the last norm."""
+    z_loss: float = Field(default=0.0, ge=0, le=1)
+    """Weight of the squared logarithm of the softmax's denominator, added to the objective (T5's program: 1e-4)."""
+
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> "T5Config":
+        if self.head_size is None:
+            check_heads_divide_width(self.width, self.heads)
+        return self
+
+    @property
+    def hidden(self) -> int:
+        """Size of the MLP's hidden layer."""
+        return self.ffn_width or 4 * self.width
+
+    def block(self, *, decoder: bool) -> BlockConfig:
+        """Return the configuration of each block of encoder or decoder."""
+        return BlockConfig(
             width=self.width,
             heads=self.heads,
             head_size=self.head_size or self.width // self.heads,
@@ -420,6 +389,12 @@ class T5Config(Strict):
         )
 
 
+def _architecture(values: Any) -> str:
+    """Return the tag of a configuration; without one it is `gpt`, as in models of earlier versions."""
+    found = values.get("architecture", "gpt") if isinstance(values, dict) else getattr(values, "architecture", "gpt")
+    return str(found)
+
+
 NetworkConfig = Annotated[
     Annotated[GPTConfig, Tag("gpt")] | Annotated[BERTConfig, Tag("bert")] | Annotated[T5Config, Tag("t5")],
     Discriminator(
@@ -428,19 +403,29 @@ NetworkConfig = Annotated[
         custom_error_message="architecture is gpt, bert or t5",
     ),
 ]
-"""One of the architectures, told apart by `architecture`."""
+"""One of the architectures, selected by the key `architecture`."""
 
 _NETWORK: TypeAdapter[GPTConfig | BERTConfig | T5Config] = TypeAdapter(NetworkConfig)
 
-OBJECTIVE_OF = {"gpt": "causal_lm", "bert": "masked_lm", "t5": "span_corruption"}
-"""What rows each architecture is trained on."""
-
-
-def times_as_wide(config: "GPTConfig | BERTConfig | T5Config") -> float:
-    """A network's width as a multiple of the one that its learning rate was chosen for; 1 where that is its own."""
-    return config.times_as_wide if isinstance(config, GPTConfig) else 1.0
-
 
 def read_network_config(values: Any) -> GPTConfig | BERTConfig | T5Config:
-    """The configuration that a description of a model holds; raises pydantic's ValidationError for wrong values."""
+    """Return the configuration in a description of a model; pydantic's ValidationError for wrong values."""
     return _NETWORK.validate_python(values)
+
+
+def width_multiplier(config: "GPTConfig | BERTConfig | T5Config") -> float:
+    """Return the width as a multiple of the one that the learning rate was chosen for; 1 without `mup_base_width`."""
+    return config.width_multiplier if isinstance(config, GPTConfig) else 1.0
+
+
+def is_gated(activation: Activation) -> bool:
+    """Return whether one half of the MLP's hidden layer multiplies the other (Shazeer 2020)."""
+    return activation in ("geglu", "geglu_tanh", "swiglu")
+
+
+def check_heads_divide_width(width: int, heads: int) -> None:
+    """Raise ValueError, which suggests a width, where `heads` does not divide `width`."""
+    if width % heads:
+        raise ValueError(
+            f"width {width} is not a multiple of heads = {heads}. Choose width {heads * max(1, round(width / heads))}"
+        )

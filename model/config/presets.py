@@ -1,11 +1,7 @@
-"""Published networks by name: `train.model.preset = "gpt2-small"` stands for all of one's sizes and choices.
+"""Published networks by name: `train.model.preset = "gpt2-small"` sets all sizes and choices of one.
 
 Radford et al. 2019 (GPT-2), Zhang et al. 2022 (OPT), Yandex 2022 (YaLM-100B), Black et al. 2022 (GPT-NeoX-20B), Devlin
 et al. 2019 (BERT), Raffel et al. 2020 (T5), Chung et al. 2022 (Flan-T5, of the shapes of T5 v1.1).
-
-The settings of published networks, as `train.model` writes them.
-
-A preset's name in a recipe, replaced by the settings that it stands for.
 """
 
 import difflib
@@ -20,7 +16,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Preset:
-    """A published network: its settings, and the rows of its embedding, which a run takes from its own vocabulary."""
+    """The settings of a published network, and the rows of its embedding, which a run takes from its own vocabulary."""
 
     values: Values
     vocab_size: int
@@ -72,7 +68,7 @@ _T5: Values = {"context": 512}
 _T5_V1_1: Values = {"context": 512, "activation": "geglu_tanh", "tied_head": False}
 
 _GPT2_ROWS, _OPT_ROWS, _BERT_ROWS, _T5_ROWS = 50_257, 50_272, 30_522, 32_128
-"""OPT's and T5's tables have more rows than their vocabularies have pieces: 50,265 and 32,100."""
+"""OPT's and T5's tables have more rows than their vocabularies have tokens: 50,265 and 32,100."""
 
 PRESETS: dict[str, Preset] = {
     "gpt2-small": Preset(_decoder(_GPT2, 12, 12, 768), _GPT2_ROWS),
@@ -107,11 +103,11 @@ PRESETS: dict[str, Preset] = {
 KEY = "preset"
 
 
-def expanded(model: Mapping[str, Any], place: str = "train.model") -> dict[str, Any]:
-    """The settings of `train.model` with those of its preset; a key that stands beside the preset overrules it.
+def expand_preset(model: Mapping[str, Any], place: str = "train.model") -> dict[str, Any]:
+    """Return the settings of `train.model` with those of its preset, which other keys override.
 
-    The number of rows stays open, since it follows from a run's vocabulary. Raises RecipeError for an unknown name and
-    for an architecture that is not the preset's.
+    `vocab_size` is not set, since it follows from a run's vocabulary. Raises RecipeError for an unknown name and for
+    another architecture than the preset's.
     """
     values = dict(model)
     if KEY not in values:
@@ -122,22 +118,22 @@ def expanded(model: Mapping[str, Any], place: str = "train.model") -> dict[str, 
         meant = f" Did you mean {close[0]}?" if close else ""
         raise RecipeError(f"{place}.{KEY}: there is no preset {name!r}.{meant} Known are {', '.join(PRESETS)}.")
     preset = PRESETS[name].values
-    asked = values.get("architecture", preset["architecture"])
-    if asked != preset["architecture"]:
+    architecture = values.get("architecture", preset["architecture"])
+    if architecture != preset["architecture"]:
         raise RecipeError(
-            f"{place}.{KEY}: {name} is a {preset['architecture']}, and architecture beside it says {asked}. Leave"
-            f" architecture out, or take a preset of that architecture."
+            f"{place}.{KEY}: {name} is a {preset['architecture']}, and architecture is {architecture}. Leave"
+            f" architecture out, or choose a preset of that architecture."
         )
     return {**preset, **values}
 
 
-def overruled(model: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Key -> value as asked and as published, of what stands beside a known preset in `train.model` and is not its."""
+def preset_overrides(model: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return key -> (requested, published) for the keys of `train.model` that override a known preset."""
     preset = PRESETS.get(str(model.get(KEY)))
     if preset is None:
         return {}
     return {
-        key: (asked, preset.values[key])
-        for key, asked in model.items()
-        if key in preset.values and asked != preset.values[key]
+        key: (requested, preset.values[key])
+        for key, requested in model.items()
+        if key in preset.values and requested != preset.values[key]
     }

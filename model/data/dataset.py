@@ -1,7 +1,4 @@
-"""SEQUENCES by memory map, read in ORDER: rows are a pure function of their position.
-
-Where the text of a row ends.
-"""
+"""Rows of SEQUENCES in ORDER, read through a memory map: rows are a pure function of their position."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from model.errors import InputError
 
 @dataclass(frozen=True)
 class Rows:
-    """B rows of L tokens as chunk laid them out, all i64, and what names their draws: row and epoch."""
+    """B rows of L tokens as chunk packed them, all i64; row and epoch select their random numbers."""
 
     row_B: np.ndarray
     epoch_B: np.ndarray
@@ -30,10 +27,10 @@ class Rows:
 
 
 class SequenceReader:
-    """Rows of all sequence files, addressed through ORDER; holds maps, not data.
+    """Rows of all sequence files, addressed through ORDER; holds memory maps, not data.
 
-    Its whole state is the position in ORDER. `vocab_size` is the reader's: rows are held against it as they are read.
-    Raises InputError for rows of unequal length or format, or an order that names a row which is not there.
+    It has no state: callers keep the position in ORDER. Token ids of the rows read are checked against `vocab_size`, if
+    given. Raises InputError for rows of unequal length or format, or an ORDER with a row that does not exist.
     """
 
     def __init__(self, sequences: Sequence[Path], order: Path | pa.Table, vocab_size: int | None = None) -> None:
@@ -45,25 +42,25 @@ class SequenceReader:
             raise InputError(f"sequences have rows of {sorted(lengths) or 'no'} tokens; expected rows of one length")
         self.row_length = lengths.pop()
         self.row_format = _common_format(sequences, tables)
-        """What the files say of their rows; None where they say nothing."""
+        """The format in the metadata of the files; None where they have none."""
         self._first_row = np.cumsum([0, *(len(part) for part in self._parts)])
         self._reads = open_table(order) if isinstance(order, Path) else order
-        rows, named = int(self._first_row[-1]), pc.min_max(self._reads.column("row")).as_py()
-        if self.positions and not (named["min"] >= 0 and named["max"] < rows):
-            named_in = order if isinstance(order, Path) else "the order"
-            raise InputError(f"{named_in} names rows {named['min']} to {named['max']}, but the sequences hold {rows}")
-        self._loss_start = _joined(tables, "loss_start", pa.int32())
+        rows, limits = int(self._first_row[-1]), pc.min_max(self._reads.column("row")).as_py()
+        if self.positions and not (limits["min"] >= 0 and limits["max"] < rows):
+            name = order if isinstance(order, Path) else "the order"
+            raise InputError(f"{name} names rows {limits['min']} to {limits['max']}, but the sequences hold {rows}")
+        self._loss_start = _column(tables, "loss_start", pa.int32())
         pairs = "second_start" in tables[0].column_names
-        self._second_start = _joined(tables, "second_start", pa.int32()) if pairs else None
-        self._is_next = _joined(tables, "is_next", pa.int8()) if pairs else None
+        self._second_start = _column(tables, "second_start", pa.int32()) if pairs else None
+        self._is_next = _column(tables, "is_next", pa.int8()) if pairs else None
 
     @property
     def positions(self) -> int:
-        """Reads that ORDER asks for."""
+        """Length of ORDER."""
         return self._reads.num_rows
 
     def rows(self, begin: int, end: int) -> Rows:
-        """The rows at positions [begin, end) of ORDER; InputError for a token beyond the vocabulary."""
+        """Return the rows at positions [begin, end) of ORDER; InputError for a token beyond the vocabulary."""
         reads = self._reads.slice(begin, end - begin)
         rows = reads.column("row").to_numpy()
         tokens = np.empty((len(rows), self.row_length), dtype=np.int64)
@@ -74,7 +71,7 @@ class SequenceReader:
         if self._vocab_size is not None and tokens.size and tokens.max() >= self._vocab_size:
             raise InputError(
                 f"positions {begin} to {end} of ORDER hold the token {tokens.max()}, but the model has"
-                f" {self._vocab_size} pieces. The sequences were made with another tokenizer; run again from chunk."
+                f" {self._vocab_size} tokens. The sequences were made with another tokenizer; run again from chunk."
             )
         return Rows(
             row_B=rows,
@@ -87,24 +84,25 @@ class SequenceReader:
 
 
 def open_table(path: Path) -> pa.Table:
-    """An Arrow file by memory map; InputError where it is missing or broken."""
+    """Open an Arrow file through a memory map; InputError where it is missing or broken."""
     try:
         with pa.memory_map(str(path)) as source:
             return pa.ipc.open_file(source).read_all()
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}; the run was told to read it") from error
+        raise InputError(f"there is no file {path}, which run.json names") from error
     except pa.ArrowInvalid as error:
-        raise InputError(f"{path} is no Arrow file: {error}. Build its artifact anew") from error
+        raise InputError(f"{path} is not an Arrow file: {error}. Build its artifact again") from error
 
 
 def _tokens(table: pa.Table) -> list[np.ndarray]:
-    """Token ids of one file as views into the memory map, one [rows, row_length] array a record batch."""
+    """Return the token ids of a file as views into its memory map, one [rows, row_length] array for each record
+    batch."""
     column = table.column("tokens")
     return [chunk.flatten().to_numpy().reshape(-1, column.type.list_size) for chunk in column.chunks]
 
 
-def _joined(tables: list[pa.Table], name: str, kind: pa.DataType) -> np.ndarray:
-    """A column of all files; NO_LOSS in place of null."""
+def _column(tables: list[pa.Table], name: str, kind: pa.DataType) -> np.ndarray:
+    """Return a column of all files, with NO_LOSS in place of null."""
     columns = (table.column(name).cast(kind) for table in tables)
     return np.concatenate([pc.fill_null(column, NO_LOSS).to_numpy() for column in columns])
 
@@ -114,19 +112,19 @@ def _common_format(sequences: Sequence[Path], tables: list[pa.Table]) -> RowForm
     for path, one in zip(sequences, formats, strict=True):
         if one != formats[0]:
             raise InputError(
-                f"{path} and {sequences[0]} say different things of their rows: {one} and {formats[0]}. They come from"
-                f" two builds of chunk; run again from chunk."
+                f"{path} and {sequences[0]} have rows of different formats: {one} and {formats[0]}. They come from two"
+                f" builds of chunk; run again from chunk."
             )
     return formats[0] if formats else None
 
 
 def text_lengths(tokens_BL: np.ndarray, pad: int) -> np.ndarray:
-    """Tokens of each row before the padding at its end, i64[B]; padding ids elsewhere are tokens like others."""
+    """Return the tokens of each row before the padding at its end, i64[B]; padding ids elsewhere count as tokens."""
     is_token = tokens_BL[:, ::-1] != pad
     return np.where(is_token.any(axis=1), tokens_BL.shape[1] - is_token.argmax(axis=1), 0)
 
 
-def pad_of(data: SequenceReader) -> int:
-    """What fills the rows of a reader that says what its rows are."""
-    assert data.row_format is not None, "the loader has refused rows that do not say what they are"
+def padding_id(data: SequenceReader) -> int:
+    """Return the padding id of a reader whose rows have a format."""
+    assert data.row_format is not None, "the loader refuses rows without a format"
     return data.row_format.pad

@@ -1,7 +1,7 @@
 """Batches of each objective, made from rows as they are read.
 
-A loader holds no state: a batch is a function of its positions in ORDER, so any size of batch is a slice, and where a
-run stands is one integer. What is drawn (masks, spans) depends on (seed, row, epoch) alone.
+A loader has no state: a batch is a function of its positions in ORDER, so that a batch of any size is a slice and the
+progress of a run is one integer. Masks and spans depend on (seed, row, epoch) alone.
 
 Shapes: B rows, L tokens a row, T inputs, U decoder targets, M masked tokens a row at most.
 """
@@ -30,12 +30,12 @@ class CausalBatch:
     tokens_BL: Tensor
     """i64; inputs are all but the last, targets all but the first: T = L - 1."""
     loss_start_B: Tensor
-    """i64; the first token whose prediction counts."""
+    """i64; the first token whose prediction carries loss."""
 
     def shortened(self, length: int) -> "CausalBatch":
-        """The same predictions in rows of `length` inputs, [B, T] -> [B T / length, length]: sequence-length warm-up.
+        """Return the same predictions in rows of `length` inputs, [B, T] -> [B T / length, length]: length warm-up.
 
-        No token is lost: each short row ends with the token that the next one begins with. Raises InputError where
+        No prediction is lost: each short row ends with the token that the next one begins with. Raises InputError where
         `length` does not divide T.
         """
         inputs = self.tokens_BL.shape[1] - 1
@@ -50,13 +50,13 @@ class CausalBatch:
 
 @dataclass(frozen=True)
 class PrefixBatch(CausalBatch):
-    """Rows of the next-token objective of which a beginning is read both ways; the loss starts behind it."""
+    """Rows of the next-token objective with a bidirectional prefix; the loss starts after it."""
 
     prefix_B: Tensor
-    """i64; tokens of each row that see each other."""
+    """i64; length of the prefix of each row."""
 
     def shortened(self, length: int) -> "PrefixBatch":
-        """As that of `CausalBatch`. Of a row's pieces the first ones hold its prefix, whole or in part."""
+        """Do as `CausalBatch.shortened`; the first pieces of a row hold its prefix, whole or in part."""
         pieces = super().shortened(length)
         starts = torch.arange(0, self.tokens_BL.shape[1] - 1, length)
         prefix = (self.prefix_B[:, None] - starts).clamp(min=0, max=length)
@@ -65,34 +65,34 @@ class PrefixBatch(CausalBatch):
 
 @dataclass(frozen=True)
 class MaskedBatch:
-    """Pairs of stretches with hidden tokens (BERT)."""
+    """Sentence pairs with masked tokens (BERT)."""
 
     inputs_BT: Tensor
     """i64."""
     token_types_BT: Tensor
-    """i64; 0 up to the first [SEP], 1 from sentence B on and in no padding."""
+    """i64; 1 in sentence B, 0 before it and in padding."""
     is_token_BT: Tensor
     """bool; False in the padding at the end."""
     positions_BM: Tensor
-    """i64; where tokens were hidden, ascending, then 0."""
+    """i64; positions of masked tokens, ascending, then 0."""
     targets_BM: Tensor
-    """i64; what stood there, then NO_LOSS."""
+    """i64; the tokens at these positions, then NO_LOSS."""
     is_next_B: Tensor
     """i64; 1 where B follows A, 0 where it does not, NO_LOSS where there is no B."""
 
 
 @dataclass(frozen=True)
 class SpanBatch:
-    """What is left of texts, and what is missing (T5)."""
+    """Corrupted texts, and what is missing from them (T5)."""
 
     inputs_BT: Tensor
     """i64; the encoder's."""
     is_token_BT: Tensor
     """bool; False in the padding at the end of the encoder's inputs."""
     decoder_inputs_BU: Tensor
-    """i64; the targets one place later, behind padding."""
+    """i64; the targets shifted right by one, with padding first."""
     targets_BU: Tensor
-    """i64; NO_LOSS behind the end of a shorter row."""
+    """i64; NO_LOSS after the end of a shorter row."""
 
 
 class CausalLoader:
@@ -102,13 +102,14 @@ class CausalLoader:
         self._reader = reader
 
     def batch(self, begin: int, end: int) -> CausalBatch:
-        """The batch of positions [begin, end) of ORDER."""
+        """Return the batch of positions [begin, end) of ORDER."""
         rows = self._reader.rows(begin, end)
         return CausalBatch(torch.from_numpy(rows.tokens_BL), torch.from_numpy(rows.loss_start_B))
 
 
 class PrefixLoader:
-    """Batches for next-token prediction behind a prefix, whose length is any from one token to all but one of a row."""
+    """Batches for next-token prediction after a prefix, whose length is drawn from one token to all but one of a
+    row."""
 
     def __init__(self, reader: SequenceReader, seed: int, pad: int) -> None:
         self._reader = reader
@@ -116,13 +117,13 @@ class PrefixLoader:
         self._pad = pad
 
     def batch(self, begin: int, end: int) -> PrefixBatch:
-        """The batch of positions [begin, end) of ORDER."""
+        """Return the batch of positions [begin, end) of ORDER."""
         from model.data.span_corruption import prefix_lengths
 
         rows = self._reader.rows(begin, end)
         length_B = text_lengths(rows.tokens_BL, self._pad)
-        names = (rows.row_B.astype(np.uint64), rows.epoch_B.astype(np.uint64))
-        prefix_B = prefix_lengths(length_B, self._key, *names)
+        draw = (rows.row_B.astype(np.uint64), rows.epoch_B.astype(np.uint64))
+        prefix_B = prefix_lengths(length_B, self._key, *draw)
         return PrefixBatch(
             torch.from_numpy(rows.tokens_BL),
             torch.from_numpy(np.maximum(rows.loss_start_B, prefix_B)),
@@ -141,14 +142,14 @@ class MaskedLoader:
         self._mask = Masking(self._format, seed, max_predictions, share)
 
     def batch(self, begin: int, end: int) -> MaskedBatch:
-        """The batch of positions [begin, end) of ORDER."""
+        """Return the batch of positions [begin, end) of ORDER."""
         return masked_batch(self._reader.rows(begin, end), self._mask, self._format.pad)
 
 
 def masked_batch(rows: Rows, mask: "Masking", pad: int) -> MaskedBatch:
-    """Rows of pairs as BERT reads them."""
-    assert rows.second_start_B is not None, "rows of masked_lm say where B begins"
-    assert rows.is_next_B is not None, "and whether it follows A"
+    """Return rows of sentence pairs as BERT reads them."""
+    assert rows.second_start_B is not None, "rows of masked_lm have a column second_start"
+    assert rows.is_next_B is not None, "and a column is_next"
     masked = mask(rows.tokens_BL, rows.row_B, rows.epoch_B)
     place = np.arange(rows.tokens_BL.shape[1])
     is_token = place < text_lengths(rows.tokens_BL, pad)[:, None]
@@ -174,13 +175,13 @@ class SpanLoader:
         self._corrupt = Denoiser(row_format, seed, reader.row_length)
 
     def batch(self, begin: int, end: int) -> SpanBatch:
-        """The batch of positions [begin, end) of ORDER."""
+        """Return the batch of positions [begin, end) of ORDER."""
         rows = self._reader.rows(begin, end)
         return span_batch(self._corrupt(rows.tokens_BL, rows.row_B, rows.epoch_B))
 
 
 def span_batch(corrupted: "CorruptedRows") -> SpanBatch:
-    """Corrupted rows as T5 reads them."""
+    """Return corrupted rows as T5 reads them."""
     is_token = np.arange(corrupted.inputs_BT.shape[1]) < corrupted.input_lengths_B[:, None]
     return SpanBatch(
         torch.from_numpy(corrupted.inputs_BT),
@@ -194,12 +195,11 @@ def _format_for(objective: Objective, reader: SequenceReader) -> RowFormat:
     found = reader.row_format
     if found is None:
         raise InputError(
-            f"the sequences do not say what their rows are; batches of {objective} need to know. Build them anew from"
-            f" chunk."
+            f"the sequences have no row format, which batches of {objective} need. Build them again from chunk."
         )
     if found.objective != objective:
         raise InputError(
-            f"the sequences were laid out for {found.objective}, and batches of {objective} were asked for. Set"
-            f" chunk.objective, or train for {found.objective}."
+            f"the sequences were packed for {found.objective}, and this training needs {objective}. Set"
+            f' chunk.objective = "{objective}", or train a network for {found.objective}.'
         )
     return found

@@ -1,13 +1,13 @@
-"""BERT's objective: some tokens are hidden, and the model says what they were.
+"""Masking for BERT's objective: some tokens are hidden, and the model predicts them.
 
-Devlin et al. 2019, section 3.1 and appendix A.1: of the chosen tokens 80% become [MASK], 10% another token, 10% stay as
-they are. The choice is drawn anew in each epoch (dynamic masking, Liu et al. 2019) and is a function of (seed, row,
-epoch) alone. Two things differ from BERT's own program: special tokens are neither chosen nor drawn as another token
-(it may draw them), and 15% are of the tokens that may be chosen ([CLS] and [SEP] don't count).
+Devlin et al. 2019, section 3.1 and appendix A.1: of the chosen tokens 80% become [MASK], 10% another token, 10% stay.
+The choice differs between epochs (dynamic masking, Liu et al. 2019) and is a function of (seed, row, epoch) alone. Two
+things differ from the authors' program: special tokens are neither chosen nor drawn as another token (it may draw
+them), and the 15% are of the tokens that may be chosen ([CLS] and [SEP] do not count).
 
-Where the rows' format tells words apart, they are hidden as a whole (BERT's whole-word models of 2019): words come in
-random order, and one that is longer than what is still to be hidden is passed over. What becomes of each of its tokens
-is drawn for each.
+Where the row format has word borders, whole words are masked (BERT's whole-word models of 2019): words are taken in
+random order, and one that is longer than what is still to be masked is skipped. Each token of a word is replaced
+independently.
 
 Shapes: B rows, T tokens a row, M masked tokens a row at most.
 """
@@ -26,7 +26,7 @@ _TENTHS_MASK, _TENTHS_KEEP = 8, 1
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Rows with hidden tokens, and what was hidden: positions in ascending order, then 0 and NO_LOSS."""
+    """Rows with masked tokens, their positions in ascending order, then 0, and their targets, then NO_LOSS."""
 
     inputs_BT: np.ndarray
     positions_BM: np.ndarray
@@ -34,18 +34,17 @@ class MaskedRows:
 
 
 class Masking:
-    """Hides `share` of a row's tokens, at least one and at most `max_predictions` (BERT: 20 of 128, 77 of 512).
+    """Masks `share` of a row's tokens, at least one and at most `max_predictions` (BERT: 20 of 128, 77 of 512).
 
-    As whole words they may be fewer: none where every word of a row is longer than the share.
-
-    Raises InputError where the vocabulary has no [MASK] or nothing but special tokens.
+    With whole words they may be fewer: none where every word of a row is longer than the share. Raises InputError where
+    the vocabulary has no [MASK], or only special tokens.
     """
 
     def __init__(self, rows: RowFormat, seed: int, max_predictions: int, share: float = 0.15) -> None:
         if rows.mask < 0:
             raise InputError(
-                "masked_lm: the vocabulary of these sequences has no mask token, so nothing can be hidden. Build it"
-                " and the sequences for this objective, from vocab on."
+                "the vocabulary of these sequences has no mask token, which masked_lm needs. Build vocabulary and"
+                " sequences for this objective, from vocab on."
             )
         self._key = philox_key(seed, "masking")
         self._share = share
@@ -56,10 +55,10 @@ class Masking:
         self._is_special[list(rows.special)] = True
         self._ordinary = np.flatnonzero(~self._is_special)
         if not len(self._ordinary):
-            raise InputError(f"masked_lm: all {rows.vocab_size} ids of the vocabulary are special; nothing is text")
+            raise InputError(f"masked_lm: all {rows.vocab_size} ids of the vocabulary are special; none is text")
 
     def __call__(self, tokens_BT: np.ndarray, row_B: np.ndarray, epoch_B: np.ndarray) -> MaskedRows:
-        """Hide tokens of rows i64[B, T], which are left as they are; `row_B` and `epoch_B` name each row's draw."""
+        """Mask tokens of a copy of rows i64[B, T]; `row_B` and `epoch_B` select each row's random numbers."""
         inputs = tokens_BT.copy()
         positions = np.zeros((len(inputs), self._max_predictions), dtype=np.int64)
         targets = np.full_like(positions, NO_LOSS)
@@ -68,7 +67,7 @@ class Masking:
         if self._words is None:
             _mask_rows(*hidden, self._share)
         else:
-            _mask_words(*hidden, self._share, self._words.goes_on_V, self._words.leaves_open_V)
+            _mask_words(*hidden, self._share, self._words.continues_word_V, self._words.leaves_word_open_V)
         return MaskedRows(inputs, positions, targets)
 
 
@@ -99,7 +98,7 @@ def _mask_rows(
         masked = min(count, most, max(1, int(np.rint(share * count))))
         fill(numbers[: 3 * masked], key, row[b], epoch[b], 0)
         for m in range(masked):
-            # The first places of a shuffle (Fisher and Yates), of which no more are needed.
+            # Only the first places of a Fisher-Yates shuffle are needed.
             other = m + below(numbers[m], count - m)
             candidates[m], candidates[other] = candidates[other], candidates[m]
             chosen[candidates[m]] = True
@@ -118,8 +117,8 @@ def _mask_words(
     ordinary: np.ndarray,
     mask: int,
     share: float,
-    goes_on: np.ndarray,
-    leaves_open: np.ndarray,
+    continues_word: np.ndarray,
+    word_open: np.ndarray,
 ) -> None:
     length, most = inputs.shape[1], positions.shape[1]
     words = np.empty((length, 2), dtype=np.int64)
@@ -134,8 +133,8 @@ def _mask_words(
             if is_special[token]:
                 continue
             candidates += 1
-            # A special token leaves no word open.
-            if t and goes_on[token] and leaves_open[inputs[b, t - 1]]:
+            # After a special token a new word begins.
+            if t and continues_word[token] and word_open[inputs[b, t - 1]]:
                 words[count - 1, 1] = t + 1
             else:
                 words[count] = t, t + 1
@@ -165,7 +164,7 @@ def _hide(
     ordinary: np.ndarray,
     mask: int,
 ) -> None:
-    """Hide the chosen tokens of one row and write down what they were; takes two numbers for each."""
+    """Mask the chosen tokens of one row and write positions and targets; uses two random numbers for each."""
     masked = 0
     for t in range(len(inputs)):
         masked += chosen[t]

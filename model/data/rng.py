@@ -1,8 +1,8 @@
-"""Random numbers by counter: number i of a stream is a function of the stream's name, with nothing to remember.
+"""Counter-based random numbers: number i of a stream is a function of the stream's key, without a state.
 
-Philox4x64-10 of Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"), bit for bit that of NumPy, compiled
-so that 60 numbers for a row cost .44 microseconds; one of NumPy's generators, made anew for each row, takes 7.8. A
-stream here is named by a key of 128 bits and three numbers; it is the same on any machine and in any order.
+Philox4x64-10 of Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3"), bit for bit as in NumPy. Compiled,
+60 numbers for a row take 0.44 microseconds; creating a NumPy generator for each row takes 7.8. A stream is named by a
+key of 128 bits and three numbers; it is the same on any machine and in any order.
 """
 
 import blake3
@@ -25,14 +25,14 @@ _HALF = np.uint64(32)
 
 
 def philox_key(seed: int, purpose: str) -> np.ndarray:
-    """The key of one purpose under a run's seed, u64[2]: no two purposes share a number."""
+    """Return the key for a purpose under a run's seed, u64[2]; streams of two purposes are independent."""
     digest = blake3.blake3(f"{seed}\x1f{purpose}".encode()).digest(length=16)
     return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
 
 
 @numba.njit(nogil=True, inline="always")
 def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
-    """The upper 64 bits of a x b."""
+    """Return the upper 64 bits of a x b."""
     a_low, a_high = a & _LOW, a >> _HALF
     b_low, b_high = b & _LOW, b >> _HALF
     low = a_low * b_low
@@ -43,13 +43,13 @@ def high_product(a: np.uint64, b: np.uint64) -> np.uint64:
 
 @numba.njit(nogil=True, inline="always")
 def below(number: np.uint64, bound: int) -> np.int64:
-    """A random 64-bit number scaled into [0, bound); no value is likelier than another by more than bound / 2^64."""
+    """Scale a random 64-bit number into [0, bound); probabilities of values differ by at most bound / 2^64."""
     return np.int64(high_product(number, np.uint64(bound)))
 
 
 @numba.njit(nogil=True)
 def fill(numbers: np.ndarray, key: np.ndarray, first: int, second: int, third: int) -> None:
-    """Write the first numbers of the stream (key, first, second, third) into u64[n]."""
+    """Fill u64[n] with the first numbers of the stream (key, first, second, third)."""
     for block in range((len(numbers) + 3) // 4):
         c0, c1 = np.uint64(block), np.uint64(first)
         c2, c3 = np.uint64(second), np.uint64(third)

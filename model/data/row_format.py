@@ -1,14 +1,7 @@
-"""What a trainer must know of the rows it reads: their objective, and the ids that stand for no text.
+"""The format of rows of SEQUENCES: their objective, the special ids, and which tokens form words.
 
-It travels in the Arrow schema of SEQUENCES, so that the trainer needs no tokenizer, and rows of one tokenizer are never
-read for another.
-
-What stands in place of a target that is not predicted.
-
-Which tokens make a word together, told by their ids alone, so that rows can say it without their tokenizer.
-
-Two neighbours belong to one word where the first leaves a word open and the second goes on with one: `play` `##ing` of
-WordPiece, a letter behind a letter without a blank between them elsewhere.
+It is stored in the Arrow schema of SEQUENCES, so that the trainer needs no tokenizer, and rows of one tokenizer are
+never read as those of another.
 """
 
 import base64
@@ -20,20 +13,23 @@ import numpy as np
 import pyarrow as pa
 from pydantic import ValidationError
 
-from model.config import Strict
+from model.config import BaseConfig
 from model.data.span_lengths import Denoising
 from model.errors import InputError
 
 Objective = Literal["causal_lm", "masked_lm", "span_corruption"]
-"""What is predicted: each next token (GPT), masked tokens and whether two stretches follow each other (BERT), spans
-that were taken out (T5)."""
+"""What is predicted: each next token (GPT), masked tokens and whether sentence B follows A (BERT), removed spans
+(T5)."""
 
 KEY = b"row_format"
-"""Name of the entry in the schema's metadata."""
+"""Key of the schema's metadata."""
+
+NO_LOSS = -100
+"""Target of positions that are not predicted; PyTorch's cross entropy ignores it."""
 
 
-class RowFormat(Strict):
-    """The objective that rows were laid out for, and the tokenizer's special ids; -1 where it has none."""
+class RowFormat(BaseConfig):
+    """The objective that rows were packed for, and the tokenizer's special ids; -1 where it has none."""
 
     objective: Objective
     tokenizer_digest: str
@@ -44,32 +40,31 @@ class RowFormat(Strict):
     pad: int
     """Fills the end of rows."""
     cls: int = -1
-    """Begins a pair of stretches."""
+    """Begins a sentence pair."""
     sep: int = -1
-    """Ends each stretch of a pair."""
+    """Ends each sentence of a pair."""
     mask: int = -1
-    """Stands in place of a masked token."""
+    """Replaces a masked token."""
     sentinels: tuple[int, ...] = ()
-    """Stand in place of spans that were taken out, number 0 first."""
+    """Replace removed spans, number 0 first."""
     special: tuple[int, ...] = ()
-    """All ids that stand for no text, sorted: they are neither masked nor drawn as random tokens."""
-
+    """All ids that are not text, sorted: they are neither masked nor drawn as random tokens."""
     word_borders: str = ""
-    """Which ids stand inside words (`word_borders.WordBorders.packed`), where words are hidden as a whole."""
+    """`WordBorders.packed`, where whole words are masked."""
     denoising: Denoising = "random_spans"
-    """How span_corruption makes inputs and targets; the length of rows follows from it and from the two below."""
+    """How span_corruption makes inputs and targets; this and the two settings below decide the length of rows."""
     noise_density: float = 0.15
-    """Share of a row's tokens that span_corruption takes out."""
+    """Share of a row's tokens that span_corruption removes."""
     mean_noise_span: float = 3.0
-    """Mean length of the spans that it takes out, tokens; of `random_spans` alone."""
+    """`random_spans`: mean length of the removed spans, tokens."""
 
     def metadata(self) -> dict[bytes, bytes]:
-        """Metadata for the schema of SEQUENCES."""
+        """Return the metadata for the schema of SEQUENCES."""
         return {KEY: json.dumps(self.model_dump(mode="json"), sort_keys=True).encode()}
 
     @staticmethod
     def of(schema: pa.Schema) -> "RowFormat | None":
-        """The format that a schema carries, None where it carries none; InputError where it is unreadable."""
+        """Return the format in a schema's metadata, None where there is none; InputError where it is unreadable."""
         written = (schema.metadata or {}).get(KEY)
         if written is None:
             return None
@@ -78,31 +73,33 @@ class RowFormat(Strict):
             return RowFormat.model_validate(content)
         except (ValueError, ValidationError) as error:
             raise InputError(
-                f"the sequences say of their rows {written[:80]!r}, which this version does not understand. Build them"
-                f" anew from chunk."
+                f"the sequences have the row format {written[:80]!r}, which this version does not know. Build them"
+                f" again from chunk."
             ) from error
-
-
-NO_LOSS = -100
-"""What PyTorch's cross entropy ignores."""
 
 
 @dataclass(frozen=True)
 class WordBorders:
-    """What each id is to the word that it stands in."""
+    """Which tokens form words, by their ids, so that rows can be masked by words without their tokenizer.
 
-    goes_on_V: np.ndarray
-    """bool[V]: it may go on with the word of the token before it."""
-    leaves_open_V: np.ndarray
-    """bool[V]: the token behind it may go on with its word."""
+    Two neighbours belong to one word where the first leaves a word open and the second continues one: `play` `##ing` of
+    WordPiece; in other vocabularies a letter after a letter without whitespace between them.
+    """
+
+    continues_word_V: np.ndarray
+    """bool[V]: it may continue the word of the previous token."""
+    leaves_word_open_V: np.ndarray
+    """bool[V]: the next token may continue its word."""
 
     def packed(self) -> str:
-        """Two bits an id, as text."""
-        return base64.b64encode(np.packbits(np.stack([self.goes_on_V, self.leaves_open_V])).tobytes()).decode()
+        """Return two bits for each id, as base64."""
+        return base64.b64encode(
+            np.packbits(np.stack([self.continues_word_V, self.leaves_word_open_V])).tobytes()
+        ).decode()
 
     @staticmethod
     def unpacked(text: str, vocab_size: int) -> "WordBorders":
-        """The borders that `packed` gave for so many ids; ValueError where they are of another number."""
+        """Return the borders from the text of `packed`; ValueError where they are not those of `vocab_size` ids."""
         bits = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)
         if len(bits) != -(-2 * vocab_size // 8):
             raise ValueError(f"{len(bits)} bytes of word borders are not those of {vocab_size} ids")

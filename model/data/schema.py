@@ -1,24 +1,25 @@
 """Arrow schemas of the tables that training reads and writes.
 
-SEQUENCES and ORDER are read by memory map, so they are written uncompressed; the reader defines them. PERF and EVENTS
-hold clocks and stay outside every content digest.
+SEQUENCES and ORDER are read through memory maps, so they are written uncompressed. PERF and EVENTS hold clock times and
+stay outside every content digest.
 """
 
 import pyarrow as pa
 
 from model.data.row_format import RowFormat
 
-U16_PIECES = 1 << 16
+U16_TOKENS = 1 << 16
 
 
 def sequences_schema(row_length: int, vocab_size: int, row_format: RowFormat | None = None) -> pa.Schema:
-    """SEQUENCES: one row of `row_length` token ids (u16 where the vocabulary allows), all from one source.
+    """Return the schema of SEQUENCES: rows of `row_length` token ids (u16 where the vocabulary allows), each from one
+    source.
 
-    `loss_start` is the first token position whose prediction counts in the loss. `row_format` travels in the schema.
-    Rows of masked_lm, [CLS] A [SEP] B [SEP], say besides where B begins (`second_start`; `row_length` without a B) and
-    whether it follows A in its document (`is_next`; null without a B).
+    `loss_start` is the first token position whose prediction carries loss. `row_format` is stored as metadata. Rows of
+    masked_lm, [CLS] A [SEP] B [SEP], also hold where B begins (`second_start`; `row_length` without a B) and whether it
+    follows A in its document (`is_next`; null without a B).
     """
-    token = pa.uint16() if vocab_size <= U16_PIECES else pa.uint32()
+    token = pa.uint16() if vocab_size <= U16_TOKENS else pa.uint32()
     fields = [
         pa.field("row", pa.int64(), nullable=False),
         pa.field("source", pa.dictionary(pa.int32(), pa.string()), nullable=False),
@@ -31,7 +32,7 @@ def sequences_schema(row_length: int, vocab_size: int, row_format: RowFormat | N
 
 
 ORDER = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("epoch", pa.int16(), nullable=False)])
-"""Which row training reads at each position (the row number of this table), and for which time (from 0)."""
+"""The row that training reads at each position (the row number of this table), and how often it was read before."""
 
 STEPS = pa.schema(
     [
@@ -43,9 +44,9 @@ STEPS = pa.schema(
         pa.field("applied", pa.bool_(), nullable=False),
     ]
 )
-"""What training really read: positions of ORDER, half-open; `attempt` counts the guard's ways back, `row_pieces` the
-short rows that each row was cut into (1: left whole). A step that stands here in several attempts is in the weights by
-the last of them (`model/checkpoint/metrics.py`)."""
+"""What training read: positions of ORDER, half-open. `attempt` counts the guard's rollbacks, `row_pieces` the short
+rows that each row was cut into (1: whole). Of a step with several attempts the last one is in the weights
+(`model/checkpoint/metrics.py`)."""
 
 METRICS = pa.schema(
     [
@@ -66,11 +67,11 @@ METRICS = pa.schema(
         pa.field("next_accuracy", pa.float64()),
     ]
 )
-"""One row a step that was computed: tokens of text so far, as the budget counts them, mean loss in nats per token,
-gradient norm before clipping and its limit. For masked_lm the loss is that of hidden tokens plus that of sentence
-pairs; each stands in a column of its own, null for others. `thermometers` are the largest absolute values of the
-segments that model.json names, `thermometer_lows` and `thermometer_highs` their smallest and largest values; what is
-no number reads as infinite."""
+"""One row for each computed step: tokens of text so far, as the budget counts them, mean loss in nats per token,
+gradient norm before clipping and its limit. For masked_lm the loss is that of masked tokens plus that of sentence
+pairs; each has a column of its own, null for other objectives. `thermometers` are the largest absolute activations of
+the segments that model.json names, `thermometer_lows` and `thermometer_highs` their smallest and largest; NaN is
+written as infinite."""
 
 VALIDATION = pa.schema(
     [
@@ -83,9 +84,9 @@ VALIDATION = pa.schema(
         pa.field("bits_per_byte", pa.float64()),
     ]
 )
-"""Held-out rows of each source after a step, as METRICS names it: mean nats of what counts in the loss (for masked_lm
-of hidden tokens), and bits per byte of the text that is predicted, where every token of it is. Null without
-predictions, or where the number is none."""
+"""Held-out loss of each source after a step, numbered as in METRICS: mean nats of what carries loss (for masked_lm the
+masked tokens), and bits per byte of the text, where every token of it is predicted. Null without predictions, or where
+the number is not finite."""
 
 PERF = pa.schema(
     [
@@ -97,8 +98,7 @@ PERF = pa.schema(
         pa.field("rss", pa.int64(), nullable=False),
     ]
 )
-"""Seconds and tokens of text per second of each step, model FLOPs utilisation where the peak is known, resident
-bytes."""
+"""Seconds and text tokens per second of each step, model FLOPs utilisation where the peak is known, resident bytes."""
 
 EVENTS = pa.schema(
     [
@@ -112,4 +112,4 @@ EVENTS = pa.schema(
         pa.field("detail", pa.string(), nullable=False),
     ]
 )
-"""What happened to the training process: starts, resumes, checkpoints, damaged checkpoints, skipped steps."""
+"""Events of the training process: starts, resumes, checkpoints, damaged checkpoints, skipped steps."""

@@ -1,7 +1,7 @@
-"""How long rows of T5's objectives are: raw tokens, and the inputs and targets that they become.
+"""Lengths of rows of T5's objectives: raw tokens, and the inputs and targets made of them.
 
 Raffel et al. 2020, sections 3.1.4, 3.2.4 and 3.3, and the function `random_spans_helper` of their program. Halves are
-rounded to the even number. Plain arithmetic, so that settings may use it.
+rounded to even. Plain arithmetic, so that configuration can import it.
 """
 
 from dataclasses import dataclass
@@ -17,29 +17,30 @@ Denoising = Literal[
     "prefix_lm",
     "language_model",
 ]
-"""How the encoder's input and the decoder's target are made of a text; table 3 of the paper has an example of each."""
+"""How the encoder's input and the decoder's target are made from a text; table 3 of the paper shows each."""
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What a row of raw tokens becomes; inputs and targets each with their end-of-text token."""
+    """Token counts of a corrupted row; inputs and targets each include their end-of-text token."""
 
     noise: int
-    """Tokens that are corrupted; 0 where the objective has no rate."""
+    """Corrupted tokens; 0 where the objective has no rate."""
     sentinels: int
     """Different sentinels: one for each span, or a single one that masks all."""
     inputs: int
-    """Tokens that the encoder reads; of `prefix_lm` the most."""
+    """Tokens that the encoder reads; at most, for `prefix_lm`."""
     targets: int
-    """Tokens that the decoder writes; of `prefix_lm` the most."""
+    """Tokens that the decoder writes; at most, for `prefix_lm`."""
 
 
 def corrupted_lengths(
     raw: int, density: float = 0.15, mean_span: float = 3.0, kind: Denoising = "random_spans"
 ) -> Lengths:
-    """What `raw` tokens become; 568 of `random_spans`: 85 noise tokens in 28 spans, 512 inputs and 114 targets.
+    """Return the lengths that `raw` tokens become.
 
-    Where tokens are corrupted, at least one is and one is not; a text of one token stays as it is. Spans never touch.
+    568 tokens of `random_spans` have 85 noise tokens in 28 spans, and become 512 inputs and 114 targets. At least one
+    token is corrupted and at least one is kept; a text of one token stays as it is. Spans never touch.
     """
     if kind == "deshuffling":
         return Lengths(0, 0, raw + 1, raw + 1)
@@ -68,22 +69,22 @@ def _noise(raw: int, density: float) -> int:
 
 
 def expected_runs(noise: int, kept: int) -> float:
-    """Into how many runs noise tokens fall on average where all places are equally likely: each of them begins a run
-    unless another stands before it."""
+    """Return the expected number of runs that noise tokens form where all places are equally likely: each begins a run
+    unless another precedes it."""
     return noise * (kept + 1) / (noise + kept)
 
 
 def raw_length(inputs: int, density: float = 0.15, mean_span: float = 3.0, kind: Denoising = "random_spans") -> int:
-    """The largest number of raw tokens whose encoder inputs fill no more than `inputs` (512: 568); of `language_model`,
-    where the encoder reads nothing, whose targets fill no more."""
+    """Return the largest number of raw tokens whose encoder inputs are at most `inputs` (512: 568); for
+    `language_model`, whose encoder reads nothing, those whose targets are."""
 
-    def filled(raw: int) -> int:
+    def length(raw: int) -> int:
         lengths = corrupted_lengths(raw, density, mean_span, kind)
         return lengths.targets if kind == "language_model" else lengths.inputs
 
     raw = inputs
-    while filled(raw + 1) <= inputs:
+    while length(raw + 1) <= inputs:
         raw += 1
-    while raw > 1 and filled(raw) > inputs:
+    while raw > 1 and length(raw) > inputs:
         raw -= 1
     return raw

@@ -1,8 +1,8 @@
-"""What a rank shows of itself while it works: a line in a file of its own, which the supervisor reads.
+"""Heartbeats of ranks: one line in a file for each rank, overwritten in place, which the supervisor reads.
 
-The line is overwritten in place: how many times, what is done, the steps made, seconds of the rank's own work in them,
-and whether it waits for other ranks just now. Two microseconds a beat; the reader compares lines and no clocks, so that
-a clock that jumps means nothing.
+The line holds a counter, the activity, the steps done, the seconds of the rank's own work in them, and whether it is
+waiting for other ranks. A beat takes two microseconds. The reader compares lines and no clocks, so a clock that jumps
+does no harm.
 """
 
 import fcntl
@@ -23,48 +23,48 @@ _BYTES = 64
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank showed last."""
+    """The last line of a rank."""
 
     number: int
-    doing: str
+    activity: str
     step: int
-    """Steps that are made, of the whole run."""
+    """Steps done, of the whole run."""
     busy_seconds: float
-    """The rank's own work in all steps of this process, without what it waited for others."""
+    """The rank's own work in all steps of this process, without waiting for others."""
     waiting: bool
     """Whether it waits for other ranks."""
 
 
 class Heartbeat:
-    """Writes the line; without a file it does nothing. A lock on the file tells that the process is there."""
+    """Writes the line, and holds a lock on its file while the process lives; does nothing without a file."""
 
     def __init__(self, file: Path | None) -> None:
         self._handle = None if file is None else os.open(file, os.O_RDWR | os.O_CREAT, 0o644)
         if self._handle is not None:
             fcntl.flock(self._handle, fcntl.LOCK_EX)
         self._number = 0
-        self._doing = BETWEEN_STEPS
+        self._activity = BETWEEN_STEPS
         self._step = 0
         self._busy = 0.0
         self._since = time.monotonic()
         self._write(waiting=False)
 
     def step(self, step: int) -> None:
-        """So many steps are made, and the next one begins."""
+        """Record that `step` steps are done and the next one begins."""
         now = time.monotonic()
-        if self._doing == STEPPING:
+        if self._activity == STEPPING:
             self._busy += now - self._since
-        self._since, self._doing, self._step = now, STEPPING, step
+        self._since, self._activity, self._step = now, STEPPING, step
         self._write(waiting=False)
 
     def between_steps(self) -> None:
-        """What follows is no step, and may take longer than one; it does not count as slow work."""
-        self._doing = BETWEEN_STEPS
+        """Record that no step is running; what follows may take longer than one, and does not count as slow work."""
+        self._activity = BETWEEN_STEPS
         self._write(waiting=False)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Within, the rank waits for others; that is not its own work."""
+        """Mark the block as waiting for other ranks, which is not the rank's own work."""
         if self._handle is None:
             yield
             return
@@ -80,25 +80,25 @@ class Heartbeat:
         if self._handle is None:
             return
         self._number += 1
-        line = f"{self._number} {self._doing} {self._step} {self._busy:.6f} {int(waiting)} ."
+        line = f"{self._number} {self._activity} {self._step} {self._busy:.6f} {int(waiting)} ."
         os.pwrite(self._handle, line.ljust(_BYTES).encode(), 0)
 
 
-SILENT = Heartbeat(None)
-"""That of a rank without supervisor."""
+NO_HEARTBEAT = Heartbeat(None)
+"""Of a rank without supervisor."""
 
 
 def read_beat(file: Path) -> Beat | None:
-    """The line of a rank; None where it has none yet, or is just being written."""
+    """Return the line in a rank's file; None where there is none yet, or it is just being written."""
     try:
-        number, doing, step, busy, waiting, end = file.read_text().split()
-        return Beat(int(number), doing, int(step), float(busy), waiting == "1") if end == "." else None
+        number, activity, step, busy, waiting, end = file.read_text().split()
+        return Beat(int(number), activity, int(step), float(busy), waiting == "1") if end == "." else None
     except (OSError, ValueError):
         return None
 
 
 def is_held(file: Path) -> bool:
-    """Whether the process that beats there still is; one that the kernel has not taken down yet is."""
+    """Return whether the process that writes the file is alive, or not yet removed by the kernel."""
     try:
         handle = os.open(file, os.O_RDWR)
     except FileNotFoundError:

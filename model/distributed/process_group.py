@@ -1,7 +1,7 @@
-"""The processes that train one model together: who this one is, and the few things that they tell each other.
+"""The process group of a training, and the few collectives that it needs.
 
-Every rank runs the same loop in lockstep. What they exchange is reduced by gloo, whose order of summation depends on
-the sizes and the number of ranks alone, so that a run repeats bit by bit.
+Every rank runs the same loop in lockstep. Gloo reduces what they exchange in an order that depends only on the sizes
+and the number of ranks, so that a run repeats bit by bit.
 """
 
 import datetime
@@ -17,45 +17,45 @@ import torch.distributed
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from model.distributed.heartbeat import SILENT, Heartbeat
+from model.distributed.heartbeat import NO_HEARTBEAT, Heartbeat
 
-PATIENCE = datetime.timedelta(minutes=30)
-"""How long a rank waits for the others. A dead one is noticed at once, by its closed connections; this is for a slow
-one, such as the first rank while it writes a large checkpoint."""
+TIMEOUT = datetime.timedelta(minutes=30)
+"""How long a rank waits for the others. A dead one is noticed at once by its closed connections; this limit is for slow
+ones, such as the first rank while it writes a large checkpoint."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among `size`. Each method must be called by all of them, and does nothing where there is one."""
+    """One process among `size`. All of them must call each method; with one process a method does nothing."""
 
     rank: int = 0
     size: int = 1
     group: torch.distributed.ProcessGroup | None = None
-    """Which of all processes these are; all of them by default."""
-    heartbeat: Heartbeat = SILENT
-    """Where this rank shows that it works, and that it waits."""
+    """The processes among all; all of them by default."""
+    heartbeat: Heartbeat = NO_HEARTBEAT
+    """Marks the time that this rank waits for others."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank speaks to the launcher and writes what all ranks share."""
+        """Whether this rank writes messages and the files that all ranks share."""
         return self.rank == 0
 
     def sum_(self, tensor: Tensor) -> Tensor:
-        """Add up a tensor over all ranks, in place."""
+        """Sum a tensor over all ranks, in place, and return it."""
         self._reduce(tensor, torch.distributed.ReduceOp.SUM)
         return tensor
 
     def max_(self, tensor: Tensor) -> Tensor:
-        """Largest of each element over all ranks, in place."""
+        """Take the maximum of each element over all ranks, in place, and return the tensor."""
         self._reduce(tensor, torch.distributed.ReduceOp.MAX)
         return tensor
 
     def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on any rank; the same answer on all."""
+        """Return whether `flag` is true on any rank; the same on all."""
         return bool(self.max_(torch.tensor(int(flag))))
 
     def barrier(self) -> None:
-        """Wait until all ranks have come here."""
+        """Wait until all ranks have called this."""
         if self.size > 1:
             with self.heartbeat.waiting():
                 torch.distributed.barrier(self.group)
@@ -66,36 +66,34 @@ class Ranks:
                 torch.distributed.all_reduce(tensor, operation, self.group)
 
 
-ALONE = Ranks()
-"""The one process of a run without others."""
+SINGLE_PROCESS = Ranks()
+"""A training in one process."""
 
 
 @contextmanager
-def joined(
-    rank: int, size: int, rendezvous: Path | str, device: str = "cpu", heartbeat: Heartbeat = SILENT
+def join_process_group(
+    rank: int, size: int, rendezvous: Path | str, device: str = "cpu", heartbeat: Heartbeat = NO_HEARTBEAT
 ) -> Iterator[Ranks]:
-    """Meet the other ranks through the file `rendezvous`, or through the store `HOST:PORT/PREFIX` where they are on
-    several machines, and leave them at the end.
+    """Join the process group, and leave it at the end of the block.
 
-    On one machine over the loopback interface: nothing outside can connect, and no port has to be chosen. Tensors on
-    CUDA devices are exchanged by NCCL.
+    Ranks meet through the file `rendezvous`, or through the TCP store `HOST:PORT/PREFIX` where they are on several
+    machines. On one machine they use the loopback interface: nothing outside can connect, and no port has to be chosen.
+    Tensors on CUDA devices are exchanged by NCCL.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if Path("/sys/class/net/lo").exists() else "lo0")
     backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-    meet = functools.partial(
-        torch.distributed.init_process_group, backend, rank=rank, world_size=size, timeout=PATIENCE
-    )
+    init = functools.partial(torch.distributed.init_process_group, backend, rank=rank, world_size=size, timeout=TIMEOUT)
     if isinstance(rendezvous, str):
-        meet(store=_store(rendezvous))
+        init(store=_store(rendezvous))
     else:
-        meet(init_method=f"file://{rendezvous.resolve()}")
+        init(init_method=f"file://{rendezvous.resolve()}")
     try:
         yield Ranks(rank, size, heartbeat=heartbeat)
     finally:
         torch.distributed.destroy_process_group()
 
 
-def _store(place: str) -> PrefixStore:
-    address, _, prefix = place.partition("/")
+def _store(rendezvous: str) -> PrefixStore:
+    address, _, prefix = rendezvous.partition("/")
     host, _, port = address.rpartition(":")
     return PrefixStore(prefix, TCPStore(host, int(port), is_master=False))

@@ -1,11 +1,10 @@
-"""The trainer's link to whoever launched it: JSON lines on stdout, a heartbeat file, and SIGTERM as a request.
+"""The channel between a trainer and the process that launched it, and the directory that the ranks of a launch share.
 
-Ctrl-C (SIGINT) is the same request. Of several ranks each hears the request, and only the first speaks.
+The first rank writes JSON lines to stdout, one object each, at most a few hundred bytes long. Their `kind` is start,
+step, checkpoint, event, paused or done. It also touches a heartbeat file. SIGTERM and SIGINT (Ctrl-C) ask the trainer
+to stop after the step at hand; every rank receives the signal, only the first one writes.
 
-Each line is one object with a `kind`: start, step, checkpoint, event, paused, done. A line is at most a few hundred
-bytes.
-
-The folder in which the ranks of one launch meet: how they find each other, what they leave for the supervisor.
+The rank directory holds the rendezvous file and, for each rank, its heartbeat, its error report and its stack dumps.
 """
 
 import json
@@ -17,105 +16,109 @@ import uuid
 from pathlib import Path
 from typing import Any, TextIO
 
-from model.distributed.heartbeat import SILENT, Heartbeat, is_held
+from model.distributed.heartbeat import NO_HEARTBEAT, Heartbeat, is_held
 
-SECONDS_BETWEEN_STEPS_TOLD = 0.5
+STEP_MESSAGE_SECONDS = 0.5
+"""Least time between two step messages."""
 
-REQUESTS_TO_STOP = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+RANK_DIRECTORY_PREFIX = "ranks-"
+
+CLEANUP_SECONDS = 10.0
+"""How long to wait for processes of an earlier launch: killed ones that the kernel still writes for, or paused ones,
+which are then ignored."""
 
 
 def claim_stdout() -> TextIO:
-    """The process's stdout, for messages alone: what libraries print from here on, in C++ too, goes to stderr."""
+    """Return the process's stdout for messages alone: what libraries print from here on, in C++ too, goes to stderr."""
     messages = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return messages
 
 
-class Link:
-    """Tells the launcher what happens, and hears its request to stop while it is entered as a context.
+class LauncherChannel:
+    """Sends messages to the launcher, and notices its request to stop while it is entered as a context.
 
-    Without `messages` it only hears.
+    Without `messages` it sends none.
     """
 
-    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = SILENT) -> None:
+    def __init__(self, heartbeat: Path, messages: TextIO | None, of_rank: Heartbeat = NO_HEARTBEAT) -> None:
         self._heartbeat = heartbeat
         self._of_rank = of_rank
         self._messages = messages
-        self._told_at = 0.0
+        self._step_sent_at = 0.0
         self.stop_requested = False
 
-    def __enter__(self) -> "Link":
-        self._handlers = {asked: signal.signal(asked, self._on_terminate) for asked in REQUESTS_TO_STOP}
+    def __enter__(self) -> "LauncherChannel":
+        self._handlers = {signum: signal.signal(signum, self._request_stop) for signum in STOP_SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:
-        for asked, handler in self._handlers.items():
-            signal.signal(asked, handler)
+        for signum, handler in self._handlers.items():
+            signal.signal(signum, handler)
 
-    def _on_terminate(self, signum: int, frame: Any) -> None:
+    def _request_stop(self, signum: int, frame: Any) -> None:
         del signum, frame
         self.stop_requested = True
 
-    def tell(self, kind: str, **facts: Any) -> None:
-        """One JSON line of `messages`. Numbers must be finite: JSON has no others."""
+    def send(self, kind: str, **facts: Any) -> None:
+        """Write one JSON line; ValueError for numbers that are not finite, which JSON lacks."""
         if self._messages is not None:
             self._messages.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
             self._messages.flush()
 
+    def send_step(self, last: bool, **facts: Any) -> None:
+        """Write a step's message unless another was written less than half a second ago; always that of the `last`."""
+        now = time.monotonic()
+        if last or now - self._step_sent_at >= STEP_MESSAGE_SECONDS:
+            self._step_sent_at = now
+            self.send("step", **facts)
+
     def beat(self, step: int) -> None:
-        """Show the launcher and the supervisor that so many steps are made."""
+        """Show launcher and supervisor that `step` steps are done."""
         self._of_rank.step(step)
         if self._messages is not None:
             self._heartbeat.touch()
 
     def between_steps(self) -> None:
-        """Show that what follows is no step: a start, a checkpoint, the result."""
+        """Show that no step is running: the start, a checkpoint or the result is being worked on."""
         self._of_rank.between_steps()
 
-    def step(self, last: bool, **facts: Any) -> None:
-        """Tell the step unless another was told less than half a second ago."""
-        now = time.monotonic()
-        if last or now - self._told_at >= SECONDS_BETWEEN_STEPS_TOLD:
-            self._told_at = now
-            self.tell("step", **facts)
 
+def create_rank_directory(out: Path, host: str = "") -> Path:
+    """Create the directory that the ranks of one launch on this machine share; `host` names the machine where several
+    see the same files.
 
-PREFIX = "ranks-"
-
-SECONDS_TO_GO = 10.0
-"""A killed process that the kernel still writes for, or one that is paused. The latter was given up."""
-
-
-def new_meeting(out: Path, host: str = "") -> Path:
-    """A folder for ranks of one machine to meet in; `host` names it among several that see the same files. Left-overs
-    go, once the processes of a supervisor that was killed are gone too: the kernel ends them with it, but not within
-    the same instant."""
-    deadline = time.monotonic() + SECONDS_TO_GO
-    prefix = f"{PREFIX}{host}-" if host else PREFIX
-    for left_over in out.glob(f"{prefix}*"):
-        while any(map(is_held, left_over.glob("*.beat"))) and time.monotonic() < deadline:
+    Directories of earlier launches are deleted once their processes have ended: the kernel kills these with their
+    supervisor, but not in the same instant.
+    """
+    deadline = time.monotonic() + CLEANUP_SECONDS
+    prefix = f"{RANK_DIRECTORY_PREFIX}{host}-" if host else RANK_DIRECTORY_PREFIX
+    for earlier in out.glob(f"{prefix}*"):
+        while any(map(is_held, earlier.glob("*.beat"))) and time.monotonic() < deadline:
             time.sleep(0.05)
-        shutil.rmtree(left_over, ignore_errors=True)
-    meeting = out / f"{prefix}{uuid.uuid4().hex[:8]}"
-    meeting.mkdir(parents=True)
-    return meeting
+        shutil.rmtree(earlier, ignore_errors=True)
+    rank_directory = out / f"{prefix}{uuid.uuid4().hex[:8]}"
+    rank_directory.mkdir(parents=True)
+    return rank_directory
 
 
-def words_file(meeting: Path, rank: int) -> Path:
-    """Where a rank leaves its last words."""
-    return meeting / f"rank-{rank}.words"
+def error_file(rank_directory: Path, rank: int) -> Path:
+    """Return the file into which a rank writes its error report."""
+    return rank_directory / f"rank-{rank}.words"
 
 
-def beat_file(meeting: Path, rank: int) -> Path:
-    """Where a rank shows that it works."""
-    return meeting / f"rank-{rank}.beat"
+def heartbeat_file(rank_directory: Path, rank: int) -> Path:
+    """Return the file of a rank's heartbeat."""
+    return rank_directory / f"rank-{rank}.beat"
 
 
-def stacks_file(meeting: Path, rank: int) -> Path:
-    """Where a rank writes what its threads are at, when it is asked."""
-    return meeting / f"rank-{rank}.stacks"
+def stacks_file(rank_directory: Path, rank: int) -> Path:
+    """Return the file into which a rank dumps its stacks on request."""
+    return rank_directory / f"rank-{rank}.stacks"
 
 
-def rendezvous_file(meeting: Path) -> Path:
-    """The file through which the ranks find each other."""
-    return meeting / "rendezvous"
+def rendezvous_file(rank_directory: Path) -> Path:
+    """Return the file through which the ranks find each other."""
+    return rank_directory / "rendezvous"

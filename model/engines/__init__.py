@@ -1,4 +1,4 @@
-"""The engines behind `model.engines.base.Engine`: plain PyTorch, and DeepSpeed's ZeRO."""
+"""Engines that compute a training step: plain PyTorch, tensor and pipeline parallel, and DeepSpeed's ZeRO."""
 
 import importlib.util
 import os
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def check_engine(config: TrainConfig) -> None:
-    """Raises RecipeError where the compiler that the recipe asks for is not installed; loads nothing."""
+    """Raise RecipeError where the recipe needs a compiler that is not installed; loads no PyTorch."""
     compiler = os.environ.get("CXX", "g++")
     if config.compile and shutil.which(compiler) is None:
         raise RecipeError(
             f"train.compile is on, and there is no C++ compiler `{compiler}`. Install g++, name another in the"
-            f" environment variable CXX, or leave the key out: the same blocks are then computed without it."
+            f" environment variable CXX, or leave train.compile out: blocks are then computed without it."
         )
     if config.compile and config.device == "cuda" and importlib.util.find_spec("triton") is None:
         raise RecipeError(
@@ -30,21 +30,21 @@ def check_engine(config: TrainConfig) -> None:
 
 
 def make_engine(run: TrainerRun, network: "Network", ranks: "Ranks") -> "Engine":
-    """The engine that the run asks for, around a network whose weights are the same on every rank."""
-    from model.engines.runtime import prepare_products, wrap_blocks
-    from model.optim.schedules import whole_micro_batches
+    """Return the configured engine around a network whose weights are the same on every rank."""
+    from model.engines.runtime import set_matmul_precision, wrap_blocks
+    from model.optim.schedules import micro_batch_row_counts
 
     check_engine(run.train)
-    prepare_products(run.train.dtype)
+    set_matmul_precision(run.train.dtype)
     wrap_blocks(
         network,
         compiled=run.train.compile,
         recomputed=run.train.recompute,
-        # Of those there are few. A graph takes many seconds, and rows that are left over come in any number.
-        compiled_rows=whole_micro_batches(run.train, run.model.context),
+        # Few shapes: compiling a graph takes many seconds, and partial micro-batches come in any number of rows.
+        compiled_rows=micro_batch_row_counts(run.train, run.model.context),
     )
     if run.train.engine == "deepspeed":
-        # Left alone, DeepSpeed looks for a device when it is loaded, and warns.
+        # Otherwise DeepSpeed looks for a device when it is imported, and warns.
         os.environ["DS_ACCELERATOR"] = run.train.device
         from model.engines.deepspeed import DeepSpeedEngine
 

@@ -1,7 +1,4 @@
-"""What the training loop asks of an engine. `model/engines/` holds those that exist.
-
-What a step adds up over micro-batches and ranks.
-"""
+"""The interface between training loop and engines, and the sums that engines accumulate in a step."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,121 +9,125 @@ import torch
 from torch import Tensor
 
 from model.distributed.process_group import Ranks
-from model.nn.activation_stats import lows_and_highs, without_nan
+from model.nn.activation_stats import nan_to_infinity, split_ranges
 from model.objectives.base import Sums
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step found. The same on every rank."""
+    """The outcome of a step, the same on every rank."""
 
     loss: float
-    """What was minimised: the sum of `losses`."""
+    """The sum of `losses`."""
     losses: list[float]
-    """Of each term of the objective, nats per prediction that counts."""
+    """Nats per target of each term of the objective."""
     accuracies: list[float]
-    """Of each term, share of the predictions that were right; empty where the objective does not look."""
+    """Share of correct predictions of each term; empty where the objective does not count them."""
     grad_norm: float
     """Before clipping."""
     lows: list[float]
-    """Smallest value of each segment of the network, as `networks.thermometer_names` has them; infinite where any value
-    is no number or infinite."""
+    """Smallest value of each segment of `activation_range_names`; infinite where any value is NaN or infinite."""
     highs: list[float]
-    """Largest values; infinite as `lows`."""
+    """Largest values, likewise."""
     applied: bool
-    """False where the loss or the gradient was not finite, or was not admitted, and the weights stayed as they were."""
+    """False where loss or gradient were not finite or not admitted; the weights are then unchanged."""
 
     @property
     def finite(self) -> bool:
-        """Whether loss and gradient were numbers."""
+        """Whether loss and gradient norm are finite."""
         return math.isfinite(self.loss) and math.isfinite(self.grad_norm)
 
     @property
-    def thermometers(self) -> list[float]:
-        """Largest absolute value of each segment; infinite where any value is no number or infinite."""
+    def largest_activations(self) -> list[float]:
+        """Largest absolute value of each segment; infinite where any value is NaN or infinite."""
         return [max(-low, high) for low, high in zip(self.lows, self.highs, strict=True)]
 
 
 Admits = Callable[[float, float], bool]
-"""Whether the weights may move by a step with this loss and gradient norm."""
+"""Decides by loss and gradient norm whether the weights are updated."""
 
 
-def all_admitted(loss: float, grad_norm: float) -> bool:
-    """Every step whose numbers are finite."""
+def admit_all(loss: float, grad_norm: float) -> bool:
+    """Admit every step whose loss and gradient are finite."""
     del loss, grad_norm
     return True
 
 
 class Engine(Protocol):
-    """Network and optimizer, spread over the ranks as the engine likes. All ranks call each method together."""
+    """Network and optimizer, distributed over the ranks. All ranks call each method together."""
 
     optimizer_shards: int
-    """Ranks that hold a part of the optimizer's state of their own: 1 where all hold the same, else all of them."""
+    """Ranks with different optimizer states: 1 where all hold the same, else all of them."""
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
-        """One optimizer step on the whole batch (of the objective's kind), of which each rank computes its share.
+    def step(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
+    ) -> StepResult:
+        """Make one optimizer step on a batch of the objective, of which each rank computes its share.
 
-        `loss_scale` is what the loss is multiplied by in the backward pass, and gradients divided by after it. `admits`
-        is asked on every rank, with the same finite numbers, before the weights move.
+        The loss is multiplied by `loss_scale` for the backward pass, and gradients are divided by it. `admits` is
+        called on every rank with the same finite numbers before the weights are updated.
         """
         ...
 
     def held_out(self, batch: Any) -> tuple[float, int]:
-        """Sum of nats of the first of the objective's terms over a batch, and how much it counts; the same on every
-        rank. The network is asked as it is used, without dropout, and nothing of it changes."""
+        """Return the sum of nats of the objective's first term over a batch, and its targets; the same on every rank.
+
+        The network runs in evaluation mode, without dropout, and is not changed.
+        """
         ...
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights by their names in the network; complete on the first rank, on others perhaps empty."""
+        """Return all weights by name; complete on the first rank, perhaps empty on others."""
         ...
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """This rank's part of the optimizer's state; empty before the first step."""
+        """Return this rank's part of the optimizer's state; empty before the first step."""
         ...
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
-        """Take back what `optimizer_state` gave on the same rank. Hyper-parameters stay those of the configuration."""
+        """Restore what `optimizer_state` returned on the same rank; hyper-parameters stay those of the
+        configuration."""
         ...
 
-    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
-        """Take back what `optimizer_state` gave on all ranks, in their order, when there were more or fewer of them."""
+    def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
+        """Restore what `optimizer_state` returned on all ranks, in their order, of another number of ranks."""
         ...
 
 
 class Totals:
-    """Nats and right answers by term, and the extremes of thermometers, so far."""
+    """Accumulates nats and correct predictions of each term, and activation ranges, over micro-batches."""
 
     def __init__(self) -> None:
         self._nats: list[float] = []
-        self._right: list[float] = []
-        self._heat: Tensor | None = None
+        self._correct: list[float] = []
+        self._ranges: Tensor | None = None
 
     def add(self, sums: Sums) -> list[float]:
-        """Take in a micro-batch; returns its nats by term."""
+        """Add a micro-batch, and return its nats by term."""
         nats = [float(term.detach()) for term in sums.nats]
-        right = [float(term) for term in sums.right]
+        correct = [float(term) for term in sums.correct]
         self._nats = [a + b for a, b in zip(self._nats or [0.0] * len(nats), nats, strict=True)]
-        self._right = [a + b for a, b in zip(self._right or [0.0] * len(right), right, strict=True)]
-        # A fixed number of elements on the device; they leave it once a step.
-        heat = sums.thermometers.detach()
-        self._heat = heat if self._heat is None else torch.maximum(self._heat, heat)
+        self._correct = [a + b for a, b in zip(self._correct or [0.0] * len(correct), correct, strict=True)]
+        # Stays on the device: copied to the host once per step.
+        ranges = sums.activation_ranges.detach()
+        self._ranges = ranges if self._ranges is None else torch.maximum(self._ranges, ranges)
         return nats
 
-    def over_all_ranks(
+    def reduce_over_ranks(
         self, ranks: Ranks, counted: tuple[int, ...]
     ) -> tuple[list[float], list[float], list[float], list[float]]:
-        """Mean nats and share of right answers by term, and what thermometers read at least and at most, the same on
-        every rank."""
-        assert self._heat is not None, "a step needs rows"
-        summed = ranks.sum_(torch.tensor([*self._nats, *self._right], dtype=torch.float64)).tolist()
+        """Return mean nats and accuracy by term, and the lows and highs of activation ranges; the same on every
+        rank."""
+        assert self._ranges is not None, "add a micro-batch first"
+        summed = ranks.sum_(torch.tensor([*self._nats, *self._correct], dtype=torch.float64)).tolist()
         terms = len(counted)
         losses = [total / count for total, count in zip(summed[:terms], counted, strict=True)]
         accuracies = [total / count for total, count in zip(summed[terms:], counted, strict=False)]
-        return losses, accuracies, *lows_and_highs(ranks.max_(without_nan(self._heat).cpu()))
+        return losses, accuracies, *split_ranges(ranks.max_(nan_to_infinity(self._ranges).cpu()))
 
 
-def minimised(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:
-    """What a micro-batch adds to the loss of the whole batch times its scale, f32[], differentiable."""
+def batch_loss(sums: Sums, counted: tuple[int, ...], loss_scale: float = 1.0) -> Tensor:
+    """Return what a micro-batch adds to the scaled loss of the whole batch, f32[], differentiable."""
     terms = [nats / count for nats, count in zip(sums.nats, counted, strict=True)]
     return torch.stack(terms).sum() * loss_scale

@@ -1,19 +1,11 @@
-"""DeepSpeed's ZeRO behind our interface: optimizer state (1), gradients (2) and weights (3) spread over the ranks.
+"""DeepSpeed's ZeRO as an engine: optimizer state (1), gradients (2) and weights (3) partitioned over the ranks.
 
-Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. DeepSpeed keeps the partitions and exchanges; the learning
-rate, the normalisation of the loss, the checkpoints and the policy for non-finite numbers are those of the native
-engine.
+Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054. DeepSpeed does the partitioning and the collectives. Learning
+rate, normalisation of the loss, checkpoints and the handling of non-finite numbers are those of the native engine.
 
-A word before ZeRO moves the weights: DeepSpeed knows the gradient's norm only within its own step.
-
-Between the norm and the update it calls `_update_scale`, in all stages, and looks behind it whether the step overflowed
-(DeepSpeed 0.19.8, `stage_1_and_2.step`, `stage3._loss_scale_update_and_overflow_cleanup`).
-
-The optimizer's state of a ZeRO run, cut anew for another number of ranks.
-
-DeepSpeed 0.19.8 lays each group of parameters out as one vector. Stages 1 and 2 pad the vector and cut it into as many
-equal parts as there are ranks. Stage 3 pads and cuts each parameter, and a rank's part is its pieces of all parameters
-behind each other. Padding is never trained: its moments are zero.
+For another number of ranks the optimizer's state is resharded. DeepSpeed 0.19.8 stores each parameter group as one
+vector. Stages 1 and 2 pad the vector and cut it into equal parts, one for each rank. Stage 3 pads and cuts each
+parameter, and a rank's part is the concatenation of its pieces. Padding is never trained: its moments are zero.
 """
 
 import math
@@ -31,118 +23,102 @@ from deepspeed.runtime.utils import combine_grad_norm_groups
 from torch import Tensor, nn
 
 from model.config.fields import Dtype
-from model.config.network import is_gated, times_as_wide
+from model.config.network import is_gated, width_multiplier
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.engines.base import Admits, StepResult, Totals, all_admitted
+from model.engines.base import Admits, StepResult, Totals, admit_all
 from model.engines.memory import BUCKET_ELEMENTS, GATHERED_ELEMENTS
-from model.engines.runtime import computing_in, moved
+from model.engines.runtime import autocast, move_batch
 from model.nn.factory import Network
 from model.nn.vocab_layers import WholeVocabulary
-from model.objectives import objective_of
-from model.objectives.base import Objective, Sums, share_of
-from model.optim.optimizers import grouped, make_optimizer, penalty, remembered, set_rate
-from model.optim.schedules import Pace
-
-
-class _Objective(nn.Module):
-    """The network with its loss as one module, since ZeRO-3 fetches weights where modules are called.
-
-    DeepSpeed looks into what goes in and comes out for tensors, and knows tuples but no dataclasses.
-    """
-
-    def __init__(self, network: Network, objective: Objective, dtype: Dtype) -> None:
-        super().__init__()
-        self.network = network
-        self._objective = objective
-        self._dtype: Dtype = dtype
-
-    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-        with computing_in(self._dtype, tensors[0].device):
-            sums = self._objective.sums(self.network, kind(*tensors))
-        return sums.nats, sums.right, sums.thermometers
+from model.objectives import make_objective
+from model.objectives.base import Objective, Sums, rank_batch
+from model.optim.optimizers import group_parameters, make_optimizer, optimizer_tensors, penalty, set_learning_rate
+from model.optim.schedules import StepSchedule
 
 
 class DeepSpeedEngine:
-    """ZeRO on CPU processes over gloo, float32. Needs a process group, of one rank too."""
+    """ZeRO over gloo or NCCL. Needs a process group, even of one rank."""
 
     def __init__(self, run: TrainerRun, network: Network, ranks: Ranks) -> None:
         self._config = run.train
         self._device = network.embedding.weight.device
-        self._objective = objective_of(run)
+        self._objective = make_objective(run)
         self._ranks = ranks
         self._network = network
         self._partitioned = run.train.zero_stage == 3
         self.optimizer_shards = ranks.size
-        # Its shared memory exchange is compiled on first use: two minutes, and no training without a compiler.
+        # Its shared memory collectives are compiled on first use, which takes two minutes and needs a compiler.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        # Deprecated names that DeepSpeed calls, told again at each step.
+        # DeepSpeed calls deprecated names, which warn at each step.
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
-        # DeepSpeed learns its place from its launcher's environment, and refuses to start without.
+        # DeepSpeed reads it from its own launcher's environment, and refuses to start without it.
         os.environ["LOCAL_RANK"] = str(ranks.rank)
         deepspeed.init_distributed(
             "gloo" if self._device.type == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
         )
         network.vocabulary = WholeVocabulary(gradient_at_once=not self._partitioned)
-        objective = _Objective(network, self._objective, run.train.dtype)
-        optimizer = make_optimizer(network, run.train.optimizer, times_as_wide(run.model))
-        self._matrices = grouped(network).matrices
-        assert isinstance(optimizer, torch.optim.Optimizer), "those that are two at once need whole matrices"
-        # Typed by DeepSpeed as any optimizer at all; these are its ZeRO optimizers, which wrap ours.
+        module = _NetworkWithLoss(network, self._objective, run.train.dtype)
+        optimizer = make_optimizer(network, run.train.optimizer, width_multiplier(run.model))
+        self._matrices = group_parameters(network).matrices
+        assert isinstance(optimizer, torch.optim.Optimizer), "Muon with AdamW needs whole matrices"
+        # DeepSpeed types it as any optimizer; it is a ZeRO optimizer that wraps ours.
         self._zero: Any
         self._engine, self._zero, _, _ = deepspeed.initialize(
-            model=objective,
-            # One of PyTorch: DeepSpeed's own AdamW is compiled on first use too.
+            model=module,
+            # One of PyTorch, since DeepSpeed's own AdamW is compiled on first use.
             optimizer=optimizer,
             config=_configuration(run, ranks),
             dist_init_required=False,
         )
         self._gate = ZeroGate(self._zero)
         if self._partitioned:
-            # The head is the embedding, so its weights are needed outside the module that owns them.
-            for parameter in _outside_of_modules(network):
-                deepspeed.zero.register_external_parameter(objective, parameter)
+            # They are used outside the module that owns them, as the embedding is by the head.
+            for parameter in _external_parameters(network):
+                deepspeed.zero.register_external_parameter(module, parameter)
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
-        """As the native engine's, with ZeRO's exchanges."""
-        self._zero.clip_grad = pace.max_norm
+    def step(
+        self, batch: Any, schedule: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all
+    ) -> StepResult:
+        """Make one optimizer step as the native engine does, with ZeRO's collectives."""
+        self._zero.clip_grad = schedule.max_norm
         if loss_scale != self._zero.loss_scale:
-            # DeepSpeed's own rule ends the run where a scale cannot fall further.
+            # Set here, because DeepSpeed's own rule ends the run where a scale cannot fall further.
             self._zero.override_loss_scale(loss_scale)
-        share = share_of(self._ranks, batch, self._objective, self._config.rows_at_once * pace.row_pieces)
+        share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once * schedule.row_pieces)
         totals = Totals()
         last = len(share.micro_batches) - 1
         for index, micro_batch in enumerate(share.micro_batches):
             self._engine.set_gradient_accumulation_boundary(index == last)
-            micro_batch = moved(micro_batch, self._device)
+            micro_batch = move_batch(micro_batch, self._device)
             tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
             sums = Sums(*self._engine(type(micro_batch), *tensors))
             local = totals.add(sums)
-            # DeepSpeed averages gradients over ranks, and ours are to add up. ZeRO decides by the gradient alone, and a
-            # loss that is infinite can have a finite one. Made NaN, it reaches every rank through the norm, and every
-            # rank skips the step.
+            # DeepSpeed averages gradients over ranks, and these must add up. ZeRO decides by the gradient alone, which
+            # can be finite where the loss is infinite: as NaN it reaches every rank through the norm, and every rank
+            # skips the step.
             weight = self._ranks.size if all(map(math.isfinite, local)) else math.nan
-            minimised = sum(nats * (weight / count) for nats, count in zip(sums.nats, share.counted, strict=True))
+            loss = sum(nats * (weight / count) for nats, count in zip(sums.nats, share.counted, strict=True))
             if index == last and (self._config.optimizer.l1 or self._config.optimizer.l2):
-                minimised = minimised + penalty(self._matrices, self._config.optimizer)
-            self._engine.backward(minimised, scale_wrt_gas=False)
-        losses, accuracies, lows, highs = totals.over_all_ranks(self._ranks, share.counted)
-        set_rate(self._zero.param_groups, pace.lr)
-        loss = sum(losses)
-        self._gate.admits = lambda grad_norm: admits(loss, grad_norm)
+                loss = loss + penalty(self._matrices, self._config.optimizer)
+            self._engine.backward(loss, scale_wrt_gas=False)
+        losses, accuracies, lows, highs = totals.reduce_over_ranks(self._ranks, share.counted)
+        set_learning_rate(self._zero.param_groups, schedule.lr)
+        mean_loss = sum(losses)
+        self._gate.admits = lambda grad_norm: admits(mean_loss, grad_norm)
         self._engine.step()
         applied = self._engine.was_step_applied()
-        return StepResult(loss, losses, accuracies, self._gate.grad_norm, lows, highs, applied)
+        return StepResult(mean_loss, losses, accuracies, self._gate.grad_norm, lows, highs, applied)
 
     def held_out(self, batch: Any) -> tuple[float, int]:
-        """Each rank its rows, as in a step; under ZeRO-3 weights are fetched as in a step too."""
-        share = share_of(self._ranks, batch, self._objective, self._config.rows_at_once)
+        """Evaluate each rank's share of the rows; under ZeRO-3 weights are gathered as in a step."""
+        share = rank_batch(self._ranks, batch, self._objective, self._config.rows_at_once)
         nats = torch.zeros((), dtype=torch.float64)
         self._engine.eval()
         try:
             with torch.no_grad():
                 for micro_batch in share.micro_batches:
-                    micro_batch = moved(micro_batch, self._device)
+                    micro_batch = move_batch(micro_batch, self._device)
                     tensors = [getattr(micro_batch, field.name) for field in fields(micro_batch)]
                     nats += Sums(*self._engine(type(micro_batch), *tensors)).nats[0].double().cpu()
         finally:
@@ -150,7 +126,7 @@ class DeepSpeedEngine:
         return float(self._ranks.sum_(nats.reshape(1))[0]), self._objective.counts(batch)[0]
 
     def weights(self) -> dict[str, Tensor]:
-        """Fetched from all ranks under ZeRO-3, one parameter at a time, and complete on the first rank only."""
+        """Return the weights, complete on the first rank only; ZeRO-3 gathers one parameter at a time."""
         weights: dict[str, Tensor] = {}
         for name, parameter in self._network.named_parameters():
             with deepspeed.zero.GatheredParameters([parameter]) if self._partitioned else nullcontext():
@@ -159,22 +135,22 @@ class DeepSpeedEngine:
         return weights
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """The optimizer's moments of this rank's partitions, as `partition|moment`."""
+        """Return the moments of this rank's partitions, as `partition|moment`."""
         return {
             f"{index}|{moment}": value.detach().contiguous()
             for index, partition in enumerate(self._partitions())
-            for moment, value in remembered(self._zero.optimizer, partition).items()
+            for moment, value in optimizer_tensors(self._zero.optimizer, partition).items()
         }
 
     def restore_optimizer(self, state: dict[str, Tensor]) -> None:
-        """Take back the moments of this rank's partitions."""
+        """Restore the moments of this rank's partitions."""
         for index, partition in enumerate(self._partitions()):
             moments = {key.partition("|")[2]: value for key, value in state.items() if key.startswith(f"{index}|")}
             if moments:
                 self._zero.optimizer.state[partition] = moments
 
-    def restore_recut(self, states: Sequence[dict[str, Tensor]]) -> None:
-        """Cut the moments of as many ranks as there were for those that are there now, and take back this rank's."""
+    def restore_resharded(self, states: Sequence[dict[str, Tensor]]) -> None:
+        """Reshard the moments of all earlier ranks, and restore this rank's part."""
         groups = self._zero.fp16_groups if self._partitioned else self._zero.bit16_groups
         state: dict[str, Tensor] = {}
         for index, (group, partition) in enumerate(zip(groups, self._partitions(), strict=True)):
@@ -185,8 +161,8 @@ class DeepSpeedEngine:
                     state[key] = parts[0]
                     continue
                 whole = whole_vector(parts, elements, by_parameter=self._partitioned)
-                place = self._ranks.rank, self._ranks.size, partition.numel()
-                state[key] = part_of_vector(whole, elements, *place, by_parameter=self._partitioned)
+                shard = self._ranks.rank, self._ranks.size, partition.numel()
+                state[key] = part_of_vector(whole, elements, *shard, by_parameter=self._partitioned)
         self.restore_optimizer(state)
 
     def _partitions(self) -> list[Tensor]:
@@ -195,11 +171,29 @@ class DeepSpeedEngine:
         )
 
 
-def _outside_of_modules(network: Network) -> list[Tensor]:
-    """Parameters that are read where no module that owns them is called."""
-    apart = ("new_rows", "new_head_rows", "head_bias", "masked_head_bias")
+class _NetworkWithLoss(nn.Module):
+    """The network with its loss as one module, since ZeRO-3 gathers weights where modules are called.
+
+    DeepSpeed looks for tensors in inputs and outputs, and knows tuples but no dataclasses.
+    """
+
+    def __init__(self, network: Network, objective: Objective, dtype: Dtype) -> None:
+        super().__init__()
+        self.network = network
+        self._objective = objective
+        self._dtype: Dtype = dtype
+
+    def forward(self, kind: type, *tensors: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+        with autocast(self._dtype, tensors[0].device):
+            sums = self._objective.sums(self.network, kind(*tensors))
+        return sums.nats, sums.correct, sums.activation_ranges
+
+
+def _external_parameters(network: Network) -> list[Tensor]:
+    """Return the parameters that are used where the module that owns them is not called."""
+    external = ("new_rows", "new_head_rows", "head_bias", "masked_head_bias")
     own = dict(network.named_parameters(recurse=False))
-    return [network.embedding.weight, *(own[name] for name in apart if name in own)]
+    return [network.embedding.weight, *(own[name] for name in external if name in own)]
 
 
 def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
@@ -208,7 +202,7 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": run.train.rows_at_once,
         "gradient_clipping": run.train.clip.max_norm,
-        # SGD is not one that DeepSpeed has tested. It goes element by element, as Adam does, and our tests hold it.
+        # For SGD, which DeepSpeed has not tested; it is element-wise like Adam, and tested here.
         "zero_allow_untested_optimizer": True,
         "steps_per_print": None,
         "timers": {"throughput": {"enabled": False}},
@@ -219,21 +213,26 @@ def _configuration(run: TrainerRun, ranks: Ranks) -> dict[str, Any]:
             "stage3_prefetch_bucket_size": BUCKET_ELEMENTS,
             "stage3_max_live_parameters": GATHERED_ELEMENTS,
             "stage3_max_reuse_distance": GATHERED_ELEMENTS,
-            # Norms and biases stay whole on every rank: to fetch them costs more messages than they save memory.
+            # Norms and biases stay whole on every rank: gathering them costs more messages than it saves memory.
             "stage3_param_persistence_threshold": vectors,
-            # Streams hide exchanges behind the backward pass on devices; a processor has none.
+            # Needs CUDA streams.
             "overlap_comm": run.train.device == "cuda",
         },
     }
 
 
 class ZeroGate:
-    """Asks `admits` with the norm of each finite gradient, and has the step left out where the answer is no."""
+    """Calls `admits` with the norm of each finite gradient, and skips the step where it returns False.
+
+    DeepSpeed knows the norm only within its own step. Between norm and update it calls `_update_scale`, in all stages,
+    and then looks whether the step overflowed (DeepSpeed 0.19.8, `stage_1_and_2.step`,
+    `stage3._loss_scale_update_and_overflow_cleanup`). This class replaces that method.
+    """
 
     def __init__(self, zero: Any) -> None:
         self.admits: Callable[[float], bool] = lambda grad_norm: True
         self.grad_norm = math.nan
-        """Of the last step, before clipping; infinite where any element was not finite."""
+        """Gradient norm of the last step before clipping; infinite where any element was not finite."""
         self._zero = zero
         self._scaled_norm: float | None = None
         self._update_scale = zero._update_scale
@@ -264,19 +263,18 @@ class ZeroGate:
 
 
 def whole_vector(parts: Sequence[Tensor], elements: Sequence[int], *, by_parameter: bool) -> Tensor:
-    """Moments of a group, one behind the other in the order of its parameters, from the parts of all ranks, in their
-    order; `elements` has the size of each parameter.
+    """Return the moments of a group in the order of its parameters, from the parts of all ranks in rank order.
 
-    Raises ValueError where the parts are not of a group of such parameters.
+    `elements` holds the size of each parameter. Raises ValueError where the parts are not of such a group.
     """
     if not by_parameter:
-        joined = torch.cat(list(parts))
-        if len(joined) < sum(elements):
-            raise ValueError(f"parts of {len(joined)} elements together hold no group of {sum(elements)}")
-        return joined[: sum(elements)]
+        whole = torch.cat(list(parts))
+        if len(whole) < sum(elements):
+            raise ValueError(f"parts have {len(whole)} elements together, and the group has {sum(elements)}")
+        return whole[: sum(elements)]
     pieces = [-(-size // len(parts)) for size in elements]
     if any(len(part) != sum(pieces) for part in parts):
-        raise ValueError(f"parts of {[len(part) for part in parts]} elements, where each rank has {sum(pieces)}")
+        raise ValueError(f"parts have {[len(part) for part in parts]} elements, and each rank holds {sum(pieces)}")
     by_rank = [part.split(pieces) for part in parts]
     wholes = [torch.cat(of_parameter) for of_parameter in zip(*by_rank, strict=True)]
     return torch.cat([whole[:size] for whole, size in zip(wholes, elements, strict=True)])
@@ -285,9 +283,9 @@ def whole_vector(parts: Sequence[Tensor], elements: Sequence[int], *, by_paramet
 def part_of_vector(
     whole: Tensor, elements: Sequence[int], rank: int, ranks: int, size: int, *, by_parameter: bool
 ) -> Tensor:
-    """What `rank` of `ranks` holds of a vector that `whole_vector` made, `size` elements with padding.
+    """Return what `rank` of `ranks` holds of the result of `whole_vector`: `size` elements with padding.
 
-    Raises ValueError where that is not the size of such a part.
+    Raises ValueError where a part does not have that size.
     """
     if not by_parameter:
         return _padded(whole, size * ranks)[rank * size : (rank + 1) * size].clone()
@@ -297,11 +295,11 @@ def part_of_vector(
         pieces.append(_padded(parameter, piece * ranks)[rank * piece : (rank + 1) * piece])
     part = torch.cat(pieces)
     if len(part) != size:
-        raise ValueError(f"a part of {len(part)} elements, where the rank holds {size}")
+        raise ValueError(f"the part has {len(part)} elements, and the rank holds {size}")
     return part
 
 
 def _padded(vector: Tensor, size: int) -> Tensor:
     if len(vector) > size:
-        raise ValueError(f"{len(vector)} elements do not go into {size}")
+        raise ValueError(f"{len(vector)} elements do not fit into {size}")
     return torch.cat((vector, vector.new_zeros(size - len(vector))))

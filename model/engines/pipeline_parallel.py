@@ -1,18 +1,14 @@
-"""Pipeline parallelism: which layers and weights a stage holds, and what it computes of a micro-batch.
+"""Pipeline parallelism: which layers a stage holds, what it computes, and in which order micro-batches pass.
 
-Blocks are dealt out evenly, those left over to the first stages, since the last one has the head. A weight that
-several stages read (a head that is the embedding, a table of distances) is held by each of them, and its gradients are
-added up.
+Blocks are distributed evenly, the remainder to the first stages, since the last one has the head. A weight that several
+stages use (a head that is the embedding, a table of relative positions) is held by each of them, and its gradients are
+summed.
 
-Shapes: B rows, T tokens, D width; a T5's encoder reads T tokens and its decoder U.
+Micro-batches follow the schedule 1F1B, one forward, one backward (PipeDream-Flush: Narayanan et al. 2021,
+https://arxiv.org/abs/2104.04473, section 2.2): a stage never holds more micro-batches than there are stages from it to
+the last, where GPipe holds all. With both, stages are idle for (stages - 1) of (micro-batches + stages - 1) turns.
 
-Micro-batches on their way through the stages of a pipeline: activations forward, their gradients back.
-
-In which order a stage of a pipeline passes micro-batches forward and backward.
-
-One forward, one backward (PipeDream-Flush: Narayanan et al. 2021, https://arxiv.org/abs/2104.04473, section 2.2): a
-stage never holds more micro-batches than there are stages behind it and itself, where GPipe holds all. Both stand idle
-for (stages - 1) of (micro-batches + stages - 1) turns.
+Shapes: B rows, T tokens, D width; T5's encoder reads T tokens and its decoder U.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,92 +21,94 @@ from torch import Tensor, nn
 
 from model.config.network import NetworkConfig
 from model.distributed.process_group import Ranks
-from model.nn.activation_stats import extremes, nothing_read
+from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
-from model.nn.block import Sight, block_names, through_blocks
+from model.nn.block import AttentionContext, block_range_names, run_blocks
 from model.nn.factory import Network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
 
-Heat = dict[str, Tensor]
-"""What thermometers read, f32[2] each, by their names."""
+ActivationRanges = dict[str, Tensor]
+"""Activation ranges f32[2] by name."""
 
 
 class Stage(Protocol):
-    """A stretch of a network's blocks, with what comes before the first and behind the last."""
+    """Consecutive blocks of a network, with the embedding before the first and the norm after the last."""
 
     def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
-        """Shapes of what the stage before hands over, f32, for these inputs; none before the first stage."""
+        """Return the shapes of the f32 tensors from the previous stage for these inputs; none for the first stage."""
         ...
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
-        """What the next stage is handed; from the last stage what the head reads, [B, T, D].
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
+        """Return the tensors for the next stage; of the last stage what the head reads, [B, T, D].
 
-        `inputs` are the objective's for the whole network. `heat` collects thermometers.
+        `inputs` are the objective's for the whole network. Activation ranges are added to `ranges`.
         """
         ...
 
 
 def block_count(config: NetworkConfig) -> int:
-    """Blocks that can be dealt out; a T5's encoder comes first."""
+    """Return the number of blocks; T5's encoder comes first."""
     return 2 * config.layers if config.architecture == "t5" else config.layers
 
 
-def blocks_of(stage: int, stages: int, blocks: int) -> range:
-    """The blocks of one stage."""
-    base, left_over = divmod(blocks, stages)
-    begin = stage * base + min(stage, left_over)
-    return range(begin, begin + base + (stage < left_over))
+def stage_blocks(stage: int, stages: int, blocks: int) -> range:
+    """Return the blocks of one stage."""
+    base, remainder = divmod(blocks, stages)
+    begin = stage * base + min(stage, remainder)
+    return range(begin, begin + base + (stage < remainder))
 
 
-def holders(name: str, config: NetworkConfig, stages: int) -> list[int]:
-    """Stages that hold the weight of this name, ascending; the first of them writes it down."""
+def stages_holding(name: str, config: NetworkConfig, stages: int) -> list[int]:
+    """Return the stages that hold a weight, ascending; the first of them is its writer."""
     count = block_count(config)
-    home = [stage for stage in range(stages) for _ in blocks_of(stage, stages, count)]
+    stage_of = [stage for stage in range(stages) for _ in stage_blocks(stage, stages, count)]
     top, _, rest = name.partition(".")
     if top in ("blocks", "encoder_blocks", "decoder_blocks"):
         number = int(rest.partition(".")[0])
-        return [home[number + (config.layers if top == "decoder_blocks" else 0)]]
+        return [stage_of[number + (config.layers if top == "decoder_blocks" else 0)]]
     if name == "embedding.weight":
-        readers = {0, home[config.layers]} if config.architecture == "t5" else {0}
-        return sorted(readers | ({stages - 1} if _reads_table(config) else set()))
+        readers = {0, stage_of[config.layers]} if config.architecture == "t5" else {0}
+        return sorted(readers | ({stages - 1} if _is_head_tied(config) else set()))
     if top == "embedding_encoder_distances":
-        return sorted(set(home[: config.layers]))
+        return sorted(set(stage_of[: config.layers]))
     if top == "embedding_decoder_distances":
-        return sorted(set(home[config.layers :]))
+        return sorted(set(stage_of[config.layers :]))
     if top == "embedding_distances":
         return list(range(stages))
     if top == "encoder_norm":
-        return [home[config.layers - 1]]
+        return [stage_of[config.layers - 1]]
     return [0] if top.startswith(("embedding", "from_embedding")) else [stages - 1]
 
 
-def _reads_table(config: NetworkConfig) -> bool:
-    """Whether the head is the embedding."""
+def _is_head_tied(config: NetworkConfig) -> bool:
+    """Return whether the head is the embedding."""
     return config.architecture == "bert" or config.tied_head
 
 
-def drop_other_weights(network: nn.Module, config: NetworkConfig, stage: int, stages: int) -> None:
-    """Leave a network the weights of one stage."""
+def keep_stage_weights(network: nn.Module, config: NetworkConfig, stage: int, stages: int) -> None:
+    """Remove the weights of other stages from a network."""
     for name, _ in list(network.named_parameters()):
-        if stage not in holders(name, config, stages):
+        if stage not in stages_holding(name, config, stages):
             module, _, kind = name.rpartition(".")
             setattr(network.get_submodule(module), kind, None)
 
 
 def make_stage(network: Network, stage: int, stages: int) -> Stage:
-    """What the stage computes, with the network's own modules."""
-    own = blocks_of(stage, stages, block_count(network.config))
+    """Return a stage of the network, which uses the network's modules."""
+    own = stage_blocks(stage, stages, block_count(network.config))
     if isinstance(network, T5):
         return _T5Stage(network, own)
     return _GPTStage(network, own) if isinstance(network, GPT) else _BERTStage(network, own)
 
 
-def _through(blocks: nn.ModuleList, own: range, x: Tensor, heat: Heat, names: list[str], *seen: Any) -> Tensor:
-    """`x` behind some of the blocks, whose thermometers have these names."""
-    read: list[Tensor] = []
-    x = through_blocks(blocks[own.start : own.stop], x, *seen, heat=read)
-    heat.update(zip(names, read, strict=True))
+def _run_stage_blocks(
+    blocks: nn.ModuleList, own: range, x: Tensor, ranges: ActivationRanges, names: list[str], *inputs: Any
+) -> Tensor:
+    """Run some of the blocks on `x`, and add their ranges under these names."""
+    found: list[Tensor] = []
+    x = run_blocks(blocks[own.start : own.stop], x, *inputs, ranges=found)
+    ranges.update(zip(names, found, strict=True))
     return x
 
 
@@ -119,17 +117,17 @@ class _GPTStage:
         self._network, self._own = network, own
 
     def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
-        """The residual stream."""
+        """Return the shape of the residual stream."""
         return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
-        """The residual stream."""
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
+        """Return the residual stream."""
         network, tokens_BT = self._network, inputs["tokens_BT"]
         x_BTD = received[0] if received else network.enter(tokens_BT)
         if not received:
-            heat["embedding"] = extremes(x_BTD)
-        sight = network.sight(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
-        x_BTD = _through(network.blocks, self._own, x_BTD, heat, block_names(self._own), sight)
+            ranges["embedding"] = activation_range(x_BTD)
+        context = network.attention_context(0, tokens_BT.shape[1], inputs["visible_B1TT"], tokens_BT.device)
+        x_BTD = _run_stage_blocks(network.blocks, self._own, x_BTD, ranges, block_range_names(self._own), context)
         return [network.leave(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
 
 
@@ -138,22 +136,22 @@ class _BERTStage:
         self._network, self._own = network, own
 
     def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
-        """The residual stream."""
+        """Return the shape of the residual stream."""
         return [(*inputs["tokens_BT"].shape, self._network.config.width)] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
-        """The residual stream."""
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
+        """Return the residual stream."""
         network = self._network
         x_BTD = received[0] if received else network.enter(inputs["tokens_BT"], inputs["token_types_BT"])
         if not received:
-            heat["embedding"] = extremes(x_BTD)
-        sight = Sight(inputs["is_token_BT"][:, None, None, :])
-        x_BTD = _through(network.blocks, self._own, x_BTD, heat, block_names(self._own), sight)
+            ranges["embedding"] = activation_range(x_BTD)
+        context = AttentionContext(inputs["is_token_BT"][:, None, None, :])
+        x_BTD = _run_stage_blocks(network.blocks, self._own, x_BTD, ranges, block_range_names(self._own), context)
         return [network.final_norm(x_BTD) if self._own.stop == len(network.blocks) else x_BTD]
 
 
 class _T5Stage:
-    """Encoder stages hand over the encoder's stream; decoder stages hand over theirs and what the encoder made."""
+    """Encoder stages pass on the encoder's stream; decoder stages theirs and the encoder's output."""
 
     def __init__(self, network: T5, own: range) -> None:
         layers = network.config.layers
@@ -162,7 +160,7 @@ class _T5Stage:
         self._decoder = range(max(own.start - layers, 0), max(own.stop - layers, 0))
 
     def shapes(self, inputs: dict[str, Any]) -> list[tuple[int, ...]]:
-        """The encoder's stream or what it made, and the decoder's stream before it where that has begun."""
+        """Return the shape of the encoder's stream or output, after that of the decoder's stream where it has begun."""
         width, layers = self._network.config.width, self._network.config.layers
         encoder = (*inputs["inputs_BT"].shape, width)
         decoder = (*inputs["decoder_inputs_BU"].shape, width)
@@ -170,83 +168,86 @@ class _T5Stage:
             return [decoder, encoder]
         return [encoder] if self._own.start else []
 
-    def __call__(self, received: list[Tensor], inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
-        """As `shapes` says."""
+    def __call__(self, received: list[Tensor], inputs: dict[str, Any], ranges: ActivationRanges) -> list[Tensor]:
+        """Compute the encoder's and the decoder's blocks of this stage."""
         network, layers = self._network, self._network.config.layers
         encoded = received[-1] if received else network.enter(inputs["inputs_BT"])
         if not received:
-            heat["encoder embedding"] = extremes(encoded)
+            ranges["encoder embedding"] = activation_range(encoded)
         if self._encoder:
-            sight = network.encoder_sight(inputs["is_token_BT"])
-            names = block_names(self._encoder, "encoder ")
-            encoded = _through(network.encoder_blocks, self._encoder, encoded, heat, names, sight)
+            context = network.encoder_context(inputs["is_token_BT"])
+            names = block_range_names(self._encoder, "encoder ")
+            encoded = _run_stage_blocks(network.encoder_blocks, self._encoder, encoded, ranges, names, context)
             if self._encoder.stop == layers:
                 encoded = network.leave_encoder(encoded)
         if not self._decoder:
             return [encoded]
-        return self._decode(received, encoded, inputs, heat)
+        return self._decode(received, encoded, inputs, ranges)
 
-    def _decode(self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], heat: Heat) -> list[Tensor]:
+    def _decode(
+        self, received: list[Tensor], encoded_BTD: Tensor, inputs: dict[str, Any], ranges: ActivationRanges
+    ) -> list[Tensor]:
         network, layers, tokens_BU = self._network, self._network.config.layers, inputs["decoder_inputs_BU"]
         if self._decoder.start:
             x_BUD = received[0]
         else:
             x_BUD = network.enter(tokens_BU)
-            heat["decoder embedding"] = extremes(x_BUD)
-        sight = network.decoder_sight(0, tokens_BU.shape[1], tokens_BU.device)
-        seen = (sight, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
-        names = block_names(self._decoder, "decoder ", cross_attention=True)
-        x_BUD = _through(network.decoder_blocks, self._decoder, x_BUD, heat, names, *seen)
+            ranges["decoder embedding"] = activation_range(x_BUD)
+        context = network.decoder_context(0, tokens_BU.shape[1], tokens_BU.device)
+        block_inputs = (context, None, encoded_BTD, inputs["is_token_BT"][:, None, None, :])
+        names = block_range_names(self._decoder, "decoder ", cross_attention=True)
+        x_BUD = _run_stage_blocks(network.decoder_blocks, self._decoder, x_BUD, ranges, names, *block_inputs)
         if self._decoder.stop == layers:
             return [network.leave_decoder(x_BUD)]
         return [x_BUD, encoded_BTD]
 
 
-def filled(heat: Heat, names: list[str]) -> list[Tensor]:
-    """The thermometers of these names; those of other stages have read nothing."""
-    some = next(iter(heat.values()))
-    return [heat.get(name, nothing_read(some)) for name in names]
+def all_ranges(ranges: ActivationRanges, names: list[str]) -> list[Tensor]:
+    """Return the ranges in the order of these names; those of other stages are empty."""
+    empty = empty_range(next(iter(ranges.values())))
+    return [ranges.get(name, empty) for name in names]
 
 
 Forward = Callable[[], AbstractContextManager[object]]
 
-Loss = Callable[[int, Tensor, Heat], Tensor]
-"""What is minimised, f32[], given the number of a micro-batch, what the head reads of it, and thermometers."""
+Loss = Callable[[int, Tensor, ActivationRanges], Tensor]
+"""Returns the loss f32[] of a micro-batch, given its number, what the head reads, and activation ranges."""
 
 
-class Flow:
-    """One stage's part. Sending does not wait, so that no order of turns can lock two stages; receiving does."""
+class PipelineRunner:
+    """Passes micro-batches through one stage. Sends do not block, so that no order of turns can deadlock; receives
+    do."""
 
     def __init__(self, stage: Stage, ranks: Ranks, rank_of_stage: Callable[[int], int], forward: Forward) -> None:
-        """`ranks` have one stage each; `rank_of_stage` gives their numbers among all processes. Forward passes are made
-        within `forward()`."""
+        """Each of `ranks` has one stage; `rank_of_stage` returns its world rank. Forward passes run in the context
+        `forward()`."""
         self._stage = stage
-        self._within = forward
+        self._forward_context = forward
         self._ranks = ranks
         self._is_last = ranks.rank == ranks.size - 1
-        self._before = rank_of_stage(max(ranks.rank - 1, 0))
-        self._behind = rank_of_stage(min(ranks.rank + 1, ranks.size - 1))
+        self._previous = rank_of_stage(max(ranks.rank - 1, 0))
+        self._next = rank_of_stage(min(ranks.rank + 1, ranks.size - 1))
         self._sent: list[tuple[Any, Tensor]] = []
 
-    def run(self, inputs: list[dict[str, Any]], loss: Loss, without_loss: Callable[[Heat], None]) -> None:
-        """Forward and backward passes of all micro-batches; gradients add up in the weights' `grad`.
+    def run(self, inputs: list[dict[str, Any]], loss: Loss, without_loss: Callable[[ActivationRanges], None]) -> None:
+        """Run forward and backward passes of all micro-batches; gradients add up in the weights' `grad`.
 
-        The last stage calls `loss` once for each, the others `without_loss`.
+        The last stage calls `loss` for each micro-batch, the others `without_loss`.
         """
-        held: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        pending: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
         for turn, number in one_forward_one_backward(len(inputs), self._ranks.rank, self._ranks.size):
             if turn == "backward":
-                self._backward(number, *held.pop(number))
+                self._backward(number, *pending.pop(number))
                 continue
-            heat: Heat = {}
-            received = self._receive_all(self._empty(inputs[number]), self._before, number)
-            with self._within():
-                made = self._stage(received, inputs[number], heat)
-                made = [loss(number, made[0], heat)] if self._is_last else made
+            ranges: ActivationRanges = {}
+            received = self._receive_all(self._empty(inputs[number]), self._previous, number)
+            with self._forward_context():
+                outputs = self._stage(received, inputs[number], ranges)
+                outputs = [loss(number, outputs[0], ranges)] if self._is_last else outputs
             if not self._is_last:
-                without_loss(heat)
-                self._send_all(made, self._behind, number)
-            held[number] = received, made
+                without_loss(ranges)
+                self._send_all(outputs, self._next, number)
+            pending[number] = received, outputs
         for work, _ in self._sent:
             work.wait()
         self._sent.clear()
@@ -254,13 +255,13 @@ class Flow:
     def _empty(self, inputs: dict[str, Any]) -> list[Tensor]:
         return [torch.empty(shape, requires_grad=True) for shape in self._stage.shapes(inputs)]
 
-    def _backward(self, number: int, received: list[Tensor], made: list[Tensor]) -> None:
+    def _backward(self, number: int, received: list[Tensor], outputs: list[Tensor]) -> None:
         if self._is_last:
-            torch.autograd.backward(made)
+            torch.autograd.backward(outputs)
         else:
-            gradients = self._receive_all([torch.empty_like(tensor) for tensor in made], self._behind, number)
-            torch.autograd.backward(made, gradients)
-        self._send_all([_gradient(tensor) for tensor in received], self._before, number)
+            gradients = self._receive_all([torch.empty_like(tensor) for tensor in outputs], self._next, number)
+            torch.autograd.backward(outputs, gradients)
+        self._send_all([_gradient(tensor) for tensor in received], self._previous, number)
 
     def _send_all(self, tensors: list[Tensor], to: int, number: int) -> None:
         for index, tensor in enumerate(tensors):
@@ -275,12 +276,12 @@ class Flow:
 
 
 def _gradient(received: Tensor) -> Tensor:
-    assert received.grad is not None, "what a stage is handed is read by it"
+    assert received.grad is not None, "a stage uses every tensor that it receives"
     return received.grad
 
 
 def _tag(number: int, index: int) -> int:
-    """Which message between two ranks this is: the tensors of a micro-batch by their number, two at most."""
+    """Return the message tag of tensor `index`, 0 or 1, of a micro-batch."""
     return 2 * number + index
 
 
@@ -288,12 +289,12 @@ Turn = tuple[Literal["forward", "backward"], int]
 
 
 def one_forward_one_backward(micro_batches: int, stage: int, stages: int) -> Iterator[Turn]:
-    """The turns of one stage: forward or backward, and the number of the micro-batch."""
-    ahead = min(stages - 1 - stage, micro_batches)
-    for number in range(ahead):
+    """Yield the turns of one stage: forward or backward, and the number of the micro-batch."""
+    warmup = min(stages - 1 - stage, micro_batches)
+    for number in range(warmup):
         yield "forward", number
-    for number in range(micro_batches - ahead):
-        yield "forward", ahead + number
+    for number in range(micro_batches - warmup):
+        yield "forward", warmup + number
         yield "backward", number
-    for number in range(micro_batches - ahead, micro_batches):
+    for number in range(micro_batches - warmup, micro_batches):
         yield "backward", number

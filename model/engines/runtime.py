@@ -1,18 +1,6 @@
-"""Other ways to compute the same blocks: compiled, and made again in the backward pass instead of kept.
+"""How engines compute: compiled and recomputed blocks, precision, devices, dropout seeds, loss scaling.
 
-Blocks are where nearly all time and memory go. Parameters keep their names, and what is outside of blocks stays as it
-is.
-
-The type in which matrices are multiplied, beside weights, gradients and sums that stay in float32.
-
-Where tensors are computed: the processor, or a CUDA device for each rank. No CUDA device was at hand to test on.
-
-Which values dropout sets to zero: a function of (seed, step, rank), so that no generator's state is to be saved.
-
-Dynamic loss scaling: float16 cannot hold small gradients, so the loss is multiplied before the backward pass.
-
-Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740, section 3.2. Scales are powers of two, so that to divide
-gradients by them again loses no bit. The lower limit, below which a run is in trouble, is OPT-175B's.
+Blocks take nearly all time and memory, so they alone are compiled and recomputed; parameters keep their names.
 """
 
 import functools
@@ -41,9 +29,15 @@ from model.nn.block import Block
 Forward = Callable[..., tuple[Tensor, tuple[Tensor, ...]]]
 """`Block.forward`."""
 
-NEVER_REACHED = 2**16
-"""Graphs at which PyTorch would give up on a function, and end the run: by default 8, and 256 in all. How many there
-are is decided here, by the sizes that are compiled."""
+RECOMPILE_LIMIT = 2**16
+"""Graphs of a function after which PyTorch gives up, by default 8, and 256 in all. Never reached: the number of graphs
+is limited by the sizes that are compiled."""
+
+AUTOCAST_TYPES: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+"""Autocast types."""
+
+AMPERE = (8, 0)
+"""Compute capability of the first generation that multiplies bfloat16 and tf32."""
 
 
 def wrap_blocks(
@@ -51,15 +45,15 @@ def wrap_blocks(
 ) -> None:
     """Replace how the blocks of a network are computed, in place.
 
-    `recomputed`: a block keeps its input alone (Chen et al. 2016, https://arxiv.org/abs/1604.06174), a third more
-    arithmetic for the memory of the inner results; dropout draws the same once more, since the generator is set back.
-    `compiled`: by torch.compile, one graph for all blocks of a stack and for each shape of a batch. Where
-    `compiled_rows` are given, batches of other numbers of rows are computed as they are written.
+    `recomputed`: activation checkpointing; a block keeps only its input (Chen et al. 2016,
+    https://arxiv.org/abs/1604.06174), for a third more arithmetic. Dropout draws the same values again. `compiled`:
+    torch.compile, one graph for all blocks of a stack and each shape of a batch. Where `compiled_rows` are given,
+    batches with other numbers of rows are not compiled.
     """
     if compiled:
-        torch._dynamo.config.recompile_limit = NEVER_REACHED
-        torch._dynamo.config.accumulated_recompile_limit = NEVER_REACHED
-        # Processes that compile beside the trainer would outlive one that is killed.
+        torch._dynamo.config.recompile_limit = RECOMPILE_LIMIT
+        torch._dynamo.config.accumulated_recompile_limit = RECOMPILE_LIMIT
+        # Compile workers would outlive a trainer that is killed.
         torch._inductor.config.compile_threads = 1
     for block in network.modules():
         if isinstance(block, Block):
@@ -76,63 +70,55 @@ def _compiled(forward: Forward, rows: Collection[int] | None) -> Forward:
     if rows is None:
         return compiled
 
-    def chosen(x_BTD: Tensor, *rest: object, **named: object) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def dispatch(x_BTD: Tensor, *rest: object, **named: object) -> tuple[Tensor, tuple[Tensor, ...]]:
         return (compiled if len(x_BTD) in rows else forward)(x_BTD, *rest, **named)
 
-    return chosen
+    return dispatch
 
 
-COMPUTED_IN: dict[Dtype, torch.dtype] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-"""Types other than that of the weights."""
-
-
-def computing_in(dtype: Dtype, device: torch.device) -> AbstractContextManager[object]:
-    """Within the block forward passes multiply matrices and attend in `dtype`; their backward passes do so too.
+def autocast(dtype: Dtype, device: torch.device) -> AbstractContextManager[object]:
+    """Multiply matrices and attend in `dtype` in forward passes within the block, and in their backward passes.
 
     Weights stay float32 and are rounded where they are used; norms, the softmax over the vocabulary, the residual
-    stream, gradients of weights and all sums over micro-batches and ranks are float32 (YaLM-100B's practice). The
-    rounded weights are not kept: a copy that several products share would add up its gradient in `dtype`, and the head
-    is used once for each piece of the logits.
+    stream, gradients of weights and all sums over micro-batches and ranks are float32 (YaLM-100B's practice). Rounded
+    weights are not cached: the gradient of a cached copy would be summed in `dtype` over its uses, and the head is used
+    for each chunk of logits.
     """
-    if dtype not in COMPUTED_IN:
+    if dtype not in AUTOCAST_TYPES:
         return nullcontext()
-    return torch.autocast(device.type, dtype=COMPUTED_IN[dtype], cache_enabled=False)
+    return torch.autocast(device.type, dtype=AUTOCAST_TYPES[dtype], cache_enabled=False)
 
 
-def prepare_products(dtype: Dtype) -> None:
-    """Set how float32 matrices are multiplied on CUDA devices, for the whole process: with factors rounded to ten bits
-    of mantissa for `tf32`, else as they are."""
+def set_matmul_precision(dtype: Dtype) -> None:
+    """Set how CUDA devices multiply float32 matrices, for the whole process: rounded to 10 bits of mantissa for `tf32`,
+    else exactly."""
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Numbers nearer to zero than 1.2e-38 are zero in this thread and in those that it starts, until the block ends.
-    PyTorch's own threads start at the first arithmetic that they share.
+def flush_denormals() -> Iterator[None]:
+    """Treat numbers below 1.2e-38 as zero in this thread and those that it starts, until the block ends.
 
-    A processor takes a hundred times as long for a product with such a number, and a trained T5, whose scores are not
-    scaled by the heads' width, is full of them: a step of 16 rows took .80 s of which .51 went there.
+    PyTorch's threads start with the first parallel operation. A CPU takes a hundred times as long for a product with a
+    denormal number, and a trained T5, whose scores are not scaled by the head size, has many: of a step of 16 rows,
+    which took 0.80 s, 0.51 s went there.
     """
-    were_zero = _denormals_are_zero()
+    before = _denormals_are_zero()
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(were_zero)
+        torch.set_flush_denormal(before)
 
 
 def _denormals_are_zero() -> bool:
     return sys.float_info.min / 2 == 0.0
 
 
-AMPERE = (8, 0)
-"""Compute capability of the first generation that multiplies bfloat16 and tf32."""
-
-
 def training_device(config: TrainConfig, rank: int) -> torch.device:
-    """The device of a rank; RecipeError where this machine has none as is asked for.
+    """Return the device of a rank; RecipeError where this machine does not have it.
 
-    Makes CUDA's sums repeat: cuBLAS does so with a workspace of its own, which it must be told before it starts.
+    Also makes cuBLAS deterministic, which must be configured before it starts.
     """
     if config.device == "cpu":
         return torch.device("cpu")
@@ -160,8 +146,8 @@ def training_device(config: TrainConfig, rank: int) -> torch.device:
     return torch.device("cuda", rank)
 
 
-def moved(batch: Any, device: torch.device) -> Any:
-    """A batch on the device; itself on a processor."""
+def move_batch(batch: Any, device: torch.device) -> Any:
+    """Return a batch on the device; the batch itself for the CPU."""
     if device.type == "cpu":
         return batch
     tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
@@ -169,16 +155,21 @@ def moved(batch: Any, device: torch.device) -> Any:
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """Set torch's own generator for one step of one rank.
+    """Seed torch's global generator for one step of one rank, so that no generator state is checkpointed.
 
-    It is the one that attention's kernels and recomputed activations draw from; nothing else in a trainer does.
+    Only dropout draws from it, in attention kernels and recomputed blocks too.
     """
     digest = blake3.blake3(f"{seed}\x1fdropout\x1f{step}\x1f{rank}".encode()).digest(length=7)
     torch.manual_seed(int.from_bytes(digest, "little"))
 
 
 class LossScale:
-    """Doubled after many steps without overflow, halved by each. 1 for ever in types other than float16."""
+    """The dynamic loss scale, without which small gradients underflow in float16; 1 for other types.
+
+    Micikevicius et al. 2018, https://arxiv.org/abs/1710.03740, section 3.2: doubled after many steps without overflow,
+    halved after each overflow. Scales are powers of two, so that dividing gradients by them is exact. The floor, below
+    which a run is in trouble, is OPT-175B's.
+    """
 
     def __init__(self, config: TrainConfig, state: dict[str, float] | None = None) -> None:
         self._config: LossScaleConfig | None = config.loss_scale if config.dtype == "float16" else None
@@ -189,25 +180,25 @@ class LossScale:
 
     @property
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps."""
+        """The state in a checkpoint."""
         return {"value": self.value, "clean_steps": self._clean_steps}
 
-    def adapt(self, done: StepResult) -> bool:
-        """Take in what became of a step; whether it was an overflow, which the next, lower scale may not have.
+    def adapt(self, result: StepResult) -> bool:
+        """Adapt the scale to a step's result, and return whether the step overflowed.
 
-        An infinite gradient is one while the loss is finite and the scale above its floor; all else is for the rule on
-        non-finite steps.
+        An infinite gradient is an overflow while the loss is finite and the scale above its floor; else the step counts
+        as non-finite.
         """
         if self._config is None:
             return False
-        if done.finite and not done.applied:
-            # Left out for its numbers, which were some: the scale has no part in it.
+        if result.finite and not result.applied:
+            # Not admitted although finite: no matter of the scale.
             return False
-        if done.applied:
+        if result.applied:
             self._clean_steps += 1
             if self._clean_steps == self._config.growth_steps:
                 self.value, self._clean_steps = self.value * 2.0, 0
             return False
-        overflow = math.isfinite(done.loss) and self.value > self._config.floor
+        overflow = math.isfinite(result.loss) and self.value > self._config.floor
         self.value, self._clean_steps = max(self.value / 2.0, self._config.floor), 0
         return overflow

@@ -1,21 +1,9 @@
-"""Tensor parallelism: every rank computes some heads, some hidden units of the MLP and some pieces of the vocabulary.
+"""Tensor parallelism: each rank computes some heads, some hidden units of the MLP and some tokens of the vocabulary.
 
-Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053, section 3. PyTorch's own (`torch.distributed.tensor.parallel`)
-cuts a matrix at one place, and ours hold queries, keys and values, or gate and value, in one.
-
-Which part of each weight a rank holds where matrices are cut, told by the weight's name in the network.
-
-Shoeybi et al. 2019, section 3: queries, keys and values by heads, the MLP's first matrix by hidden units, both ways out
-by the same units, tables and heads of the vocabulary by pieces. All else every rank holds whole.
-
-What ranks that cut the same matrices tell each other within forward and backward passes.
-
-Megatron-LM's two conjugate operators (Shoeybi et al. 2019, section 3): where a product by columns begins, the backward
-pass adds up; where a product by rows ends, the forward pass does.
-
-A vocabulary whose pieces are shared by ranks: no rank ever has the logits of all.
-
-Shoeybi et al. 2019, section 3: what travels is one number a prediction, and not one for each of V pieces.
+Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053, section 3: queries, keys and values are sharded by heads, the
+MLP's first matrix by hidden units, the output projections by the same units, and the tables of the vocabulary by
+tokens; every rank holds all else whole. PyTorch's `torch.distributed.tensor.parallel` splits a matrix once, and
+matrices here hold queries, keys and values, or gate and value, in one.
 """
 
 from dataclasses import dataclass, replace
@@ -32,115 +20,125 @@ from model.distributed.process_group import Ranks
 from model.nn.block import Block
 from model.nn.factory import Network
 
-WAYS_IN = ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in")
+COLUMN_PARALLEL = ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in")
 
-WAYS_OUT = ("attention_out", "cross_attention_out", "mlp_out")
+ROW_PARALLEL = ("attention_out", "cross_attention_out", "mlp_out")
 
 
-def cut_network(network: Network, ranks: Ranks) -> None:
-    """Make of a whole network this rank's part; all its methods give what they gave, given the same on every rank.
+def shard_network(network: Network, ranks: Ranks) -> None:
+    """Replace a whole network by this rank's part; its methods return the same as before, given the same on every rank.
 
-    Logits are the exception: they are those of this rank's pieces, which `network.vocabulary` makes sense of.
+    Logits are the exception: they are those of this rank's tokens, and `network.vocabulary` computes the loss of them.
     """
-    cut_weights(network, network.config, ranks)
+    shard_weights(network, network.config, ranks)
     for block in network.modules():
         if isinstance(block, Block):
-            _cut_block(block, ranks)
-    network.vocabulary = vocabulary = VocabularyPart(network.config.vocab_size, ranks)
+            _shard_block(block, ranks)
+    network.vocabulary = vocabulary = ShardedVocabulary(network.config.vocab_size, ranks)
     if "embedding.weight" in dict(network.named_parameters()):
-        network.embedding = EmbeddingPart(network.embedding.weight.detach(), vocabulary)
+        network.embedding = ShardedEmbedding(network.embedding.weight.detach(), vocabulary)
 
 
-def _cut_block(block: Block, ranks: Ranks) -> None:
-    block.shape = replace(block.shape, heads=block.shape.heads // ranks.size)
+def _shard_block(block: Block, ranks: Ranks) -> None:
+    block.config = replace(block.config, heads=block.config.heads // ranks.size)
     for name, module in block.named_children():
-        if name in WAYS_IN:
-            module.register_forward_pre_hook(partial(_read, ranks))
-        elif name in WAYS_OUT:
-            module.register_forward_hook(partial(_add_up, ranks))
+        if name in COLUMN_PARALLEL:
+            module.register_forward_pre_hook(partial(_copy_input, ranks))
+        elif name in ROW_PARALLEL:
+            module.register_forward_hook(partial(_reduce_output, ranks))
 
 
-def _read(ranks: Ranks, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _copy_input(ranks: Ranks, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     del module
-    return (read_by_all(inputs[0], ranks), *inputs[1:])
+    return (copy_to_ranks(inputs[0], ranks), *inputs[1:])
 
 
-def _add_up(ranks: Ranks, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+def _reduce_output(ranks: Ranks, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     del module, inputs
-    return added_up_(output.float(), ranks)
+    return reduce_from_ranks_(output.float(), ranks)
+
+
+def shard_weights(network: nn.Module, config: NetworkConfig, ranks: Ranks) -> None:
+    """Replace each weight of a network by this rank's part."""
+    for name, parameter in list(network.named_parameters()):
+        part = sharding_of(name, config).part(parameter.detach(), ranks.rank, ranks.size)
+        module, _, kind = name.rpartition(".")
+        own = None if part is None else nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
+        setattr(network.get_submodule(module), kind, own)
 
 
 @dataclass(frozen=True)
-class Cut:
-    """How one weight is shared."""
+class WeightSharding:
+    """How one weight is divided among tensor ranks."""
 
     dimension: int | None = None
-    """Along which it is cut; None where ranks hold it whole, or only the first does."""
+    """Dimension that is split; None where ranks hold it whole, or only the first does."""
     stacked: int = 1
-    """Matrices that lie in it side by side, each of which is cut: queries, keys and values, or gate and value."""
+    """Number of matrices stacked in it, each of which is split: queries, keys and values, or gate and value."""
     first_alone: bool = False
-    """Whether the first rank holds it and the others nothing: a bias that is added once to a sum over the ranks."""
+    """Whether only the first rank holds it: a bias that is added once to a sum over the ranks."""
     partial_gradient: bool = False
-    """Whether it is held whole while each rank's gradient speaks of that rank's heads alone."""
+    """Whether it is held whole, while each rank's gradient comes from that rank's heads alone."""
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank holds the same."""
+        """Whether every rank holds all of it."""
         return self.dimension is None and not self.first_alone
 
     def part(self, whole: Tensor, rank: int, size: int) -> Tensor | None:
-        """What `rank` of `size` holds of a weight, as a view or a copy; None where it holds nothing."""
+        """Return the part of `rank` of `size`, as a view or a copy; None where it holds none."""
         if self.first_alone and rank:
             return None
         if self.dimension is None:
             return whole
-        own = [_share(matrix, self.dimension, rank, size) for matrix in whole.chunk(self.stacked, self.dimension)]
+        own = [_shard(matrix, self.dimension, rank, size) for matrix in whole.chunk(self.stacked, self.dimension)]
         return torch.cat(own, self.dimension)
 
-    def joined(self, parts: list[Tensor]) -> Tensor:
-        """The whole weight, given what each rank holds of it, in the order of ranks and without those with nothing."""
+    def join(self, parts: list[Tensor]) -> Tensor:
+        """Return the whole weight, given the parts of the ranks that hold any, in rank order."""
         if self.dimension is None:
             return parts[0]
         matrices = [part.chunk(self.stacked, self.dimension) for part in parts]
         return torch.cat([own[index] for index in range(self.stacked) for own in matrices], self.dimension)
 
 
-def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
-    """Where the share of `rank` of `size` begins and ends among `length` rows or columns."""
+def shard_bounds(length: int, rank: int, size: int) -> tuple[int, int]:
+    """Return where the part of `rank` of `size` begins and ends among `length` rows or columns."""
     return length * rank // size, length * (rank + 1) // size
 
 
-def _share(matrix: Tensor, dimension: int, rank: int, size: int) -> Tensor:
-    begin, end = bounds(matrix.shape[dimension], rank, size)
+def _shard(matrix: Tensor, dimension: int, rank: int, size: int) -> Tensor:
+    begin, end = shard_bounds(matrix.shape[dimension], rank, size)
     return matrix.narrow(dimension, begin, end - begin)
 
 
-def cut_of(name: str, config: NetworkConfig) -> Cut:
-    """How the weight of this name is shared by ranks that cut matrices."""
+def sharding_of(name: str, config: NetworkConfig) -> WeightSharding:
+    """Return how the weight of this name is divided among tensor ranks."""
     module, _, kind = name.rpartition(".")
     layer = module.rpartition(".")[2] or name
-    if layer in ("attention_in", "cross_attention_query", "cross_attention_memory", "mlp_in"):
+    if layer in COLUMN_PARALLEL:
         gated = layer == "mlp_in" and is_gated(config.activation)
-        return Cut(0, {"attention_in": 3, "cross_attention_memory": 2}.get(layer, 2 if gated else 1))
-    if layer in ("attention_out", "cross_attention_out", "mlp_out"):
-        return Cut(1) if kind == "weight" else Cut(first_alone=True)
+        return WeightSharding(0, {"attention_in": 3, "cross_attention_memory": 2}.get(layer, 2 if gated else 1))
+    if layer in ROW_PARALLEL:
+        return WeightSharding(1) if kind == "weight" else WeightSharding(first_alone=True)
     if layer in ("embedding", "head", "head_bias", "masked_head_bias"):
-        return Cut(0)
+        return WeightSharding(0)
     if layer.endswith("_distances"):
-        return Cut(1)
-    return Cut(partial_gradient=layer in ("query_norm", "key_norm"))
+        return WeightSharding(1)
+    return WeightSharding(partial_gradient=layer in ("query_norm", "key_norm"))
 
 
-def cut_weights(network: nn.Module, config: NetworkConfig, ranks: Ranks) -> None:
-    """Leave a network what this rank holds of each weight."""
-    for name, parameter in list(network.named_parameters()):
-        part = cut_of(name, config).part(parameter.detach(), ranks.rank, ranks.size)
-        module, _, kind = name.rpartition(".")
-        own = None if part is None else nn.Parameter(part.clone(), requires_grad=parameter.requires_grad)
-        setattr(network.get_submodule(module), kind, own)
+def copy_to_ranks(x: Tensor, ranks: Ranks) -> Tensor:
+    """Return `x`, the same on every rank, and sum its gradient over the ranks (Megatron-LM's operator f)."""
+    return _CopyToRanks.apply(x, ranks)
 
 
-class _SumBackward(torch.autograd.Function):
+def reduce_from_ranks_(x: Tensor, ranks: Ranks) -> Tensor:
+    """Sum `x` over the ranks in place, and pass its gradient through (Megatron-LM's operator g)."""
+    return _ReduceFromRanks.apply(x, ranks)
+
+
+class _CopyToRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
         ctx.ranks = ranks
@@ -148,11 +146,11 @@ class _SumBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        # A copy: the same gradient may be on its way to another branch.
+        # A copy, because another branch may use the same gradient.
         return ctx.ranks.sum_(gradients[0].clone(memory_format=torch.contiguous_format)), None
 
 
-class _SumForward(torch.autograd.Function):
+class _ReduceFromRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, ranks: Ranks) -> Tensor:
         ctx.mark_dirty(x)
@@ -163,64 +161,58 @@ class _SumForward(torch.autograd.Function):
         return gradients[0], None
 
 
-def read_by_all(x: Tensor, ranks: Ranks) -> Tensor:
-    """`x`, the same on every rank, of which each rank computes something else: its gradients add up over the ranks."""
-    return _SumBackward.apply(x, ranks)
+class ShardedVocabulary:
+    """The vocabulary sharded by tokens, of which this rank has [begin, end); implements `vocab_layers.Vocabulary`.
 
-
-def added_up_(x: Tensor, ranks: Ranks) -> Tensor:
-    """The sum over the ranks of what each has in `x`, in place; all go on with it and get the same gradient."""
-    return _SumForward.apply(x, ranks)
-
-
-class VocabularyPart:
-    """The pieces of this rank, from `begin` on; `model.nn.vocab_layers.Vocabulary` says what it is asked."""
+    No rank has the logits of all tokens: what is exchanged is a few numbers for each prediction (Shoeybi et al. 2019,
+    section 3).
+    """
 
     gradient_at_once = False
 
     def __init__(self, vocab_size: int, ranks: Ranks) -> None:
-        self.begin, self.end = bounds(vocab_size, ranks.rank, ranks.size)
+        self.begin, self.end = shard_bounds(vocab_size, ranks.rank, ranks.size)
         self.ranks = ranks
         self._vocab_size = vocab_size
 
     def read(self, hidden: Tensor) -> Tensor:
-        """Its gradient adds up over the ranks, of which each has other logits."""
-        return read_by_all(hidden, self.ranks)
+        """Return the stream, whose gradient is summed over the ranks, since each has other logits."""
+        return copy_to_ranks(hidden, self.ranks)
 
     def nats(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
-        """The target's logit comes from the rank that has it."""
+        """Return the cross entropy; the target's logit comes from the rank that has it."""
         counts = targets_N != NO_LOSS
         logits_nV, targets_n = logits_NV[counts].float(), targets_N[counts]
         own = (targets_n >= self.begin) & (targets_n < self.end)
-        place = (targets_n - self.begin).clamp(0, self.end - self.begin - 1)
-        found = logits_nV.gather(1, place[:, None])[:, 0] * own
-        return (self.log_normaliser(logits_nV) - added_up_(found, self.ranks)).sum()
+        index = (targets_n - self.begin).clamp(0, self.end - self.begin - 1)
+        target_logits = logits_nV.gather(1, index[:, None])[:, 0] * own
+        return (self.log_normaliser(logits_nV) - reduce_from_ranks_(target_logits, self.ranks)).sum()
 
     def log_normaliser(self, logits_NV: Tensor) -> Tensor:
-        """Denominators are added up in units of the largest logit of all ranks, so that none is too large."""
+        """Return logsumexp over all ranks; the largest logit of all is subtracted first, so that nothing overflows."""
         logits_NV = logits_NV.float()
         largest_N = self.ranks.max_(logits_NV.detach().amax(-1))
-        return largest_N + added_up_((logits_NV - largest_N[:, None]).exp().sum(-1), self.ranks).log()
+        return largest_N + reduce_from_ranks_((logits_NV - largest_N[:, None]).exp().sum(-1), self.ranks).log()
 
-    def likeliest(self, logits_NV: Tensor) -> Tensor:
-        """The first piece among those that no rank has a larger logit than."""
-        own_N, place_N = logits_NV.detach().float().max(-1)
+    def argmax(self, logits_NV: Tensor) -> Tensor:
+        """Return the first token with the largest logit over all ranks."""
+        own_N, index_N = logits_NV.detach().float().max(-1)
         largest_N = self.ranks.max_(own_N.clone())
-        first_N = torch.where(own_N == largest_N, place_N + self.begin, self._vocab_size)
+        first_N = torch.where(own_N == largest_N, index_N + self.begin, self._vocab_size)
         return -self.ranks.max_(-first_N)
 
 
-class EmbeddingPart(nn.Embedding):
-    """Rows of the table for this rank's pieces; tokens of the others look up zeros, and the sum has all rows."""
+class ShardedEmbedding(nn.Embedding):
+    """The embedding rows of this rank's tokens; other tokens give zeros, and the sum over ranks has all rows."""
 
-    def __init__(self, weight: Tensor, vocabulary: VocabularyPart) -> None:
+    def __init__(self, weight: Tensor, vocabulary: ShardedVocabulary) -> None:
         rows, width = weight.shape
         super().__init__(rows, width, _weight=weight)
         self._vocabulary = vocabulary
 
     def forward(self, input: Tensor) -> Tensor:
-        """Rows f32[..., D] of tokens i64[...]."""
+        """Return the rows f32[..., D] of tokens i64[...]."""
         begin, end = self._vocabulary.begin, self._vocabulary.end
         own = (input >= begin) & (input < end)
         rows = F.embedding((input - begin).clamp(0, end - begin - 1), self.weight)
-        return added_up_(rows * own[..., None], self._vocabulary.ranks)
+        return reduce_from_ranks_(rows * own[..., None], self._vocabulary.ranks)

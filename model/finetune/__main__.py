@@ -8,7 +8,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from model.config.environment import shed
+from model.config.environment import filter_environment
 from model.errors import BessemerError, RecipeError
 
 USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"
@@ -29,14 +29,14 @@ def main(arguments: list[str]) -> int:
 
 def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
     from model.checkpoint.weights import description_digest, load_model
-    from model.engines.runtime import denormals_flushed
+    from model.engines.runtime import flush_denormals
     from model.finetune.config import read_task_file
     from model.finetune.output import told_result
     from model.finetune.tokenizer import JsonVocabulary
     from model.finetune.trainer import finetune
 
     config = read_task_file(tasks)
-    with denormals_flushed():
+    with flush_denormals():
         found = finetune(
             load_model(model),
             description_digest(model),
@@ -54,5 +54,5 @@ def _copy(source: Path, target: Path) -> None:
 
 
 if __name__ == "__main__":
-    shed()
+    filter_environment()
     sys.exit(main(sys.argv[1:]))

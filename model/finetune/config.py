@@ -8,13 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from model.config import Strict
+from model.config import BaseConfig
 from model.errors import InputError, RecipeError
 
 Kind = Literal["classification", "regression", "tagging", "span", "text"]
 
 
-class Task(Strict):
+class Task(BaseConfig):
     """One task: where its examples are and what their fields mean."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
@@ -77,7 +77,7 @@ class Task(Strict):
         return max(1, round((self.largest - self.smallest) / self.step))
 
 
-class FinetuneConfig(Strict):
+class FinetuneConfig(BaseConfig):
     """Tasks, and how they are learnt: BERT's settings where nothing else is said."""
 
     tasks: tuple[Task, ...] = Field(min_length=1)

@@ -8,7 +8,7 @@ import numpy as np
 
 from model.digests import digest_bytes
 from model.errors import InputError
-from model.model_files import MOST_VOCABULARY_BYTES, read_bounded
+from model.model_files import MAX_VOCABULARY_BYTES, read_bounded
 
 _NAMES = {
     "cls": ("[CLS]", "<cls>"),
@@ -49,7 +49,7 @@ class JsonVocabulary:
 
         if not path.is_file():
             raise InputError(f"there is no vocabulary {path}; name a tokenizer.json")
-        content = read_bounded(path, MOST_VOCABULARY_BYTES)
+        content = read_bounded(path, MAX_VOCABULARY_BYTES)
         try:
             self._engine = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from model.checkpoint.run_folder import DESCRIPTION
 from model.checkpoint.weights import describe_model
 from model.code_digest import code_digest
-from model.config.machine import INSTRUCTION_SET, part
+from model.config.machine import INSTRUCTION_SET, describe_part
 from model.config.options import ScheduleConfig
 from model.digests import digest_bytes, digest_file
 from model.engines.runtime import seed_dropout
@@ -351,7 +351,7 @@ def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary) -> st
         "parent": parent,
         "vocabulary": vocabulary.digest,
         "code": code_digest(),
-        "instruction_set": part(INSTRUCTION_SET, os.environ),
+        "instruction_set": describe_part(INSTRUCTION_SET, os.environ),
         "numpy": np.__version__,
         "torch": torch.__version__,
     }

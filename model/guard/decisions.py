@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from model.checkpoint.complete_marker import why_damaged
-from model.config import Strict
+from model.config import BaseConfig
 from model.config.train import TrainerRun
 from model.errors import IntegrityError, RecipeError
 
@@ -18,7 +18,7 @@ ATTEMPTS = "attempts"
 DECISION = "decision.json"
 
 
-class Decision(Strict):
+class Decision(BaseConfig):
     """One way back. A run's decisions, in their order, are all that a checkpoint needs besides to go on."""
 
     attempt: int = Field(ge=1)

@@ -20,7 +20,7 @@ from model.checkpoint.metrics import Journal
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
-from model.distributed.protocol import Link
+from model.distributed.protocol import LauncherChannel
 from model.engines.base import StepResult
 from model.errors import Numerics
 from model.files import sync_directory, write_synced
@@ -28,8 +28,8 @@ from model.guard.change_points import RISEN
 from model.guard.decisions import ATTEMPTS, DECISION, Decision, skips
 from model.guard.detection import Detector, Divergence, Level
 from model.guard.policy import Health, NothingLeft, decide
-from model.nn.factory import thermometer_names
-from model.optim.schedules import Curriculum
+from model.nn.factory import activation_range_names
+from model.optim.schedules import TrainingSchedule
 
 
 class Guard:
@@ -44,7 +44,7 @@ class Guard:
         self._decisions = decisions
         state = state or {}
         self._detector = Detector(
-            self._config, run.train.max_nonfinite_steps, state.get("detector"), thermometer_names(run.model)
+            self._config, run.train.max_nonfinite_steps, state.get("detector"), activation_range_names(run.model)
         )
         self._health = Health(self._config.healthy_steps, state.get("health"))
 
@@ -81,7 +81,7 @@ class Guard:
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
         limit = RISEN if self._replayed(step) is None else RISEN / 2
         found = self._detector.take(
-            step, level, done.loss, done.grad_norm, done.thermometers, halved=overflow, limit=limit
+            step, level, done.loss, done.grad_norm, done.largest_activations, halved=overflow, limit=limit
         )
         clean = done.applied and scale >= 1
         self._health.step_done(step + 1, clean=clean, suspected=self._detector.suspects)
@@ -123,10 +123,10 @@ def go_back(
     decisions: Sequence[Decision],
     divergence: Divergence,
     guard: Guard,
-    curriculum: Curriculum,
+    curriculum: TrainingSchedule,
     journal: Journal,
     ranks: Ranks,
-    link: Link,
+    link: LauncherChannel,
 ) -> None:
     """Write down where the next attempt goes on from, and why. Raises Numerics where nothing is left to be tried.
 
@@ -144,7 +144,7 @@ def go_back(
     journal.event(divergence.step, "rollback", "Numerics", skipped, **facts)
     if ranks.is_first:
         write_decision(run.out, decision, journal)
-    link.tell("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
+    link.send("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
     ranks.barrier()
 
 
@@ -153,14 +153,14 @@ def _end(
     decisions: Sequence[Decision],
     divergence: Divergence,
     reason: str,
-    curriculum: Curriculum,
+    curriculum: TrainingSchedule,
     journal: Journal,
     ranks: Ranks,
-    link: Link,
+    link: LauncherChannel,
 ) -> NoReturn:
     begin, end = curriculum.positions(divergence.onset)[0], curriculum.positions(divergence.step)[1]
     journal.event(divergence.step, "diverged", "Numerics", range(begin, end), cause=divergence.cause)
-    link.tell("event", event="diverged", step=divergence.step, cause=divergence.cause)
+    link.send("event", event="diverged", step=divergence.step, cause=divergence.cause)
     told = run.out / DIVERGED
     if ranks.is_first:
         shutil.rmtree(told, ignore_errors=True)

@@ -6,8 +6,8 @@ Which checkpoints can be gone back to: those behind which enough steps went well
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from model.config.network import times_as_wide
-from model.config.options import DEFAULT_LADDER, FLOAT16_RUNG, Rung
+from model.config.network import width_multiplier
+from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, RecoveryStep
 from model.config.train import TrainerRun
 from model.guard.decisions import Decision, changed, in_force
 from model.guard.detection import Divergence
@@ -106,13 +106,13 @@ def decide(
     )
 
 
-def default_ladder(run: TrainerRun) -> tuple[Rung, ...]:
+def default_ladder(run: TrainerRun) -> tuple[RecoveryStep, ...]:
     """The one of a run whose settings name none."""
     if run.train.dtype == "float16":
-        return (*DEFAULT_LADDER[:-1], FLOAT16_RUNG)
+        return (*DEFAULT_POLICY[:-1], FLOAT16_RECOVERY_STEP)
     # Rates that hold for another width do so by the rules for AdamW.
-    has_other_optimizer = run.train.optimizer.kind != "sgd" and times_as_wide(run.model) == 1.0
-    return DEFAULT_LADDER if has_other_optimizer else DEFAULT_LADDER[:-1]
+    has_other_optimizer = run.train.optimizer.kind != "sgd" and width_multiplier(run.model) == 1.0
+    return DEFAULT_POLICY if has_other_optimizer else DEFAULT_POLICY[:-1]
 
 
 def check_ladder(run: TrainerRun) -> None:
@@ -122,7 +122,7 @@ def check_ladder(run: TrainerRun) -> None:
             changed(run, settings_of(rung, run))
 
 
-def settings_of(rung: Rung, run: TrainerRun) -> dict[str, Any]:
+def settings_of(rung: RecoveryStep, run: TrainerRun) -> dict[str, Any]:
     """What a rung changes of a run, by the path of each setting."""
     train, settings = run.train, dict[str, Any]()
     if rung.lr_factor != 1.0:

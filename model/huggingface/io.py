@@ -22,7 +22,7 @@ from model.checkpoint.weights import WEIGHTS, describe_model, description_digest
 from model.config.network import BERTConfig, GPTConfig, T5Config, read_network_config
 from model.config.train import StartingModel
 from model.errors import InputError
-from model.file_content import ChangedInput, unchanged
+from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
 from model.huggingface.base import Family, give_back, some, take_over
 from model.huggingface.registry import family_of, fitting_family, settings_of
@@ -221,7 +221,7 @@ def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
     Raises InputError where they are not those of the network that the folder describes, ChangedInput where the model
     is not the one with which the run was planned, or is written to while it is read.
     """
-    with unchanged(_files(base.folder)):
+    with require_unchanged(_files(base.folder)):
         digest = base_digest(base.folder)
         if base.digest is not None and digest != base.digest:
             raise ChangedInput(str(base.folder), f"the model had the digest {base.digest}, and has {digest} now")

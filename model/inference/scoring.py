@@ -24,7 +24,7 @@ from model.data.loader import MaskedBatch, SpanBatch
 from model.data.row_format import NO_LOSS
 from model.nn.bert import BERT
 from model.nn.block import KeyValueCache
-from model.nn.gpt import GPT, visible_with_prefix
+from model.nn.gpt import GPT, prefix_mask
 from model.nn.t5 import T5
 
 PAD = 0
@@ -124,7 +124,7 @@ def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor
     """What tokens see where it is not all before them: a prefix language model sees all that is not to be scored."""
     if network.config.attention == "causal":
         return None
-    return visible_with_prefix(torch.tensor([window.score_from for window in windows]), longest - 1)
+    return prefix_mask(torch.tensor([window.score_from for window in windows]), longest - 1)
 
 
 def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:

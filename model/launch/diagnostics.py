@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.checkpoint.run_folder import CHECKPOINTS, PREFIX
-from model.distributed.protocol import rendezvous_file, words_file
+from model.distributed.protocol import error_file, rendezvous_file
 from model.errors import Infra
 from model.processes import die_with_parent
 
@@ -133,7 +133,7 @@ def main(arguments: list[str]) -> int:
     words = _wrong(Path(run_file), int(rank), int(size), Path(meeting))
     if words is None:
         return 0
-    words_file(Path(meeting), int(rank)).write_text(f"{Infra.__name__}: {words}")
+    error_file(Path(meeting), int(rank)).write_text(f"{Infra.__name__}: {words}")
     return Infra.exit_code
 
 
@@ -141,7 +141,7 @@ def _wrong(run_file: Path, rank: int, size: int, meeting: Path) -> str | None:
     import torch
 
     from model.config.train import read_run
-    from model.distributed.process_group import joined
+    from model.distributed.process_group import join_process_group
     from model.engines.runtime import training_device
 
     train = read_run(run_file).train
@@ -152,7 +152,7 @@ def _wrong(run_file: Path, rank: int, size: int, meeting: Path) -> str | None:
             return words
     if size == 1:
         return None
-    with joined(rank, size, rendezvous_file(meeting), train.device) as ranks:
+    with join_process_group(rank, size, rendezvous_file(meeting), train.device) as ranks:
         summed = ranks.sum_((torch.arange(EXCHANGED, device=device) * (rank + 1)).to(torch.float64))
         expected = torch.arange(EXCHANGED).to(torch.float64) * (size * (size + 1) // 2)
         wrong = int((summed.cpu() != expected).sum())
@@ -162,6 +162,6 @@ def _wrong(run_file: Path, rank: int, size: int, meeting: Path) -> str | None:
 
 
 if __name__ == "__main__":
-    from model.processes import leave
+    from model.processes import exit_now
 
-    leave(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

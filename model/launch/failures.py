@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from model.checksummed_json import seal, sealed_lines, whole_lines
+from model.checksummed_json import complete_lines, read_sealed_lines, seal
 from model.config.launch import RestartsConfig
 from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
 
@@ -209,7 +209,7 @@ class Record:
     def _write(self) -> None:
         with self._file.open("ab", buffering=0) as file:
             # A kill may have left a part of a line behind the last whole one.
-            whole = sum(map(len, whole_lines(self._file, LOST)))
+            whole = sum(map(len, complete_lines(self._file, LOST)))
             file.truncate(whole)
             try:
                 written = file.write(self._pending)
@@ -224,7 +224,7 @@ class Record:
 
 def read_record(out: Path) -> list[dict[str, Any]]:
     """All whole lines of the record; IntegrityError where one is damaged."""
-    return sealed_lines(out / RECORD, LOST)
+    return read_sealed_lines(out / RECORD, LOST)
 
 
 def take_over(out: Path, journal: "Journal") -> None:

@@ -16,7 +16,7 @@ from model.checkpoint.run_folder import complete_markers, steps_before
 from model.config.environment import trainer_environment
 from model.config.train import TrainConfig
 from model.distributed.heartbeat import Beat, read_beat
-from model.distributed.protocol import REQUESTS_TO_STOP, beat_file, new_meeting, words_file
+from model.distributed.protocol import STOP_SIGNALS, create_rank_directory, error_file, heartbeat_file
 from model.launch.diagnostics import private_memory
 from model.launch.failures import End, Failure, infra, judge, read_words
 from model.launch.rendezvous import Change, Lost, Place
@@ -41,7 +41,7 @@ class StopRequest:
         self.processes: list[Process] = []
 
     def __enter__(self) -> "StopRequest":
-        self._handlers = {asked: signal.signal(asked, self._hear) for asked in REQUESTS_TO_STOP}
+        self._handlers = {asked: signal.signal(asked, self._hear) for asked in STOP_SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -122,7 +122,7 @@ def run_ranks(
     """
     launch = Launch(out, _before=checkpoints(out))
     try:
-        meeting = new_meeting(out, host)
+        meeting = create_rank_directory(out, host)
     except OSError as error:
         launch.failure = infra(f"{type(error).__name__}: {error}")
         return launch
@@ -216,12 +216,12 @@ def _ended(ranks: Sequence[Process]) -> list[tuple[int, int]]:
 
 
 def _end(rank: int, code: int, meeting: Path) -> End:
-    return End(rank, code, read_words(words_file(meeting, rank)))
+    return End(rank, code, read_words(error_file(meeting, rank)))
 
 
 def _beats(place: Place, meeting: Path) -> dict[int, Beat]:
     """By place among the machine's own."""
-    beats = {at: read_beat(beat_file(meeting, rank)) for at, rank in enumerate(place.ranks)}
+    beats = {at: read_beat(heartbeat_file(meeting, rank)) for at, rank in enumerate(place.ranks)}
     return {at: beat for at, beat in beats.items() if beat is not None}
 
 

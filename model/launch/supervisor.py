@@ -25,7 +25,7 @@ from typing import Any
 from model.checkpoint.complete_marker import why_damaged
 from model.checkpoint.run_folder import HEARTBEAT, RESULT
 from model.config.train import TrainerRun
-from model.distributed.protocol import new_meeting, words_file
+from model.distributed.protocol import create_rank_directory, error_file
 from model.errors import Infra
 from model.launch.diagnostics import shortage
 from model.launch.failures import End, Failure, Patience, Record, infra, judge, read_words
@@ -211,7 +211,7 @@ class Supervisor:
         if lacking is not None:
             return infra(lacking)
         try:
-            meeting = new_meeting(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
+            meeting = create_rank_directory(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
         except OSError as error:
             return infra(f"{type(error).__name__}: {error}")
         here = self._size // self._run.train.hosts.count
@@ -224,7 +224,7 @@ class Supervisor:
                         return infra(f"the diagnosis of this machine took more than {DIAGNOSIS_SECONDS:.0f} seconds")
                     time.sleep(0.02)
                 codes = [process.poll() or 0 for process in processes]
-            ends = [End(rank, code, read_words(words_file(meeting, rank))) for rank, code in enumerate(codes)]
+            ends = [End(rank, code, read_words(error_file(meeting, rank))) for rank, code in enumerate(codes)]
         finally:
             shutil.rmtree(meeting, ignore_errors=True)
         failure = judge(ends, here)

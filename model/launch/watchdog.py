@@ -79,7 +79,7 @@ class Watch:
             seen = self._ranks[rank]
             if seen.beat is None or beat.number != seen.beat.number:
                 seen.beat, seen.changed_at = beat, now
-                if beat.doing == STEPPING and (not seen.window or beat.step > seen.window[-1][0]):
+                if beat.activity == STEPPING and (not seen.window or beat.step > seen.window[-1][0]):
                     seen.window.append((beat.step, beat.busy_seconds))
                     while len(seen.window) > 2 and seen.window[1][0] <= beat.step - SLOW_STEPS:
                         del seen.window[0]
@@ -95,7 +95,7 @@ class Watch:
         return Hang(rank, _waits(seen), step, now - seen.changed_at, limits[0])
 
     def _limit(self, seen: _Seen) -> tuple[str, float]:
-        return self._limits[seen.beat is not None and seen.beat.doing == STEPPING]
+        return self._limits[seen.beat is not None and seen.beat.activity == STEPPING]
 
     def slow(self) -> list[Slow]:
         """Ranks that have become slow since they were last told, over the last SLOW_STEPS steps."""

@@ -1,6 +1,6 @@
-"""The BERT network: an encoder with heads for hidden tokens and for whether two stretches follow each other.
+"""The BERT network: an encoder with heads for masked tokens and next-sentence prediction.
 
-Devlin et al. 2019, and their program. Shapes: B rows, T tokens, M hidden tokens a row at most, D width, V vocabulary.
+Devlin et al. 2019, and their program. Shapes: B rows, T tokens, M masked tokens a row at most, D width, V vocabulary.
 """
 
 import torch
@@ -8,16 +8,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config.network import BERTConfig
-from model.nn.activation_stats import extremes
-from model.nn.block import Block, Sight, activated, block_names, make_norm, through_blocks
+from model.nn.activation_stats import activation_range
+from model.nn.block import AttentionContext, Block, apply_activation, block_range_names, make_norm, run_blocks
 from model.nn.init import initialise_gaussian
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, looked_up, make_new_rows, with_new_logits
+from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
 class BERT(nn.Module):
-    """Token ids in, a stream out, from which two heads read.
+    """Maps token ids to a stream that two heads read.
 
-    The last `new_rows` of the embedding may be a parameter of their own (`model/nn/vocab_layers.py`).
+    The last `new_rows` of the embedding may be a separate parameter (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: BERTConfig, new_rows: int = 0) -> None:
@@ -31,7 +31,7 @@ class BERT(nn.Module):
         self.embedding_types = nn.Embedding(2, config.width)
         self.embedding_norm = make_norm(config.block) if config.embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(config.block, layer) for layer in range(config.layers))
-        # Behind blocks that end with a norm there is nothing left to normalise.
+        # Post-norm blocks already end with a norm.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
         self.masked_head_in = nn.Linear(config.width, config.width)
         self.masked_head_norm = make_norm(config.block)
@@ -40,49 +40,51 @@ class BERT(nn.Module):
         self.next_head_answer = nn.Linear(config.width, 2)
 
     def initialise(self, seed: int) -> "BERT":
-        """Gaussian weights from a private generator: the same seed gives the same bits on every machine."""
+        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
         generator = torch.Generator().manual_seed(seed)
         initialise_gaussian(self, self.config.init_std, self.config.init_std, generator)
         return self
 
     def hidden(
-        self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None
+        self, tokens_BT: Tensor, token_types_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None
     ) -> Tensor:
-        """The stream f32[B, T, D] behind the last block; where `is_token_BT` is False nobody looks.
+        """Return the stream f32[B, T, D] after the last block; tokens see only those where `is_token_BT` is True.
 
-        `heat` collects what the thermometers read up to the heads (`thermometer_names`), f32[2] each.
+        Activation ranges up to the heads (`activation_range_names`), f32[2] each, are appended to `ranges`.
         """
         length = tokens_BT.shape[1]
         assert length <= self.config.context, f"{length} tokens do not fit into a context of {self.config.context}"
         x_BTD = self.enter(tokens_BT, token_types_BT)
-        if heat is not None:
-            heat.append(extremes(x_BTD))
-        sight = Sight(is_token_BT[:, None, None, :])
-        return self.final_norm(through_blocks(self.blocks, x_BTD, sight, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BTD))
+        context = AttentionContext(is_token_BT[:, None, None, :])
+        return self.final_norm(run_blocks(self.blocks, x_BTD, context, ranges=ranges))
 
     def enter(self, tokens_BT: Tensor, token_types_BT: Tensor) -> Tensor:
-        """The residual stream f32[B, T, D] before the first block."""
-        place = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
-        rows_BTD = looked_up(self.embedding, self.new_rows, tokens_BT, self.old_rows)
-        x_BTD = rows_BTD + self.embedding_positions(place) + self.embedding_types(token_types_BT)
+        """Return the residual stream f32[B, T, D] before the first block."""
+        position = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+        rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        x_BTD = rows_BTD + self.embedding_positions(position) + self.embedding_types(token_types_BT)
         return F.dropout(self.embedding_norm(x_BTD), self.config.dropout, self.training)
 
     def masked_logits(self, hidden_BTD: Tensor, positions_BM: Tensor) -> Tensor:
-        """Logits f32[B, M, V] of the tokens at these positions alone: at all of them the head would cost a fifth of the
-        network's arithmetic once more."""
-        found_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
-        found_BMD = self.masked_head_norm(activated(self.masked_head_in(found_BMD), self.config.activation).float())
-        found_BMD = self.vocabulary.read(found_BMD)
+        """Return logits f32[B, M, V] at these positions alone: at all of them the head would add a fifth to the
+        arithmetic of the network."""
+        masked_BMD = hidden_BTD.gather(1, positions_BM[..., None].expand(-1, -1, hidden_BTD.shape[2]))
+        masked_BMD = self.masked_head_norm(
+            apply_activation(self.masked_head_in(masked_BMD), self.config.activation).float()
+        )
+        masked_BMD = self.vocabulary.read(masked_BMD)
         if self.new_rows is None:
-            return F.linear(found_BMD, self.embedding.weight, self.masked_head_bias)
-        logits_BMV = with_new_logits(F.linear(found_BMD, self.embedding.weight), found_BMD, self.new_rows)
+            return F.linear(masked_BMD, self.embedding.weight, self.masked_head_bias)
+        logits_BMV = append_new_logits(F.linear(masked_BMD, self.embedding.weight), masked_BMD, self.new_rows)
         return logits_BMV + self.masked_head_bias
 
     def next_logits(self, hidden_BTD: Tensor) -> Tensor:
-        """Logits f32[B, 2] that the second stretch does not follow the first, and that it does, read from [CLS]."""
+        """Return logits f32[B, 2] that sentence B does not follow A, and that it does, read from [CLS]."""
         return self.next_head_answer(torch.tanh(self.next_head_in(hidden_BTD[:, 0]))).float()
 
 
-def thermometer_names(config: BERTConfig) -> list[str]:
-    """What each thermometer reads, in order."""
-    return ["embedding", *block_names(range(config.layers)), "masked logits", "next logits"]
+def activation_range_names(config: BERTConfig) -> list[str]:
+    """Return the names of the activation ranges, in order."""
+    return ["embedding", *block_range_names(range(config.layers)), "masked logits", "next logits"]

@@ -1,12 +1,11 @@
-"""The networks by their configuration: made, counted, and what a training token costs them."""
+"""Networks by their configuration: construction, parameter count, FLOPs of a training token."""
 
 import torch
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.data.row_format import RowFormat
 from model.data.span_lengths import Denoising, corrupted_lengths, raw_length
-from model.nn import bert, t5
-from model.nn import gpt as transformer
+from model.nn import bert, gpt, t5
 from model.nn.bert import BERT
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
@@ -14,61 +13,61 @@ from model.nn.t5 import T5
 Network = GPT | BERT | T5
 
 MASKED_SHARE = 0.15
-"""Tokens of a row that BERT's head sees."""
+"""Share of a row's tokens that BERT's head reads."""
 
 
 def make_network(config: NetworkConfig, new_rows: int = 0) -> Network:
-    """A network without meaningful weights yet; the last `new_rows` of its tables as parameters of their own."""
+    """Return a network with uninitialised weights; the last `new_rows` of its tables are separate parameters."""
     if isinstance(config, GPTConfig):
         return GPT(config, new_rows)
     return BERT(config, new_rows) if isinstance(config, BERTConfig) else T5(config, new_rows)
 
 
-def thermometer_names(config: NetworkConfig) -> list[str]:
-    """What each value of METRICS' columns of thermometers reads, in order."""
+def activation_range_names(config: NetworkConfig) -> list[str]:
+    """Return the names of the values in METRICS' `thermometers` columns, in order."""
     if isinstance(config, GPTConfig):
-        return transformer.thermometer_names(config)
-    return bert.thermometer_names(config) if isinstance(config, BERTConfig) else t5.thermometer_names(config)
+        return gpt.activation_range_names(config)
+    return bert.activation_range_names(config) if isinstance(config, BERTConfig) else t5.activation_range_names(config)
 
 
 def parameter_count(config: NetworkConfig) -> int:
-    """Trainable parameters, counted on the meta device without memory."""
+    """Return the number of parameters, counted on the meta device without memory."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in make_network(config).parameters())
 
 
 def flops_per_token(config: NetworkConfig, rows: RowFormat | None = None) -> float:
-    """Floating point operations of one training token: 6 N + 12 L D T (Kaplan et al. 2020; full attention).
+    """Return the FLOPs of one training token: 6 N + 12 L D T (Kaplan et al. 2020; full attention).
 
-    N leaves out tables that are only looked up. BERT's head sees the masked 15% alone. A token of T5 is one of the text
-    that rows were made of: most pass through the encoder, spans and sentinels through the decoder and its head, or what
-    else `rows` say; without them spans of 15% and three tokens.
+    N leaves out tables that are only looked up. BERT's head reads the masked 15% alone. A token of T5 is one of the raw
+    text: kept tokens pass through the encoder, removed spans and sentinels through the decoder and its head, as `rows`
+    say; by default 15% in spans of three tokens.
     """
     if isinstance(config, GPTConfig):
-        return _of_gpt(config)
-    return _of_bert(config) if isinstance(config, BERTConfig) else _of_t5(config, rows)
+        return _flops_of_gpt(config)
+    return _flops_of_bert(config) if isinstance(config, BERTConfig) else _flops_of_t5(config, rows)
 
 
-def _of_gpt(config: GPTConfig) -> float:
-    looked_up = 0 if config.tied_head else config.vocab_size * config.table_width
+def _flops_of_gpt(config: GPTConfig) -> float:
+    table_weights = 0 if config.tied_head else config.vocab_size * config.table_width
     if config.positions == "learned":
-        looked_up += (config.position_offset + config.context) * config.width
-    return 6.0 * (parameter_count(config) - looked_up) + 12.0 * config.layers * config.width * config.context
+        table_weights += (config.position_offset + config.context) * config.width
+    return 6.0 * (parameter_count(config) - table_weights) + 12.0 * config.layers * config.width * config.context
 
 
-def _of_bert(config: BERTConfig) -> float:
+def _flops_of_bert(config: BERTConfig) -> float:
     head = config.vocab_size * config.width + config.width**2
     blocks = config.layers * (4 * config.width**2 + 2 * config.width * config.hidden)
     return 6.0 * (blocks + MASKED_SHARE * head) + 12.0 * config.layers * config.width * config.context
 
 
-def _of_t5(config: T5Config, rows: RowFormat | None) -> float:
-    law: tuple[float, float, Denoising] = (0.15, 3.0, "random_spans")
+def _flops_of_t5(config: T5Config, rows: RowFormat | None) -> float:
+    settings: tuple[float, float, Denoising] = (0.15, 3.0, "random_spans")
     if rows is not None:
-        law = (rows.noise_density, rows.mean_noise_span, rows.denoising)
-    raw = raw_length(config.context, *law)
-    lengths = corrupted_lengths(raw, *law)
-    # Of a prefix and what follows both sides are computed at their longest.
+        settings = (rows.noise_density, rows.mean_noise_span, rows.denoising)
+    raw = raw_length(config.context, *settings)
+    lengths = corrupted_lengths(raw, *settings)
+    # With prefix_lm both sides are computed at their longest.
     inputs, targets = lengths.inputs, lengths.targets
     inner = config.heads * config.block(decoder=False).head_size
     attention = 4 * config.width * inner

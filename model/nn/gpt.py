@@ -1,15 +1,13 @@
-"""The GPT network: a decoder that predicts the next token.
-
-Shapes: B rows, T tokens, D width, V vocabulary.
+"""The GPT network: a decoder that predicts the next token, and attention masks for packed rows.
 
 By default pre-LayerNorm blocks (GPT-2), rotary positions (Su et al. 2021) on halves of each head, GELU MLP, embedding
 LayerNorm (YaLM-100B, BLOOM) and tied output head. Without dropout a forward pass is a pure function of weights and
 tokens.
 
-Which document each token of a packed row belongs to, found from the end-of-text tokens that close them.
+Documents of a packed row are found by the end-of-text tokens that close them. As an input, such a token belongs to the
+document after it: the first token of a document is predicted from it, in a row as in a text that is scored alone.
 
-As an input, the end-of-text token belongs to the document that it opens: it is what the first token of a document is
-predicted from, in a row as where a text is scored alone. Shapes: B rows, T inputs a row.
+Shapes: B rows, T tokens, D width, V vocabulary.
 """
 
 import math
@@ -20,26 +18,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config.network import GPTConfig
-from model.nn.activation_stats import extremes
+from model.nn.activation_stats import activation_range
 from model.nn.block import (
     DISTANCE_BUCKETS,
+    AttentionContext,
     Block,
     KeyValueCache,
-    Sight,
-    block_names,
+    block_range_names,
     distance_bias,
     make_norm,
     rotary_table,
-    through_blocks,
+    run_blocks,
 )
 from model.nn.init import initialise_gaussian, initialise_t_fixup
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, looked_up, make_new_rows, with_new_logits
+from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
 class GPT(nn.Module):
-    """Token ids in, logits out; the head is the transposed embedding, or a matrix of its own.
+    """Maps token ids to logits; the head is the transposed embedding, or a separate matrix.
 
-    The last `new_rows` of its tables may be parameters of their own (`model/nn/vocab_layers.py`).
+    The last `new_rows` of its tables may be separate parameters (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: GPTConfig, new_rows: int = 0) -> None:
@@ -60,7 +58,7 @@ class GPT(nn.Module):
             self.from_embedding = nn.Linear(config.embedding_width, config.width, bias=False)
         first = replace(config.block, input_norm=config.first_input_norm)
         self.blocks = nn.ModuleList(Block(config.block if layer else first, layer) for layer in range(config.layers))
-        # Behind blocks that end with a norm there is nothing left to normalise.
+        # Post-norm blocks already end with a norm.
         self.final_norm = nn.Identity() if config.norm_position == "post" else make_norm(config.block)
         if config.embedding_width is not None:
             biases = config.biases and self.pads
@@ -72,45 +70,45 @@ class GPT(nn.Module):
         self.make_tables()
 
     def make_tables(self) -> None:
-        """Compute what is no weight: the angles of rotary positions."""
+        """Compute the buffers that are not weights: the tables of rotary positions."""
         if self.config.positions == "rotary":
             cos_TE, sin_TE = rotary_table(self.config.context, self.config.rotary_size, self.config.rotary_base)
             self.register_buffer("cos_TE", cos_TE, persistent=False)
             self.register_buffer("sin_TE", sin_TE, persistent=False)
 
     def initialise(self, seed: int) -> "GPT":
-        """Weights from a private generator: the same seed gives the same bits on every machine."""
+        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
         generator = torch.Generator().manual_seed(seed)
         if self.config.init == "t_fixup":
             initialise_t_fixup(self, self.config, generator)
         else:
             residual_std = self.config.init_std / math.sqrt(2 * self.config.layers)
-            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.times_as_wide)
+            initialise_gaussian(self, self.config.init_std, residual_std, generator, self.config.width_multiplier)
         return self
 
     def embed(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
-        """The rows of tokens, f32[B, T, D], with those of their positions from `begin` on where these are learnt; a
-        narrow embedding is brought to the network's width."""
-        rows_BTD = looked_up(self.embedding, self.new_rows, tokens_BT, self.old_rows)
+        """Return token embeddings f32[B, T, D], plus learned positions from `begin` on, if any; a narrow embedding is
+        brought to the width of the network."""
+        rows_BTD = look_up_rows(self.embedding, self.new_rows, tokens_BT, self.old_rows)
         if self.pads:
             rows_BTD = F.pad(self.embedding_norm(rows_BTD), (0, self.config.width - self.config.table_width))
         elif self.config.embedding_width is not None:
             rows_BTD = self.from_embedding(rows_BTD)
         if self.config.positions == "learned":
             first = begin + self.config.position_offset
-            place = torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device)
-            rows_BTD = rows_BTD + self.embedding_positions(place)
+            position = torch.arange(first, first + tokens_BT.shape[1], device=tokens_BT.device)
+            rows_BTD = rows_BTD + self.embedding_positions(position)
         return rows_BTD
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
-        """Logits f32[..., V] of the next token, given what `hidden` returned."""
+        """Return logits f32[..., V] of the next token, given the output of `hidden`."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         logits_XV = self.head(hidden_XD) if self.head is not None else F.linear(hidden_XD, self.embedding.weight)
-        logits_XV = with_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
+        logits_XV = append_new_logits(logits_XV, hidden_XD, self.new_rows if self.head is None else self.new_head_rows)
         return logits_XV if self.head_bias is None else logits_XV + self.head_bias
 
     def head_weights(self) -> list[Tensor]:
-        """What `logits` reads."""
+        """Return the weights that `logits` uses."""
         rows = (self.embedding.weight, self.new_rows) if self.head is None else (self.head.weight, self.new_head_rows)
         return [weight for weight in (*rows, self.head_bias) if weight is not None]
 
@@ -118,28 +116,27 @@ class GPT(nn.Module):
         self,
         tokens_BT: Tensor,
         cache: KeyValueCache | None = None,
-        heat: list[Tensor] | None = None,
+        ranges: list[Tensor] | None = None,
         visible_B1TT: Tensor | None = None,
     ) -> Tensor:
-        """Normalised residual stream f32[B, T, D] after the last block; with a narrow embedding brought to its width.
+        """Return the normalised residual stream f32[B, T, D] after the last block, in the embedding's width.
 
-        `heat` collects what the thermometers read up to the head (`thermometer_names`), f32[2] each.
-        `visible_B1TT` says what each token attends to (`documents.visible_within_documents`, or
-        `documents.visible_with_prefix`), all before it by default; with a cache, where tokens follow others, it has no
-        meaning. The first tokens of a cache are a prompt, all of which a prefix language model sees.
+        Activation ranges up to the head (`activation_range_names`), f32[2] each, are appended to `ranges`.
+        `visible_B1TT` is the mask (`document_mask`, `prefix_mask`), causal by default; it excludes a cache, where
+        tokens follow earlier ones. The first tokens of a cache are a prompt, all of which a prefix language model sees.
         """
         assert cache is None or visible_B1TT is None, "a mask of whole rows and a cache exclude each other"
         begin = cache.length if cache is not None else 0
         end = begin + tokens_BT.shape[1]
         assert end <= self.config.context, f"{end} tokens do not fit into a context of {self.config.context}"
-        sight = self.sight(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
+        context = self.attention_context(begin, end, visible_B1TT, tokens_BT.device, cached=cache is not None)
         x_BTD = self.enter(tokens_BT, begin)
-        if heat is not None:
-            heat.append(extremes(x_BTD))
-        return self.leave(through_blocks(self.blocks, x_BTD, sight, cache, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BTD))
+        return self.leave(run_blocks(self.blocks, x_BTD, context, cache, ranges=ranges))
 
     def enter(self, tokens_BT: Tensor, begin: int = 0) -> Tensor:
-        """The residual stream f32[B, T, D] before the first block."""
+        """Return the residual stream f32[B, T, D] before the first block."""
         x_BTD = self.embed(tokens_BT, begin)
         if not self.pads:
             x_BTD = self.embedding_norm(x_BTD)
@@ -148,19 +145,19 @@ class GPT(nn.Module):
         return x_BTD
 
     def leave(self, x_BTD: Tensor) -> Tensor:
-        """What the head reads, given the residual stream behind the last block."""
+        """Return what the head reads, given the residual stream after the last block."""
         x_BTD = self.final_norm(x_BTD)
-        if self.config.times_as_wide != 1.0:
-            x_BTD = x_BTD / self.config.times_as_wide
+        if self.config.width_multiplier != 1.0:
+            x_BTD = x_BTD / self.config.width_multiplier
         if self.config.embedding_width is None:
             return x_BTD
         narrow_BTD = self.head_projection(x_BTD)
         return self.head_norm(F.gelu(narrow_BTD)) if self.pads else narrow_BTD
 
-    def sight(
+    def attention_context(
         self, begin: int, end: int, visible: Tensor | None, device: torch.device, *, cached: bool = False
-    ) -> Sight:
-        """What tokens `begin` to `end` see in every block; `visible` as in `hidden`."""
+    ) -> AttentionContext:
+        """Return mask and positions of tokens `begin` to `end`; `visible` as in `hidden`."""
         rotary = None
         if self.config.positions == "rotary":
             rotary = (self.get_buffer("cos_TE")[begin:end], self.get_buffer("sin_TE")[begin:end])
@@ -170,46 +167,47 @@ class GPT(nn.Module):
             is_prefix = self.config.attention == "prefix" and cached and begin == 0
             visible = visible if is_prefix else visible.tril(begin)
         if visible is None or not relative:
-            return Sight(visible, causal=True, rotary=rotary)
-        bias = distance_bias(self.embedding_distances, range(begin, end), end, both_ways=False)
-        return Sight(bias.masked_fill(~visible, -torch.inf))
+            return AttentionContext(visible, causal=True, rotary=rotary)
+        bias = distance_bias(self.embedding_distances, range(begin, end), end, bidirectional=False)
+        return AttentionContext(bias.masked_fill(~visible, -torch.inf))
 
     def forward(
-        self, tokens_BT: Tensor, cache: KeyValueCache | None = None, heat: list[Tensor] | None = None
+        self, tokens_BT: Tensor, cache: KeyValueCache | None = None, ranges: list[Tensor] | None = None
     ) -> Tensor:
-        """Logits f32[B, T, V] of the token after each position."""
-        return self.logits(self.hidden(tokens_BT, cache, heat))
+        """Return logits f32[B, T, V] of the token after each position."""
+        return self.logits(self.hidden(tokens_BT, cache, ranges))
 
 
-def thermometer_names(config: GPTConfig) -> list[str]:
-    """What each thermometer reads, in order."""
-    return ["embedding", *block_names(range(config.layers)), "logits"]
+def activation_range_names(config: GPTConfig) -> list[str]:
+    """Return the names of the activation ranges, in order."""
+    return ["embedding", *block_range_names(range(config.layers)), "logits"]
 
 
-def documents_of(inputs_BT: Tensor, eos: int) -> Tensor:
-    """The number of each token's document within its row, i32[B, T], from 0."""
+def document_numbers(inputs_BT: Tensor, eos: int) -> Tensor:
+    """Return the number of each token's document within its row, i32[B, T], from 0."""
     return (inputs_BT == eos).cumsum(1, dtype=torch.int32)
 
 
 def positions_in_documents(inputs_BT: Tensor, eos: int) -> Tensor:
-    """Tokens between each token and the beginning of its document, i32[B, T]; the row's first token counts as one."""
-    place = torch.arange(inputs_BT.shape[1], dtype=torch.int32).expand_as(inputs_BT)
-    return place - torch.where(inputs_BT == eos, place, 0).cummax(1).values
+    """Return each token's position in its document, i32[B, T]; the first token of a row counts as the first of one."""
+    position = torch.arange(inputs_BT.shape[1], dtype=torch.int32).expand_as(inputs_BT)
+    return position - torch.where(inputs_BT == eos, position, 0).cummax(1).values
 
 
-def of_same_document(documents_BT: Tensor) -> Tensor:
-    """Which tokens belong to each token's document, bool[B, 1, T, T]."""
+def same_document_mask(documents_BT: Tensor) -> Tensor:
+    """Return which tokens belong to each token's document, bool[B, 1, T, T]."""
     return (documents_BT[:, :, None] == documents_BT[:, None, :])[:, None]
 
 
-def visible_within_documents(documents_BT: Tensor) -> Tensor:
-    """What each token may attend to, bool[B, 1, T, T]: itself and what stands before it in its document."""
-    return of_same_document(documents_BT).tril()
+def document_mask(documents_BT: Tensor) -> Tensor:
+    """Return the causal mask within documents, bool[B, 1, T, T]: a token sees itself and earlier tokens of its
+    document."""
+    return same_document_mask(documents_BT).tril()
 
 
-def visible_with_prefix(prefix_B: Tensor, length: int) -> Tensor:
-    """What each token of a prefix language model attends to, bool[B, 1, T, T]: the first `prefix_B` tokens of its row,
-    itself and what stands before it (Raffel et al. 2020, section 3.2.1)."""
-    place = torch.arange(length, device=prefix_B.device)
-    of_prefix_BT = place < prefix_B[:, None]
-    return (of_prefix_BT[:, None, :] | (place <= place[:, None]))[:, None]
+def prefix_mask(prefix_B: Tensor, length: int) -> Tensor:
+    """Return the mask of a prefix language model, bool[B, 1, T, T]: a token sees the first `prefix_B` tokens of its
+    row, itself and earlier tokens (Raffel et al. 2020, section 3.2.1)."""
+    position = torch.arange(length, device=prefix_B.device)
+    in_prefix_BT = position < prefix_B[:, None]
+    return (in_prefix_BT[:, None, :] | (position <= position[:, None]))[:, None]

@@ -1,8 +1,8 @@
-"""Parts of a trained GPT taken out, to see what each is worth (Michel et al. 2019, heads; Men et al. 2024, layers).
+"""Ablation of parts of a trained GPT, to measure what each contributes (Michel et al. 2019: heads; Men et al. 2024:
+layers).
 
-A part is taken out by taking away what it adds to the residual stream: the columns of a head in the matrix behind
-attention, or that matrix as a whole, or the one behind the MLP. What the part computed before is then read by nobody,
-so that the network is that of its size without the part.
+A part is ablated by zeroing its output to the residual stream: the columns of a head in the output projection of
+attention, that projection as a whole, or the one of the MLP. The network then computes what it would without the part.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,7 +35,7 @@ class Part:
 
 
 def parts_of(network: GPT, kinds: Iterable[Kind] = ("layer", "attention", "mlp", "head")) -> list[Part]:
-    """Every part of these kinds, layer by layer."""
+    """Return every part of these kinds, layer by layer."""
     found: list[Part] = []
     for kind in kinds:
         for layer in range(network.config.layers):
@@ -44,8 +44,8 @@ def parts_of(network: GPT, kinds: Iterable[Kind] = ("layer", "attention", "mlp",
     return found
 
 
-def parameters(network: GPT, parts: Iterable[Part]) -> int:
-    """Numbers that the network does not need without these parts, each counted once."""
+def removed_parameters(network: GPT, parts: Iterable[Part]) -> int:
+    """Return how many parameters these parts have, each counted once."""
     whole_layers = {part.layer for part in parts if part.kind == "layer"}
     attentions = {part.layer for part in parts if part.kind == "attention"} - whole_layers
     mlps = {part.layer for part in parts if part.kind == "mlp"} - whole_layers
@@ -53,36 +53,38 @@ def parameters(network: GPT, parts: Iterable[Part]) -> int:
     total = sum(_count(_block(network, layer)) for layer in whole_layers)
     total += sum(_count(*_attention(_block(network, layer))) for layer in attentions)
     total += sum(_count(*_mlp(_block(network, layer))) for layer in mlps)
-    return total + sum(_of_head(_block(network, layer)) for layer, _ in heads if layer not in whole_layers | attentions)
+    return total + sum(
+        _head_parameters(_block(network, layer)) for layer, _ in heads if layer not in whole_layers | attentions
+    )
 
 
 @contextmanager
-def without(network: GPT, parts: Iterable[Part]) -> Iterator[None]:
-    """Within this block the network is without the parts; behind it, it has its very bits again."""
-    changed = [weight for part in parts for weight in _written_to(network, part)]
-    kept = {id(weight): weight.detach().clone() for weight in changed}
+def ablated(network: GPT, parts: Iterable[Part]) -> Iterator[None]:
+    """Ablate the parts within the block, and restore the weights bit for bit after it."""
+    changed = [weight for part in parts for weight in _output_weights(network, part)]
+    originals = {id(weight): weight.detach().clone() for weight in changed}
     try:
         with torch.no_grad():
             for part in parts:
-                _take_out(network, part)
+                _zero_output(network, part)
         yield
     finally:
         with torch.no_grad():
             for weight in changed:
-                weight.copy_(kept[id(weight)])
+                weight.copy_(originals[id(weight)])
 
 
-def _take_out(network: GPT, part: Part) -> None:
+def _zero_output(network: GPT, part: Part) -> None:
     block = _block(network, part.layer)
     if part.head is not None:
-        size = block.shape.head_size
+        size = block.config.head_size
         block.attention_out.weight[:, part.head * size : (part.head + 1) * size] = 0.0
         return
-    for weight in _written_to(network, part):
+    for weight in _output_weights(network, part):
         weight.zero_()
 
 
-def _written_to(network: GPT, part: Part) -> list[nn.Parameter]:
+def _output_weights(network: GPT, part: Part) -> list[nn.Parameter]:
     block = _block(network, part.layer)
     if part.kind == "head":
         weight = block.attention_out.weight
@@ -99,7 +101,7 @@ def _block(network: GPT, layer: int) -> Block:
 
 
 def _attention(block: Block) -> tuple[nn.Module, ...]:
-    norms = (block.query_norm, block.key_norm) if block.shape.qk_norm else ()
+    norms = (block.query_norm, block.key_norm) if block.config.qk_norm else ()
     return (block.attention_norm, block.attention_in, block.attention_out, *norms)
 
 
@@ -107,10 +109,10 @@ def _mlp(block: Block) -> tuple[nn.Module, ...]:
     return (block.mlp_norm, block.mlp_in, block.mlp_out)
 
 
-def _of_head(block: Block) -> int:
-    """Its rows of queries, keys and values, and its columns behind attention; what all heads share stays."""
-    biases = 3 if block.shape.biases else 0
-    return block.shape.head_size * (4 * block.shape.width + biases)
+def _head_parameters(block: Block) -> int:
+    """Return its rows of queries, keys and values and its columns of the output projection; shared parameters stay."""
+    biases = 3 if block.config.biases else 0
+    return block.config.head_size * (4 * block.config.width + biases)
 
 
 def _count(*modules: nn.Module) -> int:

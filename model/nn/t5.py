@@ -1,4 +1,4 @@
-"""The T5 network: an encoder reads text with holes, a decoder writes what is missing.
+"""The T5 network: an encoder reads corrupted text, a decoder writes what is missing.
 
 Raffel et al. 2020, section 2.1, and their program. Shapes: B rows, T encoder inputs, U decoder inputs, D width, V
 vocabulary.
@@ -9,25 +9,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.config.network import T5Config
-from model.nn.activation_stats import extremes
+from model.nn.activation_stats import activation_range
 from model.nn.block import (
     DISTANCE_BUCKETS,
+    AttentionContext,
     Block,
     KeyValueCache,
-    Sight,
-    block_names,
+    block_range_names,
     distance_bias,
     make_norm,
-    through_blocks,
+    run_blocks,
 )
 from model.nn.init import initialise_t5
-from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, looked_up, make_new_rows, with_new_logits
+from model.nn.vocab_layers import WHOLE_VOCABULARY, Vocabulary, append_new_logits, look_up_rows, make_new_rows
 
 
 class T5(nn.Module):
-    """Two stacks of blocks over one embedding; each has one table of distances for all its blocks.
+    """Two stacks of blocks over one embedding; each has one table of relative positions for all its blocks.
 
-    The last `new_rows` of embedding and head may be parameters of their own (`model/nn/vocab_layers.py`).
+    The last `new_rows` of embedding and head may be separate parameters (`model/nn/vocab_layers.py`).
     """
 
     def __init__(self, config: T5Config, new_rows: int = 0) -> None:
@@ -48,85 +48,89 @@ class T5(nn.Module):
         self.new_head_rows = None if config.tied_head else make_new_rows(new_rows, config.width)
 
     def initialise(self, seed: int) -> "T5":
-        """T5's start from a private generator: the same seed gives the same bits on every machine."""
+        """Initialise the weights with a private generator: the same seed gives the same bits on every machine."""
         initialise_t5(self, self.config.block(decoder=True), torch.Generator().manual_seed(seed))
         return self
 
-    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, heat: list[Tensor] | None = None) -> Tensor:
-        """What the encoder makes of its inputs, f32[B, T, D]; where `is_token_BT` is False nobody looks.
+    def encode(self, inputs_BT: Tensor, is_token_BT: Tensor, ranges: list[Tensor] | None = None) -> Tensor:
+        """Return the encoder's output f32[B, T, D]; tokens see only those where `is_token_BT` is True.
 
-        `heat` collects what the thermometers read of the encoder (`thermometer_names`), f32[2] each.
+        Activation ranges of the encoder (`activation_range_names`), f32[2] each, are appended to `ranges`.
         """
-        sight = self.encoder_sight(is_token_BT)
+        context = self.encoder_context(is_token_BT)
         x_BTD = self.enter(inputs_BT)
-        if heat is not None:
-            heat.append(extremes(x_BTD))
-        return self.leave_encoder(through_blocks(self.encoder_blocks, x_BTD, sight, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BTD))
+        return self.leave_encoder(run_blocks(self.encoder_blocks, x_BTD, context, ranges=ranges))
 
     def decode(
         self,
         inputs_BU: Tensor,
         encoded_BTD: Tensor,
         is_token_BT: Tensor,
-        heat: list[Tensor] | None = None,
+        ranges: list[Tensor] | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """The decoder's stream f32[B, U, D] behind its last norm; `encoded_BTD` and `is_token_BT` are the encoder's.
+        """Return the decoder's stream f32[B, U, D] after its last norm; `encoded_BTD` and `is_token_BT` are the
+        encoder's.
 
-        With a cache the inputs follow those that it has seen, which must have met the same encoder's.
+        With a cache the inputs follow the cached ones, which must have been computed with the same encoder output.
         """
         begin = cache.length if cache is not None else 0
         end = begin + inputs_BU.shape[1]
-        sight = self.decoder_sight(begin, end, inputs_BU.device)
+        context = self.decoder_context(begin, end, inputs_BU.device)
         x_BUD = self.enter(inputs_BU)
-        if heat is not None:
-            heat.append(extremes(x_BUD))
-        seen = (sight, cache, encoded_BTD, is_token_BT[:, None, None, :])
-        return self.leave_decoder(through_blocks(self.decoder_blocks, x_BUD, *seen, heat=heat))
+        if ranges is not None:
+            ranges.append(activation_range(x_BUD))
+        inputs = (context, cache, encoded_BTD, is_token_BT[:, None, None, :])
+        return self.leave_decoder(run_blocks(self.decoder_blocks, x_BUD, *inputs, ranges=ranges))
 
-    def encoder_sight(self, is_token_BT: Tensor) -> Sight:
-        """What the encoder's tokens see in every block."""
+    def encoder_context(self, is_token_BT: Tensor) -> AttentionContext:
+        """Return mask and positions of the encoder's tokens."""
         length = is_token_BT.shape[1]
-        bias = distance_bias(self.embedding_encoder_distances, range(length), length, both_ways=True)
-        return Sight(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
+        bias = distance_bias(self.embedding_encoder_distances, range(length), length, bidirectional=True)
+        return AttentionContext(bias.masked_fill(~is_token_BT[:, None, None, :], -torch.inf))
 
-    def decoder_sight(self, begin: int, end: int, device: torch.device) -> Sight:
-        """What the decoder's tokens `begin` to `end` see of each other in every block."""
-        bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, both_ways=False)
+    def decoder_context(self, begin: int, end: int, device: torch.device) -> AttentionContext:
+        """Return mask and positions of the decoder's tokens `begin` to `end`."""
+        bias = distance_bias(self.embedding_decoder_distances, range(begin, end), end, bidirectional=False)
         before = torch.ones(end - begin, end, dtype=torch.bool, device=device).tril(begin)
-        return Sight(bias.masked_fill(~before, -torch.inf))
+        return AttentionContext(bias.masked_fill(~before, -torch.inf))
 
     def enter(self, tokens: Tensor) -> Tensor:
-        """The residual stream of either stack before its first block."""
-        return self._dropped(looked_up(self.embedding, self.new_rows, tokens, self.old_rows))
+        """Return the residual stream of either stack before its first block."""
+        return self._dropout(look_up_rows(self.embedding, self.new_rows, tokens, self.old_rows))
 
     def leave_encoder(self, x_BTD: Tensor) -> Tensor:
-        """What the decoder sees of the encoder, given the stream behind its last block."""
-        return self._dropped(self.encoder_norm(x_BTD))
+        """Return the encoder's output, given the stream after its last block."""
+        return self._dropout(self.encoder_norm(x_BTD))
 
     def leave_decoder(self, x_BUD: Tensor) -> Tensor:
-        """What the head reads, given the stream behind the decoder's last block."""
-        return self._dropped(self.decoder_norm(x_BUD))
+        """Return what the head reads, given the stream after the decoder's last block."""
+        return self._dropout(self.decoder_norm(x_BUD))
 
     def logits(self, hidden_XD: Tensor) -> Tensor:
-        """Logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
+        """Return logits f32[..., V] of the next target, given the decoder's stream f32[..., D]."""
         hidden_XD = self.vocabulary.read(hidden_XD)
         if self.head is not None:
-            return with_new_logits(self.head(hidden_XD), hidden_XD, self.new_head_rows)
+            return append_new_logits(self.head(hidden_XD), hidden_XD, self.new_head_rows)
         scaled_XD = hidden_XD * self.config.width**-0.5
-        return with_new_logits(F.linear(scaled_XD, self.embedding.weight), scaled_XD, self.new_rows)
+        return append_new_logits(F.linear(scaled_XD, self.embedding.weight), scaled_XD, self.new_rows)
 
     def head_weights(self) -> list[Tensor]:
-        """What `logits` reads."""
+        """Return the weights that `logits` uses."""
         rows = (self.embedding.weight, self.new_rows) if self.head is None else (self.head.weight, self.new_head_rows)
         return [weight for weight in rows if weight is not None]
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _dropout(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)
 
 
-def thermometer_names(config: T5Config) -> list[str]:
-    """What each thermometer reads, in order."""
+def activation_range_names(config: T5Config) -> list[str]:
+    """Return the names of the activation ranges, in order."""
     layers = range(config.layers)
-    encoder, decoder = block_names(layers, "encoder "), block_names(layers, "decoder ", cross_attention=True)
+    encoder, decoder = (
+        block_range_names(layers, "encoder "),
+        block_range_names(layers, "decoder ", cross_attention=True),
+    )
     return ["encoder embedding", *encoder, "decoder embedding", *decoder, "logits"]

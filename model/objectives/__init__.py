@@ -1,4 +1,4 @@
-"""What networks are trained on: next tokens (GPT), hidden tokens and sentence pairs (BERT), spans taken out (T5)."""
+"""Training objectives: next tokens (GPT), masked tokens and sentence pairs (BERT), removed spans (T5)."""
 
 from model.config.train import TrainerRun
 from model.objectives.base import Objective, Sums
@@ -6,11 +6,11 @@ from model.objectives.causal import CausalObjective, PrefixObjective
 from model.objectives.masked import MaskedObjective
 from model.objectives.spans import SpanObjective
 
-__all__ = ["Objective", "Sums", "objective_of"]
+__all__ = ["Objective", "Sums", "make_objective"]
 
 
-def objective_of(run: TrainerRun) -> Objective:
-    """The objective of the run's network."""
+def make_objective(run: TrainerRun) -> Objective:
+    """Return the objective of the run's network."""
     if run.model.architecture == "bert":
         return MaskedObjective(run.train.seed, run.train.masked_share, run.model.context)
     if run.model.architecture == "t5":

@@ -1,8 +1,6 @@
-"""The objective of GPT: how surprised the network is by each next token.
+"""The objectives of GPT: the cross entropy of each next token, in a whole row or after a prefix.
 
 Shapes: B rows, L tokens a row, T = L - 1 predictions a row, N = B T, D width, V vocabulary.
-
-The objective of a prefix language model: how surprised the network is by what follows the beginning of a row.
 """
 
 from dataclasses import replace
@@ -14,62 +12,75 @@ from torch import Tensor
 from model.data.dataset import SequenceReader, text_lengths
 from model.data.loader import CausalBatch, CausalLoader, PrefixBatch, PrefixLoader
 from model.data.row_format import NO_LOSS
-from model.nn.gpt import GPT, documents_of, of_same_document, visible_with_prefix, visible_within_documents
+from model.nn.gpt import GPT, document_mask, document_numbers, prefix_mask, same_document_mask
 from model.objectives.base import Loader, Sums
-from model.objectives.cross_entropy import nats_in_pieces
+from model.objectives.cross_entropy import chunked_nats
 
 
 class CausalObjective:
-    """Each next token that is no padding and does not lie before the row's `loss_start`."""
+    """Each next token that is not padding and not before the row's `loss_start`."""
 
     terms: tuple[str, ...] = ("next token",)
-    counts_right = False
+    counts_correct = False
 
     def __init__(self, pad: int, eos: int | None) -> None:
         self._pad, self._eos = pad, eos
 
     def loader(self, data: SequenceReader) -> Loader:
-        """Batches of these rows."""
+        """Return a loader of these rows."""
         return CausalLoader(data)
 
     def tokens_per_row(self, row_length: int) -> int:
-        """Inputs of a row: its last token is a target alone."""
+        """Return the inputs of a row: its last token is only a target."""
         return row_length - 1
 
     def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
-        """Tokens that follow another one of their row."""
+        """Return the tokens that follow another one of their row."""
         return int((text_lengths(data.rows(begin, end).tokens_BL, self._pad) - 1).clip(min=0).sum())
 
     def counts(self, batch: CausalBatch) -> tuple[int, ...]:
-        """Predictions that carry loss."""
+        """Return the number of predictions that carry loss."""
         return (int((self._targets(batch) != NO_LOSS).sum()),)
 
     def sums(self, network: GPT, batch: CausalBatch) -> Sums:
-        """Nats of the predictions that carry loss."""
+        """Sum the nats of the predictions that carry loss."""
         inputs_BT, targets_BT = batch.tokens_BL[:, :-1], self._targets(batch)
-        nats, heat = next_token_nats(network, inputs_BT, targets_BT, self._eos, _prefix(batch))
-        return Sums((nats,), (), heat)
+        nats, ranges = next_token_nats(network, inputs_BT, targets_BT, self._eos, _prefix(batch))
+        return Sums((nats,), (), ranges)
 
     def inputs(self, network: GPT, batch: CausalBatch) -> dict[str, Any]:
-        """Tokens, and what each of them attends to."""
+        """Return the tokens and their mask."""
         tokens_BT = batch.tokens_BL[:, :-1]
         return {"tokens_BT": tokens_BT, "visible_B1TT": _visible(network, tokens_BT, self._eos, _prefix(batch))}
 
-    def sums_behind(self, network: GPT, hidden: Tensor, heat: list[Tensor], batch: CausalBatch) -> Sums:
-        """From the stream f32[B, T, D] that the head reads."""
-        nats, segments = _nats_behind(network, hidden, heat, self._targets(batch))
-        return Sums((nats,), (), segments)
+    def sums_from_hidden(self, network: GPT, hidden: Tensor, ranges: list[Tensor], batch: CausalBatch) -> Sums:
+        """Compute the sums from the stream f32[B, T, D]."""
+        nats, all_ranges = _nats_from_hidden(network, hidden, ranges, self._targets(batch))
+        return Sums((nats,), (), all_ranges)
 
     def without_loss(self, batch: CausalBatch) -> CausalBatch:
-        """The same rows, whose loss begins behind their end."""
+        """Return the same rows, whose loss begins after their end."""
         return replace(batch, loss_start_B=torch.full_like(batch.loss_start_B, batch.tokens_BL.shape[1]))
 
     def _targets(self, batch: CausalBatch) -> Tensor:
         return loss_targets(batch.tokens_BL, batch.loss_start_B, self._pad)
 
 
+class PrefixObjective(CausalObjective):
+    """Each next token after a bidirectional prefix of random length (Liu et al. 2018; Raffel et al. 2020, section
+    3.2.1)."""
+
+    def __init__(self, pad: int, eos: int | None, seed: int) -> None:
+        super().__init__(pad, eos)
+        self._seed = seed
+
+    def loader(self, data: SequenceReader) -> PrefixLoader:
+        """Return a loader of these rows."""
+        return PrefixLoader(data, self._seed, self._pad)
+
+
 def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
-    """The token after each position, i64[B, T]; NO_LOSS where it is padding or lies before `loss_start`."""
+    """Return the token after each position, i64[B, T]; NO_LOSS where it is padding or before `loss_start`."""
     targets = tokens_BL[:, 1:].clone()
     position = torch.arange(1, tokens_BL.shape[1], device=tokens_BL.device)
     targets[(targets == pad) | (position < loss_start_B[:, None])] = NO_LOSS
@@ -79,16 +90,15 @@ def loss_targets(tokens_BL: Tensor, loss_start_B: Tensor, pad: int) -> Tensor:
 def next_token_nats(
     network: GPT, inputs_BT: Tensor, targets_BT: Tensor, eos: int | None = None, prefix_B: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sum of -ln p over the targets that count (f32[], differentiable), and the thermometers.
+    """Return the sum of -ln p over the targets (f32[], differentiable), and the activation ranges f32[P, 2].
 
     A z-loss is in the gradient of that sum and not in its value, so that losses of runs with and without compare.
-    `eos` closes documents; it decides only where the network attends within them. `prefix_B` is how many tokens of each
-    row a prefix language model sees from everywhere. The thermometers are `transformer.thermometer_names` in order,
-    f32[P, 2].
+    `eos` closes documents; it matters only where the network attends within them. `prefix_B` is the length of the
+    prefix of each row. The ranges are in the order of `gpt.activation_range_names`.
     """
-    heat: list[Tensor] = []
-    hidden_BTD = network.hidden(inputs_BT, heat=heat, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))
-    return _nats_behind(network, hidden_BTD, heat, targets_BT)
+    ranges: list[Tensor] = []
+    hidden_BTD = network.hidden(inputs_BT, ranges=ranges, visible_B1TT=_visible(network, inputs_BT, eos, prefix_B))
+    return _nats_from_hidden(network, hidden_BTD, ranges, targets_BT)
 
 
 def _prefix(batch: CausalBatch) -> Tensor | None:
@@ -96,29 +106,18 @@ def _prefix(batch: CausalBatch) -> Tensor | None:
 
 
 def _visible(network: GPT, inputs_BT: Tensor, eos: int | None, prefix_B: Tensor | None) -> Tensor | None:
-    assert (network.config.attention == "prefix") == (prefix_B is not None), "a prefix is read by who is asked to"
-    visible = None if prefix_B is None else visible_with_prefix(prefix_B, inputs_BT.shape[1])
+    assert (network.config.attention == "prefix") == (prefix_B is not None), "prefixes are for prefix language models"
+    visible = None if prefix_B is None else prefix_mask(prefix_B, inputs_BT.shape[1])
     if not network.config.attend_within_documents:
         return visible
-    assert eos is not None, "borders of documents are found by the token that closes them"
-    documents_BT = documents_of(inputs_BT, eos)
-    return visible_within_documents(documents_BT) if visible is None else visible & of_same_document(documents_BT)
+    assert eos is not None, "documents are separated by their end-of-text token"
+    documents_BT = document_numbers(inputs_BT, eos)
+    return document_mask(documents_BT) if visible is None else visible & same_document_mask(documents_BT)
 
 
-def _nats_behind(network: GPT, hidden_BTD: Tensor, heat: list[Tensor], targets_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _nats_from_hidden(
+    network: GPT, hidden_BTD: Tensor, ranges: list[Tensor], targets_BT: Tensor
+) -> tuple[Tensor, Tensor]:
     hidden_ND, targets_N = hidden_BTD.flatten(0, 1), targets_BT.flatten()
-    nats, logit_heat = nats_in_pieces(network, hidden_ND, targets_N)
-    return nats, torch.stack([*heat, logit_heat])
-
-
-class PrefixObjective(CausalObjective):
-    """Each next token behind a prefix of random length, whose tokens see each other both ways (Liu et al. 2018; Raffel
-    et al. 2020, section 3.2.1)."""
-
-    def __init__(self, pad: int, eos: int | None, seed: int) -> None:
-        super().__init__(pad, eos)
-        self._seed = seed
-
-    def loader(self, data: SequenceReader) -> PrefixLoader:
-        """Batches of these rows."""
-        return PrefixLoader(data, self._seed, self._pad)
+    nats, logit_range = chunked_nats(network, hidden_ND, targets_N)
+    return nats, torch.stack([*ranges, logit_range])

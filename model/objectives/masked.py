@@ -1,6 +1,6 @@
-"""The objective of BERT: how surprised the network is by hidden tokens, and by whether the second stretch follows.
+"""The objective of BERT: masked tokens and next-sentence prediction.
 
-Shapes: B rows, M hidden tokens a row at most, D width.
+Shapes: B rows, M masked tokens a row at most, D width.
 """
 
 import math
@@ -11,60 +11,59 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from model.data.dataset import SequenceReader, pad_of, text_lengths
+from model.data.dataset import SequenceReader, padding_id, text_lengths
 from model.data.loader import MaskedBatch, MaskedLoader
 from model.data.row_format import NO_LOSS
-from model.nn.activation_stats import extremes, nothing_read
+from model.nn.activation_stats import activation_range, empty_range
 from model.nn.bert import BERT
 from model.objectives.base import Sums
 from model.objectives.cross_entropy import LOGIT_ROWS
 
 
 class MaskedObjective:
-    """Hidden tokens and whether the second stretch follows, each by its mean, one plus the other (Devlin et al. 2019,
-    appendix A.2)."""
+    """The mean loss of masked tokens plus that of next-sentence prediction (Devlin et al. 2019, appendix A.2)."""
 
     terms: tuple[str, ...] = ("masked", "next")
-    counts_right = True
+    counts_correct = True
 
     def __init__(self, seed: int, share: float, context: int) -> None:
         self._seed, self._share = seed, share
-        self._most = math.ceil(share * context)
+        self._max_predictions = math.ceil(share * context)
 
     def loader(self, data: SequenceReader) -> MaskedLoader:
-        """Batches of these rows, which hide as much of a full row as its share says (BERT: 20 of 128, 77 of 512)."""
-        return MaskedLoader(data, self._seed, self._most, self._share)
+        """Return a loader of these rows, which masks the share of a full row at most (BERT: 20 of 128, 77 of 512)."""
+        return MaskedLoader(data, self._seed, self._max_predictions, self._share)
 
     def tokens_per_row(self, row_length: int) -> int:
-        """All of a row, special tokens included."""
+        """Return all tokens of a row, special ones included."""
         return row_length
 
     def text_tokens(self, data: SequenceReader, begin: int, end: int) -> int:
-        """Both stretches, without [CLS] and the one or two [SEP]."""
+        """Return the tokens of both sentences, without [CLS] and the one or two [SEP]."""
         rows = data.rows(begin, end)
-        assert rows.second_start_B is not None, "the loader has refused rows that are no pairs"
+        assert rows.second_start_B is not None, "the loader refuses rows that are no pairs"
         specials_B = 2 + (rows.second_start_B < data.row_length)
-        return int((text_lengths(rows.tokens_BL, pad_of(data)) - specials_B).sum())
+        return int((text_lengths(rows.tokens_BL, padding_id(data)) - specials_B).sum())
 
     def counts(self, batch: MaskedBatch) -> tuple[int, ...]:
-        """Hidden tokens, and rows that have a second stretch."""
+        """Return the number of masked tokens, and of rows with a sentence B."""
         return int((batch.targets_BM != NO_LOSS).sum()), int((batch.is_next_B != NO_LOSS).sum())
 
     def sums(self, network: BERT, batch: MaskedBatch) -> Sums:
-        """Nats and right answers of both."""
+        """Sum nats and correct predictions of both terms."""
         return masked_sums(network, batch)
 
     def inputs(self, network: BERT, batch: MaskedBatch) -> dict[str, Any]:
-        """Tokens, which stretch they belong to, and which are no padding."""
+        """Return tokens, their sentence, and which are not padding."""
         del network
         return _inputs(batch)
 
-    def sums_behind(self, network: BERT, hidden: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
-        """From the stream f32[B, T, D] that both heads read."""
-        return _sums_behind(network, hidden, heat, batch)
+    def sums_from_hidden(self, network: BERT, hidden: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
+        """Compute the sums from the stream f32[B, T, D]."""
+        return _sums_from_hidden(network, hidden, ranges, batch)
 
     def without_loss(self, batch: MaskedBatch) -> MaskedBatch:
-        """The same rows, of which nothing is asked."""
+        """Return the same rows without targets."""
         return replace(
             batch,
             targets_BM=torch.full_like(batch.targets_BM, NO_LOSS),
@@ -73,9 +72,9 @@ class MaskedObjective:
 
 
 def masked_sums(network: BERT, batch: MaskedBatch) -> Sums:
-    """What the network makes of a micro-batch: hidden tokens first, then pairs."""
-    heat: list[Tensor] = []
-    return _sums_behind(network, network.hidden(**_inputs(batch), heat=heat), heat, batch)
+    """Compute the sums of a micro-batch: masked tokens first, then pairs."""
+    ranges: list[Tensor] = []
+    return _sums_from_hidden(network, network.hidden(**_inputs(batch), ranges=ranges), ranges, batch)
 
 
 def _inputs(batch: MaskedBatch) -> dict[str, Any]:
@@ -86,18 +85,18 @@ def _inputs(batch: MaskedBatch) -> dict[str, Any]:
     }
 
 
-def _sums_behind(network: BERT, hidden_BTD: Tensor, heat: list[Tensor], batch: MaskedBatch) -> Sums:
-    nats, right = (hidden_BTD.new_zeros(()) for _ in range(2))
-    masked_heat = nothing_read(hidden_BTD)
+def _sums_from_hidden(network: BERT, hidden_BTD: Tensor, ranges: list[Tensor], batch: MaskedBatch) -> Sums:
+    nats, correct = (hidden_BTD.new_zeros(()) for _ in range(2))
+    masked_range = empty_range(hidden_BTD)
     rows = max(1, LOGIT_ROWS // batch.positions_BM.shape[1])
     pieces = (part.split(rows) for part in (hidden_BTD, batch.positions_BM, batch.targets_BM))
     for hidden, positions, targets in zip(*pieces, strict=True):
         logits = network.masked_logits(hidden, positions).flatten(0, 1)
-        masked_heat = torch.maximum(masked_heat, extremes(logits))
+        masked_range = torch.maximum(masked_range, activation_range(logits))
         nats = nats + network.vocabulary.nats(logits, targets.flatten())
-        right = right + (network.vocabulary.likeliest(logits) == targets.flatten()).sum()
+        correct = correct + (network.vocabulary.argmax(logits) == targets.flatten()).sum()
     answers = network.next_logits(hidden_BTD)
     next_nats = F.cross_entropy(answers, batch.is_next_B, ignore_index=NO_LOSS, reduction="sum")
-    next_right = (answers.argmax(-1) == batch.is_next_B).sum()
-    thermometers = torch.stack([*heat, masked_heat, extremes(answers)])
-    return Sums((nats, next_nats), (right.long(), next_right), thermometers)
+    next_correct = (answers.argmax(-1) == batch.is_next_B).sum()
+    all_ranges = torch.stack([*ranges, masked_range, activation_range(answers)])
+    return Sums((nats, next_nats), (correct.long(), next_correct), all_ranges)

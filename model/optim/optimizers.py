@@ -1,29 +1,7 @@
-"""How gradients become steps: AdamW, LAMB, SGD and Muon behind what `torch.optim` calls an optimizer.
+"""AdamW, LAMB, SGD and Muon behind the interface of `torch.optim`, and L1 and L2 penalties.
 
-Learning rates are set into `param_groups` at each step; every other hyper-parameter comes from the configuration, so
-that a checkpoint, which holds `state` alone, never brings back an old one.
-
-Which parameters are treated alike: matrices, the hidden ones among them, and all that is no matrix or a table.
-
-LAMB: Adam's step, scaled for each tensor to the length of the tensor.
-
-You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, with the identity as the scaling function. Made for
-batches of 32K rows, where one rate does not suit all layers. As in the authors' own BERT, vectors (norms and biases)
-take Adam's step as it is.
-
-Muon for the matrices within blocks, AdamW for all else.
-
-Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/: the momentum of a matrix is made nearly orthogonal
-before it becomes a step, so that no direction is left behind. Embeddings, heads, norms and biases are no such maps
-between hidden states.
-
-Stochastic gradient descent with momentum (Polyak 1964), Nesterov's variant, and decay apart from the gradient.
-
-Penalties on the size of weights: terms of the loss, unlike decay, which leaves the gradient alone.
-
-L1 (Tibshirani 1996) pulls each weight to zero by the same force, L2 (Krogh and Hertz 1991) by a force as large as the
-weight. Their gradients count in the norm, are clipped, and pass through the optimizer's moments, where Adam divides
-large ones back down: what decay apart from the gradient was made to avoid (Loshchilov and Hutter 2019).
+Learning rates are set into `param_groups` at each step. Every other hyper-parameter comes from the configuration:
+a checkpoint holds `state` alone, so that it never brings back an old setting.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,37 +14,40 @@ from torch import Tensor, nn
 from model.config.options import OptimizerConfig
 
 RATE_FACTOR = "rate_factor"
-"""Key of a group of parameters whose rate is a part of the others'."""
+"""Key of a parameter group: what its learning rate is multiplied by."""
+
+TABLES = ("embedding", "new_rows")
+"""Prefixes of the names of tables that are looked up, in all networks."""
 
 
 class Optimizer(Protocol):
-    """What an engine needs of one: of PyTorch's own, and of two that take turns."""
+    """What an engine needs of an optimizer: one of PyTorch's, or two that share a network."""
 
     param_groups: list[dict[str, Any]]
     state: Any
-    """By parameter, a dictionary of what is remembered of it."""
+    """Parameter -> its state by name."""
 
     def step(self) -> Any:
-        """Move the parameters along their gradients."""
+        """Update the parameters by their gradients."""
         ...
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         ...
 
 
-def make_optimizer(network: nn.Module, config: OptimizerConfig, times_as_wide: float = 1.0) -> Optimizer:
-    """The optimizer that the configuration names, over everything in the network that learns; its rate is still 0.
+def make_optimizer(network: nn.Module, config: OptimizerConfig, width_multiplier: float = 1.0) -> Optimizer:
+    """Return the configured optimizer over the trainable parameters of the network, with learning rate 0.
 
     Matrices are decayed; norms, biases and embeddings (which may be the output head too) are not. In a network
-    `times_as_wide` as the one that the rate is for, matrices in blocks learn at that much less of it (Yang et al. 2022,
-    table 8, for Adam), and decay as there: decay is a product with the rate.
+    `width_multiplier` as the one that the rate was chosen for, matrices in blocks learn at the rate divided by that
+    factor (Yang et al. 2022, table 8, for Adam). Their decay is multiplied by it: what is applied is decay times rate.
     """
-    groups = grouped(network)
-    transferred = {id(parameter) for parameter in groups.hidden} if times_as_wide != 1.0 else set[int]()
+    groups = group_parameters(network)
+    transferred = {id(parameter) for parameter in groups.hidden} if width_multiplier != 1.0 else set[int]()
     hidden = [parameter for parameter in groups.matrices if id(parameter) in transferred]
     decayed = [
-        {"params": hidden, "weight_decay": config.weight_decay * times_as_wide, RATE_FACTOR: 1 / times_as_wide},
+        {"params": hidden, "weight_decay": config.weight_decay * width_multiplier, RATE_FACTOR: 1 / width_multiplier},
         {"params": [p for p in groups.matrices if id(p) not in transferred], "weight_decay": config.weight_decay},
         {"params": groups.others, "weight_decay": 0.0},
     ]
@@ -82,61 +63,62 @@ def make_optimizer(network: nn.Module, config: OptimizerConfig, times_as_wide: f
     return torch.optim.AdamW(decayed, lr=0.0, betas=betas, eps=config.eps, fused=True)
 
 
-def set_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:
-    """Have parameters learn at a rate, or at their share of it."""
+def set_learning_rate(groups: Iterable[dict[str, Any]], rate: float) -> None:
+    """Set the learning rate of each group, times the group's `RATE_FACTOR`."""
     for group in groups:
         group["lr"] = rate * group.get(RATE_FACTOR, 1.0)
 
 
-def remembered(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
-    """The tensors that the optimizer keeps of a parameter, by name; none before its first step."""
-    kept = optimizer.state.get(parameter, {})
-    return {name: value for name, value in kept.items() if isinstance(value, Tensor)}
-
-
-TABLES = ("embedding", "new_rows")
-"""Names of what is looked up begin so, in all networks."""
+def optimizer_tensors(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    """Return the state tensors of a parameter by name; empty before the first step."""
+    state = optimizer.state.get(parameter, {})
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Everything in a network that learns, in the order of its parameters."""
+class ParameterGroups:
+    """The trainable parameters of a network, in its order."""
 
     matrices: list[nn.Parameter]
-    """Decayed and penalised: all matrices but tables that are looked up."""
+    """Decayed and penalised: all matrices except tables."""
     hidden: list[nn.Parameter]
-    """Those of the matrices that stand in blocks: neither embedding nor head."""
+    """Those of the matrices that are in blocks: neither embedding nor head."""
     others: list[nn.Parameter]
-    """Norms, biases, and tables that are looked up."""
+    """Norms, biases and tables."""
 
 
-def grouped(network: nn.Module) -> Groups:
-    """The parameters of a network by how they are treated; what does not learn is in no group."""
-    learning = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-    matrices = {name: p for name, p in learning if p.dim() >= 2 and not name.startswith(TABLES)}
-    return Groups(
+def group_parameters(network: nn.Module) -> ParameterGroups:
+    """Group the trainable parameters of a network by how they are decayed."""
+    trainable = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
+    matrices = {name: p for name, p in trainable if p.dim() >= 2 and not name.startswith(TABLES)}
+    return ParameterGroups(
         matrices=list(matrices.values()),
         hidden=[p for name, p in matrices.items() if name.partition(".")[0].endswith("blocks")],
-        others=[p for name, p in learning if name not in matrices],
+        others=[p for name, p in trainable if name not in matrices],
     )
 
 
 class Lamb(torch.optim.Optimizer):
-    """State of a parameter: `step` f32[], `exp_avg` and `exp_avg_sq` of its shape."""
+    """LAMB: Adam's step, scaled for each matrix to the norm of the matrix.
+
+    You et al. 2020, https://arxiv.org/abs/1904.00962, algorithm 2, with the identity as the scaling function. Made for
+    batches of 32K rows, where one rate does not suit all layers. As in the authors' own BERT, vectors (norms and
+    biases) take Adam's step unscaled. State of a parameter: `step` f32[], `exp_avg` and `exp_avg_sq` of its shape.
+    """
 
     def __init__(self, groups: list[dict[str, Any]], betas: tuple[float, float], eps: float, lr: float = 0.0) -> None:
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One step; a closure is not provided for."""
+        """Update all parameters once; closures are not supported."""
         assert closure is None, "gradients are computed before the step"
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._step(parameter, parameter.grad, group)
+                    self._update(parameter, parameter.grad, group)
 
-    def _step(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
         state = self.state[parameter]
         if not state:
@@ -150,24 +132,26 @@ class Lamb(torch.optim.Optimizer):
         root = (second / (1 - beta2**steps)).sqrt_().add_(group["eps"])
         update = (first / (1 - beta1**steps)).div_(root).add_(parameter, alpha=group["weight_decay"])
         if parameter.dim() >= 2:
-            update.mul_(_trust(parameter.norm(), update.norm()))
+            update.mul_(_trust_ratio(parameter.norm(), update.norm()))
         parameter.add_(update, alpha=-group["lr"])
 
 
-def _trust(length: Tensor, step_length: Tensor) -> Tensor:
-    """How much longer or shorter the step becomes: to the length of the tensor, and as it is where either is zero."""
-    ratio = length / step_length
-    return torch.where((length > 0) & (step_length > 0), ratio, torch.ones_like(ratio))
+def _trust_ratio(norm: Tensor, update_norm: Tensor) -> Tensor:
+    """Return the factor that scales an update to the norm of its tensor; 1 where either norm is zero."""
+    ratio = norm / update_norm
+    return torch.where((norm > 0) & (update_norm > 0), ratio, torch.ones_like(ratio))
 
 
 class MuonWithAdamW:
-    """PyTorch's two optimizers over one network, with one state and one list of groups.
+    """Muon for the matrices within blocks, AdamW for all else, with one state and one list of groups.
 
-    Steps of Muon get the length that AdamW's have (Liu et al. 2025, https://arxiv.org/abs/2502.16982, section 2.2), so
-    that one learning rate and one decay suit both.
+    Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/: the momentum of a matrix is made nearly orthogonal
+    before it is applied. Embeddings, heads, norms and biases are no maps between hidden states, so AdamW trains them.
+    Muon's updates get the RMS of AdamW's (Liu et al. 2025, https://arxiv.org/abs/2502.16982, section 2.2), so that one
+    learning rate and one decay suit both.
     """
 
-    def __init__(self, groups: Groups, config: OptimizerConfig) -> None:
+    def __init__(self, groups: ParameterGroups, config: OptimizerConfig) -> None:
         hidden = {id(parameter) for parameter in groups.hidden}
         decay = config.weight_decay
         self._muon = torch.optim.Muon(
@@ -191,30 +175,31 @@ class MuonWithAdamW:
         self.state = self._adamw.state = self._muon.state
 
     def step(self) -> None:
-        """Both take their step."""
+        """Update all parameters once."""
         self._muon.step()
         self._adamw.step()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients."""
+        """Clear all gradients."""
         self._muon.zero_grad(set_to_none)
         self._adamw.zero_grad(set_to_none)
 
 
 class SGDW(torch.optim.SGD):
-    """PyTorch's SGD, whose `weight_decay` would be an L2 penalty, with the decay of AdamW instead.
+    """SGD with momentum (Polyak 1964), optionally Nesterov's, and decoupled weight decay.
 
-    Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 1: weights shrink by rate times decay, and
-    momentum does not see it. Each element goes its own way, so it also works on ZeRO's flat partitions.
+    Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101, algorithm 1: weights shrink by rate times decay, which
+    does not enter the momentum; the `weight_decay` of PyTorch's SGD is an L2 penalty. Every operation is element-wise,
+    so it also works on ZeRO's flat partitions.
     """
 
     def __init__(self, groups: list[dict[str, Any]], momentum: float, nesterov: bool, lr: float = 0.0) -> None:
-        ours = [{**group, "weight_decay": 0.0, "decay": group["weight_decay"]} for group in groups]
-        super().__init__(ours, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, foreach=True)
+        decoupled = [{**group, "weight_decay": 0.0, "decay": group["weight_decay"]} for group in groups]
+        super().__init__(decoupled, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, foreach=True)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:
-        """One step; a closure is not provided for."""
+        """Update all parameters once; closures are not supported."""
         assert closure is None, "gradients are computed before the step"
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -224,14 +209,19 @@ class SGDW(torch.optim.SGD):
 
 
 def penalty(matrices: Sequence[Tensor], config: OptimizerConfig) -> Tensor:
-    """l1 sum |w| + l2 / 2 sum w^2, f32[], differentiable; `matrices` not empty."""
+    """Return l1 sum |w| + l2 / 2 sum w^2, f32[], differentiable; `matrices` must not be empty.
+
+    L1: Tibshirani 1996; L2: Krogh and Hertz 1991. Unlike decoupled decay these gradients count in the norm, are
+    clipped, and pass through the optimizer's moments, where Adam divides large ones down again (Loshchilov and Hutter
+    2019).
+    """
     terms = [config.l1 * matrix.abs().sum() + config.l2 / 2 * matrix.square().sum() for matrix in matrices]
     return torch.stack(terms).sum()
 
 
 @torch.no_grad()
 def add_penalty(matrices: Sequence[nn.Parameter], config: OptimizerConfig) -> None:
-    """Add the penalty's gradient, l1 sign(w) + l2 w, to the gradients that are there."""
+    """Add the gradient of `penalty`, l1 sign(w) + l2 w, to the gradients of the matrices that have one."""
     for matrix in matrices:
         if matrix.grad is not None:
             if config.l2:

@@ -1,11 +1,8 @@
-"""Learning rate and clipping as pure functions of the share of tokens read: the data clock, not a step counter.
+"""Learning rate, clipping limit, batch size and row length of each step, as functions of the position in ORDER.
 
-Steps that are skipped move the clock too, so what a token meets depends on its place in ORDER alone.
-
-What each step reads: batches and rows that grow at the beginning.
-
-Everything is a function of the place in ORDER. Batches follow each other without a gap, and a row that is cut into
-pieces keeps every pair of input and target, so that a run with a curriculum reads what one without does.
+The clock is the share of tokens or rows read, not a count of optimizer steps: skipped steps advance it too, so that
+what a token meets depends on its position alone. Batches follow each other without a gap, and a row that is cut into
+pieces keeps every pair of input and target, so a run with warm-up of batch size and length reads the same data.
 """
 
 import math
@@ -16,24 +13,24 @@ from model.config.train import TrainConfig
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How a step goes, as the data clock says."""
+class StepSchedule:
+    """The scheduled settings of one step."""
 
     lr: float
     """Learning rate."""
     max_norm: float = 1.0
-    """Largest norm of the gradient; a longer one is scaled down to it."""
+    """Largest norm of the gradient; a larger gradient is scaled down to it."""
     row_pieces: int = 1
-    """Rows of the batch that were one row of SEQUENCES; so many more pass through the model at once."""
+    """Pieces that each row of SEQUENCES is cut into; a micro-batch has so many times as many rows."""
 
 
 def clip_norm(share: float, config: ClipConfig) -> float:
-    """The largest norm of a gradient; a step that ends at `early_share` still belongs to the early part."""
+    """Return the clipping limit; a step that ends at `early_share` still belongs to the early part."""
     return config.early_norm if config.early_share and share <= config.early_share else config.max_norm
 
 
 def learning_rate(share: float, config: ScheduleConfig) -> float:
-    """The rate after `share` (0 to 1) of all tokens; beyond the end, that of the end."""
+    """Return the learning rate after `share` (0 to 1) of all tokens; beyond 1 that of the end."""
     if share < config.warmup_share:
         return config.start_lr + (config.peak_lr - config.start_lr) * share / config.warmup_share
     progress = min(1.0, (share - config.warmup_share) / (1.0 - config.warmup_share))
@@ -45,75 +42,79 @@ def learning_rate(share: float, config: ScheduleConfig) -> float:
         passed = sum(share >= step for step in config.steps)
         return max(config.end_lr, config.peak_lr * config.step_factor**passed)
     if config.kind == "warmup_stable_decay":
-        # Hagele et al., 2024 (arXiv 2405.18392), section 3.
+        # Hägele et al. 2024, https://arxiv.org/abs/2405.18392, section 3.
         fallen = max(0.0, min(1.0, (share - (1.0 - config.decay_share)) / config.decay_share))
         return config.peak_lr + (config.end_lr - config.peak_lr) * fallen
     return config.peak_lr
 
 
-class Curriculum:
-    """The steps of a run over `positions` rows of ORDER, with `context` predictions a row."""
+class TrainingSchedule:
+    """All steps of a run over `positions` rows of ORDER, with `context` predictions a row."""
 
     def __init__(self, config: TrainConfig, positions: int, context: int) -> None:
         self._config = config
         self._positions = positions
         self._context = context
         self._growing = _growing_batches(config.batch_warmup, config.batch_rows, positions)
-        """Where the steps begin whose batches still grow, and where the first whole batch does."""
+        """First position of each step whose batch still grows, and of the first full batch."""
         self.steps = len(self._growing) - 1 + -(-(positions - self._growing[-1]) // config.batch_rows)
 
     def positions(self, step: int) -> tuple[int, int]:
-        """The positions [begin, end) of ORDER that a step reads."""
+        """Return the positions [begin, end) of ORDER that a step reads."""
         return self._begin(step), min(self._begin(step + 1), self._positions)
 
     def steps_to(self, share: float) -> int:
-        """Steps that read at least this share of all positions."""
+        """Return how many steps read at least this share of all positions."""
         return next(step + 1 for step in range(self.steps) if self.positions(step)[1] >= share * self._positions)
 
-    def pace(self, step: int) -> Pace:
-        """Rate and limit after the step's tokens, and the length of its rows before them."""
+    def step_schedule(self, step: int) -> StepSchedule:
+        """Return the settings of a step: rate and limit as after its tokens, row length as before them."""
         begin, end = self.positions(step)
         share = end / self._positions
         length = row_length(begin / self._positions, self._context, self._config.length_warmup)
-        return Pace(
+        return StepSchedule(
             learning_rate(share, self._config.schedule), clip_norm(share, self._config.clip), self._context // length
         )
 
-    def steps_with_rest(self) -> int:
-        """Steps in which a rank's rows do not fill whole micro-batches: last, short ones, and some that still grow."""
-        return sum(map(self._leaves_rest, range(self.steps)))
+    def steps_with_partial_micro_batches(self) -> int:
+        """Return how many steps leave a partial micro-batch on a rank: a short last one, and some that still grow."""
+        return sum(map(self._has_partial_micro_batch, range(self.steps)))
 
-    def _leaves_rest(self, step: int) -> bool:
+    def _has_partial_micro_batch(self, step: int) -> bool:
         begin, end = self.positions(step)
         pieces = self._context // row_length(begin / self._positions, self._context, self._config.length_warmup)
         share = -(-(end - begin) * pieces // self._config.data_parallel)
         return share % (self._config.rows_at_once * pieces) > 0
 
     def _begin(self, step: int) -> int:
-        whole = step - (len(self._growing) - 1)
-        return self._growing[step] if whole < 0 else self._growing[-1] + whole * self._config.batch_rows
+        full = step - (len(self._growing) - 1)
+        return self._growing[step] if full < 0 else self._growing[-1] + full * self._config.batch_rows
 
 
 def _growing_batches(config: BatchWarmupConfig, batch_rows: int, positions: int) -> list[int]:
-    """Megatron-LM's ramp: B0 + Bi floor(c / (R / n)) rows after c of R, in n strides of Bi to the whole batch."""
+    """Return the first position of each growing batch and of the first full one.
+
+    Megatron-LM's ramp: B0 + Bi floor(c / (R / n)) rows after c of R rows, in n increments of Bi to the full batch.
+    """
     begins = [0]
     ramp = config.share * positions
-    strides = (batch_rows - config.start_rows) // config.step_rows
+    increments = (batch_rows - config.start_rows) // config.step_rows
     while begins[-1] < ramp and begins[-1] < positions:
-        passed = math.floor(begins[-1] * strides / ramp)
+        passed = math.floor(begins[-1] * increments / ramp)
         begins.append(begins[-1] + config.start_rows + config.step_rows * passed)
     return begins
 
 
 def row_length(share: float, context: int, config: LengthWarmupConfig) -> int:
-    """Predictions a row after `share` of all rows: what a straight line to the context has passed, by doublings."""
+    """Return the predictions of a row after `share` of all rows: the largest doubling of `start_length` that a straight
+    line to the context has reached."""
     if not config.share or share >= config.share:
         return context
     line = config.start_length + (context - config.start_length) * share / config.share
     return config.start_length * 2 ** int(math.log2(line / config.start_length))
 
 
-def whole_micro_batches(config: TrainConfig, context: int) -> frozenset[int]:
-    """Rows of whole micro-batches: as many tokens at once, in rows of each length that there is."""
+def micro_batch_row_counts(config: TrainConfig, context: int) -> frozenset[int]:
+    """Return the rows of a full micro-batch for each row length of the run; their tokens are as many."""
     shortest = config.length_warmup.start_length if config.length_warmup.share else context
     return frozenset(config.rows_at_once * 2**doubling for doubling in range((context // shortest).bit_length()))

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from model.config.environment import shed
+from model.config.environment import filter_environment
 from model.config.train import TrainerRun, read_run
 from model.errors import BessemerError, Infra
 
@@ -59,5 +59,5 @@ def _profile(run: TrainerRun, asked: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    shed()
+    filter_environment()
     sys.exit(main(sys.argv[1:]))

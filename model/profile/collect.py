@@ -12,13 +12,13 @@ import torch
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.data.loader import CausalBatch, MaskedBatch, SpanBatch
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines import make_engine
-from model.engines.runtime import COMPUTED_IN
+from model.engines.runtime import AUTOCAST_TYPES
 from model.errors import InputError, RecipeError
 from model.nn.factory import flops_per_token
-from model.objectives import objective_of
-from model.optim.schedules import Pace
+from model.objectives import make_objective
+from model.optim.schedules import StepSchedule
 from model.profile.cost_model import Operation, Recorder, Shape, StepProfile, costs_of, scaled
 from model.profile.roofline import Machine, clock_for, measured_machine
 from model.train.initial_weights import starting_network
@@ -46,13 +46,13 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
     rows = min(run.train.batch_rows, data.positions)
     if rows == 0:
         raise InputError(f"{run.order} asks for no row, so there is no step to measure; build it anew from chunk")
-    row_tokens = objective_of(run).tokens_per_row(data.row_length)
+    row_tokens = make_objective(run).tokens_per_row(data.row_length)
     with _as_in_training(run.train.threads):
-        machine = machine or measured_machine(COMPUTED_IN.get(run.train.dtype, torch.float32))
+        machine = machine or measured_machine(AUTOCAST_TYPES.get(run.train.dtype, torch.float32))
         clock = clock_for(run.train.threads)
         network = starting_network(run, resumes=False).network
-        engine = make_engine(run, network, ALONE)
-        loader = objective_of(run).loader(data)
+        engine = make_engine(run, network, SINGLE_PROCESS)
+        loader = make_objective(run).loader(data)
         padding: list[float] = []
         plain: list[tuple[float, float]] = []
         recorded: list[tuple[float, list[Operation]]] = []
@@ -64,7 +64,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
             read = clock()
             padding.append(_padding_share(batch, run.pad))
             stepping = clock()
-            engine.step(batch, Pace(LEARNING_RATE))
+            engine.step(batch, StepSchedule(LEARNING_RATE))
             return read - began, clock() - stepping
 
         step(0)

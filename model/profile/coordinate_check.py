@@ -20,10 +20,10 @@ from torch import Tensor
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.loader import CausalBatch
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
 from model.nn.gpt import GPT
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 PIECES, CONTEXT, ROWS, HEAD_SIZE = 256, 32, 8, 16
 
@@ -59,9 +59,9 @@ def measure(width: int, base: int | None, rate: float, steps: int, seed: int) ->
     draw = torch.Generator().manual_seed(seed)
     tokens = torch.randint(1, PIECES, (ROWS, CONTEXT + 1), generator=draw)
     before = _computed(network, tokens)
-    engine = NativeEngine(run, network, ALONE)
+    engine = NativeEngine(run, network, SINGLE_PROCESS)
     for _ in range(steps):
-        engine.step(CausalBatch(tokens, torch.zeros(ROWS, dtype=torch.int64)), Pace(rate))
+        engine.step(CausalBatch(tokens, torch.zeros(ROWS, dtype=torch.int64)), StepSchedule(rate))
     stream, logits = (
         float((now - then).square().mean().sqrt()) for now, then in zip(_computed(network, tokens), before, strict=True)
     )
@@ -72,7 +72,7 @@ def _computed(network: GPT, tokens: Tensor) -> tuple[Tensor, Tensor]:
     """The residual stream behind the last block, normalised as the head reads it but for its scale, and the logits."""
     with torch.no_grad():
         hidden = network.hidden(tokens[:, :-1])
-        return hidden * network.config.times_as_wide, network.logits(hidden)
+        return hidden * network.config.width_multiplier, network.logits(hidden)
 
 
 def exponents(sizes: Sequence[Sizes]) -> tuple[float, float]:

@@ -32,7 +32,7 @@ _OF_NAMES = (
     (ATTENTION, re.compile(r"attention|attn")),
     (MLP, re.compile(r"mlp|ffn|feed_forward")),
     (EMBEDDING, re.compile(r"embed|^(wte|wpe)$")),
-    (THERMOMETERS, re.compile(r"thermometer")),
+    (THERMOMETERS, re.compile(r"score_range")),
 )
 
 _CLIPPING = re.compile(r"^_foreach_(norm|mul|div)|^linalg_vector_norm|^_foreach_clamp")

@@ -17,7 +17,7 @@ from pathlib import Path
 from model.config.train import TrainerRun, read_run
 from model.errors import BessemerError, Bug, Infra, RecipeError
 from model.guard.decisions import in_force, read_decisions
-from model.processes import die_with_parent, leave
+from model.processes import die_with_parent, exit_now
 
 
 def main(arguments: list[str]) -> int:
@@ -55,12 +55,12 @@ def _say(error: BessemerError) -> int:
 
 
 def _rank(run_file: Path, rank: int, meeting: Path, size: int, store: str | None = None) -> int:
-    from model.distributed.protocol import words_file
+    from model.distributed.protocol import error_file
     from model.errors import Paused
     from model.launch.failures import as_told, leave_words, make_room_for_words
 
     try:
-        make_room_for_words(words_file(meeting, rank))
+        make_room_for_words(error_file(meeting, rank))
         _train_rank(read_run(run_file), rank, meeting, size, store)
     except Paused:
         return 0
@@ -70,22 +70,22 @@ def _rank(run_file: Path, rank: int, meeting: Path, size: int, store: str | None
             return Infra.exit_code
         if isinstance(told, Bug):
             traceback.print_exc()
-        leave_words(words_file(meeting, rank), f"{type(told).__name__}: {told}\n")
+        leave_words(error_file(meeting, rank), f"{type(told).__name__}: {told}\n")
         return told.exit_code
     return 0
 
 
 def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int, store: str | None) -> None:
     from model.distributed.heartbeat import Heartbeat
-    from model.distributed.protocol import beat_file, rendezvous_file
+    from model.distributed.protocol import heartbeat_file, rendezvous_file
     from model.launch.watchdog import answer_with_stacks
 
-    heartbeat = Heartbeat(beat_file(meeting, rank))
+    heartbeat = Heartbeat(heartbeat_file(meeting, rank))
     answer_with_stacks(meeting, rank)
 
-    from model.distributed.process_group import Ranks, joined
+    from model.distributed.process_group import Ranks, join_process_group
     from model.distributed.protocol import claim_stdout
-    from model.engines.runtime import denormals_flushed
+    from model.engines.runtime import flush_denormals
     from model.train.trainer import train
 
     messages = claim_stdout()
@@ -94,11 +94,13 @@ def _train_rank(run: TrainerRun, rank: int, meeting: Path, size: int, store: str
     meets = size > 1 or now.engine == "deepspeed"
     meeting_place = store or rendezvous_file(meeting)
     group = (
-        joined(rank, size, meeting_place, now.device, heartbeat) if meets else nullcontext(Ranks(heartbeat=heartbeat))
+        join_process_group(rank, size, meeting_place, now.device, heartbeat)
+        if meets
+        else nullcontext(Ranks(heartbeat=heartbeat))
     )
-    with denormals_flushed(), group as ranks:
+    with flush_denormals(), group as ranks:
         train(run, ranks, messages)
 
 
 if __name__ == "__main__":
-    leave(main(sys.argv[1:]))
+    exit_now(main(sys.argv[1:]))

@@ -18,14 +18,14 @@ from torch import Tensor
 
 from model.config.fields import NewRows
 from model.config.network import T5Config
-from model.config.rules import check_same_shape
+from model.config.rules import check_compatible_architecture
 from model.config.train import StartingModel, TrainerRun
 from model.data.dataset import open_table
 from model.errors import InputError, RecipeError
 from model.huggingface.io import base_config, base_weights
 from model.nn.factory import Network, make_network
 from model.nn.init import EMBEDDING_STD
-from model.nn.vocab_layers import NEW_ROWS_OF, train_new_rows_alone
+from model.nn.vocab_layers import NEW_ROWS_OF, freeze_all_but_new_rows
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ def starting_network(run: TrainerRun, *, resumes: bool) -> Start:
     alone = run.train.trainable == "new_rows"
     network = make_network(run.model, new_rows if alone else 0)
     if alone:
-        train_new_rows_alone(network)
+        freeze_all_but_new_rows(network)
     return Start(network, {} if resumes else _take_over(network, base, run, old_rows))
 
 
 def _rows_of(base: StartingModel, run: TrainerRun) -> int:
     """Rows of the trained model's embedding; all else of its shape is the run's."""
     found = base_config(base.folder)
-    check_same_shape(base.folder, found, run.model)
+    check_compatible_architecture(base.folder, found, run.model)
     if base.added_pieces is None and found.vocab_size != run.model.vocab_size:
         raise InputError(
             f"the model in {base.folder} has {found.vocab_size} rows, and this run's vocabulary {run.model.vocab_size}"

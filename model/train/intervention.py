@@ -34,7 +34,7 @@ from model.errors import GuardError, InputError, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS, Decision, changed, in_force, read_decisions
 from model.guard.guard import is_abandoned, journal_so_far, write_decision
-from model.optim.schedules import Curriculum
+from model.optim.schedules import TrainingSchedule
 from model.train.micro_batch import DECISION as MICRO_BATCH
 from model.train.resume import versions_that_changed
 
@@ -224,7 +224,7 @@ def _copied(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -
     if (out / MICRO_BATCH).exists():
         shutil.copy(out / MICRO_BATCH, copy / MICRO_BATCH)
     positions = SequenceReader(run.sequences, run.order, run.model.vocab_size).positions
-    _, end = Curriculum(run.train, positions, run.model.context).positions(begin + STEPS - 1)
+    _, end = TrainingSchedule(run.train, positions, run.model.context).positions(begin + STEPS - 1)
     train = run.train.model_copy(update={"pause_share": end / positions if end < positions else None})
     told = run.model_copy(update={"out": copy, "train": train})
     write_run(copy / RUN_FILE, told)

@@ -21,14 +21,14 @@ from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader
 from model.digests import digest_bytes
 from model.distributed.process_group import Ranks
-from model.distributed.protocol import Link
-from model.engines.base import minimised
-from model.engines.memory import sizes_of
-from model.engines.runtime import computing_in, wrap_blocks
+from model.distributed.protocol import LauncherChannel
+from model.engines.base import batch_loss
+from model.engines.memory import rank_sizes
+from model.engines.runtime import autocast, wrap_blocks
 from model.errors import RecipeError
 from model.nn.factory import Network, make_network
-from model.objectives import objective_of
-from model.objectives.base import joined, rows_of
+from model.objectives import make_objective
+from model.objectives.base import concatenate_batches, slice_batch
 from model.train.resume import deciding
 
 DECISION = "micro_batch.json"
@@ -58,7 +58,7 @@ class Trial:
         return self.idle_bytes + (self.bytes - self.idle_bytes) * rows / self.rows
 
 
-def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link: Link) -> TrainerRun:
+def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link: LauncherChannel) -> TrainerRun:
     """The run with a number for `micro_batch_rows`: its own, the one found before, or the one that the first rank finds
     now and tells. All ranks call it together.
 
@@ -73,7 +73,7 @@ def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link:
         limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * memory_of_machine())) // ranks.size
         trials = largest_that_fits(divisors(share), limit, _passes(run, data))
         told = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
-        link.tell("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
+        link.send("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
         write_sealed(file, {DECIDED_FOR: decided_for, **found})
     ranks.barrier()
@@ -81,14 +81,14 @@ def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link:
     return run.model_copy(update={"train": run.train.model_copy(update={"micro_batch_rows": rows})})
 
 
-def _stands(file: Path, decided_for: str, link: Link) -> bool:
+def _stands(file: Path, decided_for: str, link: LauncherChannel) -> bool:
     """Whether a size was found for these settings before; told where it was for others."""
     if not file.exists():
         return False
     before = read_sealed(file, LOST)
     if before.get(DECIDED_FOR) == decided_for:
         return True
-    link.tell(
+    link.send(
         "event", event="micro_batch_rows_anew", rows=before.get("rows"), because="it was found for other settings"
     )
     return False
@@ -144,25 +144,27 @@ def bytes_of_step(run: TrainerRun, elements: int) -> int:
     checkpoints are written from: copies of weights and moments, once over all ranks. By then the passes' results are
     gone, but not all of their memory is given back.
     """
-    sizes = sizes_of(run.model, run.train).of(elements)
+    sizes = rank_sizes(run.model, run.train).of(elements)
     exchanged = sizes.weights if run.train.data_parallel > 1 else 0
     return round(sizes.moments + exchanged + (sizes.weights + sizes.moments) / run.train.ranks)
 
 
 def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:
-    objective = objective_of(run)
+    objective = make_objective(run)
     batch = objective.loader(data).batch(0, min(rows, data.positions))
     # Of ORDER's few rows the last stands for what is missing: all are equally long.
-    batch = joined(batch, *[rows_of(batch, data.positions - 1, data.positions)] * (rows - data.positions))
+    batch = concatenate_batches(
+        batch, *[slice_batch(batch, data.positions - 1, data.positions)] * (rows - data.positions)
+    )
     counted = tuple(max(count, 1) for count in objective.counts(batch))
     forget_peak()
     seconds = 0.0
     # The first pass compiles where that is asked for, and fills caches.
     for _ in range(2):
         began = time.perf_counter()
-        with computing_in(run.train.dtype, network.embedding.weight.device):
+        with autocast(run.train.dtype, network.embedding.weight.device):
             sums = objective.sums(network, batch)
-        minimised(sums, counted).backward()
+        batch_loss(sums, counted).backward()
         seconds = time.perf_counter() - began
     return rows * objective.tokens_per_row(data.row_length) / seconds
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from model.code_digest import code_digest
 from model.config.environment import FIXED
-from model.config.machine import machine_of
+from model.config.machine import machine_parts
 from model.config.train import TrainerRun
 from model.files import write_atomically
 from model.guard.decisions import Decision
@@ -42,7 +42,7 @@ def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decisi
         "code_digest": code_digest(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "machine": machine_of(run.train),
+        "machine": machine_parts(run.train),
         "driver": driver(),
         "environment": {
             name: value for name, value in os.environ.items() if name.startswith(DECIDING) or name in run.train.given

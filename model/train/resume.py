@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from model.config import runtime_fields
-from model.config.machine import machine_of
+from model.config.machine import machine_parts
 from model.config.network import OBJECTIVE_OF, BERTConfig, GPTConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.data.dataset import SequenceReader
@@ -37,7 +37,7 @@ def must_agree(run: TrainerRun) -> dict[str, Any]:
         "tokenizer": run.tokenizer_digest,
         "config": digest_bytes(deciding(run).encode()),
         "order": digest_file(run.order),
-        "machine": machine_of(run.train),
+        "machine": machine_parts(run.train),
         "torch": str(torch.__version__),
         "base": None if run.base is None else base_digest(run.base.folder),
     }

@@ -25,8 +25,8 @@ from model.checkpoint.writer import CheckpointWriter
 from model.config.train import TrainerRun
 from model.data.dataset import SequenceReader
 from model.data.row_format import RowFormat
-from model.distributed.process_group import ALONE, Ranks
-from model.distributed.protocol import Link
+from model.distributed.process_group import SINGLE_PROCESS, Ranks
+from model.distributed.protocol import LauncherChannel
 from model.engines import make_engine
 from model.engines.base import Engine, StepResult
 from model.engines.runtime import LossScale, seed_dropout, training_device
@@ -37,10 +37,10 @@ from model.guard.detection import Divergence
 from model.guard.guard import Guard, drop_abandoned, go_back, journal_so_far
 from model.guard.policy import check_ladder
 from model.launch.failures import FEWER_RANKS, take_over
-from model.nn.factory import flops_per_token, parameter_count, thermometer_names
-from model.nn.vocab_layers import whole_tables
-from model.objectives import objective_of
-from model.optim.schedules import Curriculum, Pace
+from model.nn.factory import activation_range_names, flops_per_token, parameter_count
+from model.nn.vocab_layers import merge_new_rows
+from model.objectives import make_objective
+from model.optim.schedules import StepSchedule, TrainingSchedule
 from model.train.initial_weights import starting_network
 from model.train.micro_batch import peak_flops, resident_bytes, with_decided_rows
 from model.train.reproduction import write_reproduction
@@ -48,7 +48,7 @@ from model.train.resume import RUNTIME_SETTINGS, check_rows, must_agree, optimiz
 from model.train.validation import Validation
 
 
-def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None) -> Path:
+def train(run: TrainerRun, ranks: Ranks = SINGLE_PROCESS, messages: TextIO | None = None) -> Path:
     """Train to the end of ORDER, going on from the newest whole checkpoint; returns the folder of the result.
 
     `messages` gets what the first rank tells the launcher, where it listens. Raises InputError for sequences that do
@@ -59,7 +59,7 @@ def train(run: TrainerRun, ranks: Ranks = ALONE, messages: TextIO | None = None)
     if why_damaged(result) is None:
         return result
     run.out.mkdir(parents=True, exist_ok=True)
-    with Link(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as link:
+    with LauncherChannel(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as link:
         prepare_process(run)
         data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
         check_rows(data, run)
@@ -78,7 +78,7 @@ def prepare_process(run: TrainerRun) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path, link: Link) -> bool:
+def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path, link: LauncherChannel) -> bool:
     """Train from the newest checkpoint under what was decided so far; False where the guard had to go back.
 
     `begun` is the run as it began.
@@ -110,14 +110,14 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
         journal.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
     if start.facts:
         journal.event(step, "base_model", **start.facts)
-        link.tell("event", event="base_model", **start.facts)
+        link.send("event", event="base_model", **start.facts)
     for damage in damaged:
         journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
-        link.tell("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
+        link.send("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
     guard = Guard(begun, decisions, state.get("guard"))
     scale = LossScale(run.train, state["loss_scale"] if state.get("dtype") == run.train.dtype else None)
     record = {**record, "attempt": len(decisions), "optimizer": layout, "dtype": run.train.dtype}
-    with CheckpointWriter(folder, ranks, lambda step: link.tell("checkpoint", step=step)) as checkpoints:
+    with CheckpointWriter(folder, ranks, lambda step: link.send("checkpoint", step=step)) as checkpoints:
         loop = Loop(
             run,
             data,
@@ -140,7 +140,7 @@ def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path
         return False
     take_over(run.out, journal)
     _write_result(result, begun, run, decisions, data.row_format, engine, ranks, journal)
-    link.tell("done", steps=loop.curriculum.steps, folder=str(result))
+    link.send("done", steps=loop.curriculum.steps, folder=str(result))
     return True
 
 
@@ -155,14 +155,16 @@ def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> 
     if shards == engine.optimizer_shards:
         engine.restore_optimizer(checkpoint.optimizer_state(ranks.rank, shards))
     else:
-        engine.restore_recut([checkpoint.optimizer_state(rank, shards) for rank in range(shards)])
+        engine.restore_resharded([checkpoint.optimizer_state(rank, shards) for rank in range(shards)])
 
 
-def _tell_start(run: TrainerRun, data: SequenceReader, curriculum: Curriculum, step: int, link: Link) -> None:
+def _tell_start(
+    run: TrainerRun, data: SequenceReader, curriculum: TrainingSchedule, step: int, link: LauncherChannel
+) -> None:
     steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
-    link.tell("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
-    if run.train.compile and (rest := curriculum.steps_with_rest()):
-        link.tell("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
+    link.send("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
+    if run.train.compile and (rest := curriculum.steps_with_partial_micro_batches()):
+        link.send("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
 
 
 def _write_result(
@@ -176,7 +178,7 @@ def _write_result(
     journal: Journal,
 ) -> None:
     """Write all files of the result, and COMPLETE last: with it the run is trained to the end."""
-    weights = whole_tables(engine.weights())
+    weights = merge_new_rows(engine.weights())
     if not ranks.is_first:
         return
     # A trainer that was paused here and passed over may still hold these files open: fresh ones are out of its reach.
@@ -193,7 +195,7 @@ def _write_result(
             "parameters": parameter_count(run.model),
             "flops_per_token": flops_per_token(run.model, rows),
             "tokenizer_digest": run.tokenizer_digest,
-            "thermometers": thermometer_names(run.model),
+            "thermometers": activation_range_names(run.model),
             "train": run.train.model_dump(mode="json", exclude=RUNTIME_SETTINGS),
             "decisions": [decision.model_dump(mode="json") for decision in decisions],
         },
@@ -213,7 +215,7 @@ class Loop:
         engine: Engine,
         ranks: Ranks,
         journal: Journal,
-        link: Link,
+        link: LauncherChannel,
         checkpoints: CheckpointWriter,
         guard: Guard,
         scale: LossScale,
@@ -234,10 +236,10 @@ class Loop:
         self._record = record
         self._peak_tokens_s = peak_tokens_s
         self._skipping = False
-        self._objective = objective_of(run)
+        self._objective = make_objective(run)
         self._loader = self._objective.loader(data)
         self._validation = Validation(run, self._objective) if run.train.validation_steps else None
-        self.curriculum = Curriculum(run.train, data.positions, run.model.context)
+        self.curriculum = TrainingSchedule(run.train, data.positions, run.model.context)
 
     def run(self, step: int) -> Divergence | None:
         """Make the steps from `step` on; the divergence that ended them before their last, if any.
@@ -272,13 +274,13 @@ class Loop:
         loss = recent_loss(self._journal, step)
         # Losses of a run that diverged may be no numbers, and JSON has no word for those.
         loss = loss if loss is not None and math.isfinite(loss) else None
-        self._link.tell("paused", step=step, steps=self.curriculum.steps, loss=loss)
+        self._link.send("paused", step=step, steps=self.curriculum.steps, loss=loss)
         raise Paused(step, self.curriculum.steps, loss)
 
     def _step(self, step: int) -> Divergence | None:
         began = time.monotonic()
         begin, end = self.curriculum.positions(step)
-        pace = self.curriculum.pace(step)
+        pace = self.curriculum.step_schedule(step)
         fresh = self._objective.text_tokens(self._data, begin, end)
         self._tokens += fresh
         read = {"step": step, "pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
@@ -286,7 +288,7 @@ class Loop:
             self._journal.add("steps", **read, applied=False)
             self._journal.event(step, "skipped_data", "Numerics", range(begin, end))
             if not self._skipping:
-                self._link.tell("event", event="skipped_data", from_step=step)
+                self._link.send("event", event="skipped_data", from_step=step)
             self._skipping = True
             return None
         self._skipping = False
@@ -306,12 +308,12 @@ class Loop:
         if done.applied:
             made, steps, speed = step + 1, self.curriculum.steps, round(fresh / wall)
             told = {"loss": done.loss, "lr": pace.lr, "tokens": self._tokens, "tokens_s": speed}
-            self._link.step(made == steps, step=made, steps=steps, **told)
+            self._link.send_step(made == steps, step=made, steps=steps, **told)
         diverged = self._guard.step_done(step, done, overflow=overflow, scale=used_scale)
         if diverged is None and (helped := self._guard.recovered(step)):
             facts = {"onset": helped.onset, "to_step": helped.to_step, "cause": helped.cause}
             self._journal.event(step, "recovered", **facts)
-            self._link.tell("event", event="recovered", step=step, **facts)
+            self._link.send("event", event="recovered", step=step, **facts)
         return diverged
 
     def _validate(self, made: int) -> None:
@@ -324,7 +326,7 @@ class Loop:
             self._journal.add("validation", step=made - 1, **measured)
         self._link.beat(made)
 
-    def _compute(self, step: int, begin: int, end: int, pace: Pace, scale: float) -> StepResult:
+    def _compute(self, step: int, begin: int, end: int, pace: StepSchedule, scale: float) -> StepResult:
         batch = self._loader.batch(begin, end)
         if pace.row_pieces > 1:
             batch = batch.shortened(self._run.model.context // pace.row_pieces)
@@ -332,7 +334,7 @@ class Loop:
             seed_dropout(self._run.train.seed, step, self._ranks.rank)
         return self._engine.step(batch, pace, scale, self._guard.admits)
 
-    def _write_down(self, step: int, pace: Pace, scale: float, done: StepResult) -> None:
+    def _write_down(self, step: int, pace: StepSchedule, scale: float, done: StepResult) -> None:
         self._journal.add(
             "metrics",
             step=step,
@@ -342,7 +344,7 @@ class Loop:
             lr=pace.lr,
             max_norm=pace.max_norm,
             scale=scale,
-            thermometers=done.thermometers,
+            thermometers=done.largest_activations,
             thermometer_lows=done.lows,
             thermometer_highs=done.highs,
             **_by_term(self._objective.terms, done),
@@ -350,7 +352,7 @@ class Loop:
 
     def _tell(self, step: int, kind: str, positions: range, **facts: Any) -> None:
         self._journal.event(step, kind, "Numerics", positions, **facts)
-        self._link.tell("event", event=kind, step=step, **facts)
+        self._link.send("event", event=kind, step=step, **facts)
 
     def _save(self, step: int) -> None:
         self._link.between_steps()

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from model.config import machine
-from model.config.environment import deciding
+from model.config.environment import deciding_variables
 from model.digests import digest_bytes
 from model.errors import Bug
 from tasks.artifacts.schema import FORMAT
@@ -175,10 +175,10 @@ def library_versions(names: Iterable[str], environment: Mapping[str, str] | None
         elif name == UNICODE:
             versions[name] = unicodedata.unidata_version
         elif name in machine.PARTS:
-            versions[name] = machine.part(name, os.environ if environment is None else environment)
+            versions[name] = machine.describe_part(name, os.environ if environment is None else environment)
         else:
             versions[name] = metadata.version(name)
-    if environment is None and (found := deciding(os.environ, names)):
+    if environment is None and (found := deciding_variables(os.environ, names)):
         versions[ENVIRONMENT] = " ".join(f"{name}={value}" for name, value in found.items())
     return versions
 

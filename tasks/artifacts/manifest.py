@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from model.checksummed_json import KEY, BrokenSeal, unseal, write_sealed
-from model.digests import digest_bytes, file_bytes
+from model.digests import digest_bytes, read_bytes
 from model.errors import IntegrityError
 from tasks.artifacts.identity import canonical_json, identity_key
 from tasks.artifacts.schema import FORMAT
@@ -33,7 +33,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """
     path = folder / MANIFEST
     try:
-        manifest = _unsealed(file_bytes(path))
+        manifest = _unsealed(read_bytes(path))
         problems = contradictions(manifest) if manifest["format"] == FORMAT else []
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         told = "it is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from model.checksummed_json import read_sealed, write_sealed
 from model.digests import digest_bytes, open_file
 from model.errors import IntegrityError
-from model.file_content import ChangedInput, Content, content_of
+from model.file_content import ChangedInput, Content, content_of_stream
 from model.files import NOT_WRITABLE
 
 log = logging.getLogger(__name__)
@@ -60,12 +60,12 @@ class InputDigests:
         with open_file(path) as stream:
             # Of the file that is read, which a rename may have put in the place of the one looked at above.
             before, began = os.fstat(stream.fileno()), time.time_ns()
-            found = content_of(stream, before.st_size)
+            found = content_of_stream(stream, before.st_size)
             unchanged = _mark(os.fstat(stream.fileno())) == _mark(before)
             if not unchanged:
                 # A file that only grows begins with the same bytes still; of any other, these were never all there.
                 stream.seek(0)
-                if found.length < before.st_size or content_of(stream, before.st_size) != found:
+                if found.length < before.st_size or content_of_stream(stream, before.st_size) != found:
                     raise ChangedInput(key, "it was written to while it was digested")
         settled = unchanged and began - max(before.st_mtime_ns, before.st_ctime_ns) > SETTLING_SECONDS * 1e9
         self._remember(key, _mark(before) if settled else None, found)
@@ -79,7 +79,7 @@ class InputDigests:
         if mark is not None and (known := self._standing(name, mark)) is not None:
             return known
         with open_stream() as stream:
-            found = content_of(stream)
+            found = content_of_stream(stream)
         self._remember(name, mark, found)
         return found
 

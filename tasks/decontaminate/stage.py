@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from model.digests import why_no_file
+from model.digests import unreadable_reason
 from model.errors import InputError
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact
@@ -55,7 +55,7 @@ def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[Benchmar
     found: list[BenchmarkFile] = []
     for benchmark in config.benchmarks:
         path = Path(benchmark.path)
-        if problem := why_no_file(path):
+        if problem := unreadable_reason(path):
             raise InputError(
                 f"benchmark `{benchmark.name}`: {path} {problem}. Set its `path` in the recipe to a .jsonl or .jsonl.gz"
                 f" file."
@@ -63,7 +63,7 @@ def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[Benchmar
         found.append(BenchmarkFile(f"benchmark/{benchmark.name}", path, digests.content(path)))
         if benchmark.answers_path is not None:
             answers = Path(benchmark.answers_path)
-            if problem := why_no_file(answers):
+            if problem := unreadable_reason(answers):
                 raise InputError(
                     f"benchmark `{benchmark.name}`: {answers} {problem}. Set its `answers_path` to the file that holds"
                     f" the right answers, or leave it out."

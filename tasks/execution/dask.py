@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from model.checksummed_json import sealed_text
+from model.checksummed_json import read_sealed_text
 from model.errors import Infra, RecipeError
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import AHEAD, Result, Work, in_flight
@@ -135,7 +135,7 @@ def _connect(address: str) -> "Client":
 
 def _job(work: Work[Any], workspace: Workspace, marks: Path) -> Job:
     assert workspace.identity_file is not None, "parts go to a cluster within a build, whose folder says what is built"
-    identity = sealed_text(workspace.identity_file, "Run again: it is written anew.").decode()
+    identity = read_sealed_text(workspace.identity_file, "Run again: it is written anew.").decode()
     return Job.of(json.loads(identity)["stage"], work.function, workspace.identity_file, identity, marks)
 
 

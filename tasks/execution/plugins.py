@@ -21,7 +21,7 @@ from types import CodeType
 from typing import Any
 
 from model.code_digest import meaning
-from model.digests import digest_bytes, file_bytes
+from model.digests import digest_bytes, read_bytes
 from model.errors import RecipeError
 from tasks.common.definitions import PACKAGES
 from tasks.common.digests import combined_digest
@@ -165,7 +165,7 @@ def _fingerprint(module: str, folder: Path, name: str, where: str) -> tuple[dict
             libraries.add(current.partition(".")[0])
             continue
         try:
-            sources[current] = _Source(path, file_bytes(path))
+            sources[current] = _Source(path, read_bytes(path))
             tree = ast.parse(sources[current].code, filename=str(path))
         except SyntaxError as error:
             raise RecipeError(f"{where}: `{name}`: {path}:{error.lineno}: {error.msg}") from error

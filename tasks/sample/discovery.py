@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from model.digests import no_file, open_file, why_no_file
+from model.digests import open_file, special_file_kind, unreadable_reason
 from model.errors import InputError, RecipeError
-from model.file_content import Content, open_content, reading
+from model.file_content import Content, open_content, verified_stream
 from model.files import DISK_FULL
 from tasks.common.confinement import check_files
 from tasks.sample.config import SampleConfig, Source
@@ -79,7 +79,9 @@ class InputFile:
         """The stored bytes from the first on; ChangedInput where they are not those that were digested."""
         if not isinstance(self.path, RemoteFile):
             return open_file(self.path) if self.content is None else open_content(self.path, self.content)
-        return self.path.open() if self.content is None else reading(self.path.open(), self.content, self.path.uri)
+        return (
+            self.path.open() if self.content is None else verified_stream(self.path.open(), self.content, self.path.uri)
+        )
 
     def open_seekable(self) -> AbstractContextManager[BinaryIO]:
         """The stored bytes, to be read from anywhere; as `open`."""
@@ -179,7 +181,7 @@ def _size(path: str) -> tuple[int, str]:
         status = os.stat(path)
     except OSError:
         return -1, ""
-    if kind := no_file(status):
+    if kind := special_file_kind(status):
         return 0, kind
     return -1 if stat.S_ISDIR(status.st_mode) else status.st_size, ""
 
@@ -194,7 +196,7 @@ def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
         raise InputError(
-            f"sample: source `{source.name}` asks for {pattern}, and {path} {why_no_file(path) or 'is no file'}."
+            f"sample: source `{source.name}` asks for {pattern}, and {path} {unreadable_reason(path) or 'is no file'}."
             f" Correct the path in the recipe (or a variable in it: --set variables.NAME=...), or mount what holds it."
         )
     root = os.fspath(_fixed_part(Path(path)))

@@ -14,12 +14,12 @@ from pydantic import ValidationError
 
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.config.network import read_network_config
-from model.config.rules import MAY_DIFFER, check_same_shape
+from model.config.rules import INDEPENDENT_SETTINGS, check_compatible_architecture
 from model.config.train import StartingModel
 from model.digests import digest_bytes
 from model.errors import InputError, RecipeError
 from model.model_files import (
-    MOST_VOCABULARY_BYTES,
+    MAX_VOCABULARY_BYTES,
     SETTINGS,
     is_published,
     published_digest,
@@ -58,7 +58,7 @@ def settings_of_base(folder: Path) -> dict[str, Any]:
         found = network_in(folder) if is_published(folder) else read_network_config(_description(folder)["config"])
     except (OSError, InputError, KeyError, TypeError, ValidationError):
         return {}
-    return {name: getattr(found, name) for name in type(found).model_fields if name not in MAY_DIFFER}
+    return {name: getattr(found, name) for name in type(found).model_fields if name not in INDEPENDENT_SETTINGS}
 
 
 def check_base_model(config: TrainStageConfig, pieces: int | None, base: Path | None = None) -> None:
@@ -94,7 +94,7 @@ def _check_trained_here(folder: Path, config: TrainStageConfig) -> int:
             f"train.base_model: {folder / DESCRIPTION} does not describe a network that this program could train"
             f" further ({str(error).splitlines()[0]}). Take an untouched copy of a model that was trained here."
         ) from error
-    check_same_shape(folder, found, config.model)
+    check_compatible_architecture(folder, found, config.model)
     return found.vocab_size
 
 
@@ -173,7 +173,7 @@ def check_published_base(folder: Path, asked: Any, base: Path | None, pieces: in
     from model.huggingface.io import open_published
 
     network = open_published(folder).config
-    check_same_shape(folder, network, asked)
+    check_compatible_architecture(folder, network, asked)
     if base is None or pieces is None:
         raise RecipeError(
             f"train.base_model: {folder} is a published model, and this run trains a vocabulary of its own, in which"
@@ -236,7 +236,7 @@ def _named(folder: Path) -> str:
 def _digest(path: Path) -> str:
     """As the vocabulary that is grown from a file names it: BERT's vocab.txt by the `tokenizer.json` that says the
     same."""
-    content = read_bounded(path, MOST_VOCABULARY_BYTES)
+    content = read_bounded(path, MAX_VOCABULARY_BYTES)
     if path.name == "vocab.txt" and not is_json(content):
         from tasks.tokenizer.wordpiece import of_lines
 

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 
 from model.config import RUNTIME
 from model.config.network import GPTConfig, NetworkConfig
-from model.config.rules import check_together
+from model.config.rules import check_consistency
 from model.config.train import TrainConfig
 from tasks.common.config import StrictConfig
 
@@ -33,7 +33,7 @@ class TrainStageConfig(StrictConfig, TrainConfig):
 
     @model_validator(mode="after")
     def _network_and_training_go_together(self) -> "TrainStageConfig":
-        check_together(self.model, self)
+        check_consistency(self.model, self)
         return self
 
     @model_validator(mode="after")

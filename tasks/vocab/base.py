@@ -14,7 +14,7 @@ from typing import Any
 
 from model.errors import InputError
 from model.file_content import Content
-from model.model_files import MOST_VOCABULARY_BYTES, read_bounded
+from model.model_files import MAX_VOCABULARY_BYTES, read_bounded
 from tasks.tokenizer.base import is_json, json_model, json_model_type
 from tasks.tokenizer.model_file import BPE, BYTE, UNIGRAM, read_model, write_model
 from tasks.vocab.config import VocabConfig, sentinel_names
@@ -34,7 +34,7 @@ CURE = 'Take a base that keeps text as it is, or set vocab.normaliser = "none".'
 def read_base(path: Path, content: Content | None = None) -> bytes:
     """The base's file, BERT's `vocab.txt` as the `tokenizer.json` that says the same; ChangedInput where it does not
     hold `content`."""
-    given = read_bounded(path, MOST_VOCABULARY_BYTES, content)
+    given = read_bounded(path, MAX_VOCABULARY_BYTES, content)
     packed = next((name for beginning, name in PACKED.items() if given.startswith(beginning)), None)
     if packed is not None:
         raise InputError(f"vocab.base: {path} is packed ({packed}). Unpack it, and set vocab.base to the file within.")

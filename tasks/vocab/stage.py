@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model.digests import why_no_file
+from model.digests import unreadable_reason
 from model.errors import InputError
 from model.file_content import Content
 from tasks.artifacts.artifact import Artifact
@@ -56,7 +56,7 @@ def base_content(root: Path, base: Path | None) -> Content | None:
 
 def check_base_stands(path: Path) -> None:
     """Raise InputError where there is no file that can be read."""
-    if problem := why_no_file(path):
+    if problem := unreadable_reason(path):
         raise InputError(
             f"vocab.base: {path} {problem}. Set it to the base model's vocabulary: SentencePiece's `.model` file, a"
             f" `tokenizer.json`, or BERT's `vocab.txt`."

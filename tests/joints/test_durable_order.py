@@ -25,7 +25,7 @@ import torch
 from model.checkpoint.checkpoint import checkpoints, standing_steps
 from model.checkpoint.metrics import Journal
 from model.checkpoint.writer import CheckpointWriter
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.errors import IntegrityError
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
@@ -282,7 +282,7 @@ def test_at_every_write_the_checkpoints_that_stand_are_whole(tmp_path: Path) -> 
     copies.mkdir()
 
     def write() -> None:
-        with CheckpointWriter(folder, ALONE) as writer:
+        with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
             for step in (1, 2):
                 writer.save(step, Ingot(torch.full([8], float(step))), Journal(), {}, keep=1)  # type: ignore[arg-type]
 

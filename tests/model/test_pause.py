@@ -11,7 +11,7 @@ from model.checkpoint.metrics import Journal, recent_loss
 from model.config.options import BatchWarmupConfig
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import Paused
-from model.optim.schedules import Curriculum
+from model.optim.schedules import TrainingSchedule
 from model.train.trainer import train
 
 EXACT_FILES = ("model.safetensors", "model.json", "steps.arrow", "metrics.arrow")
@@ -76,7 +76,7 @@ def test_as_a_process_it_exits_0_and_says_where_it_stands(make_run, launch) -> N
 def test_steps_to_a_share_are_the_fewest_that_read_it(positions: int, rows: int, share: float, warms_up: bool) -> None:
     warmup = BatchWarmupConfig(share=0.4) if warms_up and rows > 1 else BatchWarmupConfig()
     config = TrainConfig(batch_rows=rows, micro_batch_rows=1, batch_warmup=warmup)
-    curriculum = Curriculum(config, positions, 16)
+    curriculum = TrainingSchedule(config, positions, 16)
     steps = curriculum.steps_to(share)
     assert curriculum.positions(steps - 1)[1] >= share * positions
     assert steps == 1 or curriculum.positions(steps - 2)[1] < share * positions

@@ -102,7 +102,7 @@ def test_words_are_hidden_whole_in_their_share(
         mask=tokenizer.vocab_size,
         special=(*tokenizer.special, tokenizer.vocab_size),
         word_borders=type(borders)(
-            np.append(borders.goes_on_V, False), np.append(borders.leaves_open_V, False)
+            np.append(borders.continues_word_V, False), np.append(borders.leaves_word_open_V, False)
         ).packed(),
     )
     rows = rows_of(streams[corpus], PAIR)
@@ -110,7 +110,7 @@ def test_words_are_hidden_whole_in_their_share(
     hidden = np.zeros(rows.shape, dtype=np.bool_)
     counted = masked.targets_BM != NO_LOSS
     hidden[np.repeat(np.arange(len(rows)), counted.sum(axis=1)), masked.positions_BM[counted]] = True
-    within = borders.goes_on_V[rows[:, 1:]] & borders.leaves_open_V[rows[:, :-1]]
+    within = borders.continues_word_V[rows[:, 1:]] & borders.leaves_word_open_V[rows[:, :-1]]
     cut = int((within & (hidden[:, 1:] != hidden[:, :-1])).sum())
     text = ~np.isin(rows, tokenizer.special)
     tokens_a_word = text.sum() / (text.sum() - within.sum())

@@ -16,7 +16,7 @@ from model.checkpoint.checkpoint import checkpoint_at, newest_checkpoint, set_da
 from model.checkpoint.metrics import Journal
 from model.checkpoint.run_folder import COMPLETE
 from model.checkpoint.writer import CheckpointWriter
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 
 pytestmark = pytest.mark.prove_resume
 
@@ -59,7 +59,7 @@ def write_for_ever(folder: Path, begins_at: int, told: int) -> None:
     def tell(kind: str, step: int) -> None:
         os.write(told, f"{kind} {step}\n".encode())
 
-    writer = CheckpointWriter(folder, ALONE, lambda step: tell("stands", step))
+    writer = CheckpointWriter(folder, SINGLE_PROCESS, lambda step: tell("stands", step))
     step = begins_at
     while True:
         tell("begins", step)
@@ -138,7 +138,7 @@ def test_what_stands_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> N
     folder = tmp_path / "checkpoints"
     torch.set_num_threads(1)
     began = time.monotonic()
-    with CheckpointWriter(folder, ALONE) as writer:
+    with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
         for step in range(1, 11):
             writer.save(step, Engine(step), journal_at(step), {"tokens": step}, KEEP, healthy_at(step))
     seconds_a_save = (time.monotonic() - began) / 10

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import blake3
 
-from model.digests import file_bytes
+from model.digests import read_bytes
 from model.errors import InputError
 from tasks.clean.config import SpellingConfig
 from tasks.clean.document import About
@@ -52,7 +52,7 @@ def read_spelling_list(config: SpellingConfig) -> SpellingList:
     listed twice with different corrections.
     """
     try:
-        lines = file_bytes(config.path).decode("utf-8").splitlines()
+        lines = read_bytes(config.path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"clean.spelling: {config.path} cannot be read ({error})") from error
     corrections: dict[str, str] = {}

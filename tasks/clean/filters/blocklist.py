@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import blake3
 
-from model.digests import file_bytes
+from model.digests import read_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
 from tasks.clean.edits.spelling import SpellingList
@@ -84,7 +84,7 @@ def read_deny_list(config: DenyConfig) -> DenyList:
 
 def _entries_of(path: Path) -> Iterable[tuple[str, str]]:
     try:
-        lines = file_bytes(path).decode("utf-8").splitlines()
+        lines = read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"clean.deny.path: {path} cannot be read ({error}); nothing was cleaned without it") from error
     for number, line in enumerate(lines, start=1):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import blake3
 
-from model.digests import file_bytes
+from model.digests import read_bytes
 from model.errors import InputError
 from tasks.clean.config import WordListConfig
 from tasks.clean.edits.emoji import alternatives
@@ -36,7 +36,7 @@ class WordList:
 def read_word_list(config: WordListConfig) -> WordList:
     """The entries of a list's file, one a line; raises InputError where it cannot be read or holds none."""
     try:
-        lines = file_bytes(config.path).decode("utf-8").splitlines()
+        lines = read_bytes(config.path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"clean.word_lists `{config.name}`: {config.path} cannot be read ({error})") from error
     entries = frozenset(line.strip().casefold() for line in lines if line.strip())

@@ -124,7 +124,7 @@ def test_errors_of_the_command_are_escaped(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(sys, "argv", ["bessemer", *words])
-    monkeypatch.setattr(cli, "shed", lambda: None)  # It would change the environment of the process that tests.
+    monkeypatch.setattr(cli, "filter_environment", lambda: None)  # It changes this process.
     # main() puts its streams over these.
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     monkeypatch.setattr(sys, "stderr", sys.stderr)

@@ -115,7 +115,7 @@ def test_a_certificate_needs_its_key_and_its_address(tls: tuple[Path, Path], tmp
 def test_up_refuses_before_it_starts_anything(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flows.cli.shed", lambda: None)  # It would change the environment of the process that tests.
+    monkeypatch.setattr("flows.cli.filter_environment", lambda: None)  # It changes this process.
     monkeypatch.setattr("sys.argv", ["bessemer", "up", "--root", str(tmp_path / "root"), *words])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from model.config.environment import deciding
+from model.config.environment import deciding_variables
 
 PROJECT = Path(__file__).parents[3]
 AGAIN = Path(__file__).parent / "programs" / "build_again.py"
@@ -105,8 +105,8 @@ elif name:
 WITHOUT_LEAVING_OUT = """
 import json, sys
 if sys.argv[1:]:
-    from model.config.environment import shed
-    shed()
+    from model.config.environment import filter_environment
+    filter_environment()
 from tasks.artifacts.build import stage_identity as identity
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.stage import DEDUP
@@ -122,7 +122,7 @@ print(json.dumps({stage.name: identity(stage, config, {}, {}).key for stage, con
 
 def _told(words: list[str | Path], variables: Mapping[str, str]) -> str:
     # The machine that runs the tests may have deciding variables of its own, such as OPENBLAS_CORETYPE.
-    unset = {*VARIABLES, *deciding(os.environ)}
+    unset = {*VARIABLES, *deciding_variables(os.environ)}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"PYTHONPATH": str(PROJECT), **variables}
     command = [sys.executable, *map(str, words)]

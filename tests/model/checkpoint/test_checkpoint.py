@@ -11,11 +11,11 @@ from model.checkpoint.metrics import Journal
 from model.checkpoint.writer import save_checkpoint
 from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.native import NativeEngine
 from model.errors import InputError
 from model.nn.gpt import GPT
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 EXPECTED = {"config": "this"}
 
@@ -29,7 +29,7 @@ NO_START = torch.zeros(2, dtype=torch.int64)
 
 
 def fresh_engine(run: TrainerRun) -> NativeEngine:
-    return NativeEngine(run, GPT(run.model).initialise(run.train.seed), ALONE)
+    return NativeEngine(run, GPT(run.model).initialise(run.train.seed), SINGLE_PROCESS)
 
 
 def newest(folder: Path) -> tuple[Checkpoint, list[Damage]]:
@@ -50,7 +50,7 @@ def trained(run: TrainerRun, steps: int) -> NativeEngine:
     engine = fresh_engine(run)
     generator = torch.Generator().manual_seed(4)
     for _ in range(steps):
-        engine.step(CausalBatch(torch.randint(4, 48, (2, 17), generator=generator), NO_START), Pace(0.01))
+        engine.step(CausalBatch(torch.randint(4, 48, (2, 17), generator=generator), NO_START), StepSchedule(0.01))
     return engine
 
 
@@ -58,7 +58,7 @@ def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngin
     engine = trained(run, step)
     journal = Journal()
     journal.event(step, "start")
-    save_checkpoint(folder, step, engine, ALONE, journal, dict(EXPECTED), keep)
+    save_checkpoint(folder, step, engine, SINGLE_PROCESS, journal, dict(EXPECTED), keep)
     return engine
 
 
@@ -72,7 +72,7 @@ def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 48, (2, 17), generator=generator)
     for engine in (saved, fresh):
-        engine.step(CausalBatch(tokens, NO_START), Pace(0.01))
+        engine.step(CausalBatch(tokens, NO_START), StepSchedule(0.01))
     pairs = zip(saved.network.parameters(), fresh.network.parameters(), strict=True)
     assert all(torch.equal(one, other) for one, other in pairs)
 

@@ -17,7 +17,7 @@ from model.checkpoint.checkpoint import checkpoint_at, checkpoints
 from model.checkpoint.metrics import Journal
 from model.checkpoint.writer import CheckpointWriter
 from model.digests import digest_file
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.errors import Infra, IntegrityError
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -63,7 +63,7 @@ def names(folder: Path) -> list[str]:
 
 def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
     engine, journal, state = Ingot(), journal_of(2), {"tokens": 7}
-    with CheckpointWriter(tmp_path, ALONE) as writer:
+    with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         writer.save(2, engine, journal, state, keep=2)
         engine.weight.add_(1)
         journal.event(2, "spike")
@@ -79,7 +79,7 @@ def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
 
 def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(tmp_path: Path) -> None:
     told: list[tuple[int, list[int]]] = []
-    with CheckpointWriter(tmp_path, ALONE, lambda step: told.append((step, checkpoints(tmp_path)))) as writer:
+    with CheckpointWriter(tmp_path, SINGLE_PROCESS, lambda step: told.append((step, checkpoints(tmp_path)))) as writer:
         for step in (1, 2, 3):
             writer.save(step, Ingot(), journal_of(1), {}, keep=2, healthy=[1])
             assert [step for step, _ in told] == list(range(1, step))
@@ -89,7 +89,7 @@ def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(
 
 
 def test_ends_of_steps_bring_it_to_stand_without_waiting(tmp_path: Path) -> None:
-    writer = CheckpointWriter(tmp_path, ALONE)
+    writer = CheckpointWriter(tmp_path, SINGLE_PROCESS)
     writer.save(1, Ingot(), journal_of(1), {}, keep=1)
     steps = 0
     while not checkpoints(tmp_path):
@@ -100,7 +100,7 @@ def test_ends_of_steps_bring_it_to_stand_without_waiting(tmp_path: Path) -> None
 
 
 def loop_that_fails_after(step: int, folder: Path) -> None:
-    with CheckpointWriter(folder, ALONE) as writer:
+    with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
         writer.save(step, Ingot(), journal_of(1), {}, keep=1)
         raise ZeroDivisionError
 
@@ -119,10 +119,10 @@ def test_an_error_of_the_loop_waits_for_it_and_stays_the_error(tmp_path: Path) -
 def test_a_disk_that_takes_no_more_is_infrastructure_names_the_file_and_leaves_the_one_before(
     tmp_path: Path, limit: int
 ) -> None:
-    with CheckpointWriter(tmp_path, ALONE) as writer:
+    with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         writer.save(1, Ingot(), journal_of(1), {}, keep=1)
     engine = Ingot(weight=torch.zeros(0 if limit == 50 else LARGE))
-    writer = CheckpointWriter(tmp_path, ALONE)
+    writer = CheckpointWriter(tmp_path, SINGLE_PROCESS)
     with files_of_at_most(limit):
         writer.save(2, engine, journal_of(1), {}, keep=1)
         with pytest.raises(Infra) as raised:
@@ -151,7 +151,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_without_room_is_told_in_numbers_before_anything_is_written(small_disk: Path) -> None:
     folder = small_disk / "checkpoints"
-    with CheckpointWriter(folder, ALONE) as writer:
+    with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
         writer.save(1, Ingot(), journal_of(1), {}, keep=1)
         (small_disk / "ballast").write_bytes(bytes(2 * 1024**2))
         # 800 KB of weights, 800 KB of one moment and the megabyte of all else: 2.5 MiB, of which 1.5 are left.
@@ -174,7 +174,7 @@ import torch
 from model.checkpoint.writer import CheckpointWriter
 from model.errors import Infra
 from model.checkpoint.metrics import Journal
-from model.distributed.process_group import joined
+from model.distributed.process_group import join_process_group
 
 class Halves:
     optimizer_shards = 2
@@ -182,7 +182,7 @@ class Halves:
     def optimizer_state(self): return {"0|exp_avg": torch.full((1000,), float(rank))}
 
 rank, home = int(sys.argv[1]), Path(sys.argv[2])
-with joined(rank, 2, home / "rendezvous") as ranks:
+with join_process_group(rank, 2, home / "rendezvous") as ranks:
     told = []
     with CheckpointWriter(home / "checkpoints", ranks, told.append) as writer:
         for step in (1, 2):
@@ -226,7 +226,7 @@ def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_no
 
 
 def test_a_step_that_does_not_stand_or_is_damaged_is_named_with_those_that_are_whole(tmp_path: Path) -> None:
-    with CheckpointWriter(tmp_path, ALONE) as writer:
+    with CheckpointWriter(tmp_path, SINGLE_PROCESS) as writer:
         for step in (1, 2, 3):
             writer.save(step, Ingot(), journal_of(1), {}, keep=9)
     with (tmp_path / "step-000000002" / "weights.safetensors").open("r+b") as stream:

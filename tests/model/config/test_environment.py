@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from model.config.environment import FIXED, deciding, left_out_told, run_environment, trainer_environment
+from model.config.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
 from model.config.train import TrainConfig
 from model.launch.launcher import StopRequest, run_ranks
 from model.launch.rendezvous import Place
@@ -35,8 +35,8 @@ DECIDING = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "OMP_THR
 UNKNOWN = {"FORGE": "cold"}
 SHED = """
 import json, os, sys
-from model.config.environment import shed
-shed()
+from model.config.environment import filter_environment
+filter_environment()
 import locale
 print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.getencoding(), sys.argv[1:]]))
 """
@@ -44,13 +44,13 @@ print(json.dumps([dict(os.environ), os.getpid(), sys.flags.utf8_mode, locale.get
 LOADED = """
 import os
 import deepspeed, sklearn, torch
-from model.config.environment import deciding
-print(sorted(deciding(os.environ)))
+from model.config.environment import deciding_variables
+print(sorted(deciding_variables(os.environ)))
 """
 
 
 def test_what_loaded_libraries_set_for_themselves_decides_nothing() -> None:
-    environment = {name: value for name, value in os.environ.items() if name not in deciding(os.environ)}
+    environment = {name: value for name, value in os.environ.items() if name not in deciding_variables(os.environ)}
     done = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=PROJECT, env=environment
     )
@@ -86,12 +86,12 @@ def test_a_run_keeps_its_terminal_and_its_server_besides() -> None:
     ],
 )
 def test_a_variable_decides_where_it_is_read_and_does_not_pass(name: str, value: str, decides: bool) -> None:
-    assert deciding({name: value}) == ({name: value} if decides else {})
+    assert deciding_variables({name: value}) == ({name: value} if decides else {})
 
 
 def test_a_stage_without_a_library_does_not_depend_on_what_it_reads() -> None:
     known = {"NPY_DISABLE_CPU_FEATURES": "AVX2", "OMP_NUM_THREADS": "1", "GLIBC_TUNABLES": "x"}
-    assert list(deciding(known, ["numpy", "pyarrow"])) == ["GLIBC_TUNABLES", "NPY_DISABLE_CPU_FEATURES"]
+    assert list(deciding_variables(known, ["numpy", "pyarrow"])) == ["GLIBC_TUNABLES", "NPY_DISABLE_CPU_FEATURES"]
 
 
 def _shed(environment: Mapping[str, str]) -> tuple[int, list[Any]]:
@@ -121,10 +121,10 @@ def test_a_command_can_be_started_so() -> None:
 
 
 def test_what_is_left_out_is_told_by_name() -> None:
-    assert left_out_told(PASSING) == []
-    (sentence,) = left_out_told({**PASSING, "BESSEMER_LEFT_OUT": "ATEN_CPU_CAPABILITY,MKL_CBWR"})
+    assert describe_left_out(PASSING) == []
+    (sentence,) = describe_left_out({**PASSING, "BESSEMER_LEFT_OUT": "ATEN_CPU_CAPABILITY,MKL_CBWR"})
     assert sentence.startswith("ATEN_CPU_CAPABILITY, MKL_CBWR: left out of this run's environment")
-    (sentence,) = left_out_told({**PASSING, "MKL_CBWR": "AVX2"})
+    (sentence,) = describe_left_out({**PASSING, "MKL_CBWR": "AVX2"})
     assert sentence.startswith("MKL_CBWR: libraries in this process may have read it")
 
 

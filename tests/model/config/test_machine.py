@@ -46,8 +46,8 @@ def test_the_compiler_and_the_devices_speak_for_themselves(
     program: Callable[[str, str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says = str(program("compiler", "echo; echo 'forge++ 12.2.0'; echo 'Copyright'"))
-    assert machine.part(machine.COMPILER, {"CXX": says}) == "forge++ 12.2.0"
-    assert machine.part(machine.COMPILER, {"CXX": "no-such-compiler"}) == machine.NONE
+    assert machine.describe_part(machine.COMPILER, {"CXX": says}) == "forge++ 12.2.0"
+    assert machine.describe_part(machine.COMPILER, {"CXX": "no-such-compiler"}) == machine.NONE
     devices = program(
         "nvidia-smi",
         """
@@ -58,23 +58,22 @@ def test_the_compiler_and_the_devices_speak_for_themselves(
         esac""",
     )
     monkeypatch.setenv("PATH", f"{devices.parent}:/bin")
-    assert machine.part(machine.GPU, {}) == "NVIDIA A100, 8.0; NVIDIA H200, 9.0"
-    assert machine.part(machine.GPU, {"CUDA_VISIBLE_DEVICES": "1"}) == "NVIDIA A100, 8.0"
-    assert machine.part(machine.GPU, {"CUDA_VISIBLE_DEVICES": "odd"}) == "NVIDIA A100, 8.0; NVIDIA H200, 9.0"
+    assert machine.describe_part(machine.GPU, {}) == "NVIDIA A100, 8.0; NVIDIA H200, 9.0"
+    assert machine.describe_part(machine.GPU, {"CUDA_VISIBLE_DEVICES": "1"}) == "NVIDIA A100, 8.0"
+    assert machine.describe_part(machine.GPU, {"CUDA_VISIBLE_DEVICES": "odd"}) == "NVIDIA A100, 8.0; NVIDIA H200, 9.0"
     machine._first_lines.cache_clear()
     program("nvidia-smi", "echo 'NVIDIA-SMI has failed'; exit 9")
-    assert machine.part(machine.GPU, {}) == machine.NONE
+    assert machine.describe_part(machine.GPU, {}) == machine.NONE
 
 
 def test_the_version_of_cuda_is_that_of_pytorch() -> None:
-    assert machine.part(machine.CUDA, {}) == (torch.version.cuda or machine.NONE)
+    assert machine.describe_part(machine.CUDA, {}) == (torch.version.cuda or machine.NONE)
 
 
 def test_pytorch_is_not_loaded_for_it() -> None:
-    asked = (
-        "import sys, model.config.machine as m; [m.part(name, {}) for name in m.PARTS]; print('torch' in sys.modules)"
-    )
-    found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    parts = "import sys, model.config.machine as m; [m.describe_part(name, {}) for name in m.PARTS]"
+    program = f"{parts}; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
 
 
@@ -84,8 +83,8 @@ def chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def ask(**environment: str) -> str:
-        machine._chosen.cache_clear()
-        return machine.part(machine.INSTRUCTION_SET, environment)
+        machine._cached_answer.cache_clear()
+        return machine.describe_part(machine.INSTRUCTION_SET, environment)
 
     return ask
 
@@ -134,20 +133,20 @@ def test_the_answer_is_kept_while_nothing_changes(
         asked.append(settings)
         return "asked anew"
 
-    monkeypatch.setattr(machine, "_asked", ask)
+    monkeypatch.setattr(machine, "_query_libraries", ask)
     assert chosen() == plain
     assert chosen(ATEN_CPU_CAPABILITY="default") == "asked anew"
     assert asked == [{"ATEN_CPU_CAPABILITY": "default"}]
     kept.write_text(kept.read_text().replace("ATen", "ATEN"))
     assert chosen() == "asked anew", "a damaged answer is not believed"
-    monkeypatch.setattr(machine, "_processor", lambda: ["flags : avx512f"])
+    monkeypatch.setattr(machine, "_cpu_info", lambda: ["flags : avx512f"])
     kept.unlink()
     assert chosen() == "asked anew", "another processor is asked"
 
 
 def test_a_library_that_does_not_load_is_told(chosen: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_QUESTION", "raise ImportError('no torch')")
-    with pytest.raises(Infra, match=r"PyTorch could not be asked .*ImportError: no torch.*train.environment"):
+    monkeypatch.setattr(machine, "_QUERY_PROGRAM", "raise ImportError('no torch')")
+    with pytest.raises(Infra, match=r"PyTorch could not be queried .*ImportError: no torch.*train.environment"):
         chosen()
 
 

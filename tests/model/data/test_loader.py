@@ -14,7 +14,7 @@ from model.data.loader import CausalBatch, CausalLoader, MaskedLoader, SpanLoade
 from model.data.row_format import NO_LOSS, RowFormat
 from model.data.span_lengths import corrupted_lengths
 from model.errors import InputError
-from model.nn.gpt import documents_of, positions_in_documents, visible_within_documents
+from model.nn.gpt import document_mask, document_numbers, positions_in_documents
 from model.objectives.causal import loss_targets
 
 EOS, PAD, CLS, SEP, MASK = 1, 0, 2, 3, 4
@@ -129,10 +129,10 @@ def test_spans_of_a_padded_row_leave_padding_in_all_that_is_read(read, text: np.
 def test_rows_of_another_objective_or_of_none_are_refused(
     read, text: np.ndarray, tmp_path: Path, write_sequences, write_order
 ) -> None:
-    with pytest.raises(InputError, match=r"laid out for causal_lm, and batches of masked_lm were asked for"):
+    with pytest.raises(InputError, match=r"packed for causal_lm, and this training needs masked_lm"):
         MaskedLoader(read("causal_lm", text), 3, 5)
     nameless = write_sequences(tmp_path / "nameless.arrow", text)
-    with pytest.raises(InputError, match="do not say what their rows are"):
+    with pytest.raises(InputError, match="have no row format"):
         SpanLoader(SequenceReader([nameless], write_order(tmp_path / "o.arrow", [0])), 3)
 
 
@@ -160,11 +160,11 @@ def test_a_length_that_does_not_divide_the_row_is_refused() -> None:
 
 def test_the_end_of_text_opens_the_document_behind_it() -> None:
     inputs = torch.tensor([[7, 8, EOS, 9, EOS, EOS, 9], [EOS, 7, 7, 7, 7, 7, 7]])
-    documents = documents_of(inputs, EOS)
+    documents = document_numbers(inputs, EOS)
     assert documents.tolist() == [[0, 0, 1, 1, 2, 3, 3], [1] * 7]
     assert positions_in_documents(inputs, EOS).tolist() == [[0, 1, 0, 1, 0, 0, 1], list(range(7))]
     assert documents.dtype == positions_in_documents(inputs, EOS).dtype == torch.int32
-    assert visible_within_documents(documents)[0, 0].int().tolist() == [
+    assert document_mask(documents)[0, 0].int().tolist() == [
         [1, 0, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0, 0],
         [0, 0, 1, 0, 0, 0, 0],

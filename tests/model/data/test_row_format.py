@@ -18,5 +18,5 @@ def test_it_comes_back_from_the_schema_of_a_file():
 
 
 def test_one_of_another_version_is_an_error():
-    with pytest.raises(InputError, match="Build them anew from chunk"):
+    with pytest.raises(InputError, match="Build them again from chunk"):
         RowFormat.of(pa.schema([], metadata={KEY: b'{"objective": "guess"}'}))

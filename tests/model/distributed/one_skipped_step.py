@@ -12,12 +12,12 @@ import torch
 
 from model.config.train import read_run
 from model.data.loader import CausalBatch
-from model.distributed.process_group import joined
+from model.distributed.process_group import join_process_group
 from model.distributed.protocol import claim_stdout
 from model.engines import make_engine
 from model.nn.gpt import GPT
-from model.optim.schedules import Pace
-from model.processes import leave
+from model.optim.schedules import StepSchedule
+from model.processes import exit_now
 
 RARE = 47
 """A token that is predicted once and never read."""
@@ -29,7 +29,7 @@ def main(file: str, rank: int, rendezvous: str, case: str) -> None:
     run = read_run(Path(file))
     tokens = torch.randint(4, RARE, (4, 17), generator=torch.Generator().manual_seed(6))
     starts = torch.zeros(4, dtype=torch.int64)
-    with joined(rank, run.train.ranks, Path(rendezvous)) as ranks:
+    with join_process_group(rank, run.train.ranks, Path(rendezvous)) as ranks:
         network = GPT(run.model).initialise(1)
         if case == "infinite":
             # Every hidden vector is (6e17, ...); its product with this row of the head is beyond float32, and both are
@@ -40,16 +40,16 @@ def main(file: str, rank: int, rendezvous: str, case: str) -> None:
                 network.embedding.weight[RARE] = -4e19
             tokens[3, 16] = RARE
         engine = make_engine(run, network, ranks)
-        applied = [] if case == "infinite" else [engine.step(CausalBatch(tokens, starts), Pace(0.01)).applied]
+        applied = [] if case == "infinite" else [engine.step(CausalBatch(tokens, starts), StepSchedule(0.01)).applied]
         weights, moments = copies(engine.weights()), copies(engine.optimizer_state())
         fault = network.final_norm.register_forward_hook(lambda module, inputs, output: output * torch.nan)
         if case == "infinite" or rank != ranks.size - 1:
             fault.remove()
-        skipped = engine.step(CausalBatch(tokens, starts), Pace(0.01))
+        skipped = engine.step(CausalBatch(tokens, starts), StepSchedule(0.01))
         kept = same(engine.weights(), weights) and same(engine.optimizer_state(), moments)
         fault.remove()
         if case == "nan":
-            applied += [skipped.applied, engine.step(CausalBatch(tokens, starts), Pace(0.01)).applied]
+            applied += [skipped.applied, engine.step(CausalBatch(tokens, starts), StepSchedule(0.01)).applied]
         else:
             applied += [skipped.applied]
         out.write(json.dumps({"applied": applied, "loss": str(skipped.loss), "kept": kept}) + "\n")
@@ -66,4 +66,4 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4])
-    leave(0)
+    exit_now(0)

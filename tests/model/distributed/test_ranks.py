@@ -281,7 +281,7 @@ def test_three_skipped_steps_in_a_row_end_it_as_the_native_engine_does(make_run,
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"zero_stage": 0}, "stage 0 spreads nothing"),
+        ({"zero_stage": 0}, "stage 0 partitions nothing"),
         ({"ranks": 3}, "ranks 3 does not divide batch_rows 16"),
         ({"ranks": 2, "batch_rows": 12, "micro_batch_rows": 4}, "does not divide the 6 rows that each of 2 ranks"),
         ({"engine": "megatron"}, "'native' or 'deepspeed'"),

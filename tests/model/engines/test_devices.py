@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from model.config.train import TrainConfig
 from model.data.loader import CausalBatch
-from model.engines.runtime import moved, training_device
+from model.engines.runtime import move_batch, training_device
 from model.errors import RecipeError
 
 WITHOUT_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
@@ -33,7 +33,7 @@ def test_the_processor_is_always_there() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tensor_parallel": 2, "ranks": 2}, "exchange over processors alone"),
+        ({"tensor_parallel": 2, "ranks": 2}, "run on CPUs alone"),
         ({"micro_batch_rows": "auto"}, "memory of processes, not of devices"),
     ],
 )
@@ -44,6 +44,6 @@ def test_what_cuda_cannot_do_is_refused_in_the_recipe(settings: dict[str, Any], 
 
 def test_all_tensors_of_a_batch_move_and_on_a_processor_none_is_touched() -> None:
     batch = CausalBatch(torch.ones(2, 3, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))
-    assert moved(batch, torch.device("cpu")) is batch
-    elsewhere = moved(batch, torch.device("meta"))
+    assert move_batch(batch, torch.device("cpu")) is batch
+    elsewhere = move_batch(batch, torch.device("meta"))
     assert {elsewhere.tokens_BL.device.type, elsewhere.loss_start_B.device.type} == {"meta"}

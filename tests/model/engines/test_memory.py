@@ -9,15 +9,15 @@ import pytest
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.train import TrainConfig, TrainerRun
-from model.distributed.process_group import ALONE, Ranks
+from model.distributed.process_group import SINGLE_PROCESS, Ranks
 from model.engines import make_engine
 from model.engines.memory import Allocations, activation_bytes, rank_memory
-from model.engines.pipeline_parallel import drop_other_weights
-from model.engines.tensor_parallel import cut_weights
+from model.engines.pipeline_parallel import keep_stage_weights
+from model.engines.tensor_parallel import shard_weights
 from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
-from model.optim.optimizers import remembered
-from model.optim.schedules import Pace
+from model.optim.optimizers import optimizer_tensors
+from model.optim.schedules import StepSchedule
 
 SHAPE = {"vocab_size": 2048, "context": 64, "layers": 2, "heads": 4, "width": 64}
 GPT = GPTConfig.model_validate(SHAPE)
@@ -37,13 +37,13 @@ def run_of(model: NetworkConfig, train: TrainConfig) -> TrainerRun:
 def measured(model: NetworkConfig, train: TrainConfig) -> tuple[int, int]:
     """Bytes between steps and at the fullest, of a real native engine over its second step."""
     with Allocations() as allocations:
-        engine = make_engine(run_of(model, train), make_network(model).initialise(1), ALONE)
+        engine = make_engine(run_of(model, train), make_network(model).initialise(1), SINGLE_PROCESS)
         rows = random_batch(model, train.batch_rows).rows
         given = allocations.now
-        engine.step(rows, Pace(1e-3))
+        engine.step(rows, StepSchedule(1e-3))
         gc.collect()
         allocations.peak = state = allocations.now
-        engine.step(rows, Pace(1e-3))
+        engine.step(rows, StepSchedule(1e-3))
     del given
     return state, allocations.peak
 
@@ -77,10 +77,10 @@ def test_a_step_takes_what_is_foreseen(model: NetworkConfig, settings: dict[str,
 @pytest.mark.parametrize("kind", ["adamw", "lamb", "sgd", "muon"])
 def test_each_optimizer_remembers_what_is_foreseen(kind: str) -> None:
     train = train_of(optimizer={"kind": kind}, batch_rows=1, micro_batch_rows=1)
-    engine = make_engine(run_of(UNTIED, train), make_network(UNTIED).initialise(1), ALONE)
-    engine.step(random_batch(UNTIED, 1).rows, Pace(1e-3))
+    engine = make_engine(run_of(UNTIED, train), make_network(UNTIED).initialise(1), SINGLE_PROCESS)
+    engine.step(random_batch(UNTIED, 1).rows, StepSchedule(1e-3))
     network, optimizer = engine.network, engine.optimizer  # type: ignore[attr-defined]
-    kept = [value for parameter in network.parameters() for value in remembered(optimizer, parameter).values()]
+    kept = [value for parameter in network.parameters() for value in optimizer_tensors(optimizer, parameter).values()]
     assert sum(value.nbytes for value in kept if value.dim()) == rank_memory(UNTIED, train).optimizer
 
 
@@ -115,8 +115,8 @@ def test_a_rank_of_a_copy_holds_its_part(model: NetworkConfig, tensor: int, pipe
     for stage in range(pipeline):
         for rank in range(tensor):
             network = make_network(model)
-            drop_other_weights(network, model, stage, pipeline)
-            cut_weights(network, model, Ranks(rank, tensor))
+            keep_stage_weights(network, model, stage, pipeline)
+            shard_weights(network, model, Ranks(rank, tensor))
             held.append(sum(parameter.nbytes for parameter in network.parameters()))
     train = train_of(ranks=tensor * pipeline, tensor_parallel=tensor, pipeline_parallel=pipeline)
     memory = rank_memory(model, train)
@@ -129,12 +129,12 @@ import gc, os, sys, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 import torch
-from model.config import TrainerRun
+from model.config.train import TrainerRun
 from model.engines import deepspeed as zero, make_engine
 from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
-from model.distributed.process_group import joined
-from model.optim.schedules import Pace
+from model.distributed.process_group import join_process_group
+from model.optim.schedules import StepSchedule
 
 zero.BUCKET_ELEMENTS = int(sys.argv[3])
 torch.set_num_threads(1)
@@ -150,7 +150,7 @@ def live():
 def more_than(before):
     return sum(storage.nbytes() for place, storage in live().items() if place not in before)
 
-with joined(int(sys.argv[1]), 2, Path(sys.argv[2])) as ranks:
+with join_process_group(int(sys.argv[1]), 2, Path(sys.argv[2])) as ranks:
     for line in sys.stdin.read().splitlines():
         run = TrainerRun.model_validate_json(line)
         # Kept, so that nothing new lies in the place of what an engine before has left.
@@ -160,10 +160,10 @@ with joined(int(sys.argv[1]), 2, Path(sys.argv[2])) as ranks:
         seen = []
         network.embedding.register_forward_pre_hook(lambda *_: seen.append(more_than(before)))
         rows = random_batch(run.model, run.train.batch_rows).rows
-        engine.step(rows, Pace(1e-3))
+        engine.step(rows, StepSchedule(1e-3))
         state = more_than(before)
         seen.clear()
-        engine.step(rows, Pace(1e-3))
+        engine.step(rows, StepSchedule(1e-3))
         if ranks.is_first:
             # Between steps, and before a step's second micro-batch.
             print("live", state, seen[1], flush=True)

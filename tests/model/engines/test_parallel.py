@@ -225,7 +225,7 @@ def test_bert_and_t5_over_several_ranks_compute_what_one_does(
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"tensor_parallel": 2}, "2 processes that hold one copy of the model, and ranks is 1. Set ranks = 2"),
+        ({"tensor_parallel": 2}, "= 2 processes, and ranks is 1. Set ranks = 2"),
         ({"tensor_parallel": 2, "pipeline_parallel": 2, "ranks": 6}, "ranks is 6. Set ranks = 8"),
         ({**TENSOR, "engine": "deepspeed"}, "Set engine = native, or leave both out"),
         ({**PIPELINE, "engine": "deepspeed"}, "Set engine = native, or leave both out"),
@@ -242,8 +242,8 @@ def test_what_cannot_be_laid_out_is_refused_with_the_cure(settings: dict, words:
 @pytest.mark.parametrize(
     ("model", "layout", "words"),
     [
-        ({"heads": 3, "width": 24}, TENSOR, "does not divide model.heads 3, and a head is not cut"),
-        ({"dropout": 0.1}, TENSOR, "Set model.engines.runtime = 0, or pipeline_parallel"),
+        ({"heads": 3, "width": 24}, TENSOR, "does not divide model.heads 3, and a head cannot be split"),
+        ({"dropout": 0.1}, TENSOR, "Set model.dropout = 0, or pipeline_parallel"),
         ({"layers": 1}, PIPELINE, "model.layers are 1. Set pipeline_parallel = 1 at most"),
     ],
 )

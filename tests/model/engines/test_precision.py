@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.train import TrainConfig
-from model.engines.runtime import computing_in, denormals_flushed, prepare_products
+from model.engines.runtime import autocast, flush_denormals, set_matmul_precision
 from model.nn.factory import make_network
 from model.objectives.synthetic import random_batch
 
@@ -30,7 +30,7 @@ def gradients(config: NetworkConfig, dtype: Any, pieces: int = 1) -> tuple[torch
     batch = random_batch(config, 4)
     total = torch.zeros(())
     for _ in range(pieces):
-        with computing_in(dtype, CPU):
+        with autocast(dtype, CPU):
             nats = sum(batch.objective.sums(network, batch.rows).nats)
         assert isinstance(nats, torch.Tensor)
         assert nats.dtype == torch.float32
@@ -62,7 +62,7 @@ def test_norms_and_the_residual_stream_stay_in_float32_while_matrices_do_not(con
             module.register_forward_hook(
                 lambda _, inputs, output, kind=kind: seen.setdefault(kind, set()).add(output.dtype)
             )
-    with computing_in("bfloat16", CPU):
+    with autocast("bfloat16", CPU):
         batch.objective.sums(network, batch.rows)
     assert seen["Linear"] == {torch.bfloat16}
     assert seen.get("LayerNorm", seen.get("RMSNorm")) == {torch.float32}
@@ -89,34 +89,34 @@ def test_products_of_tf32_are_asked_for_where_there_are_some() -> None:
     with pytest.raises(ValidationError, match="dtype is tf32, and device is cpu"):
         TrainConfig(dtype="tf32")
     try:
-        prepare_products(TrainConfig(dtype="tf32", device="cuda").dtype)
+        set_matmul_precision(TrainConfig(dtype="tf32", device="cuda").dtype)
         assert torch.get_float32_matmul_precision() == "high"
     finally:
-        prepare_products("float32")
+        set_matmul_precision("float32")
     assert torch.get_float32_matmul_precision() == "highest"
 
 
 def test_numbers_next_to_zero_are_zero_in_all_threads_of_a_trainer() -> None:
     """In a process of its own, as trainers are: threads keep what they took over when they started."""
     program = (
-        "import torch; from model.engines.runtime import denormals_flushed; torch.set_num_threads(2)\n"
-        "with denormals_flushed(): print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
+        "import torch; from model.engines.runtime import flush_denormals; torch.set_num_threads(2)\n"
+        "with flush_denormals(): print(int((torch.full((1 << 20,), 1e-30) * 1e-9).count_nonzero()))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "0"
-    program = program.replace("with denormals_flushed(): ", "")
+    program = program.replace("with flush_denormals(): ", "")
     kept = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert kept.stdout.strip() == str(1 << 20)
 
 
 def test_numbers_next_to_zero_are_what_they_were_behind_the_block() -> None:
     tiny = sys.float_info.min
-    with denormals_flushed():
+    with flush_denormals():
         assert tiny / 2 == 0
-        with denormals_flushed():
+        with flush_denormals():
             assert tiny / 2 == 0
         assert tiny / 2 == 0
     assert tiny / 2 > 0
-    with pytest.raises(ZeroDivisionError), denormals_flushed():
+    with pytest.raises(ZeroDivisionError), flush_denormals():
         raise ZeroDivisionError
     assert tiny / 2 > 0

@@ -38,11 +38,11 @@ def test_cut_again_and_again_it_stays_the_same(elements: list[int], ranks: list[
 
 
 def test_parts_of_another_network_are_refused() -> None:
-    with pytest.raises(ValueError, match="hold no group of 9"):
+    with pytest.raises(ValueError, match="and the group has 9"):
         whole_vector([torch.zeros(4), torch.zeros(4)], [9], by_parameter=False)
-    with pytest.raises(ValueError, match="where each rank has 5"):
+    with pytest.raises(ValueError, match="and each rank holds 5"):
         whole_vector([torch.zeros(4), torch.zeros(4)], [9], by_parameter=True)
-    with pytest.raises(ValueError, match="do not go into 8"):
+    with pytest.raises(ValueError, match="do not fit into 8"):
         part_of_vector(torch.zeros(9), [9], 0, 2, 4, by_parameter=False)
-    with pytest.raises(ValueError, match="where the rank holds 4"):
+    with pytest.raises(ValueError, match="and the rank holds 4"):
         part_of_vector(torch.zeros(9), [9], 0, 2, 4, by_parameter=True)

@@ -11,11 +11,11 @@ import torch
 
 import model.train.trainer
 from model.config.train import read_run
-from model.distributed.process_group import joined
+from model.distributed.process_group import join_process_group
 from model.engines import make_engine
 from model.engines.base import StepResult
 from model.guard.decisions import read_decisions
-from model.processes import leave
+from model.processes import exit_now
 from model.train.trainer import train
 
 
@@ -40,10 +40,10 @@ def main(file: str, rank: int, rendezvous: str, first: int, last: int) -> None:
         return engine
 
     model.train.trainer.make_engine = make
-    with joined(rank, run.train.ranks, Path(rendezvous)) as ranks:
+    with join_process_group(rank, run.train.ranks, Path(rendezvous)) as ranks:
         train(run, ranks)
 
 
 if __name__ == "__main__":
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
-    leave(0)
+    exit_now(0)

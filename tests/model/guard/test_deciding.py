@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from model.config.network import BERTConfig, GPTConfig
-from model.config.options import GuardConfig, Rung
+from model.config.options import GuardConfig, RecoveryStep
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import RecipeError
 from model.guard.decisions import Decision, changed, in_force, skips
@@ -167,4 +167,7 @@ def test_changes_that_cannot_be(settings: dict[str, Any], words: str) -> None:
 
 
 def test_rungs_are_written_in_a_recipe() -> None:
-    assert GuardConfig.model_validate({"ladder": [{}, {"lr_factor": 0.5}]}).ladder == (Rung(), Rung(lr_factor=0.5))
+    assert GuardConfig.model_validate({"ladder": [{}, {"lr_factor": 0.5}]}).ladder == (
+        RecoveryStep(),
+        RecoveryStep(lr_factor=0.5),
+    )

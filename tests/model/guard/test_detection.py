@@ -267,9 +267,9 @@ def test_a_detector_goes_on_from_its_state(losses: list[float], cut: int) -> Non
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"least_steps": 200}, "never in a window of 128"),
-        ({"most_unclean": 65}, "never among 64"),
-        ({"enabled": False, "window": 64}, "window would say nothing"),
+        ({"least_steps": 200}, "least_steps 200 is larger than window 128"),
+        ({"most_unclean": 65}, "most_unclean 65 is larger than unclean_window 64"),
+        ({"enabled": False, "window": 64}, "window would have no effect"),
         ({"ladder": []}, "at least 1"),
     ],
 )

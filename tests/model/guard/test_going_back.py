@@ -13,12 +13,12 @@ import model.train.trainer
 from model.checkpoint.metrics import Journal, kept_rows, kept_steps
 from model.config.train import TrainerRun
 from model.engines import make_engine
-from model.engines.base import Admits, StepResult, all_admitted
+from model.engines.base import Admits, StepResult, admit_all
 from model.errors import Infra, IntegrityError, Numerics, RecipeError
 from model.files import write_atomically
 from model.guard.decisions import Decision, read_decisions
 from model.guard.guard import write_decision
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 from model.train.trainer import train
 
 GUARD = {"window": 16, "least_steps": 8, "unclean_window": 16, "most_unclean": 4, "healthy_steps": 6, "margin_steps": 2}
@@ -35,7 +35,7 @@ class Faulty:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def step(self, batch: Any, pace: Pace, loss_scale: float = 1.0, admits: Admits = all_admitted) -> StepResult:
+    def step(self, batch: Any, pace: StepSchedule, loss_scale: float = 1.0, admits: Admits = admit_all) -> StepResult:
         hook = None
         if self._step in self._steps:
             hook = self._engine.network.embedding.weight.register_hook(lambda gradient: gradient * torch.nan)
@@ -161,7 +161,7 @@ def test_a_rung_that_swaps_the_optimizer_starts_its_state_anew(make_run, fail) -
 
 def test_a_ladder_that_the_run_cannot_climb_is_refused_before_the_first_step(make_run) -> None:
     run = make_run(positions=24, engine="deepspeed", guard={"ladder": [{"optimizer": "lamb"}]})
-    with pytest.raises(RecipeError, match="lamb looks at whole matrices"):
+    with pytest.raises(RecipeError, match="lamb needs whole matrices"):
         train(run)
     assert not (run.out / "checkpoints").exists()
 

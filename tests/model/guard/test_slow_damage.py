@@ -13,7 +13,7 @@ from model.checkpoint.metrics import kept_rows, kept_steps
 from model.config.train import TrainerRun
 from model.errors import Paused
 from model.guard.decisions import read_decisions
-from model.optim.schedules import Curriculum
+from model.optim.schedules import TrainingSchedule
 from model.train.trainer import train
 
 BEGIN, FACTOR = 150, 50.0
@@ -29,14 +29,14 @@ SETTINGS = {
 @pytest.fixture
 def raise_rate(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """Has the rate be 50 times too high for so many steps from step 150 on, in every attempt."""
-    real = Curriculum.pace
+    real = TrainingSchedule.step_schedule
 
     def install(length: int) -> None:
-        def pace(self: Curriculum, step: int):
+        def pace(self: TrainingSchedule, step: int):
             given = real(self, step)
             return dataclasses.replace(given, lr=given.lr * FACTOR) if BEGIN <= step < BEGIN + length else given
 
-        monkeypatch.setattr(Curriculum, "pace", pace)
+        monkeypatch.setattr(TrainingSchedule, "step_schedule", pace)
 
     return install
 

@@ -188,7 +188,7 @@ def test_weights_in_several_files_are_one_network(small_gpt2: Path, tmp_path: Pa
     assert len(list(several.glob("model-*.safetensors"))) > 1
     assert_same_weights(taken_over(several), whole)
     (several / "model-00001-of-00007.safetensors").unlink()
-    with pytest.raises(InputError, match=r"1 \(model-00001-of-.* are not there"):
+    with pytest.raises(InputError, match=r"1 \(model-00001-of-.* are missing"):
         open_published(several)
 
 
@@ -273,7 +273,7 @@ def test_grouped_queries_and_scaled_positions_are_refused(tmp_path: Path) -> Non
 def test_pickles_and_torn_files_are_refused_with_the_cure(small_gpt2: Path) -> None:
     whole = (small_gpt2 / "model.safetensors").read_bytes()
     (small_gpt2 / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(InputError, match="is no safetensors file, or is cut off"):
+    with pytest.raises(InputError, match="is not a safetensors file, or is truncated"):
         open_published(small_gpt2)
     (small_gpt2 / "model.safetensors").rename(small_gpt2 / "pytorch_model.bin")
     with pytest.raises(InputError, match=r"in a pickle \(pytorch_model\.bin\).*save_pretrained"):

@@ -67,5 +67,5 @@ def test_rows_add_up_to_what_training_counts(network: BERT):
     sums = masked_sums(network, batch)
     assert float(rows.nats_BM.sum()) == pytest.approx(float(sums.nats[0].detach()), rel=1e-5)
     assert rows.nats_BM[4, 1:].tolist() == [0.0, 0.0]
-    assert (int(rows.right_BM.sum()), int(rows.next_right_B.sum())) == tuple(map(int, sums.right))
+    assert (int(rows.right_BM.sum()), int(rows.next_right_B.sum())) == tuple(map(int, sums.correct))
     assert not rows.next_right_B[4]

@@ -1,4 +1,4 @@
-"""BERT and T5 beyond what `transformers` tells of them: their start, their sight, their size, what they refuse."""
+"""BERT and T5 beyond what `transformers` tells of them: their start, their context, their size, what they refuse."""
 
 import math
 from typing import Any
@@ -83,16 +83,16 @@ def test_t5_starts_with_the_deviations_of_its_program_and_learns_everywhere(choi
 
 def test_bert_starts_as_surprised_as_a_uniform_guess_and_learns_everywhere() -> None:
     network = bert()
-    heat: list[torch.Tensor] = []
-    hidden = network.hidden(TOKENS, TYPES, IS_TOKEN, heat)
+    ranges: list[torch.Tensor] = []
+    hidden = network.hidden(TOKENS, TYPES, IS_TOKEN, ranges)
     masked = F.cross_entropy(network.masked_logits(hidden, POSITIONS).flatten(0, 1), POSITIONS.flatten())
     following = F.cross_entropy(network.next_logits(hidden), torch.tensor([0, 1, 1]))
     assert float(masked.detach()) == pytest.approx(math.log(40), abs=0.1)
     assert float(following.detach()) == pytest.approx(math.log(2), abs=0.1)
     (masked + following).backward()
     assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
-    assert len(heat) == 5
-    assert heat[-1].tolist() == [-float(hidden.detach().min()), float(hidden.detach().max())]
+    assert len(ranges) == 5
+    assert ranges[-1].tolist() == [-float(hidden.detach().min()), float(hidden.detach().max())]
 
 
 def test_the_head_reads_the_positions_asked_for() -> None:

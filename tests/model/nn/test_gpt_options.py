@@ -18,7 +18,7 @@ from model.data.row_format import NO_LOSS
 from model.engines.runtime import seed_dropout
 from model.nn.block import KeyValueCache, distance_bias, distance_bucket
 from model.nn.factory import flops_per_token, parameter_count
-from model.nn.gpt import GPT, visible_with_prefix
+from model.nn.gpt import GPT, prefix_mask
 from model.objectives.causal import next_token_nats
 from model.train.trainer import train
 
@@ -56,16 +56,16 @@ def test_any_choice_is_causal_reads_its_cache_right_and_learns_everywhere(choice
     cache = KeyValueCache()
     pieces = [network(TOKENS[:, a:b], cache=cache) for a, b in ((0, 5), (5, 6), (6, 16))]
     torch.testing.assert_close(torch.cat(pieces, dim=1), whole, rtol=1e-4, atol=1e-4)
-    nats, heat = next_token_nats(network, TOKENS[:, :-1], TOKENS[:, 1:])
+    nats, ranges = next_token_nats(network, TOKENS[:, :-1], TOKENS[:, 1:])
     nats.backward()
-    assert len(heat) == 6
+    assert len(ranges) == 6
     assert [name for name, p in network.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
     assert any("bias" in name for name, _ in network.named_parameters()) == choices.get("biases", True)
 
 
 @given(distance=st.integers(-400, 400))
 def test_a_bucket_holds_one_distance_or_a_range_that_grows_as_logarithms_do(distance: int) -> None:
-    before, both = (int(distance_bucket(torch.tensor(distance), both_ways=ways)) for ways in (False, True))
+    before, both = (int(distance_bucket(torch.tensor(distance), bidirectional=ways)) for ways in (False, True))
     far = max(-distance, 0)
     assert before == (far if far < 16 else min(31, 16 + int(math.log(far / 16) / math.log(8) * 16 + 1e-6)))
     far, side = abs(distance), 16 * (distance > 0)
@@ -74,7 +74,7 @@ def test_a_bucket_holds_one_distance_or_a_range_that_grows_as_logarithms_do(dist
 
 def test_the_bias_of_a_distance_is_its_bucket_s_row() -> None:
     table = torch.nn.Embedding(32, 2)
-    bias = distance_bias(table, range(2, 4), 4, both_ways=False)
+    bias = distance_bias(table, range(2, 4), 4, bidirectional=False)
     assert bias.shape == (1, 2, 2, 4)
     assert torch.equal(bias[0, :, 0, 0], table.weight[2])
     assert torch.equal(bias[0, :, 1, 2], table.weight[1])
@@ -137,11 +137,11 @@ def test_z_loss_is_in_the_gradient_and_not_in_the_loss() -> None:
 
 
 def test_a_prefix_sees_itself_in_both_directions_and_is_not_reached_by_what_follows() -> None:
-    visible = visible_with_prefix(torch.tensor([3, 1]), 4)
+    visible = prefix_mask(torch.tensor([3, 1]), 4)
     assert visible[0, 0].int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     assert torch.equal(visible[1, 0], torch.ones(4, 4, dtype=torch.bool).tril())
     network = gpt(positions="relative")
-    mask = visible_with_prefix(torch.full((3,), 5), 16)
+    mask = prefix_mask(torch.full((3,), 5), 16)
     before = network.hidden(TOKENS, visible_B1TT=mask)
     for place, reached_from in ((4, 0), (9, 9)):
         changed = TOKENS.clone()
@@ -157,7 +157,7 @@ def test_dropout_is_off_where_nothing_is_trained_and_keeps_the_mean() -> None:
     network.train()
     assert not torch.equal(network(TOKENS), network(TOKENS))
     block = network.blocks[0]
-    dropped = block._dropped(torch.ones(10_000))
+    dropped = block._dropout(torch.ones(10_000))
     assert float((dropped == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
     assert float(dropped.mean()) == pytest.approx(1.0, abs=0.03)
 
@@ -210,7 +210,7 @@ def test_t_fixup_starts_from_the_deviations_of_its_paper() -> None:
         (T_FIXUP | {"qk_norm": True}, "has qk_norm = true. Set qk_norm = false and, since"),
         ({"norm": "none"}, 'set init = "t_fixup"'),
         ({"width": 18, "heads": 4, "positions": "learned"}, "Choose width 16"),
-        ({"width": 18, "heads": 2}, "rotary positions turn pairs"),
+        ({"width": 18, "heads": 2}, "rotary positions rotate pairs"),
     ],
 )
 def test_choices_that_do_not_go_together_are_refused_with_a_way_out(choices: dict[str, Any], told: str) -> None:

@@ -7,7 +7,7 @@ import torch
 
 from flows.planning.machine_speed import preset_config, preset_costs
 from model.config.network import T5Config, read_network_config
-from model.config.presets import PRESETS, expanded
+from model.config.presets import PRESETS, expand_preset
 from model.errors import RecipeError
 from model.huggingface.neox import NEOX
 from model.huggingface.registry import fitting_family, settings_of
@@ -129,24 +129,24 @@ def test_flan_t5_is_gated_with_a_head_of_its_own_and_t5_is_not() -> None:
 
 
 def test_keys_beside_a_preset_overrule_it_and_the_rows_stay_open() -> None:
-    values = expanded({"preset": "gpt2-small", "context": 512, "dropout": 0.1})
+    values = expand_preset({"preset": "gpt2-small", "context": 512, "dropout": 0.1})
     assert "vocab_size" not in values
     assert "preset" not in values
     config = read_network_config(values)
     assert (config.context, config.dropout, config.width, config.layers) == (512, 0.1, 768, 12)
-    assert expanded({"width": 64}) == {"width": 64}
+    assert expand_preset({"width": 64}) == {"width": 64}
 
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(RecipeError, match=r"preset: there is no preset 'gpt2-smal'. Did you mean gpt2-small\?"):
-        expanded({"preset": "gpt2-smal"})
+        expand_preset({"preset": "gpt2-smal"})
     with pytest.raises(RecipeError, match=r"no preset 7\. Known are gpt2-small, gpt2-medium, .*, flan-t5-xxl\."):
-        expanded({"preset": 7})
+        expand_preset({"preset": 7})
 
 
 def test_a_preset_of_another_architecture_is_refused() -> None:
-    with pytest.raises(RecipeError, match="bert-base is a bert, and architecture beside it says gpt"):
-        expanded({"preset": "bert-base", "architecture": "gpt"})
+    with pytest.raises(RecipeError, match="bert-base is a bert, and architecture is gpt"):
+        expand_preset({"preset": "bert-base", "architecture": "gpt"})
 
 
 def test_memory_is_sixteen_bytes_a_parameter() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from model.data.loader import CausalBatch, MaskedBatch
 from model.distributed.process_group import Ranks
-from model.objectives.base import joined, share_of
+from model.objectives.base import concatenate_batches, rank_batch
 from model.objectives.causal import CausalObjective
 from model.objectives.masked import MaskedObjective
 
@@ -20,9 +20,9 @@ def test_shares_hold_each_row_once_in_order_and_are_equally_long(rows: int, size
     tokens = torch.arange(10, 10 + rows * LENGTH).view(rows, LENGTH)
     tokens[data.draw(st.integers(0, rows - 1)), 2:] = PAD
     batch = CausalBatch(tokens, torch.zeros(rows, dtype=torch.int64))
-    shares = [share_of(Ranks(rank, size), batch, CAUSAL, micro) for rank in range(size)]
+    shares = [rank_batch(Ranks(rank, size), batch, CAUSAL, micro) for rank in range(size)]
     assert {len(share.micro_batches) for share in shares} == {len(shares[0].micro_batches)}
-    whole = joined(*[micro_batch for share in shares for micro_batch in share.micro_batches])
+    whole = concatenate_batches(*[micro_batch for share in shares for micro_batch in share.micro_batches])
     assert torch.equal(whole.tokens_BL[:rows], tokens)
     assert (whole.tokens_BL[rows:] == tokens[-1]).all()
     assert CAUSAL.counts(CausalBatch(whole.tokens_BL[rows:], whole.loss_start_B[rows:])) == (0,)
@@ -31,7 +31,7 @@ def test_shares_hold_each_row_once_in_order_and_are_equally_long(rows: int, size
 
 def test_a_batch_without_any_loss_counts_one_so_that_nothing_is_divided_by_zero() -> None:
     empty = CausalBatch(torch.full((2, LENGTH), PAD), torch.zeros(2, dtype=torch.int64))
-    assert share_of(Ranks(), empty, CAUSAL, 2).counted == (1,)
+    assert rank_batch(Ranks(), empty, CAUSAL, 2).counted == (1,)
 
 
 def test_rows_of_pairs_that_do_not_go_round_are_read_again_without_loss() -> None:
@@ -39,7 +39,7 @@ def test_rows_of_pairs_that_do_not_go_round_are_read_again_without_loss() -> Non
     rows = torch.arange(3)
     batch = MaskedBatch(rows[:, None], rows[:, None], rows[:, None] >= 0, rows[:, None], rows[:, None], rows % 2)
     objective = MaskedObjective(seed=1, share=0.15, context=1)
-    shares = [share_of(Ranks(rank, 2), batch, objective, 2) for rank in (0, 1)]
+    shares = [rank_batch(Ranks(rank, 2), batch, objective, 2) for rank in (0, 1)]
     assert [share.counted for share in shares] == [(3, 3), (3, 3)]
     assert [objective.counts(share.micro_batches[0]) for share in shares] == [(2, 2), (1, 1)]
     assert shares[1].micro_batches[0].inputs_BT.flatten().tolist() == [2, 2]

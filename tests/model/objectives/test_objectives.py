@@ -68,10 +68,10 @@ def test_masked_sums_are_those_of_the_plain_computation(masked_batch: MaskedBatc
             next_right += int(answer.argmax() == masked_batch.is_next_B[row])
     torch.testing.assert_close(sums.nats[0], masked_nats, rtol=1e-4, atol=0)
     torch.testing.assert_close(sums.nats[1], next_nats, rtol=1e-4, atol=0)
-    assert tuple(map(int, sums.right)) == (masked_right, next_right)
-    assert len(sums.thermometers) == len(bert.thermometer_names(network.config)) == 7
+    assert tuple(map(int, sums.correct)) == (masked_right, next_right)
+    assert len(sums.activation_ranges) == len(bert.activation_range_names(network.config)) == 7
     answers = network.next_logits(hidden).detach()
-    assert sums.thermometers[-1].tolist() == pytest.approx([-float(answers.min()), float(answers.max())], rel=1e-5)
+    assert sums.activation_ranges[-1].tolist() == pytest.approx([-float(answers.min()), float(answers.max())], rel=1e-5)
 
 
 def test_rows_without_anything_hidden_or_a_second_stretch_weigh_nothing(masked_batch: MaskedBatch) -> None:
@@ -83,22 +83,22 @@ def test_rows_without_anything_hidden_or_a_second_stretch_weigh_nothing(masked_b
     )
     sums = masked_sums(network, empty)
     assert [float(value.detach()) for value in sums.nats] == [0, 0]
-    assert tuple(map(int, sums.right)) == (0, 0)
+    assert tuple(map(int, sums.correct)) == (0, 0)
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 def test_span_nats_are_those_of_the_plain_computation(span_batch: SpanBatch, z_loss: float) -> None:
     network, plain = (T5(T5Config(**SIZES, z_loss=weight)).initialise(1) for weight in (z_loss, 0.0))
-    nats, heat = span_nats(network, span_batch)
+    nats, ranges = span_nats(network, span_batch)
     encoded = plain.encode(span_batch.inputs_BT, span_batch.is_token_BT)
     logits = plain.logits(plain.decode(span_batch.decoder_inputs_BU, encoded, span_batch.is_token_BT))
     counted = span_batch.targets_BU != NO_LOSS
     of_targets = logits.log_softmax(-1).gather(2, span_batch.targets_BU.clamp(min=0)[..., None])[..., 0]
     expected = -(of_targets * counted).sum()
     torch.testing.assert_close(nats, expected, rtol=1e-5, atol=0)
-    assert len(heat) == len(t5.thermometer_names(network.config)) == 13
+    assert len(ranges) == len(t5.activation_range_names(network.config)) == 13
     values = logits.detach()
-    assert heat[-1].tolist() == pytest.approx([-float(values.min()), float(values.max())], rel=1e-5)
+    assert ranges[-1].tolist() == pytest.approx([-float(values.min()), float(values.max())], rel=1e-5)
     nats.backward()
     (expected + z_loss * logits.logsumexp(-1)[counted].square().sum()).backward()
     for one, other in zip(network.parameters(), plain.parameters(), strict=True):
@@ -129,7 +129,7 @@ def test_bert_learns_a_batch_by_heart(masked_batch: MaskedBatch) -> None:
 
     assert learnt(network, loss) < 0.1 * (math.log(40) + math.log(2))
     sums = masked_sums(network, few)
-    assert tuple(map(int, sums.right)) == (hidden, pairs)
+    assert tuple(map(int, sums.correct)) == (hidden, pairs)
 
 
 def test_t5_learns_a_batch_by_heart(span_batch: SpanBatch) -> None:

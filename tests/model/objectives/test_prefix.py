@@ -18,8 +18,8 @@ from model.huggingface.registry import fitting_family
 from model.inference.generate import generate_tokens
 from model.inference.scoring import choice_log_probabilities, continuation_log_probabilities, text_nats
 from model.nn.block import KeyValueCache
-from model.nn.gpt import GPT, visible_with_prefix
-from model.objectives.base import share_of
+from model.nn.gpt import GPT, prefix_mask
+from model.objectives.base import rank_batch
 from model.objectives.causal import PrefixObjective
 from model.objectives.synthetic import random_batch
 from model.train.trainer import train
@@ -84,7 +84,7 @@ def test_nats_are_those_of_what_follows_under_the_mask(choices: dict[str, str]) 
     network, prefix = prefix_gpt(**choices), torch.tensor([1, 4, 5, 16, 8])
     batch = PrefixBatch(TOKENS, prefix, prefix)
     sums = PrefixObjective(PAD, EOS, 1).sums(network, batch)
-    logits = network.logits(network.hidden(TOKENS[:, :-1], visible_B1TT=visible_with_prefix(prefix, 16)))
+    logits = network.logits(network.hidden(TOKENS[:, :-1], visible_B1TT=prefix_mask(prefix, 16)))
     nats = torch.zeros(())
     for row in range(5):
         begin = int(prefix[row])
@@ -93,17 +93,17 @@ def test_nats_are_those_of_what_follows_under_the_mask(choices: dict[str, str]) 
     # What the model must say is not among what it sees.
     changed = TOKENS.clone()
     changed[:, -1] = 51 - changed[:, -1]
-    seen = network.hidden(changed[:, :-1], visible_B1TT=visible_with_prefix(prefix, 16))
+    seen = network.hidden(changed[:, :-1], visible_B1TT=prefix_mask(prefix, 16))
     assert torch.equal(network.logits(seen), logits)
 
 
 def test_the_prefix_is_read_both_ways_and_the_rest_forwards() -> None:
     network, prefix = prefix_gpt(), torch.tensor([6])
-    before = network.hidden(TOKENS[:1, :-1], visible_B1TT=visible_with_prefix(prefix, 16))[0]
+    before = network.hidden(TOKENS[:1, :-1], visible_B1TT=prefix_mask(prefix, 16))[0]
     for place in (5, 9):
         changed = TOKENS[:1, :-1].clone()
         changed[0, place] = 51 - changed[0, place]
-        moved = (network.hidden(changed, visible_B1TT=visible_with_prefix(prefix, 16))[0] != before).any(-1)
+        moved = (network.hidden(changed, visible_B1TT=prefix_mask(prefix, 16))[0] != before).any(-1)
         assert moved.tolist() == [place < 6 or at >= place for at in range(16)]
 
 
@@ -126,7 +126,7 @@ def test_a_prompt_is_the_prefix_of_what_is_written() -> None:
     written = generate_tokens(network, prompt, max_new_tokens=8, temperature=0.0)
     for count in range(8):
         seen = torch.tensor([[*prompt, *written[:count]]])
-        hidden = network.hidden(seen, visible_B1TT=visible_with_prefix(torch.tensor([6]), seen.shape[1]))
+        hidden = network.hidden(seen, visible_B1TT=prefix_mask(torch.tensor([6]), seen.shape[1]))
         assert int(network.logits(hidden)[0, -1].argmax()) == written[count]
     tokens = torch.tensor([prompt])
     forwards, both_ways = network(tokens)[0, -1], network(tokens, KeyValueCache())[0, -1]
@@ -139,7 +139,7 @@ def test_scores_are_those_of_continuations_behind_a_prefix() -> None:
     batched = continuation_log_probabilities(network, [(context, one) for one in continuations])
     assert choice_log_probabilities(network, context, continuations) == pytest.approx(batched, rel=1e-5)
     inputs = torch.tensor([[*context, *continuations[2]]])
-    hidden = network.hidden(inputs[:, :-1], visible_B1TT=visible_with_prefix(torch.tensor([7]), 12))
+    hidden = network.hidden(inputs[:, :-1], visible_B1TT=prefix_mask(torch.tensor([7]), 12))
     nats = F.cross_entropy(network.logits(hidden)[0, 6:], inputs[0, 7:], reduction="sum")
     assert batched[2] == pytest.approx(-float(nats.detach()), rel=1e-5)
 
@@ -166,7 +166,7 @@ def test_shares_of_ranks_add_up_to_the_batch() -> None:
     """Three rows on two ranks in micro-batches of one; the last row is read again without loss."""
     network, objective, prefix = prefix_gpt(), PrefixObjective(PAD, EOS, 1), torch.tensor([3, 9, 16])
     batch = PrefixBatch(TOKENS[:3], prefix, prefix)
-    shares = [share_of(Ranks(rank, 2), batch, objective, 1) for rank in range(2)]
+    shares = [rank_batch(Ranks(rank, 2), batch, objective, 1) for rank in range(2)]
     assert {share.counted for share in shares} == {objective.counts(batch)} == {(14 + 8 + 1,)}
     parts = [objective.sums(network, one).nats[0] for share in shares for one in share.micro_batches]
     assert len(parts) == 4

@@ -21,10 +21,10 @@ from model.optim.optimizers import (
     MuonWithAdamW,
     Optimizer,
     add_penalty,
-    grouped,
+    group_parameters,
     make_optimizer,
+    optimizer_tensors,
     penalty,
-    remembered,
 )
 
 KINDS = ("adamw", "lamb", "sgd", "muon")
@@ -166,7 +166,7 @@ def test_tables_are_no_matrices_and_heads_are_not_hidden(
     network: nn.Module, tables: set[str], outside: set[str]
 ) -> None:
     names = {id(parameter): name for name, parameter in network.named_parameters()}
-    groups = grouped(network)
+    groups = group_parameters(network)
     assert {names[id(p)] for p in groups.others if p.dim() == 2} == tables
     hidden = {names[id(p)] for p in groups.hidden}
     assert {names[id(p)] for p in groups.matrices} - hidden == outside
@@ -186,7 +186,7 @@ def test_with_its_state_back_an_optimizer_goes_on_bit_by_bit_under_new_settings(
     changed = config.model_copy(update={"beta1": 0.5, "momentum": 0.3, "weight_decay": 0.7})
     again, other = make_optimizer(twin, config), make_optimizer(twin, changed)
     for name, parameter in network.named_parameters():
-        for moment, value in remembered(optimizer, parameter).items():
+        for moment, value in optimizer_tensors(optimizer, parameter).items():
             for one in (again, other):
                 one.state[twin.get_parameter(name)][moment] = value.clone()
     setting = "momentum" if kind == "sgd" else "betas"
@@ -221,8 +221,8 @@ def test_a_penalty_in_numbers() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"optimizer": {"kind": "lamb"}}, "lamb looks at whole matrices"),
-        ({"optimizer": {"kind": "muon"}}, "muon looks at whole matrices"),
+        ({"optimizer": {"kind": "lamb"}}, "lamb needs whole matrices"),
+        ({"optimizer": {"kind": "muon"}}, "muon needs whole matrices"),
         ({"optimizer": {"l2": 0.1}, "zero_stage": 3}, "zero_stage = 1 or 2"),
         ({"optimizer": {"kind": "adam"}}, "'adamw', 'lamb', 'sgd' or 'muon'"),
     ],

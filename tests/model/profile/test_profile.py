@@ -246,7 +246,7 @@ def test_the_parts_of_an_encoder_with_two_heads() -> None:
     positions = torch.tensor([[1, 5, 7], [2, 3, 11]])
 
     def loss() -> Tensor:
-        hidden = network.hidden(tokens, torch.zeros_like(tokens), torch.ones(2, 12, dtype=torch.bool), heat=[])
+        hidden = network.hidden(tokens, torch.zeros_like(tokens), torch.ones(2, 12, dtype=torch.bool), ranges=[])
         return network.masked_logits(hidden, positions).logsumexp(2).sum() + network.next_logits(hidden).sum()
 
     work = work_of(network, loss)
@@ -272,8 +272,8 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
     seen = torch.ones(2, 12, dtype=torch.bool)
 
     def loss() -> Tensor:
-        encoded = network.encode(inputs, seen, heat=[])
-        return network.logits(network.decode(outputs, encoded, seen, heat=[])).logsumexp(2).sum()
+        encoded = network.encode(inputs, seen, ranges=[])
+        return network.logits(network.decode(outputs, encoded, seen, ranges=[])).logsumexp(2).sum()
 
     work = work_of(network, loss)
     # 24 tokens of the encoder and 10 of the decoder; cross attention has its queries from these, its keys from those.
@@ -296,7 +296,7 @@ def test_the_parts_of_an_encoder_and_a_decoder() -> None:
         ("blocks.0.attention_in", ATTENTION),
         ("blocks.11.attention_norm", NORMS),
         ("blocks.3.mlp_out", MLP),
-        ("blocks.3.score_thermometer", THERMOMETERS),
+        ("blocks.3.score_range", THERMOMETERS),
         ("embedding", EMBEDDING),
         ("embedding_norm", NORMS),
         ("final_norm", NORMS),

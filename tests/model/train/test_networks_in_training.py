@@ -21,7 +21,7 @@ from model.config.train import TrainerRun
 from model.data.dataset import open_table
 from model.data.row_format import RowFormat
 from model.errors import InputError
-from model.nn.factory import thermometer_names
+from model.nn.factory import activation_range_names
 from model.train.trainer import train
 
 PAD, CLS, SEP, MASK = 3, 4, 5, 6
@@ -118,7 +118,7 @@ def test_the_result_says_what_was_trained_and_loads(alone, architecture: str) ->
     run = alone(architecture)
     description = json.loads((run.out / "result" / "model.json").read_text())
     assert description["architecture"] == description["config"]["architecture"] == architecture
-    assert description["thermometers"] == thermometer_names(run.model)
+    assert description["thermometers"] == activation_range_names(run.model)
     network = load_model(run.out / "result", "tokenizer")
     assert network.config == run.model
     table = metrics(run)

@@ -108,7 +108,7 @@ def test_without_held_out_rows_a_look_is_refused(make_run) -> None:
     ],
 )
 def test_engines_that_have_no_whole_network_refuse(settings: dict[str, object]) -> None:
-    with pytest.raises(ValidationError, match="validation_steps looks at held-out rows with a whole network"):
+    with pytest.raises(ValidationError, match="validation_steps needs a whole network"):
         TrainConfig.model_validate({"validation_steps": 5, **settings})
 
 

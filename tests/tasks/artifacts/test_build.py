@@ -15,7 +15,7 @@ import pytest
 
 from model.digests import digest_bytes, digest_file
 from model.errors import Infra, InputError, IntegrityError
-from model.file_content import ChangedInput, bytes_of
+from model.file_content import ChangedInput, read_content
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, Watcher, build_artifact
 from tasks.artifacts.report import StageReport
@@ -313,7 +313,7 @@ def test_what_a_cache_of_wrong_times_hides_is_an_error_once_and_then_another_inp
     path.write_bytes(b"cast tin")
     assert InputDigests(tmp_path / "inputs.json").content(path) == content
     with pytest.raises(ChangedInput, match=r"input\.txt was changed"), forgetting_changed(tmp_path / "inputs.json"):
-        bytes_of(path, content)
+        read_content(path, content)
     assert InputDigests(tmp_path / "inputs.json").digest(path) == digest_bytes(b"cast tin")
 
 

@@ -33,7 +33,7 @@ def words_of(tokenizer: Tokenizer, text: str) -> list[str]:
     words: list[bytes] = []
     for number, token in enumerate(ids):
         piece = tokenizer.piece_bytes[token]
-        if number and borders.goes_on_V[token] and borders.leaves_open_V[ids[number - 1]]:
+        if number and borders.continues_word_V[token] and borders.leaves_word_open_V[ids[number - 1]]:
             words[-1] += piece
         else:
             words.append(piece)
@@ -62,8 +62,8 @@ def test_special_tokens_are_outside_words(context: RunContext, documents: Artifa
     for settings in KINDS:
         tokenizer = open_tokenizer(build_vocab(context, documents, VocabConfig(vocab_size=400, **settings)))
         borders = word_borders(tokenizer)
-        assert not borders.goes_on_V[list(tokenizer.special)].any()
-        assert not borders.leaves_open_V[list(tokenizer.special)].any()
+        assert not borders.continues_word_V[list(tokenizer.special)].any()
+        assert not borders.leaves_word_open_V[list(tokenizer.special)].any()
 
 
 def test_rows_say_it_where_whole_words_are_asked_for(context: RunContext, documents: Artifact) -> None:
@@ -75,8 +75,8 @@ def test_rows_say_it_where_whole_words_are_asked_for(context: RunContext, docume
     told = RowFormat.of(chunk.table("sequences").schema)
     assert told is not None
     read = WordBorders.unpacked(told.word_borders, told.vocab_size)
-    assert (read.goes_on_V == word_borders(tokenizer).goes_on_V).all()
-    assert (read.leaves_open_V == word_borders(tokenizer).leaves_open_V).all()
+    assert (read.continues_word_V == word_borders(tokenizer).continues_word_V).all()
+    assert (read.leaves_word_open_V == word_borders(tokenizer).leaves_word_open_V).all()
 
 
 def test_borders_of_another_vocabulary_are_refused() -> None:

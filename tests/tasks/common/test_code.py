@@ -273,8 +273,14 @@ def test_packages_of_operations_hold_all_that_is_below_them() -> None:
 
 REMAINING = {
     "model.config.launch": {"HostsConfig", "RestartsConfig"},
-    "model.distributed.heartbeat": {"Heartbeat", "SILENT"},
-    "model.distributed.protocol": {"Link", "beat_file", "claim_stdout", "rendezvous_file", "words_file"},
+    "model.distributed.heartbeat": {"Heartbeat", "NO_HEARTBEAT"},
+    "model.distributed.protocol": {
+        "LauncherChannel",
+        "claim_stdout",
+        "error_file",
+        "heartbeat_file",
+        "rendezvous_file",
+    },
     "model.files": {"DISK_FULL", "link_or_copy", "sync_directory", "sync_file", "write_atomically", "write_synced"},
     "model.launch.failures": {
         "FEWER_RANKS",
@@ -286,7 +292,7 @@ REMAINING = {
     },
     "model.launch.supervisor": {"DIAGNOSIS_SECONDS", "supervise"},
     "model.launch.watchdog": {"answer_with_stacks"},
-    "model.processes": {"die_with_parent", "leave"},
+    "model.processes": {"die_with_parent", "exit_now"},
     "model.train.reproduction": {"LOCK", "REPRODUCTION", "write_reproduction"},
     "tasks.artifacts.build": {"RunContext", "Stage", "build_artifact"},
     "tasks.artifacts.drop_rate_limit": {"WipeOutLimits"},

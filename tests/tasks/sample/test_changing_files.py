@@ -297,7 +297,7 @@ def test_a_file_that_becomes_none_is_an_error_and_no_reject(becomes, tmp_path, m
             path.symlink_to("nowhere")
 
     monkeypatch.setattr(sampling, "plan_mixture", hooked(sampling.plan_mixture, change))
-    with pytest.raises(InputError, match=r"a\.txt was changed .*it cannot be opened now"):
+    with pytest.raises(InputError, match=r"a\.txt was changed .*it cannot be opened any more"):
         build(tmp_path / "root", path)
 
 

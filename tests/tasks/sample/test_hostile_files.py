@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from model.digests import open_file, why_no_file
+from model.digests import open_file, unreadable_reason
 from model.errors import GuardError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
@@ -448,7 +448,7 @@ def test_a_list_a_base_and_a_benchmark_that_are_no_files_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="given"):
         take(no_file)
-    assert why_no_file(no_file)
+    assert unreadable_reason(no_file)
     with pytest.raises(OSError, match="given"):
         open_file(no_file)
 

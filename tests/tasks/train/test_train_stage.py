@@ -219,8 +219,8 @@ def test_engine_and_ranks_are_part_of_the_identity():
         ({"loss_scale": {"start": 8.0}}, "Leave loss_scale out, or set dtype = float16"),
         ({"dtype": "bfloat16", "loss_scale": {"growth_steps": 3}}, "dtype is bfloat16"),
         ({"zero_stage": 2}, "zero_stage is 2, and engine is native"),
-        ({"masked_share": 0.2}, "masked_share is 0.2, and a gpt has no hidden tokens"),
-        ({"model": {"architecture": "t5"}, "masked_share": 0.2}, "and a t5 has no hidden tokens"),
+        ({"masked_share": 0.2}, "masked_share is 0.2, and a gpt has no masked tokens"),
+        ({"model": {"architecture": "t5"}, "masked_share": 0.2}, "and a t5 has no masked tokens"),
         ({"base_model": "base", "trainable": "new_rows", "optimizer": {"kind": "muon"}}, "adamw, lamb or sgd"),
     ],
 )

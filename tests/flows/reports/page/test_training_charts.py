@@ -17,7 +17,7 @@ from flows.reports.page.page import write_page
 from flows.reports.prefect.artifacts import stage_pictures
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.data.schema import EVENTS, METRICS, STEPS
-from model.nn.factory import thermometer_names
+from model.nn.factory import activation_range_names
 from tasks.artifacts.artifact import Artifact
 
 INFINITY = float("inf")
@@ -171,7 +171,7 @@ def test_no_reading_is_lost_whatever_the_number_of_columns(steps: int, columns: 
     ],
 )
 def test_thermometers_of_a_kind_stand_together(config: Any, groups: dict[str, tuple[str, ...]]) -> None:
-    names = thermometer_names(config)
+    names = activation_range_names(config)
     ones = np.ones((1, len(names)))
     heat = heat_of(-ones, ones, 5, names)
     assert {group.title: group.labels for group in heat.groups} == groups
@@ -208,7 +208,7 @@ def test_trainings_that_kept_magnitudes_alone_have_a_map_and_those_without_readi
 
 
 def test_a_deep_network_has_a_map_of_a_page_s_height_and_fewer_labels() -> None:
-    names = thermometer_names(GPTConfig(layers=96))
+    names = activation_range_names(GPTConfig(layers=96))
     ones = np.ones((3, len(names)))
     layout = heat_figure(heat_of(-ones, ones, 9, names))["layout"]
     assert layout["height"] < TALLEST + 220

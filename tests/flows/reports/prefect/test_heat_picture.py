@@ -10,7 +10,7 @@ from flows.metrics.activation_stats import HeatMap, heat_map
 from flows.reports.charts.svg import LABEL_WIDTH
 from flows.reports.charts.svg_heatmap import COLOURS, STRIP_WIDTH, TALLEST, heat_picture
 from model.config.network import GPTConfig
-from model.nn.factory import thermometer_names
+from model.nn.factory import activation_range_names
 
 SVG = "{http://www.w3.org/2000/svg}"
 NAMES = ["embedding", "block 0 attention logits", "block 0", "logits"]
@@ -67,7 +67,7 @@ def test_what_is_not_finite_is_red_and_said() -> None:
 
 @pytest.mark.parametrize("layers", [1, 12, 96])
 def test_a_picture_of_a_deep_network_is_no_taller_than_a_page(layers: int) -> None:
-    names = thermometer_names(GPTConfig(layers=layers))
+    names = activation_range_names(GPTConfig(layers=layers))
     svg = heat_picture("Thermometers", heat_of([[1.0] * len(names)], names))
     assert len(strips(svg)) == len(names)
     assert float(ElementTree.fromstring(svg).attrib["height"]) < TALLEST + 220

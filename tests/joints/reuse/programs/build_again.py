@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from model.config.environment import shed
+from model.config.environment import filter_environment
 
 if "BESSEMER_MACHINE" not in os.environ:
-    shed()
+    filter_environment()
 
 from flows.recipe.load import load_recipe
 from flows.runs.pipeline import (

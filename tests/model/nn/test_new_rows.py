@@ -8,7 +8,7 @@ from torch import Tensor
 
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.nn.factory import make_network
-from model.nn.vocab_layers import NEW_ROWS_OF, train_new_rows_alone, whole_tables
+from model.nn.vocab_layers import NEW_ROWS_OF, freeze_all_but_new_rows, merge_new_rows
 
 OLD, NEW = 40, 8
 SIZES: dict[str, Any] = {"vocab_size": OLD + NEW, "context": 16, "layers": 1, "heads": 2, "width": 16}
@@ -38,7 +38,7 @@ def logits(network: Any) -> Tensor:
 def test_two_tables_compute_what_one_does(name: str) -> None:
     whole, split = (make_network(CONFIGS[name], rows).initialise(1).eval() for rows in (0, NEW))
     assert split.embedding.weight.shape[0] == OLD
-    whole.load_state_dict(whole_tables(split.state_dict()))
+    whole.load_state_dict(merge_new_rows(split.state_dict()))
     torch.testing.assert_close(logits(split), logits(whole), rtol=1e-5, atol=1e-5)
     assert logits(split).shape[-1] == OLD + NEW
 
@@ -46,7 +46,7 @@ def test_two_tables_compute_what_one_does(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_new_rows_alone_get_a_gradient(name: str) -> None:
     network = make_network(CONFIGS[name], NEW).initialise(1)
-    train_new_rows_alone(network)
+    freeze_all_but_new_rows(network)
     logits(network).square().sum().backward()
     learning = {name for name, parameter in network.named_parameters() if parameter.grad is not None}
     expected = {"new_rows"} if getattr(network, "head", None) is None else {*NEW_ROWS_OF.values()}

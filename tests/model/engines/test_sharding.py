@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
-from model.engines.pipeline_parallel import block_count, blocks_of, holders, one_forward_one_backward
-from model.engines.tensor_parallel import Cut, bounds, cut_of
+from model.engines.pipeline_parallel import block_count, one_forward_one_backward, stage_blocks, stages_holding
+from model.engines.tensor_parallel import WeightSharding, shard_bounds, sharding_of
 from model.nn.factory import make_network
 
 NETWORKS: list[NetworkConfig] = [
@@ -30,25 +30,25 @@ def test_parts_joined_are_the_whole_and_each_number_has_one_home(
 ) -> None:
     shape = (length * stacked, width) if d == 0 else (length, width * stacked)
     whole = torch.arange(shape[0] * shape[1]).reshape(shape)
-    cut = Cut(d, stacked)
+    cut = WeightSharding(d, stacked)
     parts = [cut.part(whole, rank, size) for rank in range(size)]
     assert sum(part.numel() for part in parts if part is not None) == whole.numel()
-    assert torch.equal(cut.joined([part for part in parts if part is not None]), whole)
+    assert torch.equal(cut.join([part for part in parts if part is not None]), whole)
 
 
 def test_the_second_of_two_ranks_has_the_second_heads_of_queries_keys_and_values() -> None:
     rows = torch.arange(12)[:, None]
-    part = cut_of("blocks.0.attention_in.weight", GPTConfig()).part(rows, 1, 2)
+    part = sharding_of("blocks.0.attention_in.weight", GPTConfig()).part(rows, 1, 2)
     assert part is not None
     assert part.flatten().tolist() == [2, 3, 6, 7, 10, 11]
 
 
 def test_seven_columns_are_shared_by_two() -> None:
-    assert [bounds(7, rank, 2) for rank in range(2)] == [(0, 3), (3, 7)]
+    assert [shard_bounds(7, rank, 2) for rank in range(2)] == [(0, 3), (3, 7)]
 
 
 def test_a_bias_behind_a_sum_is_held_once() -> None:
-    cut = cut_of("blocks.0.mlp_out.bias", GPTConfig())
+    cut = sharding_of("blocks.0.mlp_out.bias", GPTConfig())
     assert cut.part(torch.ones(3), 0, 2) is not None
     assert cut.part(torch.ones(3), 1, 2) is None
 
@@ -58,14 +58,14 @@ def test_two_ranks_hold_half_of_every_matrix_of_the_blocks(config: NetworkConfig
     with torch.device("meta"):
         network = make_network(config)
     for name, weight in network.named_parameters():
-        part = cut_of(name, config).part(weight, 0, 2)
+        part = sharding_of(name, config).part(weight, 0, 2)
         assert part is not None
         if "blocks" in name and weight.dim() == 2:
             assert 2 * part.numel() == weight.numel(), name
 
 
 def test_blocks_left_over_are_the_first_stages() -> None:
-    assert [list(blocks_of(stage, 3, 8)) for stage in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
+    assert [list(stage_blocks(stage, 3, 8)) for stage in range(3)] == [[0, 1, 2], [3, 4, 5], [6, 7]]
 
 
 @pytest.mark.parametrize("config", NETWORKS, ids=lambda config: config.architecture)
@@ -73,16 +73,16 @@ def test_blocks_left_over_are_the_first_stages() -> None:
 def test_every_weight_has_a_stage_and_every_stage_a_block(config: NetworkConfig, stages: int) -> None:
     with torch.device("meta"):
         network = make_network(config)
-    homes = {name: holders(name, config, stages) for name, _ in network.named_parameters()}
+    homes = {name: stages_holding(name, config, stages) for name, _ in network.named_parameters()}
     assert all(home and home == sorted(set(home)) and home[-1] < stages for home in homes.values())
     assert {home[0] for name, home in homes.items() if "blocks" in name} == set(range(stages))
     assert block_count(config) >= stages
 
 
 def test_a_head_that_is_the_embedding_is_held_where_it_is_read() -> None:
-    assert holders("embedding.weight", GPTConfig(layers=3), 3) == [0, 2]
-    assert holders("embedding.weight", GPTConfig(layers=3, tied_head=False), 3) == [0]
-    assert holders("embedding.weight", T5Config(layers=3), 3) == [0, 1, 2]
+    assert stages_holding("embedding.weight", GPTConfig(layers=3), 3) == [0, 2]
+    assert stages_holding("embedding.weight", GPTConfig(layers=3, tied_head=False), 3) == [0]
+    assert stages_holding("embedding.weight", T5Config(layers=3), 3) == [0, 1, 2]
 
 
 def test_the_turns_of_three_micro_batches_in_two_stages() -> None:

@@ -8,7 +8,7 @@ import torch
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.train import TrainConfig
 from model.engines import check_engine
-from model.engines.runtime import computing_in, wrap_blocks
+from model.engines.runtime import autocast, wrap_blocks
 from model.errors import RecipeError
 from model.nn.block import Block
 from model.nn.factory import Network, make_network
@@ -21,7 +21,7 @@ CONFIGS = {"gpt": GPTConfig(**SIZES), "bert": BERTConfig(**SIZES), "t5": T5Confi
 def gradients(network: Network, dtype: Any = "float32", seed: int = 7, rows: int = 4) -> dict[str, torch.Tensor]:
     batch = random_batch(network.config, rows)
     torch.manual_seed(seed)
-    with computing_in(dtype, torch.device("cpu")):
+    with autocast(dtype, torch.device("cpu")):
         nats = sum(batch.objective.sums(network.train(), batch.rows).nats)
     assert isinstance(nats, torch.Tensor)
     nats.backward()

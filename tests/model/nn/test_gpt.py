@@ -8,9 +8,9 @@ import torch
 from model.config.network import GPTConfig
 from model.data.row_format import NO_LOSS
 from model.inference.scoring import text_nats
-from model.nn.block import KeyValueCache, rotary_table, rotate
+from model.nn.block import KeyValueCache, apply_rotary, rotary_table
 from model.nn.factory import flops_per_token, parameter_count
-from model.nn.gpt import GPT, thermometer_names
+from model.nn.gpt import GPT, activation_range_names
 from model.objectives.causal import loss_targets, next_token_nats
 
 CONFIG = GPTConfig(vocab_size=40, context=16, layers=2, heads=2, width=16)
@@ -46,8 +46,8 @@ def test_cached_passes_give_the_logits_of_one_whole_pass(network: GPT, tokens: t
 def test_rotation_makes_scores_depend_on_distance_alone() -> None:
     cos_TE, sin_TE = rotary_table(12, 8)
     query, key = torch.randn(2, 8, generator=torch.Generator().manual_seed(3))
-    turned_query = rotate(query.expand(1, 1, 12, 8), cos_TE, sin_TE)[0, 0]
-    turned_key = rotate(key.expand(1, 1, 12, 8), cos_TE, sin_TE)[0, 0]
+    turned_query = apply_rotary(query.expand(1, 1, 12, 8), cos_TE, sin_TE)[0, 0]
+    turned_key = apply_rotary(key.expand(1, 1, 12, 8), cos_TE, sin_TE)[0, 0]
     scores = turned_query @ turned_key.T
     for distance in range(-11, 12):
         along = scores.diagonal(distance)
@@ -90,13 +90,13 @@ def test_nats_and_thermometers_agree_with_the_plain_computation(network: GPT, to
     rows = tokens.repeat(20, 1)
     inputs, targets = rows[:, :-1], rows[:, 1:].clone()
     targets[:, :4] = NO_LOSS
-    nats, heat = next_token_nats(network, inputs, targets)
+    nats, ranges = next_token_nats(network, inputs, targets)
     logits = network(inputs)
     log_p = logits.log_softmax(-1).gather(2, rows[:, 1:, None])[:, 4:]
     torch.testing.assert_close(nats, -log_p.sum(), rtol=1e-5, atol=0)
-    assert len(heat) == len(thermometer_names(CONFIG)) == 6
+    assert len(ranges) == len(activation_range_names(CONFIG)) == 6
     embedded = network.enter(inputs)
-    for read, values in ((heat[0], embedded), (heat[-1], logits)):
+    for read, values in ((ranges[0], embedded), (ranges[-1], logits)):
         assert read.tolist() == pytest.approx([-float(values.detach().min()), float(values.detach().max())], rel=1e-5)
 
 

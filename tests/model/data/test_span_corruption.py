@@ -27,7 +27,7 @@ FORMAT = RowFormat(
 
 
 def test_2048_inputs_would_need_more_than_a_hundred_sentinels() -> None:
-    with pytest.raises(InputError, match=r"lose 114 spans.*has\s+100 sentinels"):
+    with pytest.raises(InputError, match=r"removes 114 spans.*has\s+only 100 sentinels"):
         Denoiser(FORMAT, 1, raw_length(2048))
 
 

@@ -14,14 +14,14 @@ from model.config.options import BatchWarmupConfig, ClipConfig, LengthWarmupConf
 from model.config.rules import check_lengths
 from model.config.train import TrainConfig
 from model.data.loader import CausalBatch
-from model.optim.schedules import Curriculum, Pace, learning_rate, row_length, whole_micro_batches
+from model.optim.schedules import StepSchedule, TrainingSchedule, learning_rate, micro_batch_row_counts, row_length
 
 
 def config(**settings: object) -> TrainConfig:
     return TrainConfig.model_validate({"batch_rows": 8, "micro_batch_rows": 4, **settings})
 
 
-def batches(curriculum: Curriculum) -> list[int]:
+def batches(curriculum: TrainingSchedule) -> list[int]:
     return [end - begin for begin, end in map(curriculum.positions, range(curriculum.steps))]
 
 
@@ -38,14 +38,14 @@ def batches(curriculum: Curriculum) -> list[int]:
     ],
 )
 def test_batches_grow_in_strides(warmup: dict, positions: int, rows: list[int]) -> None:
-    assert batches(Curriculum(config(batch_warmup=warmup), positions, 16)) == rows
+    assert batches(TrainingSchedule(config(batch_warmup=warmup), positions, 16)) == rows
 
 
 @given(st.integers(1, 500), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2]), st.floats(0, 1))
 def test_every_row_is_read_once_and_batches_never_shrink(positions: int, start: int, step: int, share: float) -> None:
     warmup = {"start_rows": start * step, "step_rows": step, "share": share}
     try:
-        curriculum = Curriculum(config(batch_warmup=warmup), positions, 16)
+        curriculum = TrainingSchedule(config(batch_warmup=warmup), positions, 16)
     except ValidationError:
         assert (8 - start * step) % step or start * step >= 8
         return
@@ -81,15 +81,15 @@ def test_every_row_is_read_once_and_batches_never_shrink(positions: int, start: 
     ],
 )
 def test_steps_whose_rows_fill_no_micro_batch_are_counted(settings: dict, positions: int, steps: int) -> None:
-    assert Curriculum(config(**settings), positions, 16).steps_with_rest() == steps
+    assert TrainingSchedule(config(**settings), positions, 16).steps_with_partial_micro_batches() == steps
 
 
 def test_whole_micro_batches_hold_the_same_tokens_at_every_length() -> None:
-    assert whole_micro_batches(config(), 64) == {4}
+    assert micro_batch_row_counts(config(), 64) == {4}
     # Rows of 16, 32 and 64 tokens.
-    assert whole_micro_batches(config(length_warmup={"start_length": 16, "share": 0.5}), 64) == {16, 8, 4}
-    assert whole_micro_batches(config(length_warmup={"start_length": 16}), 64) == {4}
-    assert whole_micro_batches(config(ranks=4), 64) == {2}
+    assert micro_batch_row_counts(config(length_warmup={"start_length": 16, "share": 0.5}), 64) == {16, 8, 4}
+    assert micro_batch_row_counts(config(length_warmup={"start_length": 16}), 64) == {4}
+    assert micro_batch_row_counts(config(ranks=4), 64) == {2}
 
 
 def test_lengths_double_where_a_straight_line_passes_them() -> None:
@@ -106,7 +106,7 @@ def test_the_pace_of_a_step() -> None:
         clip={"max_norm": 5.0, "early_norm": 0.3, "early_share": 0.25},
         batch_warmup={"start_rows": 4, "step_rows": 4, "share": 0.25},
     )
-    curriculum = Curriculum(settings, 32, 16)
+    curriculum = TrainingSchedule(settings, 32, 16)
     assert [curriculum.positions(step) for step in range(curriculum.steps)] == [
         (0, 4),
         (4, 8),
@@ -119,10 +119,10 @@ def test_the_pace_of_a_step() -> None:
     pieces = [4, 4, 2, 1, 1]
     ends = [4, 8, 16, 24, 32]
     expected = [
-        Pace(learning_rate(end / 32, settings.schedule), norm, piece)
+        StepSchedule(learning_rate(end / 32, settings.schedule), norm, piece)
         for end, norm, piece in zip(ends, norms, pieces, strict=True)
     ]
-    assert [curriculum.pace(step) for step in range(5)] == expected
+    assert [curriculum.step_schedule(step) for step in range(5)] == expected
 
 
 @given(st.sampled_from([4, 8, 16]), st.floats(0, 1), st.floats(0, 1))
@@ -132,10 +132,10 @@ def test_the_pairs_of_input_and_target_are_those_of_a_run_without(length: int, r
     starts = torch.randint(0, 6, (positions,), generator=torch.Generator().manual_seed(4))
 
     def pairs(settings: TrainConfig) -> Counter[tuple[int, int, bool]]:
-        curriculum, seen = Curriculum(settings, positions, context), Counter[tuple[int, int, bool]]()
+        curriculum, seen = TrainingSchedule(settings, positions, context), Counter[tuple[int, int, bool]]()
         for step in range(curriculum.steps):
             begin, end = curriculum.positions(step)
-            pieces = curriculum.pace(step).row_pieces
+            pieces = curriculum.step_schedule(step).row_pieces
             batch = CausalBatch(ids[begin:end], starts[begin:end]).shortened(context // pieces)
             assert batch.tokens_BL.shape == ((end - begin) * pieces, context // pieces + 1)
             for row, start in zip(batch.tokens_BL.tolist(), batch.loss_start_B.tolist(), strict=True):
@@ -170,13 +170,13 @@ def test_lengths_that_do_not_double_up_to_the_context_are_refused_and_so_are_row
         with pytest.raises(ValueError, match=r"does not double up to model\.context 96"):
             check_lengths(gpt, LengthWarmupConfig(start_length=length, share=0.1))
     bert = BERTConfig(architecture="bert", vocab_size=48, context=96, layers=1, heads=2, width=16)
-    with pytest.raises(ValueError, match=r"rows of a bert mean something as a whole.*keeps its context"):
+    with pytest.raises(ValueError, match=r"sequences of a bert cannot be cut.*keeps its context"):
         check_lengths(bert, LengthWarmupConfig(start_length=24, share=0.1))
 
 
 def test_defaults_change_nothing() -> None:
     settings = config()
     assert (settings.batch_warmup, settings.clip) == (BatchWarmupConfig(), ClipConfig())
-    curriculum = Curriculum(settings, 24, 16)
-    assert [curriculum.pace(step).row_pieces for step in range(3)] == [1, 1, 1]
-    assert [curriculum.pace(step).max_norm for step in range(3)] == [1.0, 1.0, 1.0]
+    curriculum = TrainingSchedule(settings, 24, 16)
+    assert [curriculum.step_schedule(step).row_pieces for step in range(3)] == [1, 1, 1]
+    assert [curriculum.step_schedule(step).max_norm for step in range(3)] == [1.0, 1.0, 1.0]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from torch.nn import functional as F
 
 from model.config.network import GPTConfig
-from model.nn.block import KeyValueCache, Sight, rotary_table, rotate
+from model.nn.block import AttentionContext, KeyValueCache, apply_rotary, rotary_table
 from model.nn.factory import flops_per_token, parameter_count
 from model.nn.gpt import GPT
 
@@ -88,14 +88,14 @@ def test_parallel_branches_read_the_same_stream() -> None:
     value = (block.attention_in.weight @ read[0, 0] + block.attention_in.bias)[32:]
     attended = block.attention_out.weight @ value + block.attention_out.bias
     expected = stream[0, 0] + attended + block._mlp(block.mlp_norm(stream))[0, 0]
-    torch.testing.assert_close(block(stream, Sight(causal=True))[0][0, 0], expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(block(stream, AttentionContext(causal=True))[0][0, 0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_share_of_each_head_turns_and_the_rest_stays() -> None:
     heads = torch.randn(1, 1, 6, 16, generator=torch.Generator().manual_seed(1))
-    turned = rotate(heads, *rotary_table(6, 4))
+    turned = apply_rotary(heads, *rotary_table(6, 4))
     assert torch.equal(turned[..., 4:], heads[..., 4:])
-    torch.testing.assert_close(turned[..., :4], rotate(heads[..., :4], *rotary_table(6, 4)))
+    torch.testing.assert_close(turned[..., :4], apply_rotary(heads[..., :4], *rotary_table(6, 4)))
     assert not torch.allclose(turned[..., 1:, :4], heads[..., 1:, :4])
 
 
@@ -130,7 +130,7 @@ def test_a_narrow_embedding_costs_its_columns_and_two_matrices() -> None:
         ({"embedding_width": 16}, "embedding_width 16 is not below width 16"),
         ({"norm_position": "post", "parallel_residual": True}, 'set norm_position = "pre"'),
         ({"norm_position": "post", "first_input_norm": False}, 'set norm_position = "pre"'),
-        ({"rotary_share": 0.4}, "rotary_share 0.4 of the 8 values of a head are 3, and rotary positions turn pairs"),
+        ({"rotary_share": 0.4}, "rotary_share 0.4 of the 8 values of a head are 3, and rotary positions rotate pairs"),
         ({"rotary_share": 0.1}, "rotary_share 0.1 of the 8 values of a head are 0"),
     ],
 )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.config.network import GPTConfig
 from model.nn.gpt import GPT
-from model.nn.pruning import Part, parameters, parts_of, without
+from model.nn.pruning import Part, ablated, parts_of, removed_parameters
 
 TOKENS = torch.arange(20).reshape(2, 10) % 16
 
@@ -43,7 +43,7 @@ def test_afterwards_all_bits_are_back(network: GPT) -> None:
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
     whole = network(TOKENS)
     for part in parts_of(network):
-        with without(network, [part]):
+        with ablated(network, [part]):
             assert not torch.equal(network(TOKENS), whole)
     assert torch.equal(network(TOKENS), whole)
     assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
@@ -51,9 +51,9 @@ def test_afterwards_all_bits_are_back(network: GPT) -> None:
 
 def test_all_heads_are_the_attention_but_for_its_bias() -> None:
     network = made(biases=False)
-    with without(network, [Part("head", 1, 0), Part("head", 1, 1)]):
+    with ablated(network, [Part("head", 1, 0), Part("head", 1, 1)]):
         heads = network(TOKENS)
-    with without(network, [Part("attention", 1)]):
+    with ablated(network, [Part("attention", 1)]):
         assert torch.equal(network(TOKENS), heads)
 
 
@@ -66,18 +66,20 @@ def test_a_layer_without_its_branches_is_no_layer() -> None:
         for name in shorter.state_dict()
     }
     shorter.load_state_dict(kept)
-    with without(network, [Part("layer", 1)]):
+    with ablated(network, [Part("layer", 1)]):
         assert torch.equal(network(TOKENS), shorter(TOKENS))
     size = sum(weight.numel() for weight in network.parameters())
-    assert size - parameters(network, [Part("layer", 1)]) == sum(weight.numel() for weight in shorter.parameters())
+    assert size - removed_parameters(network, [Part("layer", 1)]) == sum(
+        weight.numel() for weight in shorter.parameters()
+    )
 
 
 def test_sizes_are_those_counted_by_hand() -> None:
     """Width 8, two heads of 4: a head has 3 x 4 rows of 8 with a bias each, and 4 columns of 8."""
     network = made()
-    assert parameters(network, [Part("head", 0, 1)]) == 3 * 4 * 8 + 3 * 4 + 4 * 8
-    assert parameters(network, [Part("mlp", 0)]) == 2 * 8 + 8 * 32 + 32 + 32 * 8 + 8
-    assert parameters(network, [Part("attention", 0)]) == 2 * 8 + 8 * 24 + 24 + 8 * 8 + 8
+    assert removed_parameters(network, [Part("head", 0, 1)]) == 3 * 4 * 8 + 3 * 4 + 4 * 8
+    assert removed_parameters(network, [Part("mlp", 0)]) == 2 * 8 + 8 * 32 + 32 + 32 * 8 + 8
+    assert removed_parameters(network, [Part("attention", 0)]) == 2 * 8 + 8 * 24 + 24 + 8 * 8 + 8
 
 
 @settings(deadline=None, max_examples=50)
@@ -86,6 +88,6 @@ def test_what_is_in_another_part_counts_once(parts: list[Part]) -> None:
     network = made()
     size = sum(weight.numel() for weight in network.parameters())
     layers = sum(weight.numel() for block in network.blocks for weight in block.parameters())
-    assert 0 <= parameters(network, parts) <= layers <= size
-    assert parameters(network, parts) == parameters(network, [*parts, *parts])
-    assert parameters(network, [*parts, *parts_of(network)]) == layers
+    assert 0 <= removed_parameters(network, parts) <= layers <= size
+    assert removed_parameters(network, parts) == removed_parameters(network, [*parts, *parts])
+    assert removed_parameters(network, [*parts, *parts_of(network)]) == layers

@@ -14,16 +14,16 @@ from torch.nn import functional as F
 from model.config.network import BERTConfig, GPTConfig, NetworkConfig, T5Config
 from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
-from model.distributed.process_group import ALONE
+from model.distributed.process_group import SINGLE_PROCESS
 from model.engines.base import StepResult, Totals
 from model.engines.native import NativeEngine
 from model.engines.runtime import wrap_blocks
-from model.nn.activation_stats import ScoreThermometer, extremes, lows_and_highs, nothing_read, sampled
-from model.nn.factory import make_network, thermometer_names
+from model.nn.activation_stats import ScoreRange, activation_range, empty_range, sampled_queries, split_ranges
+from model.nn.factory import activation_range_names, make_network
 from model.nn.gpt import GPT
 from model.objectives.base import Sums
 from model.objectives.synthetic import random_batch
-from model.optim.schedules import Pace
+from model.optim.schedules import StepSchedule
 
 numbers = st.floats(-100, 100, width=32)
 SIZES: dict[str, Any] = {"vocab_size": 60, "context": 18, "layers": 2, "heads": 2, "width": 16}
@@ -40,19 +40,19 @@ CONFIGS: dict[str, NetworkConfig] = {
 
 
 def test_smallest_and_largest_are_read() -> None:
-    read = extremes(torch.tensor([[1.0, -3.0], [2.0, 0.5]]))
+    read = activation_range(torch.tensor([[1.0, -3.0], [2.0, 0.5]]))
     assert read.tolist() == [3.0, 2.0]
-    assert lows_and_highs(read[None]) == ([-3.0], [2.0])
+    assert split_ranges(read[None]) == ([-3.0], [2.0])
 
 
 @given(values=st.lists(numbers, min_size=1, max_size=12), cut=st.integers(0, 12))
 def test_parts_join_to_the_whole_by_their_maximum(values: list[float], cut: int) -> None:
     whole = torch.tensor(values)
-    read = nothing_read(whole)
+    read = empty_range(whole)
     for part in (whole[:cut], whole[cut:]):
         if len(part):
-            read = torch.maximum(read, extremes(part))
-    assert lows_and_highs(read[None]) == ([min(values)], [max(values)])
+            read = torch.maximum(read, activation_range(part))
+    assert split_ranges(read[None]) == ([min(values)], [max(values)])
 
 
 @pytest.mark.parametrize(
@@ -66,31 +66,31 @@ def test_parts_join_to_the_whole_by_their_maximum(values: list[float], cut: int)
 def test_what_is_no_number_reads_as_infinite(values: list[float], low: float, high: float) -> None:
     totals = Totals()
     for part in ([0.5, 2.0], values):
-        totals.add(Sums((torch.ones(()),), (), extremes(torch.tensor(part))[None]))
-    _, _, lows, highs = totals.over_all_ranks(ALONE, (1,))
+        totals.add(Sums((torch.ones(()),), (), activation_range(torch.tensor(part))[None]))
+    _, _, lows, highs = totals.reduce_over_ranks(SINGLE_PROCESS, (1,))
     assert (lows, highs) == ([min(low, 0.5)], [max(high, 2.0)])
-    assert StepResult(1.0, [1.0], [], 1.0, lows, highs, applied=False).thermometers == [math.inf]
+    assert StepResult(1.0, [1.0], [], 1.0, lows, highs, applied=False).largest_activations == [math.inf]
 
 
 def test_the_largest_magnitude_is_that_of_either_sign() -> None:
-    assert StepResult(1.0, [1.0], [], 1.0, [-3.0, 1.0], [2.0, 4.0], applied=True).thermometers == [3.0, 4.0]
+    assert StepResult(1.0, [1.0], [], 1.0, [-3.0, 1.0], [2.0, 4.0], applied=True).largest_activations == [3.0, 4.0]
 
 
 def test_a_segment_behind_a_number_that_is_none_reads_as_infinite_and_those_before_it_do_not(
     make_run: Callable[..., TrainerRun],
 ) -> None:
     run = make_run()
-    engine = NativeEngine(run, GPT(run.model).initialise(1), ALONE)
+    engine = NativeEngine(run, GPT(run.model).initialise(1), SINGLE_PROCESS)
     with torch.no_grad():
         engine.network.final_norm.weight[0] = math.nan
-    done = engine.step(CausalBatch(torch.arange(4, 21)[None], torch.zeros(1, dtype=torch.int64)), Pace(0.01))
-    assert all(map(math.isfinite, done.thermometers[:-1]))
+    done = engine.step(CausalBatch(torch.arange(4, 21)[None], torch.zeros(1, dtype=torch.int64)), StepSchedule(0.01))
+    assert all(map(math.isfinite, done.largest_activations[:-1]))
     assert (done.lows[-1], done.highs[-1]) == (-math.inf, math.inf)
 
 
 @given(queries=st.integers(1, 3000))
 def test_four_queries_or_all_are_read_evenly_apart_up_to_the_last(queries: int) -> None:
-    places = range(queries)[sampled(queries)]
+    places = range(queries)[sampled_queries(queries)]
     assert len(places) == min(queries, 4)
     assert places[-1] == queries - 1
     assert places.step == max(1, queries // 4)
@@ -102,7 +102,7 @@ def test_scores_of_seen_keys_are_read() -> None:
     keys = torch.tensor([-1.0, 2, 0, 3, 0, 0, 0, 9]).view(1, 1, 8, 1)
 
     def read(mask: torch.Tensor | None, *, causal: bool = False) -> tuple[float, float]:
-        low, high = ScoreThermometer()(place, keys, mask, causal=causal, scale=0.5).tolist()
+        low, high = ScoreRange()(place, keys, mask, causal=causal, scale=0.5).tolist()
         return -low, high
 
     # The last query sees all: 7 x 9 / 2 is the largest score, and 7 x -1 / 2 the smallest.
@@ -119,7 +119,7 @@ def test_scores_of_seen_keys_are_read() -> None:
 def test_scores_that_are_no_numbers_are_told_and_those_of_keys_that_nobody_sees_are_not() -> None:
     query, key = torch.ones(2, 1, 1, 8, 1)
     key[0, 0, 5] = math.nan
-    thermometer = ScoreThermometer()
+    thermometer = ScoreRange()
     assert thermometer(query, key, None, causal=True, scale=1.0).isnan().all()
     unseen = torch.arange(8).view(1, 1, 1, 8) != 5
     assert thermometer(query, key, unseen, causal=False, scale=1.0).tolist() == [-1.0, 1.0]
@@ -138,10 +138,10 @@ def test_each_network_tells_of_the_scores_that_it_attends_by(name: str, monkeypa
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", recorded)
     sums = batch.objective.sums(network, batch.rows)
-    names = thermometer_names(CONFIGS[name])
-    assert sums.thermometers.shape == (len(names), 2)
-    assert not sums.thermometers.requires_grad
-    told = [row.tolist() for row, of in zip(sums.thermometers, names, strict=True) if "attention" in of]
+    names = activation_range_names(CONFIGS[name])
+    assert sums.activation_ranges.shape == (len(names), 2)
+    assert not sums.activation_ranges.requires_grad
+    told = [row.tolist() for row, of in zip(sums.activation_ranges, names, strict=True) if "attention" in of]
     assert len(told) == len(expected) == (6 if name == "t5" else 2)
     for ours, reference in zip(told, expected, strict=True):
         assert ours == pytest.approx(reference, rel=1e-4, abs=1e-6)
@@ -156,7 +156,7 @@ def scores_of(
     _, _, queries, size = query.shape
     for row, of_row in enumerate(query):
         for head, of_head in enumerate(of_row):
-            for place in range(queries)[sampled(queries)]:
+            for place in range(queries)[sampled_queries(queries)]:
                 scores = (key[row, head] @ of_head[place]) * (size**-0.5 if scale is None else scale)
                 seen = torch.arange(len(scores)) <= place if is_causal else torch.ones(len(scores), dtype=torch.bool)
                 if attn_mask is not None:
@@ -169,9 +169,9 @@ def scores_of(
 
 def test_names_follow_the_road_of_the_numbers() -> None:
     sizes = SIZES | {"layers": 1}
-    assert thermometer_names(GPTConfig(**sizes)) == ["embedding", "block 0 attention logits", "block 0", "logits"]
-    assert thermometer_names(BERTConfig(**sizes))[2:] == ["block 0", "masked logits", "next logits"]
-    assert thermometer_names(T5Config(**sizes)) == [
+    assert activation_range_names(GPTConfig(**sizes)) == ["embedding", "block 0 attention logits", "block 0", "logits"]
+    assert activation_range_names(BERTConfig(**sizes))[2:] == ["block 0", "masked logits", "next logits"]
+    assert activation_range_names(T5Config(**sizes)) == [
         "encoder embedding",
         "encoder block 0 attention logits",
         "encoder block 0",
@@ -191,17 +191,17 @@ def test_blocks_computed_in_other_ways_read_the_same(name: str, compiled: bool) 
     wrap_blocks(other, compiled=compiled, recomputed=True)
     read, again = (batch.objective.sums(network, batch.rows) for network in (plain, other))
     if not compiled:
-        assert torch.equal(read.thermometers, again.thermometers)
-    torch.testing.assert_close(read.thermometers, again.thermometers, rtol=1e-4, atol=1e-5)
+        assert torch.equal(read.activation_ranges, again.activation_ranges)
+    torch.testing.assert_close(read.activation_ranges, again.activation_ranges, rtol=1e-4, atol=1e-5)
 
 
 def test_readings_leave_the_gradients_as_they_are_bit_for_bit() -> None:
     network = GPT(GPTConfig(**SIZES)).initialise(1)
     tokens = torch.randint(60, (3, 18), generator=torch.Generator().manual_seed(1))
     found = []
-    for heat in (None, []):
+    for ranges in (None, []):
         network.zero_grad()
-        network(tokens, heat=heat).square().sum().backward()
+        network(tokens, ranges=ranges).square().sum().backward()
         found.append([p.grad.clone() for p in network.parameters() if p.grad is not None])
     assert len(found[0]) == len(list(network.parameters()))
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

@@ -12,7 +12,7 @@ from model.config.network import GPTConfig
 from model.config.options import OptimizerConfig
 from model.config.train import TrainerRun
 from model.nn.gpt import GPT
-from model.optim.optimizers import make_optimizer, set_rate
+from model.optim.optimizers import make_optimizer, set_learning_rate
 from model.profile.coordinate_check import exponents, main, measure
 
 SMALL = {"vocab_size": 48, "context": 16, "layers": 1, "heads": 2}
@@ -41,7 +41,7 @@ def test_four_times_as_wide() -> None:
     assert torch.allclose(transferred(tokens), F.linear(hidden, transferred.embedding.weight))
     assert torch.allclose(hidden.std(), torch.tensor(0.25), rtol=0.05)
     groups = make_optimizer(transferred, OptimizerConfig(weight_decay=0.1), 4.0).param_groups
-    set_rate(groups, 0.004)
+    set_learning_rate(groups, 0.004)
     hidden_group, others = groups
     assert (hidden_group["lr"], others["lr"]) == (0.001, 0.004)
     assert math.isclose(hidden_group["lr"] * hidden_group["weight_decay"], 0.004 * 0.1)
@@ -71,7 +71,7 @@ def test_the_command_prints_both(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("choices", "told"),
     [
-        ({"mup_base_head_size": 16}, "speaks of mup_base_width"),
+        ({"mup_base_head_size": 16}, "needs mup_base_width"),
         ({"mup_base_width": 32, "embedding_width": 16}, "leave embedding_width out"),
     ],
 )

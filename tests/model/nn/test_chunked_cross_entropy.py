@@ -12,12 +12,12 @@ import torch
 from model.config.network import GPTConfig, T5Config
 from model.config.train import TrainerRun
 from model.data.row_format import NO_LOSS
-from model.engines.runtime import computing_in
+from model.engines.runtime import autocast
 from model.nn.factory import make_network
 from model.nn.gpt import GPT
 from model.nn.t5 import T5
-from model.nn.vocab_layers import WholeVocabulary, train_new_rows_alone
-from model.objectives.cross_entropy import LOGIT_ROWS, nats_in_pieces
+from model.nn.vocab_layers import WholeVocabulary, freeze_all_but_new_rows
+from model.objectives.cross_entropy import LOGIT_ROWS, chunked_nats
 
 SIZES: dict[str, Any] = {"vocab_size": 96, "context": 16, "layers": 1, "heads": 2, "width": 16}
 NETWORKS = {
@@ -44,12 +44,12 @@ def gradients(network: GPT | T5, rows: int, dtype: Any = "float32") -> dict[str,
     """Of the loss over as many predictions as count, times 3, and loss and largest logit besides."""
     network.zero_grad()
     hidden, targets = drawn(network, rows)
-    with computing_in(dtype, torch.device("cpu")):
-        nats, heat = nats_in_pieces(network, hidden, targets)
+    with autocast(dtype, torch.device("cpu")):
+        nats, ranges = chunked_nats(network, hidden, targets)
     (3 * nats / rows).backward()
     found = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
     assert hidden.grad is not None
-    return {**found, "stream": hidden.grad, "loss": nats.detach(), "heat": heat.detach()}
+    return {**found, "stream": hidden.grad, "loss": nats.detach(), "ranges": ranges.detach()}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -63,7 +63,7 @@ def test_gradients_made_at_once_are_those_of_the_backward_pass(name: str, new_ro
     later = gradients(network, 3 * LOGIT_ROWS + 5, dtype)
     assert at_once.keys() == later.keys()
     assert torch.equal(at_once["loss"], later["loss"])
-    assert torch.equal(at_once["heat"], later["heat"])
+    assert torch.equal(at_once["ranges"], later["ranges"])
     close = {"rtol": 1e-4, "atol": 1e-6} if dtype == "float32" else {"rtol": 0.02, "atol": 1e-3}
     for key in later:
         torch.testing.assert_close(at_once[key], later[key], **close, msg=key)
@@ -79,17 +79,17 @@ def test_one_piece_goes_as_ever_bit_for_bit() -> None:
 
 def test_what_does_not_learn_gets_no_gradient() -> None:
     network = GPT(NETWORKS["tied"], new_rows=6).initialise(1)
-    train_new_rows_alone(network)
-    assert gradients(network, 3 * LOGIT_ROWS).keys() == {"new_rows", "stream", "loss", "heat"}
+    freeze_all_but_new_rows(network)
+    assert gradients(network, 3 * LOGIT_ROWS).keys() == {"new_rows", "stream", "loss", "ranges"}
     hidden, targets = drawn(network, 3 * LOGIT_ROWS)
     with torch.no_grad():
-        nats, _ = nats_in_pieces(network, hidden, targets)
+        nats, _ = chunked_nats(network, hidden, targets)
     assert not nats.requires_grad
 
 
 def test_no_logits_are_kept() -> None:
     network, rows = GPT(NETWORKS["tied"]).initialise(1), 8 * LOGIT_ROWS
-    nats, _ = nats_in_pieces(network, *drawn(network, rows))
+    nats, _ = chunked_nats(network, *drawn(network, rows))
     assert nats.grad_fn is not None
     kept = nats.grad_fn.saved_tensors  # pyright: ignore[reportAttributeAccessIssue]
     # The stream's gradient of 16 columns and the head's of 96 rows, instead of 96 logits a prediction.

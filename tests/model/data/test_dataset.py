@@ -50,7 +50,7 @@ def test_files_that_say_different_things_of_their_rows_are_refused(
     ]
     order = write_order(tmp_path / "order.arrow", [0])
     assert SequenceReader(parts[:1], order).row_format == one
-    with pytest.raises(InputError, match=r"other\.arrow and .*one\.arrow say different things of their rows"):
+    with pytest.raises(InputError, match=r"other\.arrow and .*one\.arrow have rows of different formats"):
         SequenceReader(parts, order)
 
 
@@ -71,7 +71,7 @@ def test_missing_and_broken_files_are_named(tmp_path: Path, write_order) -> None
     with pytest.raises(InputError, match=r"no file .*absent\.arrow"):
         SequenceReader([tmp_path / "absent.arrow"], order)
     (tmp_path / "broken.arrow").write_bytes(b"no arrow at all")
-    with pytest.raises(InputError, match=r"broken\.arrow is no Arrow file"):
+    with pytest.raises(InputError, match=r"broken\.arrow is not an Arrow file"):
         SequenceReader([tmp_path / "broken.arrow"], order)
 
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checksummed_json import BrokenSeal, given_text, read_sealed, seal, sealed_lines, unseal, write_sealed
+from model.checksummed_json import (
+    BrokenSeal,
+    read_optionally_sealed,
+    read_sealed,
+    read_sealed_lines,
+    seal,
+    unseal,
+    write_sealed,
+)
 from model.errors import IntegrityError
 
 INNER = st.recursive(
@@ -73,28 +81,28 @@ def test_a_file_that_people_may_write_is_refused_where_a_program_wrote_it_and_a_
         for byte in {*range(0, 256, 51), sealed[at] ^ 1} - {sealed[at]}:
             path.write_bytes(sealed[:at] + bytes([byte]) + sealed[at + 1 :])
             with pytest.raises(IntegrityError, match=r"run\.json is damaged"):
-                given_text(path, "")
+                read_optionally_sealed(path, "")
     for by_hand in (b'{"rows": 100}', b'{"rows": 100,', b""):
         path.write_bytes(by_hand)
-        assert given_text(path, "") == by_hand
+        assert read_optionally_sealed(path, "") == by_hand
 
 
 def test_every_other_value_of_every_byte_of_a_file_of_lines_is_refused(tmp_path: Path) -> None:
     path, values = tmp_path / "lines.jsonl", [{"number": number} for number in range(3)]
     whole = b"".join(seal(value, indent=None) for value in values)
     path.write_bytes(whole)
-    assert sealed_lines(path, "") == values
+    assert read_sealed_lines(path, "") == values
     for at in range(len(whole)):
         for byte in {*range(0, 256, 51), ord("\r"), whole[at] ^ 1} - {whole[at]}:
             path.write_bytes(whole[:at] + bytes([byte]) + whole[at + 1 :])
             with pytest.raises(IntegrityError, match=r"lines\.jsonl, line [123], is damaged"):
-                sealed_lines(path, "")
+                read_sealed_lines(path, "")
 
 
 def test_a_file_of_lines_that_was_cut_ends_with_the_last_whole_line(tmp_path: Path) -> None:
     path, values = tmp_path / "lines.jsonl", [{"number": number} for number in range(3)]
     lines = [seal(value, indent=None) for value in values]
-    assert sealed_lines(path, "") == []
+    assert read_sealed_lines(path, "") == []
     for size in range(len(lines[2])):
         path.write_bytes(lines[0] + lines[1] + lines[2][:size])
-        assert sealed_lines(path, "") == values[:2]
+        assert read_sealed_lines(path, "") == values[:2]
