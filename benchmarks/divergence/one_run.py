@@ -14,7 +14,7 @@ from text import BATCH_ROWS, byte_level_run, write_rows
 from torch.nn import functional as F
 
 import model.train.trainer
-from model.checkpoint.checkpoint import remove_checkpoint, standing_steps
+from model.checkpoint.checkpoint import checkpoint_steps, remove_checkpoint
 from model.checkpoint.metrics import journal_file
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.checkpoint.weights import load_model
@@ -86,6 +86,6 @@ def held_out_loss(folder: Path, tokens: np.ndarray) -> float | None:
 
 def _copy_before(clean: Path, folder: Path, step: int) -> None:
     shutil.copytree(clean / CHECKPOINTS, folder / CHECKPOINTS)
-    for steps in standing_steps(folder / CHECKPOINTS):
+    for steps in checkpoint_steps(folder / CHECKPOINTS):
         if steps > step:
             remove_checkpoint(folder / CHECKPOINTS, steps)

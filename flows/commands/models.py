@@ -207,14 +207,14 @@ def finetune(
     with told_errors():
         from flows.models.finetune import teach
         from model.engines.runtime import denormals_flushed
-        from model.finetune.output import told_result
+        from model.finetune.output import format_result
 
         with denormals_flushed():
             folder, found = teach(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})
             return
-        print("\n".join([*told_result(found), f"written: {folder}"]))
+        print("\n".join([*format_result(found), f"written: {folder}"]))
 
 
 def predict(

@@ -123,7 +123,7 @@ class LossScaleConfig(Strict):
         return self
 
 
-class Rung(Strict):
+class RecoveryStep(Strict):
     """What changes at one firing of the guard, besides going back and skipping data; each is of what held before the
     episode."""
 
@@ -139,17 +139,17 @@ class Rung(Strict):
     """Type in which matrices are multiplied; the loss scale starts anew."""
 
 
-DEFAULT_LADDER = (
-    Rung(),
-    Rung(lr_factor=0.9),
-    Rung(lr_factor=2 / 3),
-    Rung(lr_factor=0.5, max_norm=0.3, beta2=0.95),
-    Rung(lr_factor=10, max_norm=0.3, optimizer="sgd"),
+DEFAULT_POLICY = (
+    RecoveryStep(),
+    RecoveryStep(lr_factor=0.9),
+    RecoveryStep(lr_factor=2 / 3),
+    RecoveryStep(lr_factor=0.5, max_norm=0.3, beta2=0.95),
+    RecoveryStep(lr_factor=10, max_norm=0.3, optimizer="sgd"),
 )
 """Skip the data; OPT-175B's lower rates and its limit of .3; and its other optimizer, whose rate is some ten times
 AdamW's."""
 
-FLOAT16_RUNG = Rung(lr_factor=0.5, max_norm=0.3, dtype="bfloat16")
+FLOAT16_RECOVERY_STEP = RecoveryStep(lr_factor=0.5, max_norm=0.3, dtype="bfloat16")
 """Last rung of a run in float16, whose range is often the cause."""
 
 
@@ -192,7 +192,7 @@ class GuardConfig(Strict):
     """Ways back in all, before training stops with a report."""
     most_skipped: float = Field(default=0.1, gt=0, le=1)
     """Share of the run's rows that the guard may leave out on its ways back, before training stops with a report."""
-    ladder: tuple[Rung, ...] | None = Field(default=None, min_length=1)
+    ladder: tuple[RecoveryStep, ...] | None = Field(default=None, min_length=1)
     """What changes at the first, second, ... time of the same trouble; behind the last rung training stops. By default:
     nothing, rate times .9, times 2/3, half the rate with clipping at .3, and SGD instead of AdamW (in `float16`:
     `bfloat16`)."""

@@ -31,7 +31,7 @@ def claim_stdout() -> TextIO:
     return messages
 
 
-class Link:
+class LauncherChannel:
     """Tells the launcher what happens, and hears its request to stop while it is entered as a context.
 
     Without `messages` it only hears.
@@ -44,7 +44,7 @@ class Link:
         self._told_at = 0.0
         self.stop_requested = False
 
-    def __enter__(self) -> "Link":
+    def __enter__(self) -> "LauncherChannel":
         self._handlers = {asked: signal.signal(asked, self._on_terminate) for asked in REQUESTS_TO_STOP}
         return self
 
@@ -56,7 +56,7 @@ class Link:
         del signum, frame
         self.stop_requested = True
 
-    def tell(self, kind: str, **facts: Any) -> None:
+    def send(self, kind: str, **facts: Any) -> None:
         """One JSON line of `messages`. Numbers must be finite: JSON has no others."""
         if self._messages is not None:
             self._messages.write(json.dumps({"kind": kind, **facts}, allow_nan=False) + "\n")
@@ -77,7 +77,7 @@ class Link:
         now = time.monotonic()
         if last or now - self._told_at >= SECONDS_BETWEEN_STEPS_TOLD:
             self._told_at = now
-            self.tell("step", **facts)
+            self.send("step", **facts)
 
 
 PREFIX = "ranks-"
@@ -86,7 +86,7 @@ SECONDS_TO_GO = 10.0
 """A killed process that the kernel still writes for, or one that is paused. The latter was given up."""
 
 
-def new_meeting(out: Path, host: str = "") -> Path:
+def new_rank_dir(out: Path, host: str = "") -> Path:
     """A folder for ranks of one machine to meet in; `host` names it among several that see the same files. Left-overs
     go, once the processes of a supervisor that was killed are gone too: the kernel ends them with it, but not within
     the same instant."""
@@ -96,26 +96,26 @@ def new_meeting(out: Path, host: str = "") -> Path:
         while any(map(is_held, left_over.glob("*.beat"))) and time.monotonic() < deadline:
             time.sleep(0.05)
         shutil.rmtree(left_over, ignore_errors=True)
-    meeting = out / f"{prefix}{uuid.uuid4().hex[:8]}"
-    meeting.mkdir(parents=True)
-    return meeting
+    rank_dir = out / f"{prefix}{uuid.uuid4().hex[:8]}"
+    rank_dir.mkdir(parents=True)
+    return rank_dir
 
 
-def words_file(meeting: Path, rank: int) -> Path:
+def error_file(rank_dir: Path, rank: int) -> Path:
     """Where a rank leaves its last words."""
-    return meeting / f"rank-{rank}.words"
+    return rank_dir / f"rank-{rank}.words"
 
 
-def beat_file(meeting: Path, rank: int) -> Path:
+def beat_file(rank_dir: Path, rank: int) -> Path:
     """Where a rank shows that it works."""
-    return meeting / f"rank-{rank}.beat"
+    return rank_dir / f"rank-{rank}.beat"
 
 
-def stacks_file(meeting: Path, rank: int) -> Path:
+def stacks_file(rank_dir: Path, rank: int) -> Path:
     """Where a rank writes what its threads are at, when it is asked."""
-    return meeting / f"rank-{rank}.stacks"
+    return rank_dir / f"rank-{rank}.stacks"
 
 
-def rendezvous_file(meeting: Path) -> Path:
+def rendezvous_file(rank_dir: Path) -> Path:
     """The file through which the ranks find each other."""
-    return meeting / "rendezvous"
+    return rank_dir / "rendezvous"

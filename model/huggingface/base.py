@@ -13,11 +13,11 @@ from torch import Tensor
 from model.errors import InputError
 from model.huggingface.settings import Settings
 
-NO_COPIES: Mapping[str, str] = {}
+NO_ALIASES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Origin:
+class WeightSource:
     """The published tensors that one weight of ours is made of: equal parts, one below the other."""
 
     names: tuple[str, ...]
@@ -31,7 +31,7 @@ class Origin:
     reversed_rows: bool = False
     """Whether the published rows stand in the other order (BERT's answers)."""
 
-    def taken(self, tensors: Sequence[Tensor]) -> Tensor:
+    def to_native(self, tensors: Sequence[Tensor]) -> Tensor:
         """Our weight, made of the tensors of these names."""
         ours = torch.cat([tensor.T if self.transposed else tensor for tensor in tensors])
         if self.fused_heads:
@@ -39,7 +39,7 @@ class Origin:
         ours = _shifted(ours, -self.leading_rows)
         return ours.flip(0) if self.reversed_rows else ours
 
-    def given(self, ours: Tensor) -> list[Tensor]:
+    def to_published(self, ours: Tensor) -> list[Tensor]:
         """The published tensors, made of our weight; rows that we do not have are zeros."""
         theirs = _shifted(ours.flip(0) if self.reversed_rows else ours, self.leading_rows)
         if self.fused_heads:
@@ -47,9 +47,9 @@ class Origin:
         parts = theirs.chunk(len(self.names))
         return [(part.T if self.transposed else part).contiguous() for part in parts]
 
-    def given_shapes(self, ours: Tensor) -> list[tuple[int, ...]]:
+    def published_shapes(self, ours: Tensor) -> list[tuple[int, ...]]:
         """The shapes of the published tensors that our weight, of which only the shape counts, is made of."""
-        return [tuple(tensor.shape) for tensor in self.given(ours.to("meta"))]
+        return [tuple(tensor.shape) for tensor in self.to_published(ours.to("meta"))]
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Family:
     """Our configuration of its settings; InputError where we have none."""
     write: Callable[[Any], dict[str, Any]]
     """The settings nearest to our configuration: reading them gives it back, but for what the class cannot compute."""
-    origins: Callable[[Any], dict[str, Origin]]
+    weight_map: Callable[[Any], dict[str, WeightSource]]
     """Where each weight of ours comes from."""
-    copies: Callable[[Any], Mapping[str, str]]
+    aliases: Callable[[Any], Mapping[str, str]]
     """Published names that may hold again what stands under another."""
     body: str = ""
     """First part of the names of all weights but the heads'; files saved from the body alone lack it."""
@@ -77,42 +77,44 @@ class Family:
     """Regular expression of published tensors that are computed, or never used."""
 
 
-Origins = Mapping[str, Origin]
+WeightMap = Mapping[str, WeightSource]
 
 
-def linear(ours: str, *theirs: str, biases: bool, transposed: bool = False, fused_heads: int = 0) -> dict[str, Origin]:
+def linear(
+    ours: str, *theirs: str, biases: bool, transposed: bool = False, fused_heads: int = 0
+) -> dict[str, WeightSource]:
     """The origins of a linear layer's weight, and of its bias."""
-    origins = {f"{ours}.weight": Origin(tuple(f"{name}.weight" for name in theirs), transposed, fused_heads)}
+    weight_map = {f"{ours}.weight": WeightSource(tuple(f"{name}.weight" for name in theirs), transposed, fused_heads)}
     if biases:
-        origins[f"{ours}.bias"] = Origin(tuple(f"{name}.bias" for name in theirs), fused_heads=fused_heads)
-    return origins
+        weight_map[f"{ours}.bias"] = WeightSource(tuple(f"{name}.bias" for name in theirs), fused_heads=fused_heads)
+    return weight_map
 
 
-def take_over(
-    published: Mapping[str, Tensor], origins: Origins, copies: Mapping[str, str] | None = None
+def import_weights(
+    published: Mapping[str, Tensor], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
 ) -> dict[str, Tensor]:
     """Our weights by name, made of the published ones.
 
-    `copies` are published names that hold again what stands under another, such as a tied head, which may be left out.
+    `aliases` are published names that hold again what stands under another, such as a tied head, which may be left out.
     Raises InputError for a tensor that is missing or has no place here: a network with another part would compute
     something else.
     """
-    needed = {name for origin in origins.values() for name in origin.names}
-    missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (copies or {}).keys())
+    needed = {name for source in weight_map.values() for name in source.names}
+    missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (aliases or {}).keys())
     if missing or left_over:
         raise InputError(
             f"these weights are not of the network that was asked for: {some(missing)} missing, {some(left_over)}"
             f" with no place in it. Compare the two configurations: number of layers, biases, tied head."
         )
-    return {ours: origin.taken([published[name] for name in origin.names]) for ours, origin in origins.items()}
+    return {ours: source.to_native([published[name] for name in source.names]) for ours, source in weight_map.items()}
 
 
-def give_back(weights: Mapping[str, Tensor], origins: Origins) -> dict[str, Tensor]:
-    """The published weights by name, made of ours: what `take_over` took, without its copies."""
+def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict[str, Tensor]:
+    """The published weights by name, made of ours: what `import_weights` took, without its copies."""
     return {
         name: part
-        for ours, origin in origins.items()
-        for name, part in zip(origin.names, origin.given(weights[ours]), strict=True)
+        for ours, source in weight_map.items()
+        for name, part in zip(source.names, source.to_published(weights[ours]), strict=True)
     }
 
 

@@ -24,7 +24,7 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, give_back, some, take_over
+from model.huggingface.base import Family, export_weights, import_weights, some
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
@@ -76,7 +76,7 @@ def open_published(folder: Path) -> PublishedNetwork:
     are of another shape than `config.json` says.
     """
     family, config = published_config(folder)
-    tensors = _named_as(family, _stored(folder), family.origins(config))
+    tensors = _named_as(family, _stored(folder), family.weight_map(config))
     published = PublishedNetwork(folder, family, config, tensors)
     _check_names(published)
     _check_shapes(published)
@@ -88,12 +88,12 @@ def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
 
     Raises InputError where a tensor that should repeat another holds something else.
     """
-    origins, copies = published.family.origins(published.config), published.family.copies(published.config)
+    weight_map, aliases = published.family.weight_map(published.config), published.family.aliases(published.config)
     weights: dict[str, Tensor] = {}
-    for ours, origin in origins.items():
-        parts = {name: _read(published.tensors[name]) for name in origin.names}
-        weights |= take_over(parts, {ours: origin})
-        for copy, original in copies.items():
+    for ours, source in weight_map.items():
+        parts = {name: _read(published.tensors[name]) for name in source.names}
+        weights |= import_weights(parts, {ours: source})
+        for copy, original in aliases.items():
             if original in parts and copy in published.tensors:
                 _check_copy(published, copy, original, parts[original])
     return weights
@@ -118,9 +118,9 @@ def _stored(folder: Path) -> dict[str, Stored]:
     return found
 
 
-def _named_as(family: Family, stored: Mapping[str, Stored], origins: Mapping[str, Any]) -> dict[str, Stored]:
+def _named_as(family: Family, stored: Mapping[str, Stored], weight_map: Mapping[str, Any]) -> dict[str, Stored]:
     """By the names of the family's class with all heads: bodies saved alone lack the first part of theirs."""
-    needed = {name for origin in origins.values() for name in origin.names}
+    needed = {name for source in weight_map.values() for name in source.names}
     named: dict[str, Stored] = {}
     for name, tensor in stored.items():
         for before, now in OF_TENSORFLOW:
@@ -135,14 +135,14 @@ def _named_as(family: Family, stored: Mapping[str, Stored], origins: Mapping[str
 def _check_names(published: PublishedNetwork) -> None:
     """Complete copies from originals' places: either of the two names may have been written."""
     family, config = published.family, published.config
-    copies = family.copies(config)
-    needed = {name for origin in family.origins(config).values() for name in origin.names}
+    aliases = family.aliases(config)
+    needed = {name for source in family.weight_map(config).values() for name in source.names}
     found = published.tensors
     assert isinstance(found, dict), "the names are ours to complete"
-    for copy, original in copies.items():
+    for copy, original in aliases.items():
         if original not in found and copy in found:
             found[original] = found[copy]
-    missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - copies.keys())
+    missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - aliases.keys())
     if missing or left_over:
         raise InputError(
             f"{published.folder}: by its {SETTINGS} this is a {family.class_name} of {config.layers} layers, and of its"
@@ -154,10 +154,10 @@ def _check_names(published: PublishedNetwork) -> None:
 def _check_shapes(published: PublishedNetwork) -> None:
     with torch.device("meta"):
         ours = make_network(published.config).state_dict()
-    origins = published.family.origins(published.config)
-    assert origins.keys() == ours.keys(), "every weight of ours has an origin"
-    for name, origin in origins.items():
-        for theirs, expected in zip(origin.names, origin.given_shapes(ours[name]), strict=True):
+    weight_map = published.family.weight_map(published.config)
+    assert weight_map.keys() == ours.keys(), "every weight of ours has an origin"
+    for name, source in weight_map.items():
+        for theirs, expected in zip(source.names, source.published_shapes(ours[name]), strict=True):
             found = published.tensors[theirs].shape
             if found == expected:
                 continue
@@ -194,7 +194,7 @@ def export_network(
     """
     family = fitting_family(config)
     # `transformers` reads the format of the tensors from here.
-    save_file(give_back(weights, family.origins(config)), folder / ONE_FILE, metadata={"format": "pt"})
+    save_file(export_weights(weights, family.weight_map(config)), folder / ONE_FILE, metadata={"format": "pt"})
     # The library writes for its owner alone.
     (folder / ONE_FILE).chmod(0o644)
     sync_file(folder / ONE_FILE)

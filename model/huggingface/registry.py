@@ -33,7 +33,7 @@ class Obstacle:
 
 def family_of(settings: Settings) -> Family:
     """The family that a `config.json` names; InputError for another."""
-    return settings.one_of("model_type", FAMILIES, "none")
+    return settings.lookup("model_type", FAMILIES, "none")
 
 
 def obstacles(config: GPTConfig | BERTConfig | T5Config, family: Family) -> list[Obstacle]:

@@ -30,13 +30,13 @@ class Settings:
         """Raise InputError unless the value is one of those `allowed`; the first is the class's default."""
         found = self.get(name, allowed[0])
         if found not in allowed:
-            raise self.refused(name, found, " or ".join(str(value) for value in allowed))
+            raise self.unsupported(name, found, " or ".join(str(value) for value in allowed))
 
-    def one_of(self, name: str, meanings: Mapping[str, Any], default: str) -> Any:
+    def lookup(self, name: str, meanings: Mapping[str, Any], default: str) -> Any:
         """What a value means here; InputError for one that means nothing."""
         found = self.get(name, default)
         if found not in meanings:
-            raise self.refused(name, found, ", ".join(meanings))
+            raise self.unsupported(name, found, ", ".join(meanings))
         return meanings[found]
 
     def rope(self, default_share: float = 1.0) -> dict[str, float]:
@@ -44,19 +44,19 @@ class Settings:
         told = self.get("rope_parameters", None) or self.get("rope_scaling", None) or {}
         kind = told.get("rope_type", told.get("type", "default"))
         if kind != "default":
-            raise self.refused("rope_scaling", kind, "none")
+            raise self.unsupported("rope_scaling", kind, "none")
         base = told.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10_000.0)))
         share = told.get("partial_rotary_factor", self.get("rotary_pct", default_share))
         return {"rotary_base": float(base), "rotary_share": float(share)}
 
-    def refused(self, name: str, found: Any, known: str) -> InputError:
+    def unsupported(self, name: str, found: Any, known: str) -> InputError:
         """The error that a setting has a value that no network here computes."""
         return InputError(
             f"{self.place} has {name} = {found}, and the networks here know {known}. Its weights would compute"
             f" something else here; take a model without it."
         )
 
-    def made(self, kind: type[Config], **values: Any) -> Config:
+    def build(self, kind: type[Config], **values: Any) -> Config:
         """Our configuration of these values; InputError where they cannot go together."""
         try:
             return kind.model_validate(values)

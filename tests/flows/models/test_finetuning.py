@@ -92,7 +92,7 @@ def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result]
     assert sure.keys() == {"sentence", "label", "label_probabilities"}
     assert sure["label_probabilities"].keys() == {"hard", "soft"}
     again = bessemer("finetune", home / which, "--task", home / "metals.toml")
-    assert "stands already" in again.stderr
+    assert "exists already" in again.stderr
     if which == "t5":
         words = bessemer("generate", folder, "--prompt", "metals sentence: we smelt tin", "--tokens", "9")
         assert words.exit_code == 0, words.stderr
@@ -112,7 +112,11 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
     bessemer("finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [
         (("finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
-        (("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"), 3, "holds something else"),
+        (
+            ("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"),
+            3,
+            "is not the result of this model",
+        ),
         (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
         (("predict", home / "out"), 3, "give a file of records"),
         (("predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
@@ -126,9 +130,9 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
     for was, now, message in (
         ("epochs = 1", "epoch = 1", "epoch: unknown key; did you mean epochs?"),
         ("epochs = 1", "learning_rte = 1", "learning_rte: unknown key; did you mean learning_rate?"),
-        ("epochs = 1", "answer = 'x'", "answer: unknown key; it stands in [[tasks]]"),
+        ("epochs = 1", "answer = 'x'", "answer: unknown key; it belongs in [[tasks]]"),
         ("answer =", "anser =", "tasks.0.anser: unknown key; did you mean answer?"),
-        ("answer =", "seeds = [1]\nanswer =", "tasks.0.seeds: unknown key; it stands above the first [[tasks]]"),
+        ("answer =", "seeds = [1]\nanswer =", "tasks.0.seeds: unknown key; it belongs above the first [[tasks]]"),
         ("epochs = 1", "zzz = 1", "zzz: unknown key; known are tasks, learning_rate, epochs,"),
     ):
         (home / "metals.toml").write_text(TASK.replace(was, now))
