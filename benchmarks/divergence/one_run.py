@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import model.train.trainer
 from model.checkpoint.checkpoint import checkpoint_steps, remove_checkpoint
-from model.checkpoint.metrics import journal_file
+from model.checkpoint.metrics import table_file
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.checkpoint.weights import load_model
 from model.engines.runtime import denormals_flushed
@@ -64,7 +64,7 @@ def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, c
             result = model.train.trainer.train(run)
     except Numerics as error:
         ended, result = str(error), folder / "diverged"
-    events = pyarrow.ipc.open_file(result / journal_file("events")).read_all().to_pylist()
+    events = pyarrow.ipc.open_file(result / table_file("events")).read_all().to_pylist()
     return {
         "loss": None if ended else held_out_loss(result, held_out),
         "ended": ended,

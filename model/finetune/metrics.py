@@ -7,7 +7,7 @@ import numpy as np
 
 from model.finetune.config import Task
 from model.finetune.data import Answer, Example
-from model.inference.text_match import best_of, is_chinese, is_same
+from model.inference.text_match import best_of, is_chinese, is_exact_match
 
 MAIN = {"classification": "accuracy", "regression": "pearson", "tagging": "accuracy", "span": "f1", "text": "exact"}
 """The metric that chooses the best epoch of each kind; all are between -1 and 1, and more is better."""
@@ -33,7 +33,8 @@ def score(task: Task, answers: Sequence[Answer], examples: Sequence[Example]) ->
         exact, f1 = zip(*found, strict=True)
         return {"exact": _mean(exact), "f1": _mean(f1)}
     pairs = [(str(answer), str(gold)) for answer, gold in zip(answers, right, strict=True)]
-    return {"exact": _mean([float(is_same(predicted, gold, chinese=is_chinese(gold))) for predicted, gold in pairs])}
+    matches = [float(is_exact_match(predicted, gold, chinese=is_chinese(gold))) for predicted, gold in pairs]
+    return {"exact": _mean(matches)}
 
 
 def main_metric(kind: str, found: Mapping[str, float]) -> str:

@@ -29,7 +29,7 @@ from model.finetune.heads import (
     whole_hidden,
 )
 from model.finetune.tokenizer import Vocabulary
-from model.inference.seq2seq import Allowed, Writing, only, write_targets
+from model.inference.seq2seq import Allowed, DecoderTokens, allow_only, write_targets
 from model.nn.bert import BERT
 from model.nn.factory import Network, make_network
 from model.nn.t5 import T5
@@ -213,7 +213,7 @@ class TextTask:
         """Return the constraint on what may be written; None where anything may be."""
         if not self._closed or self.task.decoding == "free":
             return None
-        return only(list(self._of_ids), self._vocabulary.eos)
+        return allow_only(list(self._of_ids), self._vocabulary.eos)
 
     def longest(self, max_answer: int) -> int:
         """Return the largest number of tokens to write, end of text included."""
@@ -288,7 +288,7 @@ class T5TaskModel:
         inputs = [self._inputs(text_task, example, truncation) for example in examples]
         by_length = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
         rule, longest = text_task.rule(), text_task.longest(self._max_answer)
-        writing = Writing(self._vocabulary.pad, self._vocabulary.eos)
+        writing = DecoderTokens(self._vocabulary.pad, self._vocabulary.eos)
         found: list[Answer] = [""] * len(inputs)
         for begin in range(0, len(inputs), ANSWERED_AT_ONCE):
             some = by_length[begin : begin + ANSWERED_AT_ONCE]

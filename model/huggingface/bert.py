@@ -1,8 +1,7 @@
-"""BERT (Devlin et al. 2019), as `BertForPreTraining` names its weights, and that of Megatron-LM (Shoeybi et al. 2019),
-whose norms stand before each branch and behind the last block, and none behind the embedding.
+"""BERT (Devlin et al. 2019) as `BertForPreTraining`, and Megatron-LM's (Shoeybi et al. 2019).
 
-Their answer 0 to whether the second stretch follows is "it does", and ours 1, so that rows of that head change places
-when its weights are taken over.
+Megatron's norms precede each branch and follow the last block, and none follows the embedding. In the next-sentence
+head, class 0 means "it follows" there and class 1 does here, so that the rows of that head are reversed.
 """
 
 from collections.abc import Mapping
@@ -17,13 +16,13 @@ BERT_ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""The decoder of hidden tokens is the embedding, with the bias `cls.predictions.bias`."""
+"""The decoder of masked tokens is the embedding, with the bias `cls.predictions.bias`."""
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
 
 
 def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from."""
+    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource(("bert.embeddings.word_embeddings.weight",)),
         "embedding_positions.weight": WeightSource(("bert.embeddings.position_embeddings.weight",)),

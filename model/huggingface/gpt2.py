@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel` names its weights."""
+"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width
 
 
 def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from."""
+    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource(("transformer.wte.weight",)),
         "embedding_positions.weight": WeightSource(("transformer.wpe.weight",), leading_rows=-config.position_offset),

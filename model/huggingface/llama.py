@@ -1,4 +1,4 @@
-"""LLaMA (Touvron et al. 2023) without grouped queries, as `LlamaForCausalLM` names its weights."""
+"""LLaMA (Touvron et al. 2023) without grouped queries, as `LlamaForCausalLM`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +27,7 @@ def llama_config(*, vocab_size: int, context: int, layers: int, heads: int, widt
 
 
 def llama_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from."""
+    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource(("model.embed_tokens.weight",)),
         "final_norm.weight": WeightSource(("model.norm.weight",)),

@@ -1,4 +1,4 @@
-"""GPT-NeoX (Black et al. 2022), as `GPTNeoXForCausalLM` names its weights."""
+"""GPT-NeoX (Black et al. 2022), as `GPTNeoXForCausalLM`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh
 
 
 def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from."""
+    """Return the source of each weight of ours."""
     weight_map = {
         "embedding.weight": WeightSource(("gpt_neox.embed_in.weight",)),
         **linear("final_norm", "gpt_neox.final_layer_norm", biases=True),

@@ -1,4 +1,4 @@
-"""OPT (Zhang et al. 2022), as `OPTForCausalLM` names its weights; OPT-350M with its narrow embedding, too."""
+"""OPT (Zhang et al. 2022), as `OPTForCausalLM`; OPT-350M with its narrow embedding, too."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,13 @@ from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
 POSITION_OFFSET = 2
-"""Rows of its table of positions before that of the first token, left from a program that counted padding there."""
+"""Rows of OPT's table of positions before that of the first token, left from a program that counted padding."""
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh"}
 
 
 def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from."""
+    """Return the source of each weight of ours."""
     body, biases = "model.decoder", config.biases
     positions = WeightSource((f"{body}.embed_positions.weight",), leading_rows=POSITION_OFFSET - config.position_offset)
     weight_map = {

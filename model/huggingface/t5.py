@@ -1,4 +1,4 @@
-"""T5 and T5 v1.1 (Raffel et al. 2020), as `T5ForConditionalGeneration` names its weights."""
+"""T5 and T5 v1.1 (Raffel et al. 2020), as `T5ForConditionalGeneration`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ T5_TIED_ALIASES = {**T5_ALIASES, "lm_head.weight": "shared.weight"}
 """In the first T5 the head is the embedding too."""
 
 CONTEXT = 512
-"""Tokens that the encoder read in training, which `config.json` does not say."""
+"""Tokens of the encoder's input in training, which `config.json` does not record."""
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
 
 
 def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from."""
+    """Return the source of each weight of ours."""
     weight_map = {"embedding.weight": WeightSource(("shared.weight",))}
     if not config.tied_head:
         weight_map["head.weight"] = WeightSource(("lm_head.weight",))
@@ -30,13 +30,13 @@ def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
         weight_map[f"embedding_{stack}_distances.weight"] = WeightSource((distances,))
         weight_map |= linear(f"{stack}_norm", f"{stack}.final_layer_norm", biases=False)
         for layer in range(config.layers):
-            weight_map |= _of_block(
+            weight_map |= _block_weight_map(
                 f"{stack}_blocks.{layer}", f"{stack}.block.{layer}.layer", stack == "decoder", config
             )
     return weight_map
 
 
-def _of_block(ours: str, theirs: str, is_decoder: bool, config: T5Config) -> dict[str, WeightSource]:
+def _block_weight_map(ours: str, theirs: str, is_decoder: bool, config: T5Config) -> dict[str, WeightSource]:
     attention = f"{theirs}.0.SelfAttention"
     weight_map = {
         **linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", biases=False),
@@ -67,7 +67,7 @@ def _read(settings: Settings) -> T5Config:
     settings.expect("num_decoder_layers", layers)
     settings.expect("relative_attention_num_buckets", DISTANCE_BUCKETS)
     settings.expect("relative_attention_max_distance", FARTHEST_DISTANCE)
-    # Some files say that the head is tied, though it is not, and that its input is not scaled.
+    # Some files wrongly say that the head is tied; those also say that its input is not scaled.
     tied = settings.get("tie_word_embeddings", True) and settings.get("scale_decoder_outputs", True)
     return settings.build(
         T5Config,

@@ -1,6 +1,6 @@
-"""YaLM-100B (Yandex 2022): where each weight of ours stands in its published files.
+"""YaLM-100B (Yandex 2022): the source of each weight of ours in its published files.
 
-They are named by layer: 0 is the embedding, 1 the norm behind it, 3 to 82 the blocks, 84 the way out. They are pickles,
+Files are named by layer: 0 is the embedding, 1 the norm after it, 3 to 82 the blocks, 84 the output. They are pickles,
 which are not read here, and `transformers` has no class for the network; the names are those of its published program.
 """
 
@@ -12,15 +12,15 @@ FIRST_BLOCK = 3
 
 
 def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
-    """Where each weight of ours comes from, as `layer_NN.name`."""
-    way_out = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
+    """Return the source of each weight of ours, as `layer_NN.name`."""
+    output = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
     weight_map = {
         "embedding.weight": WeightSource(("layer_00.word_embeddings.weight",)),
         **linear("embedding_norm", "layer_01.input_layernorm", biases=True),
-        **linear("final_norm", f"{way_out}.input_layer_norm", biases=True),
-        **linear("head_projection", f"{way_out}.dense", biases=True),
-        **linear("head_norm", f"{way_out}.output_layer_norm", biases=True),
-        "head_bias": WeightSource((f"{way_out}.output_bias",)),
+        **linear("final_norm", f"{output}.input_layer_norm", biases=True),
+        **linear("head_projection", f"{output}.dense", biases=True),
+        **linear("head_norm", f"{output}.output_layer_norm", biases=True),
+        "head_bias": WeightSource((f"{output}.output_bias",)),
     }
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"layer_{FIRST_BLOCK + layer:02}"

@@ -20,7 +20,7 @@ from model.config.train import TrainerRun, write_run
 from model.errors import IntegrityError, Paused, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS
-from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RECORD
+from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RESTARTS_FILE
 from model.launch.supervisor import DIAGNOSIS_SECONDS
 from model.train.reproduction import LOCK, REPRODUCTION
 from tasks.artifacts.artifact import Artifact
@@ -198,6 +198,6 @@ def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
         yield tuple(sorted(path for path in marker.parent.iterdir() if path.is_file()))
     for attempt in sorted((out / ATTEMPTS).glob("[0-9]*")):
         yield tuple(sorted(path for path in attempt.iterdir() if path.is_file()))
-    for name in (MICRO_BATCH, RECORD):
+    for name in (MICRO_BATCH, RESTARTS_FILE):
         if (out / name).exists():
             yield (out / name,)

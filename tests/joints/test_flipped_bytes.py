@@ -44,8 +44,7 @@ from model.digests import digest_bytes
 from model.errors import BessemerError, IntegrityError
 from model.guard.decisions import Decision, read_decisions
 from model.guard.guard import write_decision
-from model.launch.failures import Record
-from model.launch.failures import read_record as read_restarts
+from model.launch.failures import read_restarts
 from tasks.artifacts import published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
@@ -189,8 +188,8 @@ def write_unfinished(root: Path) -> None:
         (folder / STATE).write_text(json.dumps({"attempt": 0}))
         complete(folder)
     write_decision(out, Decision(attempt=1, by="hand", cause="", onset=1, step=1, to_step=0), MetricsLog())
-    Record(out).append("restart", step=1)
-    Record(out).append("restart", step=2)
+    RestartLog(out).append("restart", step=1)
+    RestartLog(out).append("restart", step=2)
 
 
 def list_files(root: Path) -> Finished:

@@ -242,10 +242,12 @@ def test_what_does_not_fit_is_told_by_name(small_gpt2: Path) -> None:
     ):
         open_published(small_gpt2)
     resettled(small_gpt2, n_inner=None, scale_attn_by_inverse_layer_idx=True)
-    with pytest.raises(InputError, match=r"scale_attn_by_inverse_layer_idx = True, and the networks here know False"):
+    with pytest.raises(
+        InputError, match=r"scale_attn_by_inverse_layer_idx = True, and the networks here support False"
+    ):
         open_published(small_gpt2)
     resettled(small_gpt2, model_type="mamba")
-    with pytest.raises(InputError, match=r"model_type = mamba, and the networks here know gpt2, opt, llama"):
+    with pytest.raises(InputError, match=r"model_type = mamba, and the networks here support gpt2, opt, llama"):
         open_published(small_gpt2)
 
 
@@ -263,7 +265,7 @@ def test_grouped_queries_and_scaled_positions_are_refused(tmp_path: Path) -> Non
     ours = shaken(GPT(GPTConfig.model_validate(SIZES | LLAMA)))
     export_network(tmp_path, ours.config, ours.state_dict(), {})
     resettled(tmp_path, num_key_value_heads=1)
-    with pytest.raises(InputError, match="num_key_value_heads = 1, and the networks here know 2"):
+    with pytest.raises(InputError, match="num_key_value_heads = 1, and the networks here support 2"):
         open_published(tmp_path)
     resettled(tmp_path, num_key_value_heads=2, rope_scaling={"rope_type": "llama3", "factor": 8.0})
     with pytest.raises(InputError, match="rope_scaling = llama3"):
