@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from model.checkpoint.metrics import Journal
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.writer import CheckpointWriter
 from model.config.network import GPTConfig
 from model.config.train import TrainConfig, TrainerRun
@@ -80,7 +80,7 @@ def main() -> None:
     step()
     try:
         with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
-            journal = Journal()
+            journal = MetricsLog()
 
             def save(waits: bool) -> None:
                 for _ in range(CHECKPOINT_STEPS):

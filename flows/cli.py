@@ -80,7 +80,8 @@ COMPLETION = "_BESSEMER_COMPLETE"
 
 def main() -> None:
     """Run the command line."""
-    if COMPLETION not in os.environ:  # A shell asks for completions through variables that `filter_environment` would remove.
+    # A shell asks for completions through variables that `filter_environment` would remove.
+    if COMPLETION not in os.environ:
         filter_environment()
     escape_output()
     reach_this_machine_directly()

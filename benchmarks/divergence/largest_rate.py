@@ -76,7 +76,7 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
 
     from model.engines.runtime import flush_denormals
     from model.errors import Numerics
-    from model.guard.decisions import changed
+    from model.guard.decisions import with_settings
     from model.train.trainer import train as train_to_the_end
 
     text = folder / f"text-{steps}"
@@ -84,7 +84,7 @@ def _carried_out(work: tuple[Path, int, str, float, int]) -> Line:
     out = folder / f"run-{variant.replace(' ', '-')}-{rate}-{seed}"
     shutil.rmtree(out, ignore_errors=True)
     train = {"seed": seed, "schedule": {"peak_lr": rate, "end_lr": rate / 10}}
-    run = changed(byte_level_run(text, steps, out, layers=4, train=train), VARIANTS[variant])
+    run = with_settings(byte_level_run(text, steps, out, layers=4, train=train), VARIANTS[variant])
     loss = None
     try:
         with flush_denormals():

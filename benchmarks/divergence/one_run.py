@@ -14,8 +14,8 @@ from text import BATCH_ROWS, byte_level_run, write_rows
 from torch.nn import functional as F
 
 import model.train.trainer
-from model.checkpoint.checkpoint import remove_checkpoint, standing_steps
-from model.checkpoint.metrics import journal_file
+from model.checkpoint.checkpoint import checkpoint_steps, remove_checkpoint
+from model.checkpoint.metrics import table_file
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.checkpoint.weights import load_model
 from model.engines.runtime import flush_denormals
@@ -64,7 +64,7 @@ def carry_out(folder: Path, setting: Setting, provocation: Provocation | None, c
             result = model.train.trainer.train(run)
     except Numerics as error:
         ended, result = str(error), folder / "diverged"
-    events = pyarrow.ipc.open_file(result / journal_file("events")).read_all().to_pylist()
+    events = pyarrow.ipc.open_file(result / table_file("events")).read_all().to_pylist()
     return {
         "loss": None if ended else held_out_loss(result, held_out),
         "ended": ended,
@@ -86,6 +86,6 @@ def held_out_loss(folder: Path, tokens: np.ndarray) -> float | None:
 
 def _copy_before(clean: Path, folder: Path, step: int) -> None:
     shutil.copytree(clean / CHECKPOINTS, folder / CHECKPOINTS)
-    for steps in standing_steps(folder / CHECKPOINTS):
+    for steps in checkpoint_steps(folder / CHECKPOINTS):
         if steps > step:
             remove_checkpoint(folder / CHECKPOINTS, steps)

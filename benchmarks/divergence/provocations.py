@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from model.checkpoint.checkpoint import standing_steps
+from model.checkpoint.checkpoint import checkpoint_steps
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
@@ -82,6 +82,6 @@ def provoking(provocation: Provocation | None) -> Callable[[TrainerRun, Network,
         engine = make_engine(run, network, ranks)
         if provocation is None or read_decisions(run.out):
             return engine
-        return Provoked(engine, provocation, max(standing_steps(run.out / CHECKPOINTS), default=0))
+        return Provoked(engine, provocation, max(checkpoint_steps(run.out / CHECKPOINTS), default=0))
 
     return make

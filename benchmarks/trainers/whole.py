@@ -21,7 +21,7 @@ from model.checkpoint.weights import load_model
 from model.config.train import StartingModel, TrainerRun
 from model.data.schema import ORDER, sequences_schema
 from model.train import trainer as training
-from model.train.trainer import Loop
+from model.train.trainer import StepLoop
 
 
 def write(path: Path, table: pa.Table) -> Path:
@@ -36,14 +36,14 @@ def main() -> None:
     config = load_model(Path(setting.folder) / "ours").config
     # Rows are one shorter than the network's positions, since the peer's loss shifts within the rows it is given.
     training.check_rows = lambda data, run: None
-    watch, step = Watch(setting), Loop._step
+    watch, step = Watch(setting), StepLoop._step
 
-    def timed(loop: Loop, number: int) -> Any:
+    def timed(loop: StepLoop, number: int) -> Any:
         done = step(loop, number)
         watch.step_done(0.0)
         return done
 
-    Loop._step = timed
+    StepLoop._step = timed
     with tempfile.TemporaryDirectory() as scratch:
         count, length = tokens.shape
         columns = {

@@ -180,15 +180,15 @@ def finetune(
     """
     with handle_errors():
         from flows.models.finetune import teach
-        from model.engines.runtime import denormals_flushed
-        from model.finetune.output import told_result
+        from model.engines.runtime import flush_denormals
+        from model.finetune.output import format_result
 
-        with denormals_flushed():
+        with flush_denormals():
             folder, found = teach(root, model, task, out)
         if as_json:
             print_json({"folder": str(folder), **found})
             return
-        print("\n".join([*told_result(found), f"written: {folder}"]))
+        print("\n".join([*format_result(found), f"written: {folder}"]))
 
 
 @model.command()

@@ -34,7 +34,7 @@ from flows.recipe.schema import Recipe
 from flows.runs.guards import raise_if_interrupted
 from flows.runs.pipeline import walk
 from flows.runs.record import ONLOOKER, new_run_id
-from model.checkpoint.metrics import RECENT_SHARE, kept_rows
+from model.checkpoint.metrics import RECENT_SHARE, final_rows
 from model.checksummed_json import read_sealed, write_sealed
 from model.errors import BessemerError, Infra
 from tasks.artifacts.artifact import BUILT, Artifact
@@ -217,7 +217,7 @@ def measured(record: dict[str, Any]) -> Measured:
 
 
 def _of_training(model: Artifact, found: Measured) -> None:
-    losses = kept_rows(model.table("metrics"), model.table("steps")).column("loss").to_pylist()
+    losses = final_rows(model.table("metrics"), model.table("steps")).column("loss").to_pylist()
     if losses:
         found.values[LOSS] = statistics.fmean(losses[-max(1, round(RECENT_SHARE * len(losses))) :])
     speed = model.report.facts["training"]["tokens_s"]

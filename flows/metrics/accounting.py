@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from flows.recipe.stages import STAGES
-from model.checkpoint.metrics import kept_steps
+from model.checkpoint.metrics import final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import SourceCounts, StageReport
 
@@ -56,7 +56,7 @@ def conservation(artifacts: dict[str, Artifact], reports: dict[str, StageReport]
 
 
 def _positions(artifacts: dict[str, Artifact]) -> dict[str, int]:
-    steps = kept_steps(artifacts["train"].table("steps"))
+    steps = final_steps(artifacts["train"].table("steps"))
     applied = steps.filter(steps.column("applied"))
     given = artifacts["chunk"].rows("order")
     reached = pc.max(steps.column("pos_end")).as_py() or 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from model.checkpoint.metrics import kept_rows
+from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact
 
 DESCRIPTION = "model.json"
@@ -64,7 +64,7 @@ class HeatMap:
 
 def trained_heat(train: Artifact, most_columns: int) -> HeatMap | None:
     """The map of a training's artifact: of the steps that lead to its weights."""
-    metrics = kept_rows(train.table("metrics"), train.table("steps")) if train.rows("metrics") else None
+    metrics = final_rows(train.table("metrics"), train.table("steps")) if train.rows("metrics") else None
     if metrics is None or not any(record.name == DESCRIPTION for record in train.records):
         return None
     names = json.loads(train.file(DESCRIPTION).read_text(encoding="utf-8")).get("thermometers", [])

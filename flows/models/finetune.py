@@ -33,8 +33,8 @@ def teach(root: Path, model: str, task_file: Path, out: Path | None) -> tuple[Pa
         config,
         trained.tokenizer,
         folder,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
-        beside=lambda staged: write_vocabulary(staged, trained.tokenizer),
+        log=lambda line: print(line, file=sys.stderr, flush=True),
+        write_extra=lambda staged: write_vocabulary(staged, trained.tokenizer),
     )
     return folder, found
 

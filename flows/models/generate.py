@@ -115,10 +115,10 @@ def _answer(
     trained: Trained, network: "T5", prompt: str, sampling: "Sampling", tokens: int, sample: int
 ) -> Iterator[int]:
     """A fine-tuned T5 answers the prompt; one that was trained to fill spans fills one at its end."""
-    from model.inference.seq2seq import Writing, stream_target
+    from model.inference.seq2seq import DecoderTokens, stream_target
 
     tokenizer = trained.tokenizer
-    writing = Writing(tokenizer.pad, tokenizer.eos)
+    writing = DecoderTokens(tokenizer.pad, tokenizer.eos)
     ids = tokenizer.encode(prompt) if prompt else []
     if FINETUNED in trained.description:
         return stream_target(network, [*ids, tokenizer.eos], writing, sampling, max_new_tokens=tokens, sample=sample)
@@ -199,7 +199,7 @@ class Holes:
 def _spans_filled(
     trained: Trained, network: "T5", holes: Holes, sampling: "Sampling", tokens: int, sample: int
 ) -> Written:
-    from model.inference.seq2seq import Writing, stream_target
+    from model.inference.seq2seq import DecoderTokens, stream_target
 
     tokenizer = trained.tokenizer
     rule = _span_rule(tokenizer, len(holes), tokens)
@@ -207,7 +207,7 @@ def _spans_filled(
     written = stream_target(
         network,
         [*inputs, tokenizer.eos],
-        Writing(tokenizer.pad, tokenizer.eos),
+        DecoderTokens(tokenizer.pad, tokenizer.eos),
         sampling,
         max_new_tokens=len(holes) * (tokens + 1),
         allowed=rule,

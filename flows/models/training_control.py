@@ -16,7 +16,7 @@ from flows.recipe.schema import Recipe
 from flows.runs.existing_artifacts import standing
 from flows.runs.lineage import open_run
 from flows.runs.record import recipe_of
-from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import RESULT, RUN_FILE
 from model.config.train import TrainerRun, read_run
 from model.errors import InputError, RecipeError
@@ -56,9 +56,9 @@ class Unfinished:
     @property
     def checkpoints(self) -> list[int]:
         """Steps of the whole checkpoints that it could go on from, ascending."""
-        from model.train.intervention import reached
+        from model.train.intervention import resumable_steps
 
-        return reached(self.training)
+        return resumable_steps(self.training)
 
     @property
     def decisions(self) -> list[Decision]:
@@ -151,7 +151,7 @@ def training_of_several_hosts(root: Path, wait_seconds: float) -> tuple[Path, Tr
         found = sorted((root / "work").glob(TRAININGS), key=lambda path: path.stat().st_mtime_ns, reverse=True)
         for path in found:
             run = read_run(path)
-            if run.train.hosts.count > 1 and why_damaged(run.out / RESULT) is not None:
+            if run.train.hosts.count > 1 and find_damage(run.out / RESULT) is not None:
                 return path, run
         if time.monotonic() > deadline:
             told = "no training is under way" if not found else "no training asks for several hosts"

@@ -18,7 +18,7 @@ from model.engines.memory import memory_of_rank, rank_sizes
 from model.engines.runtime import autocast
 from model.nn.factory import flops_per_token, make_network, parameter_count
 from model.objectives.synthetic import random_batch
-from model.train.micro_batch import memory_of_machine
+from model.train.micro_batch import machine_memory
 
 MATRIX = 2048
 
@@ -41,7 +41,7 @@ def measured_processor(threads: int | None = None) -> Accelerator:
     finally:
         torch.set_num_threads(before)
     return Accelerator(
-        THIS, rate, float(memory_of_machine()), f"measured: products of {MATRIX} x {MATRIX}, {used} threads", "float32"
+        THIS, rate, float(machine_memory()), f"measured: products of {MATRIX} x {MATRIX}, {used} threads", "float32"
     )
 
 

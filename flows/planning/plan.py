@@ -36,7 +36,7 @@ from flows.recipe.schema import Recipe
 from model.config.network import NetworkConfig
 from model.engines.memory import rank_sizes
 from model.errors import InputError, RecipeError
-from model.train.micro_batch import memory_of_machine
+from model.train.micro_batch import machine_memory
 from tasks.artifacts.build import Watcher
 from tasks.chunk.mixture import plan_mixture
 from tasks.sample.config import SampleConfig
@@ -219,7 +219,7 @@ def _measured_here(recipe: Recipe, network: NetworkConfig) -> Accelerator:
     train = recipe.train
     step = measured_step(network, train.rows_at_once, train.threads, train.dtype)
     source = f"measured: {step.tokens_per_second:,.0f} tokens/s, {train.threads} threads"
-    return Accelerator(THIS, step.flops, float(memory_of_machine()), source, train.dtype)
+    return Accelerator(THIS, step.flops, float(machine_memory()), source, train.dtype)
 
 
 def is_unmeasured(recipe: Recipe, asked: Asked) -> bool:

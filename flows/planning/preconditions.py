@@ -164,7 +164,7 @@ def check_memory(recipe: Recipe) -> None:
 
         here, room, whose = 1, torch.cuda.get_device_properties(0).total_memory, "the device"
     else:
-        room, whose = micro_batch.memory_of_machine(), "this machine"
+        room, whose = micro_batch.machine_memory(), "this machine"
     taken = here * memory.at_least
     if taken <= room:
         return

@@ -22,7 +22,7 @@ from flows.metrics.run_metrics import open_artifacts
 from flows.reports.charts.training import plain, thin
 from flows.reports.comparison import APART, OTHER_TEXT, SAME
 from flows.reports.page.render import fill
-from model.checkpoint.metrics import kept_rows
+from model.checkpoint.metrics import final_rows
 from model.files import write_atomically
 from tasks.artifacts.artifact import Artifact
 
@@ -51,7 +51,7 @@ def loss_figure(artifacts: list[dict[str, Artifact]], names: list[str]) -> dict[
     have one; None unless both trained."""
     if not all("train" in found and found["train"].rows("metrics") for found in artifacts):
         return None
-    tables = [kept_rows(found["train"].table("metrics"), found["train"].table("steps")) for found in artifacts]
+    tables = [final_rows(found["train"].table("metrics"), found["train"].table("steps")) for found in artifacts]
     data = [_line(table, name, role) for table, name, role in zip(tables, names, ROLES, strict=True)]
     x, apart = _differences(*tables)
     data.append(

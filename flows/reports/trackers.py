@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from model.checkpoint.metrics import kept_rows, kept_steps
+from model.checkpoint.metrics import final_rows, final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 
@@ -77,12 +77,12 @@ def training_of(artifacts: Mapping[str, Artifact]) -> Training:
     train = artifacts["train"]
     steps = train.table("steps")
     values: dict[int, dict[str, float]] = defaultdict(dict)
-    metrics = kept_rows(train.table("metrics"), steps)
+    metrics = final_rows(train.table("metrics"), steps)
     _add(values, metrics, OF_METRICS)
     _add_thermometers(values, metrics, train)
     times: dict[int, float] = {}
     if train.rows("perf"):
-        perf = kept_rows(train.table("perf"), steps)
+        perf = final_rows(train.table("perf"), steps)
         _add(values, perf, OF_PERF)
         times = _ends(perf, train.manifest["timings"]["started"])
     if train.rows("validation"):
@@ -113,7 +113,7 @@ def _ends(perf: pa.Table, started: float) -> dict[int, float]:
 
 def _add_validation(values: dict[int, dict[str, float]], table: pa.Table, steps: pa.Table) -> None:
     """Held-out rows by source; of a step that was computed more than once, what the attempt in the weights gave."""
-    kept = set(zip(*(kept_steps(steps).column(name).to_pylist() for name in ("step", "attempt")), strict=True))
+    kept = set(zip(*(final_steps(steps).column(name).to_pylist() for name in ("step", "attempt")), strict=True))
     for row in table.to_pylist():
         if (row["step"], row["attempt"]) in kept:
             found = {f"heldout/{row['source']}/{name}": row[column] for column, name in OF_VALIDATION.items()}

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from flows.runs.lineage import EXCERPT_CHARS, need_stage, parts_of
 from flows.runs.record import recipe_of
-from model.checkpoint.metrics import kept_steps
+from model.checkpoint.metrics import final_steps
 from model.errors import InputError, RecipeError
 from tasks.artifacts.artifact import Artifact
 from tasks.sample.discovery import InputFile, find_files
@@ -100,7 +100,7 @@ class _Tables:
     @functools.cached_property
     def applied(self) -> pa.Table:
         """The steps that moved weights."""
-        steps = kept_steps(self.artifacts["train"].table("steps"))
+        steps = final_steps(self.artifacts["train"].table("steps"))
         return steps.filter(steps.column("applied"))
 
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from flows.runs.model_registry import CURRENT, current_run
 from flows.runs.record import RECORD, list_runs, read_recipe, warn_once
-from model.checkpoint.metrics import kept_rows, kept_steps
+from model.checkpoint.metrics import final_rows, final_steps
 from model.checkpoint.run_folder import DESCRIPTION, WEIGHTS
 from model.errors import InputError, IntegrityError
 from tasks.artifacts.artifact import Artifact
@@ -117,13 +117,13 @@ def rejects_of(artifacts: dict[str, Artifact], wanted: str) -> list[dict[str, An
 def step_of(artifacts: dict[str, Artifact], step: int) -> dict[str, Any]:
     """What one training step read: its loss, and every document segment in its rows with some text."""
     train, chunk = need_stage(artifacts, "train"), need_stage(artifacts, "chunk")
-    steps = kept_steps(train.table("steps"))
+    steps = final_steps(train.table("steps"))
     mine = steps.filter(pc.equal(steps.column("step"), step)).to_pylist()
     if not mine:
         last = pc.max(steps.column("step")).as_py()
         first = pc.min(steps.column("step")).as_py()
         raise InputError(f"step {step}: the run trained steps {first} to {last}; they are counted from 0")
-    metrics = kept_rows(train.table("metrics"), steps)
+    metrics = final_rows(train.table("metrics"), steps)
     metric = metrics.filter(pc.equal(metrics.column("step"), step)).to_pylist()
     order = chunk.table("order")
     reads = [

@@ -15,7 +15,7 @@ from typing import Any
 
 from flows.recipe.stages import STAGES
 from flows.runs.record import INTERRUPTED, RECORD, read_recipe
-from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import CHECKPOINTS, COMPLETE, PREFIX, RESULT
 from model.checksummed_json import read_optionally_sealed, read_sealed_lines, read_sealed_text, write_sealed
 from model.digests import digest_file, read_bytes
@@ -94,7 +94,7 @@ def record_problem(path: Path) -> str | None:
     """What is wrong with a record; None where nothing is."""
     try:
         if path.is_dir():
-            return why_damaged(path)
+            return find_damage(path)
         if path.suffix == LEASE:
             return problem_of(read_bytes(path))
         if path.suffix == ".jsonl":

@@ -1,10 +1,8 @@
-"""Checkpoints, read: folders that are all there or not there (`model/checkpoint/complete_marker.py`).
+"""Find, check, load and delete checkpoints; `model/checkpoint/writer.py` writes them.
 
-A checkpoint holds the weights, the optimizer's state (safetensors; a file for each rank that has a part of its own),
-the journal so far, `state.json` with everything else, and `COMPLETE`. Loading believes only digests that agree.
-`model/checkpoint/writer.py` writes them.
-
-Which checkpoints may go when a new one stands.
+A checkpoint is a folder that is complete or does not count (`model/checkpoint/complete_marker.py`). It holds the
+weights, the optimizer's state (safetensors; a file for each rank that has a shard of its own), the metrics log so far,
+`state.json` with everything else, and `COMPLETE`. Nothing is loaded whose digest does not agree.
 """
 
 import json
@@ -18,8 +16,8 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from model.checkpoint.complete_marker import why_damaged
-from model.checkpoint.metrics import Journal
+from model.checkpoint.complete_marker import find_damage
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import PREFIX, checkpoint_folder, steps_before
 from model.errors import InputError, IntegrityError
 
@@ -29,109 +27,118 @@ STATE = "state.json"
 
 
 @dataclass(frozen=True)
-class Damage:
-    """A checkpoint that was not believed, and why."""
-
-    name: str
-    reason: str
-
-
-def optimizer_file(rank: int, shards: int) -> str:
-    """Name of the file with what a rank holds of the optimizer's state."""
-    return "optimizer.safetensors" if shards == 1 else f"optimizer-{rank:05d}-of-{shards:05d}.safetensors"
-
-
-def standing_steps(folder: Path) -> list[int]:
-    """Steps after which checkpoints stand, ascending; whether their bytes are whole was not looked at."""
-    return sorted(steps_before(path) for path in folder.glob(f"{PREFIX}[0-9]*"))
-
-
-@dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint on disk."""
+    """An intact checkpoint on disk."""
 
     path: Path
     state: dict[str, Any]
 
     def weights(self) -> dict[str, Tensor]:
-        """All weights, by their names in the network."""
+        """Load all weights, by their names in the network."""
         return load_file(self.path / WEIGHTS)
 
     @property
     def optimizer_shards(self) -> int:
-        """Ranks that had a part of the optimizer's state of their own when this was written; 1 where all had the
-        same."""
+        """Number of shards of the optimizer's state; 1 where all ranks had the same state."""
         return len(list(self.path.glob("optimizer*")))
 
     def optimizer_state(self, rank: int, shards: int) -> dict[str, Tensor]:
-        """What `rank` saved of the optimizer; where there is one shard, all ranks read it."""
+        """Load the optimizer's state that `rank` saved; a single shard is every rank's."""
         return load_file(self.path / optimizer_file(rank if shards > 1 else 0, shards))
 
-    def journal(self) -> Journal:
-        """The journal up to this checkpoint."""
-        return Journal.read(self.path)
+    def metrics_log(self) -> MetricsLog:
+        """Load the metrics log up to this checkpoint."""
+        return MetricsLog.read(self.path)
 
 
-def checkpoints(folder: Path) -> list[int]:
-    """Steps of the checkpoints that stand whole, ascending. Reads every byte of them."""
-    return [step for step in standing_steps(folder) if why_damaged(checkpoint_folder(folder, step)) is None]
+def optimizer_file(rank: int, shards: int) -> str:
+    """Return the name of the file with a rank's shard of the optimizer's state."""
+    return "optimizer.safetensors" if shards == 1 else f"optimizer-{rank:05d}-of-{shards:05d}.safetensors"
 
 
-def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Checkpoint:
-    """The checkpoint after `step` steps, every byte of which was read.
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Return the steps after which checkpoints exist, ascending; their bytes are not checked."""
+    return sorted(steps_before(path) for path in folder.glob(f"{PREFIX}[0-9]*"))
 
-    Raises IntegrityError where it is missing or damaged, and names the file; InputError where its state contradicts
-    `expected`.
-    """
-    path = checkpoint_folder(folder, step)
-    reason = why_damaged(path) if path.is_dir() else "it is not there"
-    if reason is not None:
-        raise IntegrityError(
-            f"the checkpoint after step {step}, {path}, is not to be believed: {reason}. Nothing was loaded from it;"
-            f" whole ones are those after steps {checkpoints(folder) or 'none'}."
-        )
-    return _agreeing(path, expected, {})
+
+def intact_steps(folder: Path) -> list[int]:
+    """Return the steps of the intact checkpoints, ascending. Reads every byte of them."""
+    return [step for step in checkpoint_steps(folder) if find_damage(checkpoint_folder(folder, step)) is None]
 
 
 def newest_checkpoint(
-    folder: Path, expected: Mapping[str, Any], formerly: Mapping[str, Sequence[Any]] | None = None
+    folder: Path, expected: Mapping[str, Any], previous: Mapping[str, Sequence[Any]] | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint, after `set_damaged_aside`; None when there is none.
+    """Return the newest checkpoint, or None; call it after `quarantine_damaged`.
 
-    `expected` are entries of the state that must agree, if not with what was so `formerly`; the first contradiction is
-    an InputError, never a silent win.
+    `expected` are entries that its state must have, each with the value there or one of `previous`. Raises InputError
+    for the first that it does not have.
     """
-    steps = standing_steps(folder)
-    return _agreeing(checkpoint_folder(folder, steps[-1]), expected, formerly or {}) if steps else None
+    steps = checkpoint_steps(folder)
+    return _load_state(checkpoint_folder(folder, steps[-1]), expected, previous or {}) if steps else None
 
 
-def _agreeing(path: Path, expected: Mapping[str, Any], formerly: Mapping[str, Sequence[Any]]) -> Checkpoint:
+def checkpoint_at(folder: Path, step: int, expected: Mapping[str, Any]) -> Checkpoint:
+    """Return the checkpoint after `step` steps, after reading every byte of it.
+
+    Raises IntegrityError, which names the file, where it is missing or damaged; InputError where its state contradicts
+    `expected`.
+    """
+    path = checkpoint_folder(folder, step)
+    reason = find_damage(path) if path.is_dir() else "it does not exist"
+    if reason is not None:
+        raise IntegrityError(
+            f"the checkpoint after step {step}, {path}, cannot be used: {reason}. Nothing was loaded from it; intact"
+            f" checkpoints are those after steps {intact_steps(folder) or 'none'}."
+        )
+    return _load_state(path, expected, {})
+
+
+def _load_state(path: Path, expected: Mapping[str, Any], previous: Mapping[str, Sequence[Any]]) -> Checkpoint:
     state = json.loads((path / STATE).read_text())
     for key, value in expected.items():
-        if state.get(key) != value and state.get(key) not in formerly.get(key, ()):
+        if state.get(key) != value and state.get(key) not in previous.get(key, ()):
             raise InputError(
-                f"checkpoint {path}: its `{key}` is {state.get(key)}, but this run asks for {value}. A checkpoint goes"
-                f" on only under the configuration that made it; remove {path.parent} to start anew."
+                f"checkpoint {path}: its `{key}` is {state.get(key)}, but this run asks for {value}. A checkpoint can"
+                f" be resumed only under the configuration that made it; remove {path.parent} to start again."
             )
     return Checkpoint(path, state)
 
 
-def set_damaged_aside(folder: Path) -> list[Damage]:
-    """Rename checkpoints that cannot be believed, lest they count among the newest; returns these and earlier ones."""
+def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:
+    """Return the state of the checkpoint after `step` steps, without checking its bytes."""
+    return json.loads((checkpoint_folder(folder, step) / STATE).read_text())
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A damaged checkpoint."""
+
+    name: str
+    reason: str
+
+
+def quarantine_damaged(folder: Path) -> list[Damage]:
+    """Rename damaged checkpoints, so that none of them is the newest; return these and those renamed before."""
     for path in sorted(folder.glob(f"{PREFIX}*"), reverse=True):
-        if why_damaged(path) is not None:
+        if find_damage(path) is not None:
             aside = path.with_name(f"damaged-{path.name}")
             shutil.rmtree(aside, ignore_errors=True)
             os.rename(path, aside)
     return [
-        Damage(path.name.removeprefix("damaged-"), why_damaged(path) or "was damaged when last read")
+        Damage(path.name.removeprefix("damaged-"), find_damage(path) or "was damaged when last read")
         for path in sorted(folder.glob("damaged-*"), reverse=True)
     ]
 
 
-def checkpoint_state(folder: Path, step: int) -> dict[str, Any]:
-    """What the checkpoint after `step` steps says of the run; its bytes are believed."""
-    return json.loads((checkpoint_folder(folder, step) / STATE).read_text())
+def steps_to_delete(existing: Collection[int], newest: int, keep: int, healthy: Collection[int] = ()) -> list[int]:
+    """Return the steps of the checkpoints to delete, of those `existing`, once the one after step `newest` is written.
+
+    The newest `keep` stay, and the `healthy` ones (`model.guard.policy.Health.to_keep`), since the newest may all come
+    from a training that already diverges. Those after later steps belong to an abandoned attempt and are deleted.
+    """
+    led_here = sorted(step for step in existing if step <= newest)
+    return sorted(set(existing) - {*led_here[-keep:], *(set(led_here) & set(healthy))})
 
 
 def remove_checkpoint(folder: Path, step: int) -> None:
@@ -140,18 +147,7 @@ def remove_checkpoint(folder: Path, step: int) -> None:
 
 
 def discard(path: Path) -> None:
-    """Delete a folder, under another name first: a checkpoint that a kill left half deleted is not a damaged one."""
+    """Delete a folder, under another name first: a kill must not leave half a checkpoint that counts as damaged."""
     doomed = path.with_name(f"tmp-{path.name}")
     os.rename(path, doomed)
     shutil.rmtree(doomed)
-
-
-def superseded(standing: Collection[int], newest: int, keep: int, healthy: Collection[int] = ()) -> list[int]:
-    """Steps of checkpoints that may go, of those `standing`, now that the one after step `newest` stands.
-
-    The newest `keep` stay, and the `healthy` ones (`guard.health.Health.to_keep`): the newest may all come from a
-    training that is already on its way to ruin. Those after later steps go: they belong to an attempt that was given
-    up, and a run that went on from one would not be this run.
-    """
-    led_here = sorted(step for step in standing if step <= newest)
-    return sorted(set(standing) - {*led_here[-keep:], *(set(led_here) & set(healthy))})

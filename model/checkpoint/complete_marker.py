@@ -1,7 +1,7 @@
-"""Folders that are all there or not there: COMPLETE is written last, and holds the digest of every other file.
+"""Mark folders as complete and find damage in them: COMPLETE is written last and holds the digest of every other file.
 
-Checkpoints, the trained model that the trainer leaves, and decisions with their journals are such folders. Loads no
-PyTorch, so that the supervisor and `bessemer store verify` can ask too.
+Checkpoints, the trained model, and decisions of the guard are such folders. Loads no PyTorch, so that the supervisor
+and `bessemer store verify` can use it.
 """
 
 import json
@@ -14,29 +14,29 @@ from model.digests import digest_file, read_bytes
 from model.files import write_synced
 
 
-def marker(digests: Mapping[str, str]) -> bytes:
-    """The contents of COMPLETE, given the digest of each file by its name."""
-    return seal({"files": digests}, sort_keys=True, indent=None)
-
-
 def complete(folder: Path) -> None:
-    """Write COMPLETE for the files that stand in a folder, all of them durable."""
+    """Write COMPLETE for the files of a folder, all of which must be durable."""
     digests = {path.name: digest_file(path) for path in folder.iterdir() if path.name != COMPLETE}
     write_synced(folder / COMPLETE, [marker(digests)])
 
 
-def why_damaged(folder: Path) -> str | None:
-    """Why a folder cannot be believed; None where every byte agrees with its digest."""
+def marker(digests: Mapping[str, str]) -> bytes:
+    """Return the contents of COMPLETE, given the digest of each file by its name."""
+    return seal({"files": digests}, sort_keys=True, indent=None)
+
+
+def find_damage(folder: Path) -> str | None:
+    """Return what is wrong with a folder, or None where every byte agrees with its digest."""
     if not (folder / COMPLETE).is_file():
         return f"{COMPLETE} is missing"
     try:
         digests = json.loads(unseal(read_bytes(folder / COMPLETE)))["files"]
     except BrokenSeal:
         return f"{COMPLETE} does not agree with its digest"
-    there = {file.name for file in folder.iterdir()} - {COMPLETE}
-    for name in sorted(digests.keys() | there):
+    present = {file.name for file in folder.iterdir()} - {COMPLETE}
+    for name in sorted(digests.keys() | present):
         file = folder / name
-        if name not in there:
+        if name not in present:
             return f"{name} is missing"
         if name not in digests:
             return f"{name} is not one of its files"

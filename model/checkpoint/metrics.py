@@ -1,12 +1,8 @@
-"""What a training run writes about itself, row by row: METRICS, STEPS, VALIDATION, PERF and EVENTS.
+"""The tables that a training writes, row by row: METRICS, STEPS, VALIDATION, PERF and EVENTS.
 
-The rows since the first step are part of every checkpoint, so a resumed run ends with the same tables as an
-undisturbed one (clock tables aside).
-
-The rows of a run's tables that lead to its weights: what the guard went back from was computed for nothing.
-
-How far a training has come: the mean of its last losses, since a single step's loss is its rows' as much as the
-network's.
+All rows since the first step are part of every checkpoint, so a resumed run ends with the same tables as an
+uninterrupted one, except for clock times. `final_steps` and `final_rows` select the rows that led to the weights,
+without those of attempts that the guard rolled back.
 """
 
 import json
@@ -26,33 +22,31 @@ SCHEMAS = {"metrics": METRICS, "steps": STEPS, "validation": VALIDATION, "perf":
 DETERMINISTIC = ("metrics", "steps", "validation")
 
 ADDED = ("validation",)
-"""Tables that journals of earlier versions lack: there they are empty."""
+"""Tables that earlier versions did not write; read as empty where the file is missing."""
+
+RECENT_SHARE = 0.1
+"""Share of the steps made, counted from the last, over which `recent_loss` is a mean."""
 
 
-def journal_file(table: str) -> str:
-    """The file name of a journal table."""
-    return f"{table}.arrow"
+class MetricsLog:
+    """Rows of the five tables, in memory until a checkpoint or the result is written.
 
-
-class Journal:
-    """Rows of the five tables, in memory until a checkpoint or the end writes them.
-
-    New rows are Python's; whenever tables are asked for, they become Arrow's for good: 0.4 ms for 50 steps. To convert
-    all rows at each checkpoint took 0.2 s after 50,000 steps.
+    New rows are Python objects; `tables` converts them to Arrow once, in 0.4 ms for 50 steps. Converting all rows at
+    each checkpoint took 0.2 s after 50,000 steps.
     """
 
     def __init__(self) -> None:
         self.attempt = 0
-        """Ways back that the guard has taken so far; stands in every row."""
+        """Number of rollbacks and interventions so far; a column of every row."""
         self._new: dict[str, list[dict[str, Any]]] = {table: [] for table in SCHEMAS}
         self._batches: dict[str, list[pa.RecordBatch]] = {table: [] for table in SCHEMAS}
 
     def add(self, table: str, **row: Any) -> None:
-        """Append one row of the attempt that is under way."""
+        """Append one row of the current attempt."""
         self._new[table].append({"attempt": self.attempt, **row})
 
     def event(self, step: int, kind: str, error_class: str = "", positions: range | None = None, **detail: Any) -> None:
-        """Append to EVENTS; `positions` are those of ORDER that the event concerns."""
+        """Append to EVENTS; `positions` are the positions of ORDER that the event concerns."""
         self.add(
             "events",
             seq=self.count("events"),
@@ -65,20 +59,20 @@ class Journal:
         )
 
     def count(self, table: str) -> int:
-        """Rows of a table so far."""
+        """Return the number of rows of a table."""
         return sum(batch.num_rows for batch in self._batches[table]) + len(self._new[table])
 
     def last(self, table: str) -> dict[str, Any] | None:
-        """The newest row of a table."""
+        """Return the newest row of a table, or None."""
         if self._new[table]:
             return self._new[table][-1]
         batches = self._batches[table]
         return batches[-1].slice(batches[-1].num_rows - 1).to_pylist()[0] if batches else None
 
     def tables(self) -> dict[str, pa.Table]:
-        """All rows so far, by table; rows that are added later leave them as they are.
+        """Return all rows so far, by table; later rows do not change what was returned.
 
-        Takes time by the rows that are new since the last call.
+        Takes time proportional to the rows that are new since the last call.
         """
         for table, schema in SCHEMAS.items():
             if self._new[table]:
@@ -89,29 +83,34 @@ class Journal:
     def write(self, folder: Path) -> None:
         """Write all tables into `folder`, durable."""
         for table, rows in self.tables().items():
-            write_synced(folder / journal_file(table), [serialized(rows)])
+            write_synced(folder / table_file(table), [serialized(rows)])
 
     @staticmethod
-    def read(folder: Path) -> "Journal":
-        """The journal that was written into `folder`; InputError where its tables have other columns than ours."""
-        journal = Journal()
+    def read(folder: Path) -> "MetricsLog":
+        """Read the log that was written into `folder`; InputError where a table has other columns than expected."""
+        log = MetricsLog()
         for table, schema in SCHEMAS.items():
-            if table in ADDED and not (folder / journal_file(table)).exists():
+            if table in ADDED and not (folder / table_file(table)).exists():
                 continue
-            with pa.OSFile(str(folder / journal_file(table)), "rb") as source:
+            with pa.OSFile(str(folder / table_file(table)), "rb") as source:
                 rows = pa.ipc.open_file(source).read_all()
             if rows.schema != schema:
                 raise InputError(
-                    f"{folder / journal_file(table)} has the columns {', '.join(rows.column_names)}, and this version"
-                    f" of the trainer writes {', '.join(schema.names)}. Go on with the version that wrote it, or remove"
-                    f" {folder.parent} to start anew."
+                    f"{folder / table_file(table)} has the columns {', '.join(rows.column_names)}, and this version"
+                    f" of the trainer writes {', '.join(schema.names)}. Resume with the version that wrote it, or"
+                    f" remove {folder.parent} to start again."
                 )
-            journal._batches[table] = [batch for batch in rows.to_batches() if batch.num_rows]
-        return journal
+            log._batches[table] = [batch for batch in rows.to_batches() if batch.num_rows]
+        return log
+
+
+def table_file(table: str) -> str:
+    """Return the file name of a table."""
+    return f"{table}.arrow"
 
 
 def serialized(rows: pa.Table) -> pa.Buffer:
-    """An Arrow file of one batch, whatever batches the rows came in: the same bytes for the same rows."""
+    """Return an Arrow file of one batch, so that equal rows give equal bytes however they were batched."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, rows.schema) as writer:
         writer.write_table(rows.combine_chunks())
@@ -119,41 +118,41 @@ def serialized(rows: pa.Table) -> pa.Buffer:
 
 
 def _append(batches: list[pa.RecordBatch], new: pa.RecordBatch) -> None:
-    """Join a batch with those before it that are no larger: there are never more of them than log2 of the rows, and a
-    row is copied as often at most."""
+    """Append a batch and merge it with those before it that are no larger.
+
+    There are at most log2(rows) batches, and a row is copied at most that often.
+    """
     batches.append(new)
     while len(batches) > 1 and batches[-2].num_rows <= batches[-1].num_rows:
         last = batches.pop()
         batches[-1] = pa.concat_batches([batches[-1], last])
 
 
-def kept_steps(steps: pa.Table) -> pa.Table:
-    """Rows of STEPS in order of steps, each by its last attempt."""
-    last = steps.group_by("step").aggregate([("attempt", "max")]).rename_columns(["step", "attempt"])
-    kept = steps.join(last, ["step", "attempt"], join_type="inner").select(steps.column_names)
-    return kept.sort_by("step").cast(steps.schema)
-
-
-def kept_rows(table: pa.Table, steps: pa.Table) -> pa.Table:
-    """Rows of METRICS or PERF, in order of steps, whose step and attempt are a kept row of STEPS: none for data that
-    were skipped."""
+def final_rows(table: pa.Table, steps: pa.Table) -> pa.Table:
+    """Return the rows of METRICS or PERF of each step's last attempt, sorted by step; skipped steps have none."""
     names = table.column_names
     if "attempt" not in names:
         return table
-    # A join takes no columns of lists.
-    numbered = table.select(["step", "attempt"]).append_column("place", pa.array(range(table.num_rows), pa.int64()))
-    kept = numbered.join(kept_steps(steps).select(["step", "attempt"]), ["step", "attempt"], join_type="inner")
-    return table.take(kept.sort_by("step").column("place"))
+    # Arrow joins no columns of lists, so row numbers are joined in their place.
+    numbered = table.select(["step", "attempt"]).append_column("row", pa.array(range(table.num_rows), pa.int64()))
+    joined = numbered.join(final_steps(steps).select(["step", "attempt"]), ["step", "attempt"], join_type="inner")
+    return table.take(joined.sort_by("step").column("row"))
 
 
-RECENT_SHARE = 0.1
-"""Share of the steps made, the last ones, that count."""
+def final_steps(steps: pa.Table) -> pa.Table:
+    """Return the row of each step's last attempt in STEPS, sorted by step."""
+    last = steps.group_by("step").aggregate([("attempt", "max")]).rename_columns(["step", "attempt"])
+    joined = steps.join(last, ["step", "attempt"], join_type="inner").select(steps.column_names)
+    return joined.sort_by("step").cast(steps.schema)
 
 
-def recent_loss(journal: Journal, step: int) -> float | None:
-    """Mean training loss of the last tenth of the first `step` steps; None where none of them was applied."""
-    tables = journal.tables()
-    metrics = kept_rows(tables["metrics"], tables["steps"])
+def recent_loss(log: MetricsLog, step: int) -> float | None:
+    """Return the mean training loss of the last tenth of the first `step` steps; None where none was applied.
+
+    A mean, since a single step's loss depends on its rows as much as on the network.
+    """
+    tables = log.tables()
+    metrics = final_rows(tables["metrics"], tables["steps"])
     steps = metrics.column("step")
     first = step - max(1, round(RECENT_SHARE * step))
     recent = metrics.filter(pc.and_(pc.greater_equal(steps, first), pc.less(steps, step)))

@@ -1,12 +1,12 @@
-"""Where things stand in a run's folder. Loads nothing, since the supervisor, which may load no PyTorch, asks too."""
+"""Name the files of a training's folder. Imports nothing, for the supervisor, which may load no PyTorch."""
 
 from pathlib import Path
 
 RUN_FILE = "run.json"
-"""What the trainer was told."""
+"""The run that the trainer was given (`TrainerRun`)."""
 
 HEARTBEAT = "heartbeat"
-"""Touched by whoever is at work, for the launcher."""
+"""Touched while the trainer or its supervisor works, for the launcher."""
 
 RESULT = "result"
 """Folder of the trained model."""
@@ -19,22 +19,22 @@ WEIGHTS = "model.safetensors"
 CHECKPOINTS = "checkpoints"
 
 PREFIX = "step-"
-"""Of a checkpoint's name; the steps before it follow."""
+"""Prefix of a checkpoint's name; the number of steps before it follows."""
 
 COMPLETE = "COMPLETE"
-"""File of a checkpoint, a result or a decision that is written last, and holds the digests of the others."""
+"""Last file written of a checkpoint, a result or a decision; holds the digests of the others."""
 
 
 def checkpoint_folder(checkpoints: Path, step: int) -> Path:
-    """The folder of the checkpoint after `step` steps; names sort by step."""
+    """Return the folder of the checkpoint after `step` steps; names sort by step."""
     return checkpoints / f"{PREFIX}{step:09d}"
 
 
 def steps_before(checkpoint: Path) -> int:
-    """How many steps the checkpoint in this folder follows."""
+    """Return the number of steps before the checkpoint in this folder."""
     return int(checkpoint.name.removeprefix(PREFIX))
 
 
 def complete_markers(out: Path) -> list[Path]:
-    """`COMPLETE` of every checkpoint of the run that has one; their digests were not looked at."""
+    """Return the path of every checkpoint's `COMPLETE`; digests are not checked."""
     return list((out / CHECKPOINTS).glob(f"{PREFIX}*/{COMPLETE}"))

@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors and a JSON beside them, never pickles."""
+"""Save and load trained models: weights as safetensors with a description in JSON, never pickles."""
 
 import json
 from pathlib import Path
@@ -31,18 +31,18 @@ def save_model(folder: Path, config: NetworkConfig, weights: dict[str, Tensor], 
 
 
 def describe_model(folder: Path) -> dict[str, Any]:
-    """The contents of `model.json`; InputError where the folder holds no model."""
+    """Return the contents of `model.json`; InputError where the folder holds no model."""
     path = folder / DESCRIPTION
     if not path.is_file() or not (folder / WEIGHTS).is_file():
         raise InputError(
             f"{folder} holds no model: expected {DESCRIPTION} and {WEIGHTS}. Weights in pickles (.bin, .pt) are not"
-            f" read, since reading one runs code that it contains; convert them to safetensors."
+            f" read, since loading a pickle runs code that it contains; convert them to safetensors."
         )
     return read_json(path)
 
 
 def description_digest(folder: Path) -> str:
-    """Digest that stands for the whole model in `folder`: its description names the digest of its weights.
+    """Return a digest of the whole model in `folder`: its description names the digest of its weights.
 
     Raises InputError where the folder holds no model.
     """
@@ -51,17 +51,17 @@ def description_digest(folder: Path) -> str:
 
 
 def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
-    """The network in `folder`, in evaluation mode.
+    """Return the network in `folder`, in evaluation mode.
 
-    Raises InputError when `tokenizer_digest` is given and the model was trained with another tokenizer, IntegrityError
-    when the weights are not the bytes that were saved.
+    Raises InputError where `tokenizer_digest` is given and the model was trained with another tokenizer,
+    IntegrityError where the weights are not the bytes that were saved.
     """
     description = describe_model(folder)
     trained_with = description.get("tokenizer_digest")
     if tokenizer_digest is not None and trained_with != tokenizer_digest:
         raise InputError(
             f"the model in {folder} was trained with the tokenizer {trained_with}, not with {tokenizer_digest};"
-            f" its token ids mean something else. Use the tokenizer of the model's own run."
+            f" its token ids mean different text. Use the tokenizer of the model's own run."
         )
     digest = digest_file(folder / WEIGHTS)
     if digest != description.get("weights_digest"):
@@ -74,7 +74,7 @@ def load_model(folder: Path, tokenizer_digest: str | None = None) -> Network:
 
 
 def network_of(config: NetworkConfig, weights: dict[str, Tensor]) -> Network:
-    """The network that holds these very tensors, in evaluation mode."""
+    """Return a network, in evaluation mode, whose weights are these tensors themselves, not copies."""
     with torch.device("meta"):
         network = make_network(config)
     network.load_state_dict(weights, assign=True)
@@ -84,11 +84,11 @@ def network_of(config: NetworkConfig, weights: dict[str, Tensor]) -> Network:
 
 
 def load_gpt(folder: Path, tokenizer_digest: str | None = None) -> GPT:
-    """The network in `folder` where it predicts next tokens; InputError where it is another, else as `load_model`."""
+    """Load a GPT as `load_model` does; InputError where the network is no GPT."""
     network = load_model(folder, tokenizer_digest)
     if not isinstance(network, GPT):
         raise InputError(
-            f"the model in {folder} is a {network.config.architecture}, and what was asked for needs a network that"
-            f" predicts next tokens. Choose the model of a run with train.model.architecture = gpt."
+            f"the model in {folder} is a {network.config.architecture}, and this command needs a network that predicts"
+            f" next tokens. Choose the model of a run with train.model.architecture = gpt."
         )
     return network

@@ -1,4 +1,4 @@
-"""`python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT`: fine-tune without the rest of the house.
+"""Fine-tune without the pipeline: `python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT`.
 
 MODEL is a folder with `model.safetensors` and `model.json`, VOCABULARY a `tokenizer.json` of the library `tokenizers`
 (a run's `fast_tokenizer.json`). The exit code is that of the error's class.
@@ -15,10 +15,10 @@ USAGE = "call: python -m model.finetune MODEL TASK.toml VOCABULARY.json OUT"
 
 
 def main(arguments: list[str]) -> int:
-    """Fine-tune as the words say; returns the exit code."""
+    """Fine-tune as the arguments say; return the exit code."""
     try:
         if len(arguments) != 4:
-            raise RecipeError(f"{len(arguments)} words given, four wanted; {USAGE}")
+            raise RecipeError(f"{len(arguments)} arguments given, four expected; {USAGE}")
         model, tasks, vocabulary, out = map(Path, arguments)
         _finetune(model, tasks, vocabulary, out)
     except BessemerError as error:
@@ -31,7 +31,7 @@ def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
     from model.checkpoint.weights import description_digest, load_model
     from model.engines.runtime import flush_denormals
     from model.finetune.config import read_task_file
-    from model.finetune.output import told_result
+    from model.finetune.output import format_result
     from model.finetune.tokenizer import JsonVocabulary
     from model.finetune.trainer import finetune
 
@@ -43,10 +43,10 @@ def _finetune(model: Path, tasks: Path, vocabulary: Path, out: Path) -> None:
             config,
             JsonVocabulary(vocabulary),
             out,
-            tell=print,
-            beside=lambda folder: _copy(vocabulary, folder / "fast_tokenizer.json"),
+            log=print,
+            write_extra=lambda folder: _copy(vocabulary, folder / "fast_tokenizer.json"),
         )
-    print("\n".join(told_result(found)))
+    print("\n".join(format_result(found)))
 
 
 def _copy(source: Path, target: Path) -> None:

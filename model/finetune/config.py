@@ -1,4 +1,4 @@
-"""What is taught and how, as frozen models; a task file in TOML holds one `FinetuneConfig`."""
+"""Settings of fine-tuning as frozen models; a task file in TOML holds one `FinetuneConfig`."""
 
 import difflib
 import tomllib
@@ -20,29 +20,28 @@ class Task(BaseConfig):
     name: str = Field(pattern=r"^[A-Za-z0-9_-]+$")
     """Name of the task; a T5 reads it at the beginning of each text."""
     kind: Kind
-    """What an answer is: `classification` one of several labels, `regression` a number, `tagging` a label for each
-    word (BERT alone), `span` a stretch of the last field or nothing, `text` any text (T5 alone)."""
+    """Kind of answer: `classification` one of several labels, `regression` a number, `tagging` a label for each word
+    (BERT only), `span` a part of the last field or nothing, `text` any text (T5 only)."""
     train: Path
-    """JSON lines (.jsonl or .jsonl.gz) to learn from."""
+    """JSON lines (.jsonl or .jsonl.gz) with the training examples."""
     development: Path | None = None
-    """Those that choose the epoch; by default a share of `train` is held out."""
+    """Examples that choose the epoch; by default a share of `train` is held out."""
     test: Path | None = None
-    """Those that are scored once, at the end."""
+    """Examples that are scored once, at the end."""
     fields: tuple[str, ...] = Field(min_length=1, max_length=8)
-    """Names of the fields that are read, in their order: one text, or two for a pair; question and passage of a `span`;
-    the list of words of a `tagging`. A T5 reads any number."""
+    """Names of the input fields, in order: one text, or two for a pair; question and passage of a `span`; the list of
+    words of a `tagging`. A T5 reads any number."""
     answer: str
-    """Name of the field with the answer: a label, a number, a list of labels; of a `span` the text or a list of texts
-    that are all right, empty where the passage has none."""
+    """Name of the field with the answer: a label, a number, a list of labels; of a `span` the text, or a list of
+    correct texts, empty where the passage has no answer."""
     start: str | None = None
-    """`span`: name of the field with the character of the passage where the first answer begins, from 0; nothing is
-    learnt from examples that have another text there. By default the answer is looked for, and its first place
-    taken."""
+    """`span`: name of the field with the character offset, from 0, at which the first answer begins in the passage;
+    examples with another text there are left out. By default the first occurrence of the answer is used."""
     group: str | None = None
-    """Name of a field that binds examples: those of a group are held out together. By default the passage of a `span`,
-    and the texts of other kinds, so that equal ones are never on both sides."""
+    """Name of a field that groups examples: those of a group are held out together. By default the passage of a `span`
+    and the texts of other kinds, so that equal ones are never on both sides of the split."""
     labels: tuple[str, ...] = ()
-    """Labels that there are; by default all that `train` shows."""
+    """All labels; by default those that occur in `train`."""
     smallest: float = Field(default=1.0, allow_inf_nan=False)
     """`regression` as text: the least number."""
     largest: float = Field(default=5.0, allow_inf_nan=False)
@@ -51,34 +50,35 @@ class Task(BaseConfig):
     """`regression` as text: numbers are rounded to multiples of this above `smallest` (Raffel et al. 2020, section 2.4:
     21 strings from 1.0 to 5.0)."""
     decoding: Literal["constrained", "free"] = "constrained"
-    """Whether a T5 may write nothing but a label or a number of this task, or anything, which is then wrong."""
+    """`constrained`: a T5 may write only a label or number of this task. `free`: it may write anything, and other text
+    counts as wrong."""
 
     @model_validator(mode="after")
     def _fields_fit_the_kind(self) -> "Task":
         if self.kind == "span" and len(self.fields) != 2:
             raise ValueError(f"span: fields = {list(self.fields)} must be two, the question and the passage")
         if self.kind != "span" and self.start is not None:
-            raise ValueError(f"start = {self.start!r} speaks of a span, and kind is {self.kind}; leave start out")
+            raise ValueError(f"start = {self.start!r} is for spans, and kind is {self.kind}; leave start out")
         if self.kind == "tagging" and len(self.fields) != 1:
             raise ValueError(f"tagging: fields = {list(self.fields)} must be one, the list of words")
         if self.largest <= self.smallest:
             raise ValueError(f"largest {self.largest:g} must be above smallest {self.smallest:g}")
         if Decimal(str(self.smallest)) + self.steps * Decimal(str(self.step)) != Decimal(str(self.largest)):
             raise ValueError(
-                f"largest {self.largest:g} lies no whole number of steps {self.step:g} above smallest"
-                f" {self.smallest:g}, so that it could not be written; the nearest that does is"
+                f"largest {self.largest:g} is not a whole number of steps {self.step:g} above smallest"
+                f" {self.smallest:g}, so that it could not be written; the nearest that is, is"
                 f" {self.smallest + self.steps * self.step:g}"
             )
         return self
 
     @property
     def steps(self) -> int:
-        """`regression` as text: steps from the least number to the greatest."""
+        """Number of steps from the least number to the greatest, of a `regression` as text."""
         return max(1, round((self.largest - self.smallest) / self.step))
 
 
 class FinetuneConfig(BaseConfig):
-    """Tasks, and how they are learnt: BERT's settings where nothing else is said."""
+    """Tasks, and how they are learnt; defaults are BERT's unless noted."""
 
     tasks: tuple[Task, ...] = Field(min_length=1)
     """The tasks; a BERT learns one, a T5 any number at once."""
@@ -86,11 +86,11 @@ class FinetuneConfig(BaseConfig):
     """Highest learning rate. By default 3e-5 for a BERT (its paper: 2e-5 to 5e-5) and 3e-4 for a T5 at a width of 768,
     more for narrower networks in proportion, and at most 1e-3."""
     epochs: int = Field(default=3, ge=1, le=10_000)
-    """Readings of the training examples; the one after which the held-out score is best is kept."""
+    """Passes over the training examples; the weights after the epoch with the best held-out score are kept."""
     batch_size: int = Field(default=32, ge=1)
-    """Examples that one step reads."""
+    """Examples of one step."""
     warmup_share: float = Field(default=0.1, ge=0, lt=1)
-    """Share of all steps over which the rate rises; then it falls to nothing."""
+    """Share of all steps over which the rate rises; then it falls linearly to zero."""
     weight_decay: float = Field(default=0.01, ge=0)
     """AdamW's decay of matrices."""
     clip_norm: float = Field(default=1.0, gt=0)
@@ -98,21 +98,22 @@ class FinetuneConfig(BaseConfig):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Share of values set to zero while training."""
     max_length: int | None = Field(default=None, ge=8)
-    """Most tokens of an example; the model's context by default. What is longer is cut and counted; a `span`'s passage
-    is read in several windows instead."""
+    """Largest number of tokens of an example; the model's context by default. Longer ones are truncated and counted; a
+    `span`'s passage is split into windows instead."""
     max_answer: int = Field(default=30, ge=1)
-    """Most tokens of an answer that is found in a passage or written."""
+    """Largest number of tokens of an answer that is extracted or written."""
     max_question: int = Field(default=64, ge=1)
-    """`span` with a BERT: most tokens of the question."""
+    """`span` with a BERT: largest number of tokens of the question."""
     stride_share: float = Field(default=0.5, gt=0, le=1)
-    """`span` with a BERT: what a window is moved on by, as a share of its length (BERT: 128 tokens)."""
+    """`span` with a BERT: distance between windows, as a share of their length (BERT: 128 tokens)."""
     development_share: float = Field(default=0.1, gt=0, lt=1)
     """Share of `train` that is held out to choose the epoch where no `development` is named."""
     mixing_cap: int = Field(default=2**16, ge=1)
-    """Several tasks: each epoch reads as many examples of a task as it has, and at most so many (examples-proportional
-    mixing, Raffel et al. 2020, section 3.5.2)."""
+    """Largest number of examples of one task in an epoch, with several tasks (examples-proportional mixing, Raffel et
+    al. 2020, section 3.5.2)."""
     seeds: Annotated[tuple[int, ...], Field(min_length=1, max_length=100)] = (1,)
-    """Each seed trains once: head, order and dropout differ. The best on held-out examples is kept, all are told."""
+    """Each seed trains once, with its own head, order and dropout. The best on held-out examples is kept, all are
+    reported."""
     threads: int = Field(default=2, ge=1, le=1024)
     """CPU threads; another number gives other last bits."""
 
@@ -125,42 +126,42 @@ class FinetuneConfig(BaseConfig):
 
 
 def read_task_file(path: Path) -> FinetuneConfig:
-    """The configuration in a TOML file, whose paths are relative to its folder.
+    """Return the configuration in a TOML file, whose paths are relative to its folder.
 
     Raises InputError without the file, RecipeError where it is no TOML or a key is wrong.
     """
     if not path.is_file():
-        raise InputError(f"there is no task file {path}; docs/using_models.md shows what one says")
+        raise InputError(f"there is no task file {path}; docs/using_models.md has an example")
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
         config = FinetuneConfig.model_validate(values)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is no TOML: {error}") from error
     except ValidationError as error:
-        raise RecipeError(f"{path}: {_told(error)}") from error
-    tasks = tuple(_beside(path.parent, task) for task in config.tasks)
+        raise RecipeError(f"{path}: {_format_errors(error)}") from error
+    tasks = tuple(_resolve_paths(path.parent, task) for task in config.tasks)
     return config.model_copy(update={"tasks": tasks})
 
 
-def _beside(folder: Path, task: Task) -> Task:
-    named = {name: getattr(task, name) for name in ("train", "development", "test")}
-    return task.model_copy(update={name: folder / path for name, path in named.items() if path is not None})
+def _resolve_paths(folder: Path, task: Task) -> Task:
+    paths = {name: getattr(task, name) for name in ("train", "development", "test")}
+    return task.model_copy(update={name: folder / path for name, path in paths.items() if path is not None})
 
 
-def _told(error: ValidationError) -> str:
+def _format_errors(error: ValidationError) -> str:
     return "; ".join(
         f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {_problem(one['type'], one['loc'], one['msg'])}"
         for one in error.errors(include_url=False)
     )
 
 
-def _problem(kind: str, place: tuple[int | str, ...], message: str) -> str:
+def _problem(kind: str, location: tuple[int | str, ...], message: str) -> str:
     if kind != "extra_forbidden":
         return message.removeprefix("Value error, ")
-    key, of_task = str(place[-1]), place[0] == "tasks"
+    key, of_task = str(location[-1]), location[0] == "tasks"
     here, there = (Task, FinetuneConfig) if of_task else (FinetuneConfig, Task)
     if key in there.model_fields:
-        return f"unknown key; it stands {'above the first' if of_task else 'in'} [[tasks]]"
+        return f"unknown key; it belongs {'above the first' if of_task else 'in'} [[tasks]]"
     close = difflib.get_close_matches(key, here.model_fields, n=1)
     return (
         f"unknown key; did you mean {close[0]}?" if close else f"unknown key; known are {', '.join(here.model_fields)}"

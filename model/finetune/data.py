@@ -1,10 +1,7 @@
-"""Labelled examples as lines of JSON, checked field by field, and those held out to choose the epoch.
+"""Read labelled examples from lines of JSON, split off validation examples, order epochs, and count truncation.
 
-Which examples are held out to choose the epoch: whole groups by a hash, of each label its share.
-
-In which order examples of one or more tasks are read: a function of seed and epoch alone.
-
-What did not fit: counted for each task, never cut in silence.
+The split holds out whole groups by a hash, of each label its share. The order of an epoch is a function of seed and
+epoch alone. Whatever does not fit into a row is counted for each task and reported.
 """
 
 import gzip
@@ -22,24 +19,25 @@ from model.errors import InputError
 from model.finetune.config import Task
 
 Answer = str | float | tuple[str, ...]
-"""A label or text; a number; the labels of words, or all right answers of a span, first the one to learn."""
+"""A label or text; a number; the labels of words; or all correct answers of a span, first the one to learn."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """What is read, and what is to be answered (None where that is not known)."""
+    """An input and its answer."""
 
     texts: tuple[str, ...]
     """One for each field; of a tagging the words."""
     answer: Answer | None
+    """None where it is not known."""
     start: int | None = None
-    """Of a span: the character where the first answer begins, if the file says so."""
+    """Of a span: the character where the first answer begins, if the file gives it."""
     group: str = ""
     """Examples of a group are held out together."""
 
 
 def read_examples(path: Path, task: Task) -> list[Example]:
-    """The examples of a file, in their order; InputError names the first line that is wrong, and what of it."""
+    """Return the examples of a file, in order; InputError names the first invalid line and what is wrong with it."""
     if not path.is_file():
         raise InputError(f"task {task.name}: there is no file {path}; the task file names it")
     examples = [example_of(record, task, where) for where, record in _records(path)]
@@ -49,14 +47,14 @@ def read_examples(path: Path, task: Task) -> list[Example]:
 
 
 def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool = True) -> Example:
-    """The example in a record; InputError names `where` it stands and the field that is wrong."""
+    """Return the example in a record; InputError names the record by `where`, and the invalid field."""
     group = [task.group] if task.group is not None else []
     wanted = [*task.fields, *([task.answer, *group] if answered else [])]
     missing = [name for name in wanted if name not in record]
     if missing:
         found = ", ".join(record) or "nothing"
-        cure = "name the fields in the task file" if answered else f"the model reads {' and '.join(task.fields)}"
-        raise InputError(f"task {task.name}: {where} has no {' and no '.join(missing)}, only {found}; {cure}")
+        hint = "name the fields in the task file" if answered else f"the model reads {' and '.join(task.fields)}"
+        raise InputError(f"task {task.name}: {where} has no {' and no '.join(missing)}, only {found}; {hint}")
     values = [record[name] for name in task.fields]
     if task.kind == "tagging":
         texts = _strings(values[0], f"task {task.name}: {where}: {task.fields[0]} must be a list of words")
@@ -72,12 +70,14 @@ def example_of(record: dict[str, Any], task: Task, where: str, *, answered: bool
 
 
 def label_set(task: Task, examples: Sequence[Example]) -> tuple[str, ...]:
-    """The labels of a classification or tagging: those that the task names, or all that the examples show, sorted."""
+    """Return the labels of a classification or tagging: those of the task's setting, or all in the examples, sorted."""
     if task.labels:
         return task.labels
     shown = {label for example in examples for label in _labels_of(example)}
     if len(shown) < 2:
-        raise InputError(f"task {task.name}: the examples show the labels {sorted(shown)}; there is nothing to learn")
+        raise InputError(
+            f"task {task.name}: the examples have the labels {sorted(shown)}; two or more are needed to learn anything"
+        )
     return tuple(sorted(shown))
 
 
@@ -144,7 +144,7 @@ def _start(record: dict[str, Any], answer: Answer, task: Task, where: str) -> in
     if isinstance(start, bool) or not isinstance(start, int) or start < 0:
         raise InputError(
             f"task {task.name}: {where}: {task.start} must be the number of the character where the first answer"
-            f" begins, from 0, and is {start!r}. Without `start` in the task file the answer is looked for"
+            f" begins, from 0, and is {start!r}. Without `start` in the task file the answer is searched for"
         )
     return start
 
@@ -155,7 +155,7 @@ def _group(record: dict[str, Any], texts: tuple[str, ...], task: Task, where: st
     group = record[task.group]
     if isinstance(group, bool) or not isinstance(group, str | int):
         raise InputError(
-            f"task {task.name}: {where}: {task.group} must be text or a whole number that binds examples, and is"
+            f"task {task.name}: {where}: {task.group} must be text or a whole number that groups examples, and is"
             f" {group!r}. Give each line one, or leave `group` out of the task file"
         )
     return str(group)
@@ -170,12 +170,12 @@ def _strings(value: Any, problem: str) -> tuple[str, ...]:
 Split = tuple[list[Example], list[Example]]
 
 
-def held_out(examples: Sequence[Example], share: float, task: Task) -> Split:
-    """What is learnt from, and about `share` of the examples that are not: whole groups, chosen by a hash of the group.
+def split_validation(examples: Sequence[Example], share: float, task: Task) -> Split:
+    """Split examples into training and validation examples, about `share` of them: whole groups, chosen by a hash.
 
-    The choice depends on the examples alone, so all seeds learn from the same ones. Of a classification each label
-    gives its share of groups, the whole rounded as near as whole groups let it; of other kinds more examples move none
-    over. InputError where one side would be empty.
+    The choice depends on the examples alone, so that all seeds learn from the same ones. Of a classification each label
+    gives its share of groups, rounded so that the total is as near to `share` as whole groups allow. Of other kinds
+    adding examples moves no other from one side to the other. Raises InputError where one side would be empty.
     """
     groups = _held_out_of_labels(examples, share) if task.kind == "classification" else None
     kept: list[Example] = []
@@ -186,13 +186,13 @@ def held_out(examples: Sequence[Example], share: float, task: Task) -> Split:
     if not kept or not out:
         raise InputError(
             f"task {task.name}: of {len(examples)} examples {len(out)} would be held out to choose the epoch, and"
-            f" {len(kept)} learnt from. Give more examples, another development_share, or a file `development`"
+            f" {len(kept)} used for training. Give more examples, another development_share, or a file `development`"
         )
     return kept, out
 
 
 def _held_out_of_labels(examples: Sequence[Example], share: float) -> set[str]:
-    """Groups, the first of each label in the order of their hashes; a group counts for its most frequent label."""
+    """Return the groups to hold out, of each label the first by hash; a group counts for its most frequent label."""
     labels: dict[str, Counter[str]] = {}
     for example in examples:
         labels.setdefault(example.group, Counter())[str(example.answer)] += 1
@@ -205,8 +205,10 @@ def _held_out_of_labels(examples: Sequence[Example], share: float) -> set[str]:
 
 
 def _quotas(counts: Mapping[str, int], share: float) -> dict[str, int]:
-    """`share` of each count as a whole number, at least one in all: the largest remainders are rounded up. No label is
-    held out as a whole."""
+    """Return `share` of each count as whole numbers, at least one in all: the largest remainders are rounded up.
+
+    At least one group of each label is not held out.
+    """
     wanted = {label: share * count for label, count in counts.items()}
     given = {label: min(int(want), counts[label] - 1) for label, want in wanted.items()}
     left = max(1, round(sum(wanted.values()))) - sum(given.values())
@@ -217,16 +219,16 @@ def _quotas(counts: Mapping[str, int], share: float) -> dict[str, int]:
 
 
 def _drawn(group: str) -> float:
-    """A number in [0, 1) that depends on the group alone."""
+    """Return a number in [0, 1) that depends on the group alone."""
     return int.from_bytes(blake3.blake3(f"held out\x1f{group}".encode()).digest(length=8), "little") / 2**64
 
 
-def epoch_order(counts: Sequence[int], cap: int, seed: int, epoch: int) -> np.ndarray:
-    """Numbers of the examples that an epoch reads, i64, where those of task i follow those of the tasks before it.
+def interleave(counts: Sequence[int], cap: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the indices of an epoch's examples in the order in which they are read, i64.
 
-    Of each task as many as it has, and at most `cap`: examples-proportional mixing (Raffel et al. 2020, section 3.5.2)
-    with exact shares in place of expected ones. A task that is capped goes on in the next epoch where it was, and
-    comes round once all its examples were read.
+    The examples of all tasks are numbered consecutively, task after task. Of each task an epoch reads all examples, and
+    at most `cap`: examples-proportional mixing (Raffel et al. 2020, section 3.5.2) with exact shares in place of
+    expected ones. A capped task continues in the next epoch where it stopped, so that all its examples are read.
     """
     first = np.cumsum([0, *counts])
     parts = []
@@ -247,28 +249,28 @@ def _generator(*key: object) -> np.random.Generator:
 
 @dataclass
 class Truncation:
-    """Examples and tokens of one task and one file, and those that were cut off."""
+    """Counts of the examples and tokens of one task in one file, and of those that were cut off."""
 
     examples: int = 0
     tokens: int = 0
     cut_examples: int = 0
     lost_tokens: int = 0
     unusable: dict[str, int] = field(default_factory=dict)
-    """Examples that nothing is learnt from, by reason."""
+    """Number of examples left out of training, by reason."""
 
     def count(self, tokens: int, kept: int) -> None:
-        """One example of `tokens` tokens, of which `kept` are read."""
+        """Add an example of `tokens` tokens, of which `kept` are read."""
         self.examples += 1
         self.tokens += tokens
         self.cut_examples += kept < tokens
         self.lost_tokens += tokens - kept
 
     def leave_out(self, reason: str) -> None:
-        """One example that nothing is learnt from."""
+        """Add an example that is left out of training."""
         self.unusable[reason] = self.unusable.get(reason, 0) + 1
 
-    def told(self) -> str:
-        """One sentence without its full stop."""
+    def describe(self) -> str:
+        """Return the counts as a phrase."""
         cut = f"{self.cut_examples:,} of {self.examples:,} examples cut"
         if self.cut_examples:
             share = self.lost_tokens / self.tokens
@@ -276,11 +278,11 @@ class Truncation:
         return "; ".join([cut, *(f"{count:,} {reason}" for reason, count in sorted(self.unusable.items()))])
 
 
-def fit_together(lengths: list[int], room: int) -> list[int]:
-    """How many tokens of each text are read where all together have `room`: the longest is cut first (Devlin et al.
-    2019's program, `_truncate_seq_pair`)."""
+def fit_together(lengths: list[int], max_tokens: int) -> list[int]:
+    """Return how many tokens of each text are kept so that all fit into `max_tokens`: the longest is cut first, as by
+    `_truncate_seq_pair` of BERT's program."""
     kept = list(lengths)
-    while (over := sum(kept) - room) > 0:
+    while (over := sum(kept) - max_tokens) > 0:
         longest = max(range(len(kept)), key=kept.__getitem__)
         second = max([0, *(length for place, length in enumerate(kept) if place != longest)])
         kept[longest] -= max(1, min(over, kept[longest] - second))

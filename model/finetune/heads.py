@@ -1,11 +1,11 @@
-"""What a BERT needs for a task: rows of ids with their targets, a head, its loss, and answers from what it says.
+"""Task adapters for BERT: rows of ids with their targets, the task head, its loss, and the answers from its outputs.
+
+`SequenceClassification` predicts a label or a number from [CLS] (Devlin et al. 2019, section 4.1),
+`TokenClassification` a label for each word (section 5.3), and `SpanExtraction` an answer in a passage (sections 4.2 and
+4.3): the passage is read in overlapping windows, an answer is the span with the highest sum of a start and an end
+score, and [CLS] means no answer.
 
 Shapes: B rows, T tokens, D width, C labels.
-
-Answers that stand in a passage: windows over long ones, first and last token, and whether there is an answer at all.
-
-Devlin et al. 2019, sections 4.2 and 4.3: the passage is read in windows that overlap, an answer is the stretch with the
-highest sum of two scores, and [CLS] stands for no answer. Shapes: B rows, T tokens.
 """
 
 from collections.abc import Sequence
@@ -24,31 +24,31 @@ from model.finetune.tokenizer import Vocabulary
 from model.nn.bert import BERT
 
 OUTSIDE = "O"
-"""Label of words that belong to no name (Ramshaw and Marcus 1995)."""
+"""Label of words outside all spans (Ramshaw and Marcus 1995)."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What the network reads at once, and what it should say."""
+    """One input of the network with its target."""
 
     example: int
-    """Number of the example that it is of, or a part of."""
+    """Index of its example."""
     ids: list[int]
     second: int
-    """Place from which tokens are of the second text; the length where there is none."""
+    """Index of the first token of the second text; the length where there is none."""
     target: tuple[float, ...]
-    """A label, a number, a label or NO_LOSS for each token, or first and last token of the answer."""
+    """A label; a number; a label or NO_LOSS for each token; or the first and last token of the answer."""
     borders: np.ndarray | None = None
-    """Of a span: i64[T, 2], the bytes of the passage that each token covers; -1 for tokens that are not of it."""
+    """Of a span: i64[T, 2], the bytes of the passage that each token covers; -1 for tokens outside the passage."""
 
 
-def word_places(row: Row) -> list[int]:
-    """Of a tagging's row, the place of each word's first token, where its label is read."""
-    return [place for place, target in enumerate(row.target) if target != NO_LOSS]
+def word_indices(row: Row) -> list[int]:
+    """Return the index of each word's first token, where its label is predicted."""
+    return [index for index, target in enumerate(row.target) if target != NO_LOSS]
 
 
 class TaskHead(nn.Module):
-    """A linear reading of the stream, with dropout before it; starts from N(0, .02) as BERT's."""
+    """A linear layer on the hidden states, with dropout before it; initialised from N(0, .02) as BERT's."""
 
     def __init__(self, width: int, outputs: int, dropout: float, generator: torch.Generator) -> None:
         super().__init__()
@@ -59,36 +59,37 @@ class TaskHead(nn.Module):
             self.answer.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
-        """f32[..., outputs] of f32[..., width]."""
+        """Map f32[..., width] to f32[..., outputs]."""
         return self.answer(F.dropout(x, self.dropout, self.training))
 
 
-class Reading(Protocol):
-    """One kind of task as a BERT does it."""
+class TaskAdapter(Protocol):
+    """Adapts BERT to one kind of task."""
 
     outputs: int
+    """Outputs of the head."""
     state: dict[str, float]
-    """What was learnt beside weights, and is needed to answer."""
+    """Values other than weights that were derived from the training examples and are needed to answer."""
 
-    def rows(self, examples: Sequence[Example], truncation: Truncation, *, learning: bool) -> list[Row]:
-        """What is read of the examples; `truncation` hears what is not."""
+    def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
+        """Return the rows of the examples; count in `truncation` what does not fit."""
         ...
 
     def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """What the head says: f32[B, outputs], or f32[B, T, outputs] of every token."""
+        """Return the head's outputs: f32[B, outputs], or f32[B, T, outputs] for every token."""
         ...
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Mean over the rows, f32[]."""
+        """Return the mean loss of the rows, f32[]."""
         ...
 
     def answers(self, outputs: Sequence[Tensor], rows: Sequence[Row], examples: Sequence[Example]) -> list[Answer]:
-        """An answer for each example, from the outputs of all rows."""
+        """Return an answer for each example, from the outputs of all rows."""
         ...
 
 
 def whole_hidden(network: BERT, rows: Sequence[Row], pad: int) -> Tensor:
-    """The stream f32[B, T, D] of rows, each filled up to the longest."""
+    """Return the hidden states f32[B, T, D] of rows, padded to the longest."""
     device = network.embedding.weight.device
     longest = max(len(row.ids) for row in rows)
     ids_BT = torch.tensor([row.ids + [pad] * (longest - len(row.ids)) for row in rows], device=device)
@@ -100,25 +101,27 @@ def whole_hidden(network: BERT, rows: Sequence[Row], pad: int) -> Tensor:
     return network.hidden(ids_BT, types_BT, is_token_BT)
 
 
-class SentenceReading:
-    """A label or a number for a text or a pair, read from [CLS] through BERT's pooler (section 4.1 there)."""
+class SequenceClassification:
+    """Predicts a label or a number for a text or a pair, from [CLS] through BERT's pooler (section 4.1)."""
 
-    def __init__(self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, room: int):
+    def __init__(
+        self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
+    ) -> None:
         self._labels = list(labels)
-        self._vocabulary, self._room = vocabulary, room
+        self._vocabulary, self._max_tokens = vocabulary, max_tokens
         self._number = task.kind == "regression"
         self.outputs = 1 if self._number else len(labels)
         self.state: dict[str, float] = {}
 
-    def rows(self, examples: Sequence[Example], truncation: Truncation, *, learning: bool) -> list[Row]:
-        """[CLS] text [SEP], or [CLS] text [SEP] text [SEP]; the longest of a pair is cut first."""
-        if learning and self._number:
+    def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
+        """Return rows [CLS] text [SEP], or [CLS] text [SEP] text [SEP]; the longest of a pair is truncated first."""
+        if fitting and self._number:
             numbers = np.array([example.answer for example in examples], dtype=np.float64)
             self.state = {"mean": float(numbers.mean()), "deviation": float(numbers.std()) or 1.0}
         rows = []
         for number, example in enumerate(examples):
             texts = [self._vocabulary.encode(text) for text in example.texts]
-            kept = fit_together([len(text) for text in texts], self._room - 1 - len(texts))
+            kept = fit_together([len(text) for text in texts], self._max_tokens - 1 - len(texts))
             truncation.count(sum(map(len, texts)), sum(kept))
             ids, second = [self._vocabulary.cls], 0
             for text, length in zip(texts, kept, strict=True):
@@ -136,43 +139,45 @@ class SentenceReading:
         return self._labels.index(str(example.answer))
 
     def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """f32[B, C] or f32[B, 1]."""
+        """Return f32[B, C], or f32[B, 1] of a regression."""
         return head(torch.tanh(network.next_head_in(hidden_BTD[:, 0])))
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Cross entropy, or the squared error of numbers in their standard deviations."""
+        """Return the cross entropy, or the squared error of standardised numbers."""
         if self._number:
             return F.mse_loss(outputs[:, 0], torch.tensor([row.target[0] for row in rows], device=outputs.device))
         return F.cross_entropy(outputs, torch.tensor([int(row.target[0]) for row in rows], device=outputs.device))
 
     def answers(self, outputs: Sequence[Tensor], rows: Sequence[Row], examples: Sequence[Example]) -> list[Answer]:
-        """The likeliest label, or the number."""
+        """Return the likeliest label, or the number, of each example."""
         if self._number:
             return [self.state["mean"] + self.state["deviation"] * float(output[0]) for output in outputs]
         return [self._labels[int(output.argmax())] for output in outputs]
 
 
-class TaggingReading:
-    """A label for each word, read from its first token (BERT, section 5.3)."""
+class TokenClassification:
+    """Predicts a label for each word, from its first token (section 5.3)."""
 
-    def __init__(self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, room: int):
+    def __init__(
+        self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
+    ) -> None:
         self._labels = list(labels)
-        self._vocabulary, self._room = vocabulary, room
+        self._vocabulary, self._max_tokens = vocabulary, max_tokens
         self.outputs = len(labels)
         self.state: dict[str, float] = {}
 
-    def rows(self, examples: Sequence[Example], truncation: Truncation, *, learning: bool) -> list[Row]:
-        """[CLS] words [SEP]; words that do not fit are cut, and answered with the label that comes first."""
+    def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
+        """Return rows [CLS] words [SEP]; words that do not fit are cut off."""
         rows = []
         for number, example in enumerate(examples):
             ids, target = [self._vocabulary.cls], [NO_LOSS]
             tags = example.answer if isinstance(example.answer, tuple) else None
             tokens = kept = 0
             for place, word in enumerate(example.texts):
-                # A word stands behind a blank in the text that the network was trained on.
+                # In the text that the network was trained on, a word follows a space.
                 pieces = self._vocabulary.encode(f" {word}" if place else word) or [self._vocabulary.sep]
                 tokens += len(pieces)
-                if kept == tokens - len(pieces) and len(ids) + len(pieces) < self._room:
+                if kept == tokens - len(pieces) and len(ids) + len(pieces) < self._max_tokens:
                     kept += len(pieces)
                     ids += pieces
                     target += [self._labels.index(tags[place]) if tags else 0] + [NO_LOSS] * (len(pieces) - 1)
@@ -181,11 +186,11 @@ class TaggingReading:
         return rows
 
     def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """f32[B, T, C]."""
+        """Return f32[B, T, C]."""
         return head(hidden_BTD)
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Cross entropy, mean over words."""
+        """Return the mean cross entropy over words."""
         targets = torch.full(outputs.shape[:2], NO_LOSS, device=outputs.device)
         for place, row in enumerate(rows):
             targets[place, : len(row.target)] = torch.tensor(row.target, dtype=torch.int64)
@@ -193,37 +198,39 @@ class TaggingReading:
         return nats / max(1, int((targets != NO_LOSS).sum()))
 
     def answers(self, outputs: Sequence[Tensor], rows: Sequence[Row], examples: Sequence[Example]) -> list[Answer]:
-        """The likeliest label of each word."""
+        """Return the likeliest label of each word."""
         found: list[Answer] = []
         for output, row, example in zip(outputs, rows, examples, strict=True):
-            said = [self._labels[int(output[place].argmax())] for place in word_places(row)]
-            # Of words that were cut off nothing is known; a label that begins a name would invent one.
-            unsaid = OUTSIDE if OUTSIDE in self._labels else self._labels[0]
-            found.append((*said, *[unsaid] * (len(example.texts) - len(said))))
+            predicted = [self._labels[int(output[index].argmax())] for index in word_indices(row)]
+            # Nothing is known of words that were cut off; a label that begins a span would invent one.
+            default = OUTSIDE if OUTSIDE in self._labels else self._labels[0]
+            found.append((*predicted, *[default] * (len(example.texts) - len(predicted))))
         return found
 
 
 NO_ANSWER = 0
-"""Place of [CLS], where both scores of no answer are read."""
+"""Index of [CLS], whose start and end scores mean that there is no answer."""
 
 
-class SpanReading:
-    """Two scores for each token: that the answer begins there, and that it ends there."""
+class SpanExtraction:
+    """Predicts two scores for each token: that the answer begins there, and that it ends there (sections 4.2, 4.3)."""
 
     outputs = 2
 
-    def __init__(self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, room: int):
-        self._vocabulary, self._room = vocabulary, room
-        self._question, self._answer = min(config.max_question, room // 2), config.max_answer
+    def __init__(
+        self, task: Task, labels: Sequence[str], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
+    ) -> None:
+        self._vocabulary, self._max_tokens = vocabulary, max_tokens
+        self._question, self._answer = min(config.max_question, max_tokens // 2), config.max_answer
         self._stride = config.stride_share
         self.state: dict[str, float] = {"answerless": 0.0}
-        """1 where examples without an answer were learnt from; only then may an answer be none."""
+        """1 where training examples without an answer occurred; only then may an answer be empty."""
 
-    def rows(self, examples: Sequence[Example], truncation: Truncation, *, learning: bool) -> list[Row]:
-        """[CLS] question [SEP] window [SEP], as many rows as the passage has windows.
+    def rows(self, examples: Sequence[Example], truncation: Truncation, *, fitting: bool) -> list[Row]:
+        """Return rows [CLS] question [SEP] window [SEP], one for each window of the passage.
 
-        In learning, windows without the answer are left out where another window has it, and examples whose answer is
-        not in the passage altogether.
+        With `fitting`, windows without the answer are left out where another window has it, and so are examples whose
+        answer is not in the passage.
         """
         rows = []
         for number, example in enumerate(examples):
@@ -234,29 +241,29 @@ class SpanReading:
             truncation.count(len(asked) + len(ids), len(kept) + len(ids))
             golds = tuple(gold for gold in example.answer or () if gold) if isinstance(example.answer, tuple) else ()
             bytes_of_answer = _place(example, passage, golds)
-            if learning and golds and bytes_of_answer is None:
+            if fitting and golds and bytes_of_answer is None:
                 place = "in the passage" if example.start is None else "where they say that it begins"
                 truncation.leave_out(f"without their answer {place}")
                 continue
-            if learning and not golds:
+            if fitting and not golds:
                 self.state["answerless"] = 1.0
             head = [self._vocabulary.cls, *kept, self._vocabulary.sep]
-            windows = self._windows(len(ids), self._room - len(head) - 1)
+            windows = self._windows(len(ids), self._max_tokens - len(head) - 1)
             mine = [self._row(number, head, ids, borders, window, bytes_of_answer) for window in windows]
             with_answer = [row for row in mine if row.target != (NO_ANSWER, NO_ANSWER)]
-            if learning and golds:
+            if fitting and golds:
                 if not with_answer:
                     truncation.leave_out("with an answer that no window holds")
                 mine = with_answer
             rows += mine
         return rows
 
-    def _windows(self, length: int, room: int) -> list[range]:
-        step = max(1, int(room * self._stride))
+    def _windows(self, length: int, max_tokens: int) -> list[range]:
+        step = max(1, int(max_tokens * self._stride))
         begins = [0]
-        while begins[-1] + room < length:
+        while begins[-1] + max_tokens < length:
             begins.append(begins[-1] + step)
-        return [range(begin, min(begin + room, length)) for begin in begins]
+        return [range(begin, min(begin + max_tokens, length)) for begin in begins]
 
     def _row(
         self,
@@ -281,17 +288,17 @@ class SpanReading:
         return Row(number, row, len(head), target, covered)
 
     def outputs_of(self, network: BERT, head: TaskHead, hidden_BTD: Tensor) -> Tensor:
-        """f32[B, T, 2]."""
+        """Return f32[B, T, 2]."""
         return head(hidden_BTD)
 
     def loss(self, outputs: Tensor, rows: Sequence[Row]) -> Tensor:
-        """Mean of the cross entropies of first and last token, over [CLS] and the tokens of the window."""
+        """Return the mean of the cross entropies of first and last token, over [CLS] and the window's tokens."""
         masked = torch.stack([_of_passage(output, row) for output, row in zip(outputs, rows, strict=True)])
         first, last = (torch.tensor([int(row.target[end]) for row in rows], device=outputs.device) for end in (0, 1))
         return (F.cross_entropy(masked[..., 0], first) + F.cross_entropy(masked[..., 1], last)) / 2
 
     def answers(self, outputs: Sequence[Tensor], rows: Sequence[Row], examples: Sequence[Example]) -> list[Answer]:
-        """The best stretch over all windows of each example; empty where no answer scores higher in every window."""
+        """Return the best span of each example's windows; empty where no answer scores higher in every window."""
         best: list[tuple[float, str]] = [(-np.inf, "")] * len(examples)
         none = [np.inf] * len(examples)
         for output, row in zip(outputs, rows, strict=True):
@@ -318,7 +325,7 @@ class SpanReading:
 
 
 def _of_passage(output_T2: Tensor, row: Row) -> Tensor:
-    """f32[T, 2] with -inf where a token is neither of the passage nor [CLS]."""
+    """Return f32[T, 2] with -inf where a token is neither in the passage nor [CLS]."""
     assert row.borders is not None, "rows of spans know their bytes"
     may = torch.zeros(len(output_T2), dtype=torch.bool, device=output_T2.device)
     may[: len(row.ids)] = torch.from_numpy(row.borders[:, 0] >= 0)
@@ -327,7 +334,7 @@ def _of_passage(output_T2: Tensor, row: Row) -> Tensor:
 
 
 def _place(example: Example, passage: str, golds: tuple[str, ...]) -> tuple[int, int] | None:
-    """The bytes of the first answer in the passage; None where there is none or it does not stand there."""
+    """Return the byte range of the first answer in the passage; None without an answer, or where it does not occur."""
     if not golds:
         return None
     start = passage.find(golds[0]) if example.start is None else example.start

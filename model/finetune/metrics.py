@@ -1,4 +1,4 @@
-"""How right answers are, each kind by the measure of its field, and what a guess without reading would reach."""
+"""Metrics of answers, for each kind of task those of its field, and the answers of a baseline that reads no input."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -7,16 +7,16 @@ import numpy as np
 
 from model.finetune.config import Task
 from model.finetune.data import Answer, Example
-from model.inference.text_match import best_of, is_chinese, is_same
+from model.inference.text_match import best_of, is_chinese, is_exact_match
 
 MAIN = {"classification": "accuracy", "regression": "pearson", "tagging": "accuracy", "span": "f1", "text": "exact"}
-"""The measure by which the best epoch of each kind is chosen; all lie between -1 and 1, and more is better."""
-OF_SPANS = "span_f1"
-"""That of labels of spans: most words are of none, so that saying so of all has a high accuracy."""
+"""The metric that chooses the best epoch of each kind; all are between -1 and 1, and more is better."""
+SPAN_F1 = "span_f1"
+"""The metric of labels of spans: most words are outside all spans, so that a constant answer has a high accuracy."""
 
 
 def score(task: Task, answers: Sequence[Answer], examples: Sequence[Example]) -> dict[str, float]:
-    """The measures of a task's answers, each beside the example that it belongs to."""
+    """Return the metrics of a task's answers, given in the order of the examples."""
     right = [example.answer for example in examples]
     if task.kind == "classification":
         return classification([str(one) for one in answers], [str(one) for one in right])
@@ -33,18 +33,19 @@ def score(task: Task, answers: Sequence[Answer], examples: Sequence[Example]) ->
         exact, f1 = zip(*found, strict=True)
         return {"exact": _mean(exact), "f1": _mean(f1)}
     pairs = [(str(answer), str(gold)) for answer, gold in zip(answers, right, strict=True)]
-    return {"exact": _mean([float(is_same(said, gold, chinese=is_chinese(gold))) for said, gold in pairs])}
+    matches = [float(is_exact_match(predicted, gold, chinese=is_chinese(gold))) for predicted, gold in pairs]
+    return {"exact": _mean(matches)}
 
 
-def main_measure(kind: str, found: Mapping[str, float]) -> str:
-    """The name of the measure that matters most among those found."""
-    return OF_SPANS if OF_SPANS in found else MAIN[kind]
+def main_metric(kind: str, found: Mapping[str, float]) -> str:
+    """Return the name of the main metric among those found."""
+    return SPAN_F1 if SPAN_F1 in found else MAIN[kind]
 
 
-def guesses(task: Task, learnt: Sequence[Example], examples: Sequence[Example]) -> list[Answer]:
-    """What one who has seen the answers of `learnt`, and reads no text, would say of each example.
+def baseline_answers(task: Task, learnt: Sequence[Example], examples: Sequence[Example]) -> list[Answer]:
+    """Return the answers of a baseline that knows the training answers and reads no input.
 
-    The most frequent label or text, the mean number, of a word its most frequent label, of a span that there is none.
+    The most frequent label or text, the mean number, the most frequent label of each word, and no answer for a span.
     """
     if task.kind == "regression":
         return [float(np.mean([float(e.answer) for e in learnt]))] * len(examples)  # pyright: ignore[reportArgumentType]
@@ -56,24 +57,24 @@ def guesses(task: Task, learnt: Sequence[Example], examples: Sequence[Example]) 
 
 
 def classification(answers: Sequence[str], right: Sequence[str]) -> dict[str, float]:
-    """Accuracy, the mean of the labels' F1, and Matthews' correlation (Gorodkin 2004 for more than two labels)."""
+    """Return accuracy, macro F1, and Matthews' correlation (for more than two labels, Gorodkin 2004)."""
     labels = sorted({*answers, *right})
     number = {label: place for place, label in enumerate(labels)}
     table = np.zeros((len(labels), len(labels)))
     np.add.at(table, ([number[one] for one in right], [number[one] for one in answers]), 1)
-    hits, said, there = np.diag(table), table.sum(0), table.sum(1)
-    f1 = 2 * hits / np.maximum(said + there, 1)
+    hits, predicted, actual = np.diag(table), table.sum(0), table.sum(1)
+    f1 = 2 * hits / np.maximum(predicted + actual, 1)
     total = table.sum()
-    spread = np.sqrt((total**2 - (said**2).sum()) * (total**2 - (there**2).sum()))
+    spread = np.sqrt((total**2 - (predicted**2).sum()) * (total**2 - (actual**2).sum()))
     return {
         "accuracy": float(hits.sum() / total),
-        "macro_f1": float(f1[there > 0].mean()),
-        "matthews": float((hits.sum() * total - (said * there).sum()) / spread) if spread else 0.0,
+        "macro_f1": float(f1[actual > 0].mean()),
+        "matthews": float((hits.sum() * total - (predicted * actual).sum()) / spread) if spread else 0.0,
     }
 
 
 def regression(answers: np.ndarray, right: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlations (0 where either side is constant), and the root of the mean squared
+    """Return Pearson's and Spearman's correlations (0 where either side is constant), and the root mean squared
     error."""
     return {
         "pearson": _correlation(answers, right),
@@ -83,22 +84,22 @@ def regression(answers: np.ndarray, right: np.ndarray) -> dict[str, float]:
 
 
 def tagging(answers: Sequence[tuple[str, ...]], right: Sequence[tuple[str, ...]]) -> dict[str, float]:
-    """Share of words with the right label; where labels are those of spans (B-X, I-X, O), the F1 of whole spans too, as
-    in CoNLL-2003."""
-    words = [pair for said, there in zip(answers, right, strict=True) for pair in zip(said, there, strict=True)]
-    found = {"accuracy": _mean([float(said == there) for said, there in words])}
-    if any(there.startswith("B-") for _, there in words):
-        said, there = (
+    """Return the accuracy over words, and where labels mark spans (B-X, I-X, O) the F1 of whole spans, as in
+    CoNLL-2003."""
+    words = [pair for tags in zip(answers, right, strict=True) for pair in zip(*tags, strict=True)]
+    found = {"accuracy": _mean([float(predicted == actual) for predicted, actual in words])}
+    if any(actual.startswith("B-") for _, actual in words):
+        predicted, actual = (
             Counter(span for number, tags in enumerate(side) for span in _spans(number, tags))
             for side in (answers, right)
         )
-        hits = sum((said & there).values())
-        found[OF_SPANS] = 2 * hits / max(1, sum(said.values()) + sum(there.values()))
+        hits = sum((predicted & actual).values())
+        found[SPAN_F1] = 2 * hits / max(1, sum(predicted.values()) + sum(actual.values()))
     return found
 
 
 def _spans(number: int, tags: Sequence[str]) -> list[tuple[int, int, int, str]]:
-    """(row, begin, end, label) of each span; an I- that continues nothing begins one, as CoNLL's program reads it."""
+    """Return (row, begin, end, label) of each span; an I- that continues no span begins one, as in CoNLL's program."""
     spans: list[tuple[int, int, int, str]] = []
     begin, label = 0, ""
     for place, tag in enumerate([*tags, "O"]):
@@ -128,7 +129,7 @@ def _correlation(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks from 0; equal values share the mean of theirs."""
+    """Return ranks from 0; equal values share the mean of their ranks."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     return ((ends - counts + ends - 1) / 2)[place]

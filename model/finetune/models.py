@@ -1,10 +1,9 @@
-"""A network with what it needs for its tasks: a loss of examples to learn from, answers to others.
+"""Task models: a BERT or T5 with what it needs to learn tasks from examples and to answer others.
 
-Shapes: B rows, T encoder inputs, U decoder inputs, V vocabulary.
+A BERT has a head for its one task (`model/finetune/heads.py`). A T5 reads and writes tasks as text (Raffel et al. 2020,
+section 2.4 and appendix D): "stsb sentence1: ... sentence2: ..." is answered by "3.8".
 
-Tasks as text for a T5: what it reads, what it should write, and what its writing means.
-
-Raffel et al. 2020, section 2.4 and appendix D: "stsb sentence1: ... sentence2: ..." is answered by "3.8".
+Shapes: B rows, T encoder inputs, U decoder inputs, C labels, V vocabulary.
 """
 
 import math
@@ -20,38 +19,49 @@ from model.data.row_format import NO_LOSS
 from model.errors import InputError, RecipeError
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation
-from model.finetune.heads import Reading, Row, SentenceReading, SpanReading, TaggingReading, TaskHead, whole_hidden
+from model.finetune.heads import (
+    Row,
+    SequenceClassification,
+    SpanExtraction,
+    TaskAdapter,
+    TaskHead,
+    TokenClassification,
+    whole_hidden,
+)
 from model.finetune.tokenizer import Vocabulary
-from model.inference.seq2seq import Allowed, Writing, only, write_targets
+from model.inference.seq2seq import Allowed, DecoderTokens, allow_only, write_targets
 from model.nn.bert import BERT
 from model.nn.factory import Network, make_network
 from model.nn.t5 import T5
 
-READINGS: dict[str, type[SentenceReading] | type[TaggingReading] | type[SpanReading]] = {
-    "classification": SentenceReading,
-    "regression": SentenceReading,
-    "tagging": TaggingReading,
-    "span": SpanReading,
+ADAPTERS: dict[str, type[SequenceClassification] | type[TokenClassification] | type[SpanExtraction]] = {
+    "classification": SequenceClassification,
+    "regression": SequenceClassification,
+    "tagging": TokenClassification,
+    "span": SpanExtraction,
 }
 
 ANSWERED_AT_ONCE = 64
-"""Rows that pass through the network together where nothing is learnt."""
+"""Rows of one forward pass while answering."""
 
 Labels = Mapping[str, Sequence[str]]
-"""Labels by the name of the task; none for tasks without."""
+"""Labels by the name of the task; empty for tasks without labels."""
 
 
-def make_pupil(trained: Network, config: FinetuneConfig, labels: Labels, vocabulary: Vocabulary, seed: int) -> "Pupil":
-    """A pupil with the weights of `trained`, which stay as they are, and a fresh head where there is one.
+def build_task_model(
+    trained: Network, config: FinetuneConfig, labels: Labels, vocabulary: Vocabulary, seed: int
+) -> "TaskModel":
+    """Return a task model with a copy of the weights of `trained`, and a new head for a BERT.
 
-    Raises RecipeError for tasks that the architecture does not do, InputError for a vocabulary without what they need.
+    Raises RecipeError for tasks that the architecture cannot do, InputError for a vocabulary without the special tokens
+    that they need.
     """
     tasks = list(config.tasks)
     if isinstance(trained, BERT):
         if len(tasks) > 1:
             raise RecipeError(
-                f"the model is a BERT, which learns one task with a head of its own, and the task file has"
-                f" {len(tasks)}: {', '.join(task.name for task in tasks)}. Give each a file, or start from a T5"
+                f"the model is a BERT, which learns a single task, and the task file has {len(tasks)}:"
+                f" {', '.join(task.name for task in tasks)}. Give each task a file, or start from a T5"
             )
         if tasks[0].kind == "text":
             raise RecipeError(f"task {tasks[0].name}: a BERT writes no text; choose another kind, or start from a T5")
@@ -63,111 +73,109 @@ def make_pupil(trained: Network, config: FinetuneConfig, labels: Labels, vocabul
         tagged = [task.name for task in tasks if task.kind == "tagging"]
         if tagged:
             raise RecipeError(
-                f"task {tagged[0]}: labels of words are learnt by a BERT; as text they would be as many as the words,"
-                f" which a T5 has no way to hold to. Start from a BERT"
+                f"task {tagged[0]}: only a BERT labels words; a T5, which writes labels as text, cannot ensure one for"
+                f" each word. Start from a BERT"
             )
         if vocabulary.eos < 0:
             raise InputError(
-                "a T5 is taught to end its answers, and the vocabulary has no token for the end of a text (</s>), so it"
-                " is not one that a T5 was trained on. Name the vocabulary of the model's own run"
+                "a T5 learns to end its answers, and the vocabulary has no end-of-text token (</s>), so it is not one"
+                " that a T5 was trained on. Give the vocabulary of the model's own run"
             )
     else:
-        raise InputError("the model is a GPT, and fine-tuning teaches BERT and T5; choose a model of one of these")
+        raise InputError("the model is a GPT, and only BERT and T5 can be fine-tuned; choose a model of one of these")
     if vocabulary.vocab_size > trained.config.vocab_size:
         raise InputError(
-            f"the vocabulary has {vocabulary.vocab_size} pieces, and the model {trained.config.vocab_size} rows for"
-            f" them: they do not belong together. Name the vocabulary of the model's own run"
+            f"the vocabulary has {vocabulary.vocab_size} tokens, and the model has {trained.config.vocab_size}"
+            f" embedding rows: they do not belong together. Give the vocabulary of the model's own run"
         )
     network = make_network(trained.config.model_copy(update={"dropout": config.dropout}))
     network.load_state_dict(trained.state_dict())
-    room = _room(config, trained.config.context, fixed=isinstance(trained, BERT))
+    max_tokens = _max_tokens(config, trained.config.context, fixed=isinstance(trained, BERT))
     if isinstance(network, T5):
         _check_names([task.name for task in tasks], vocabulary)
-        return T5Pupil(
-            network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, room
+        return T5TaskModel(
+            network, [TextTask(task, labels[task.name], vocabulary) for task in tasks], vocabulary, config, max_tokens
         )
     assert isinstance(network, BERT), "one of two architectures"
-    reading = READINGS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, room)
-    head = TaskHead(network.config.width, reading.outputs, config.dropout, torch.Generator().manual_seed(seed))
-    return BERTPupil(network, head, reading, vocabulary)
+    adapter = ADAPTERS[tasks[0].kind](tasks[0], labels[tasks[0].name], vocabulary, config, max_tokens)
+    head = TaskHead(network.config.width, adapter.outputs, config.dropout, torch.Generator().manual_seed(seed))
+    return BERTTaskModel(network, head, adapter, vocabulary)
 
 
-def _room(config: FinetuneConfig, context: int, *, fixed: bool) -> int:
+def _max_tokens(config: FinetuneConfig, context: int, *, fixed: bool) -> int:
     if fixed and (config.max_length or 0) > context:
-        raise RecipeError(
-            f"max_length {config.max_length} is more than the {context} tokens that the model sees at once"
-        )
+        raise RecipeError(f"max_length {config.max_length} is more than the model's context of {context} tokens")
     return config.max_length or context
 
 
 def _check_names(names: Sequence[str], vocabulary: Vocabulary) -> None:
-    """InputError where two tasks have names of the same tokens, so that a T5 could not know which is asked."""
+    """Raise InputError where the names of two tasks have the same tokens, so that a T5 could not distinguish them."""
     of_ids: dict[tuple[int, ...], str] = {}
     for name in names:
         other = of_ids.setdefault(tuple(vocabulary.encode(name)), name)
         if other != name:
             raise InputError(
-                f"the model's vocabulary writes the names of the tasks {other} and {name} with the same tokens, so the"
-                f" model could not know which is asked; choose names of words that it knows"
+                f"the model's vocabulary writes the names of the tasks {other} and {name} with the same tokens, so that"
+                f" the model cannot distinguish them; choose names of words that it knows"
             )
 
 
-class BERTPupil:
-    """A BERT with a head for one task."""
+class BERTTaskModel:
+    """A BERT with a head for its one task."""
 
-    def __init__(self, network: BERT, head: TaskHead, reading: Reading, vocabulary: Vocabulary) -> None:
+    def __init__(self, network: BERT, head: TaskHead, adapter: TaskAdapter, vocabulary: Vocabulary) -> None:
         self.network, self.head = network, head
-        self._reading, self._pad = reading, vocabulary.pad
+        self._adapter, self._pad = adapter, vocabulary.pad
         self._rows: list[Row] = []
         self.counts: list[int] = []
-        """Rows to learn from, by task."""
+        """Number of training rows, by task."""
 
     @property
     def state(self) -> dict[str, float]:
-        """What was learnt beside weights."""
-        return self._reading.state
+        """Values other than weights that are needed to answer (`TaskAdapter.state`)."""
+        return self._adapter.state
 
     @state.setter
     def state(self, found: dict[str, float]) -> None:
-        self._reading.state = found
+        self._adapter.state = found
 
     def modules(self) -> nn.ModuleDict:
         """Network and head."""
         return nn.ModuleDict({"network": self.network, "head": self.head})
 
-    def learn_from(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
-        """Take in the examples of the one task."""
-        self._rows = self._reading.rows(examples[0], truncations[0], learning=True)
+    def prepare(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
+        """Prepare the training rows of the one task."""
+        self._rows = self._adapter.rows(examples[0], truncations[0], fitting=True)
         self.counts = [len(self._rows)]
 
     def loss(self, numbers: Sequence[int]) -> Tensor:
-        """Mean over rows, f32[]."""
+        """Return the mean loss of these training rows, f32[]."""
         rows = [self._rows[number] for number in numbers]
         hidden_BTD = whole_hidden(self.network, rows, self._pad)
-        return self._reading.loss(self._reading.outputs_of(self.network, self.head, hidden_BTD), rows)
+        return self._adapter.loss(self._adapter.outputs_of(self.network, self.head, hidden_BTD), rows)
 
     def answers(self, task: int, examples: Sequence[Example], truncation: Truncation) -> list[Answer]:
-        """An answer to each example."""
+        """Return an answer to each example."""
         assert task == 0, "a BERT has one task"
         rows, outputs = self.outputs(examples, truncation)
-        return self._reading.answers(outputs, rows, examples)
+        return self._adapter.answers(outputs, rows, examples)
 
     @torch.inference_mode()
     def outputs(self, examples: Sequence[Example], truncation: Truncation) -> tuple[list[Row], list[Tensor]]:
-        """All rows of the examples and what the head says of each; rows of like length are read together."""
-        rows = self._reading.rows(examples, truncation, learning=False)
+        """Return all rows of the examples with the head's outputs; rows of similar length share a batch."""
+        rows = self._adapter.rows(examples, truncation, fitting=False)
         by_length = sorted(range(len(rows)), key=lambda number: len(rows[number].ids))
         outputs: list[Tensor] = [torch.empty(0)] * len(rows)
         for begin in range(0, len(rows), ANSWERED_AT_ONCE):
             some = by_length[begin : begin + ANSWERED_AT_ONCE]
             hidden_BTD = whole_hidden(self.network, [rows[number] for number in some], self._pad)
-            for number, output in zip(some, self._reading.outputs_of(self.network, self.head, hidden_BTD), strict=True):
+            for number, output in zip(some, self._adapter.outputs_of(self.network, self.head, hidden_BTD), strict=True):
                 outputs[number] = output.cpu()
         return rows, outputs
 
 
 class TextTask:
-    """One task between examples and texts. Raises InputError where the vocabulary writes two labels alike."""
+    """Converts between one task's examples and texts; InputError where two labels have the same tokens."""
 
     def __init__(self, task: Task, labels: Sequence[str], vocabulary: Vocabulary) -> None:
         self.task, self._vocabulary = task, vocabulary
@@ -178,21 +186,21 @@ class TextTask:
         if len(self._of_ids) < len(self._closed):
             raise InputError(
                 f"task {task.name}: the model's vocabulary writes some of {', '.join(self._closed)} with the same"
-                f" tokens, so it could not tell them apart; name the labels otherwise"
+                f" tokens, so that the model cannot distinguish them; rename the labels"
             )
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of a classification, or the numbers of a regression; none for other texts."""
+        """The labels of a classification, or the numbers of a regression; empty for other tasks."""
         return self._closed
 
     def read(self, example: Example) -> str:
-        """What the encoder reads: the task's name, then each field behind its own."""
+        """Return the encoder's input: the task's name, then each field after its own name."""
         fields = (f"{name}: {text}" for name, text in zip(self.task.fields, example.texts, strict=True))
         return " ".join([self.task.name, *fields])
 
     def written(self, example: Example) -> str:
-        """What the decoder should write; InputError for a number outside the task's."""
+        """Return the text that the decoder should write; InputError for a number outside the task's range."""
         if self.task.kind == "regression":
             assert isinstance(example.answer, float), "a number"
             return nearest_string(example.answer, self.task)
@@ -202,17 +210,17 @@ class TextTask:
         return example.answer
 
     def rule(self) -> Allowed | None:
-        """What alone may be written; None where that is anything."""
+        """Return the constraint on what may be written; None where anything may be."""
         if not self._closed or self.task.decoding == "free":
             return None
-        return only(list(self._of_ids), self._vocabulary.eos)
+        return allow_only(list(self._of_ids), self._vocabulary.eos)
 
     def longest(self, max_answer: int) -> int:
-        """Most tokens to write, end of text included."""
+        """Return the largest number of tokens to write, end of text included."""
         return max([max_answer if self.rule() is None else 0, *map(len, self._of_ids)]) + 1
 
     def answer(self, ids: Sequence[int]) -> Answer:
-        """What the ids mean."""
+        """Return the answer that the written ids mean."""
         text = self._of_ids.get(tuple(ids)) or self._vocabulary.decode(ids).strip()
         if self.task.kind != "regression":
             return text
@@ -223,16 +231,21 @@ class TextTask:
         return number if math.isfinite(number) else UNREADABLE
 
 
-class T5Pupil:
+class T5TaskModel:
     """A T5 that reads and writes tasks as text."""
 
     head = None
 
     def __init__(
-        self, network: T5, tasks: Sequence[TextTask], vocabulary: Vocabulary, config: FinetuneConfig, room: int
+        self, network: T5, tasks: Sequence[TextTask], vocabulary: Vocabulary, config: FinetuneConfig, max_tokens: int
     ) -> None:
         self.network = network
-        self._tasks, self._vocabulary, self._room, self._max_answer = tasks, vocabulary, room, config.max_answer
+        self._tasks, self._vocabulary, self._max_tokens, self._max_answer = (
+            tasks,
+            vocabulary,
+            max_tokens,
+            config.max_answer,
+        )
         self._rows: list[tuple[list[int], list[int]]] = []
         self.counts: list[int] = []
         self.state: dict[str, float] = {}
@@ -241,8 +254,8 @@ class T5Pupil:
         """The network alone."""
         return nn.ModuleDict({"network": self.network})
 
-    def learn_from(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
-        """Take in the examples of each task."""
+    def prepare(self, examples: Sequence[Sequence[Example]], truncations: Sequence[Truncation]) -> None:
+        """Prepare the training rows of all tasks."""
         self._rows, self.counts = [], []
         for task, some, truncation in zip(self._tasks, examples, truncations, strict=True):
             self.counts.append(len(some))
@@ -255,7 +268,7 @@ class T5Pupil:
                 self._rows.append((ids, [*target[:longest], self._vocabulary.eos]))
 
     def loss(self, numbers: Sequence[int]) -> Tensor:
-        """Mean over the tokens that the decoder should write, f32[]."""
+        """Return the mean loss of the tokens that the decoder should write, f32[]."""
         rows = [self._rows[number] for number in numbers]
         device = self.network.embedding.weight.device
         pad = self._vocabulary.pad
@@ -270,12 +283,12 @@ class T5Pupil:
         return F.cross_entropy(self.network.logits(hidden_BUD[counted]), targets_BU[counted])
 
     def answers(self, task: int, examples: Sequence[Example], truncation: Truncation) -> list[Answer]:
-        """The likeliest tokens one after the other, as the answers that they mean; texts of like length together."""
+        """Return an answer to each example by greedy decoding; inputs of similar length share a batch."""
         text_task = self._tasks[task]
         inputs = [self._inputs(text_task, example, truncation) for example in examples]
         by_length = sorted(range(len(inputs)), key=lambda number: len(inputs[number]))
         rule, longest = text_task.rule(), text_task.longest(self._max_answer)
-        writing = Writing(self._vocabulary.pad, self._vocabulary.eos)
+        writing = DecoderTokens(self._vocabulary.pad, self._vocabulary.eos)
         found: list[Answer] = [""] * len(inputs)
         for begin in range(0, len(inputs), ANSWERED_AT_ONCE):
             some = by_length[begin : begin + ANSWERED_AT_ONCE]
@@ -292,7 +305,7 @@ class T5Pupil:
 
     @torch.inference_mode()
     def likelihoods(self, task: int, examples: Sequence[Example]) -> list[Tensor]:
-        """ln p, f32[C], of each label of a classification for each example, the end of text behind it."""
+        """Return for each example ln p, f32[C], of each label of a classification, including the end of text."""
         text_task, pad, end = self._tasks[task], self._vocabulary.pad, self._vocabulary.eos
         device = self.network.embedding.weight.device
         targets = [[*self._vocabulary.encode(label), end] for label in text_task.labels]
@@ -310,13 +323,13 @@ class T5Pupil:
 
     def _inputs(self, task: TextTask, example: Example, truncation: Truncation) -> list[int]:
         ids = self._vocabulary.encode(task.read(example))
-        kept = ids[: self._room - 1]
+        kept = ids[: self._max_tokens - 1]
         truncation.count(len(ids), len(kept))
         return [*kept, self._vocabulary.eos]
 
 
-Pupil = BERTPupil | T5Pupil
-"""What learns tasks and answers them."""
+TaskModel = BERTTaskModel | T5TaskModel
+"""A network that learns tasks and answers them."""
 
 
 def _filled(rows: Sequence[Sequence[int]], filling: int) -> Tensor:
@@ -325,19 +338,19 @@ def _filled(rows: Sequence[Sequence[int]], filling: int) -> Tensor:
 
 
 def task_description(task: Task, labels: Sequence[str]) -> dict[str, Any]:
-    """What must be known of a task to answer it, without the files that it was learnt from."""
+    """Return the settings of a task that are needed to answer it, without its files."""
     kept = task.model_dump(mode="json", exclude={"train", "development", "test", "group", "labels"})
     return {**kept, "labels": list(labels)}
 
 
 UNREADABLE = -1.0
-"""The number that writing which is no number counts as, as in T5's program."""
+"""The answer that text without a number counts as, as in T5's program."""
 
 
 def number_strings(task: Task) -> tuple[str, ...]:
-    """The numbers of a regression as text, from the least to the greatest: 21 from 1.0 to 5.0 in steps of .2.
+    """Return the numbers of a regression as text, ascending: 21 from 1.0 to 5.0 in steps of .2.
 
-    Each has as many decimals as the least number and the step together need, and one at least.
+    Each has as many decimals as the least number and the step need, and at least one.
     """
     least, step = Decimal(str(task.smallest)), Decimal(str(task.step))
     decimals = max(1, *(-int(number.normalize().as_tuple().exponent) for number in (least, step)))
@@ -345,7 +358,7 @@ def number_strings(task: Task) -> tuple[str, ...]:
 
 
 def nearest_string(number: float, task: Task) -> str:
-    """The nearest of `number_strings`; InputError for a number that is not between the least and the greatest."""
+    """Return the nearest of `number_strings`; InputError for a number outside the range."""
     if not task.smallest <= number <= task.largest:
         raise InputError(
             f"task {task.name}: the number {number:g} is not between smallest = {task.smallest:g} and largest ="

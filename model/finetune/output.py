@@ -1,10 +1,6 @@
-"""The folder of a fine-tuned model, and the model read from it again.
+"""Write and read the folder of a fine-tuned model, answer with it, and format its scores.
 
-How sure a fine-tuned model is of each label: of a text from its head or its decoder, of each word from its head.
-
-Shapes: B examples, C labels, T tokens.
-
-What fine-tuning came to, in lines.
+Shapes: C labels, T tokens.
 """
 
 import json
@@ -26,28 +22,28 @@ from model.errors import InputError, IntegrityError
 from model.files import sync_directory, sync_file
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Answer, Example, Truncation, example_of
-from model.finetune.heads import word_places
-from model.finetune.metrics import main_measure
-from model.finetune.models import BERTPupil, Pupil, T5Pupil, make_pupil
+from model.finetune.heads import word_indices
+from model.finetune.metrics import main_metric
+from model.finetune.models import BERTTaskModel, T5TaskModel, TaskModel, build_task_model
 from model.finetune.tokenizer import Vocabulary
 
 HEAD = "head.safetensors"
 
 FINETUNED = "finetuned"
-"""Entry of `model.json` that tells tasks, scores and what the model was made from."""
+"""Entry of `model.json` with tasks, scores and what the model was made from."""
 
 ByLabel = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Answerer:
+class FinetunedModel:
     """A fine-tuned model that answers records of its tasks."""
 
-    pupil: Pupil
+    task_model: TaskModel
     tasks: tuple[Task, ...]
 
     def task(self, name: str | None) -> int:
-        """The number of a task by its name, or of the only one; InputError names those that there are."""
+        """Return the index of a task by its name, or of the only one; InputError lists the tasks."""
         names = [task.name for task in self.tasks]
         if name is None and len(names) == 1:
             return 0
@@ -58,12 +54,12 @@ class Answerer:
         return names.index(name)
 
     def answers(self, number: int, records: list[dict[str, Any]]) -> list[Answer]:
-        """An answer to each record, which has the fields that the task was learnt from; InputError where one lacks."""
-        return self.pupil.answers(number, self._examples(number, records), Truncation())
+        """Return an answer to each record; InputError where a record lacks a field of the task."""
+        return self.task_model.answers(number, self._examples(number, records), Truncation())
 
     def probabilities(self, number: int, records: list[dict[str, Any]]) -> list[ByLabel | list[ByLabel | None]]:
-        """How sure the model is of each label, as `label_probabilities` tells it."""
-        return label_probabilities(self.pupil, number, self.tasks[number], self._examples(number, records))
+        """Return the probability of each label for each record (`label_probabilities`)."""
+        return label_probabilities(self.task_model, number, self.tasks[number], self._examples(number, records))
 
     def _examples(self, number: int, records: list[dict[str, Any]]) -> list[Example]:
         task = self.tasks[number]
@@ -75,11 +71,11 @@ def write_result(
     config: NetworkConfig,
     weights: Mapping[str, Tensor],
     description: dict[str, Any],
-    beside: Callable[[Path], None],
+    write_extra: Callable[[Path], None],
 ) -> None:
-    """Publish a fine-tuned model: everything is written into a folder beside `out`, which then takes its name at once.
+    """Publish a fine-tuned model: write all files into a temporary folder, which is then renamed to `out`.
 
-    `weights` are those of `Pupil.modules`, `beside` writes what else belongs into the folder.
+    `weights` are those of `TaskModel.modules`; `write_extra` writes further files into the folder.
     """
     parts = {
         name: {key.removeprefix(f"{name}."): value for key, value in weights.items() if key.startswith(f"{name}.")}
@@ -92,45 +88,44 @@ def write_result(
         save_file(parts["head"], folder / HEAD)
         sync_file(folder / HEAD)
         description = {**description, "head_digest": digest_file(folder / HEAD)}
-    beside(folder)
+    write_extra(folder)
     save_model(folder, config, parts["network"], description)
     sync_directory(folder)
     os.rename(folder, out)
     sync_directory(out.parent)
 
 
-def read_result(folder: Path, vocabulary: Vocabulary) -> Answerer:
-    """The fine-tuned model in a folder.
+def read_result(folder: Path, vocabulary: Vocabulary) -> FinetunedModel:
+    """Load the fine-tuned model in a folder.
 
-    Raises InputError where the folder holds no model, or one that was not fine-tuned, and IntegrityError where bytes
-    are not those that were saved.
+    Raises InputError where the folder holds no model, or one that was not fine-tuned, and IntegrityError where its
+    bytes are not those that were saved.
     """
     description = describe_model(folder)
     if FINETUNED not in description:
         raise InputError(
-            f"the model in {folder} was not fine-tuned, so it has no task to answer; `bessemer model finetune` teaches"
-            " it one"
+            f"the model in {folder} was not fine-tuned, so it has no task to answer; run `bessemer model finetune`"
         )
-    told = description[FINETUNED]
-    tasks = tuple(_task(one) for one in told["tasks"])
-    config = FinetuneConfig(tasks=tasks, dropout=0.0, **told["lengths"])
+    finetuned = description[FINETUNED]
+    tasks = tuple(_task(one) for one in finetuned["tasks"])
+    config = FinetuneConfig(tasks=tasks, dropout=0.0, **finetuned["lengths"])
     network = load_model(folder)
-    pupil = make_pupil(network, config, {task.name: task.labels for task in tasks}, vocabulary, seed=0)
-    if isinstance(pupil, BERTPupil):
+    task_model = build_task_model(network, config, {task.name: task.labels for task in tasks}, vocabulary, seed=0)
+    if isinstance(task_model, BERTTaskModel):
         if digest_file(folder / HEAD) != description["head_digest"]:
-            raise IntegrityError(f"{folder / HEAD} is not what was saved: its bytes changed. Fine-tune again")
-        pupil.head.load_state_dict(load_file(folder / HEAD))
-    pupil.state = told["state"]
-    pupil.modules().eval()
-    return Answerer(pupil, tasks)
+            raise IntegrityError(f"{folder / HEAD} is damaged: its bytes changed after it was saved. Fine-tune again")
+        task_model.head.load_state_dict(load_file(folder / HEAD))
+    task_model.state = finetuned["state"]
+    task_model.modules().eval()
+    return FinetunedModel(task_model, tasks)
 
 
-def _task(told: dict[str, Any]) -> Task:
-    return Task.model_validate({**told, "train": Path("."), "labels": tuple(told["labels"])})
+def _task(description: dict[str, Any]) -> Task:
+    return Task.model_validate({**description, "train": Path("."), "labels": tuple(description["labels"])})
 
 
 def description_text(description: dict[str, Any]) -> str:
-    """JSON that is the same for the same content."""
+    """Return JSON that is equal for equal content."""
     return json.dumps(description, indent=1, sort_keys=True) + "\n"
 
 
@@ -138,45 +133,47 @@ OF_LABELS = ("classification", "tagging")
 
 
 def label_probabilities(
-    pupil: Pupil, number: int, task: Task, examples: Sequence[Example]
+    task_model: TaskModel, number: int, task: Task, examples: Sequence[Example]
 ) -> list[ByLabel | list[ByLabel | None]]:
-    """Probability of each label of the task `number`, for each example or, of a tagging, for each word; None for words
-    that were cut off.
+    """Return the probability of each label of the task `number`, for each example or, of a tagging, for each word.
 
-    A BERT's are the softmax of its head. A T5's are the likelihoods of each label's tokens with the end behind them,
-    brought to a sum of one over the labels; what it writes token by token is not always the likeliest whole. Raises
-    InputError for a task without labels.
+    Words that were cut off have None. A BERT's probabilities are the softmax of its head. A T5's are the likelihoods of
+    each label's tokens with the end of text, normalised over the labels; greedy decoding does not always write the
+    likeliest one. Raises InputError for a task without labels.
     """
     if task.kind not in OF_LABELS:
         raise InputError(
-            f"task {task.name} is a {task.kind}, whose answers are no labels, so there are no probabilities to tell of"
-            f" them; leave --probabilities out"
+            f"task {task.name} is a {task.kind}, whose answers are no labels, so they have no probabilities; leave"
+            f" --probabilities out"
         )
-    if isinstance(pupil, T5Pupil):
-        return [_named(task, torch.softmax(nats_C, -1)) for nats_C in pupil.likelihoods(number, examples)]
-    rows, outputs = pupil.outputs(examples, Truncation())
+    if isinstance(task_model, T5TaskModel):
+        return [_by_label(task, torch.softmax(nats_C, -1)) for nats_C in task_model.likelihoods(number, examples)]
+    rows, outputs = task_model.outputs(examples, Truncation())
     if task.kind == "classification":
-        return [_named(task, torch.softmax(output_C, -1)) for output_C in outputs]
+        return [_by_label(task, torch.softmax(output_C, -1)) for output_C in outputs]
     found: list[ByLabel | list[ByLabel | None]] = []
     for row, output_TC, example in zip(rows, outputs, examples, strict=True):
-        said: list[ByLabel | None] = [_named(task, torch.softmax(output_TC[place], -1)) for place in word_places(row)]
-        found.append(said + [None] * (len(example.texts) - len(said)))
+        words: list[ByLabel | None] = [_by_label(task, torch.softmax(output_TC[at], -1)) for at in word_indices(row)]
+        found.append(words + [None] * (len(example.texts) - len(words)))
     return found
 
 
-def _named(task: Task, probabilities_C: torch.Tensor) -> ByLabel:
+def _by_label(task: Task, probabilities_C: torch.Tensor) -> ByLabel:
     return dict(zip(task.labels, probabilities_C.tolist(), strict=True))
 
 
-def told_result(found: dict[str, Any]) -> list[str]:
-    """A line for each task: its measures on test examples, or held-out ones where there are none, beside those of a
-    guess that reads nothing, how far apart the seeds are, and whether one label alone is ever answered."""
+def format_result(found: dict[str, Any]) -> list[str]:
+    """Return a line for each task, and one that names the seed and epoch that are kept.
+
+    A line has the metrics on test examples, or held-out ones where there are none, those of the baseline, the range
+    over seeds, and a warning where every answer is the same label.
+    """
     scores = found["scores"]
     lines = []
     for task in found["tasks"]:
         name = task["name"]
         split = "test" if name in scores["test"] else "development"
-        main = main_measure(task["kind"], scores[split][name])
+        main = main_metric(task["kind"], scores[split][name])
         guess = scores["guess"][split][name]
         measures = ", ".join(
             f"{measure} {value:.3f} (guess {guess[measure]:.3f})" if measure in guess else f"{measure} {value:.3f}"
@@ -184,15 +181,15 @@ def told_result(found: dict[str, Any]) -> list[str]:
         )
         values = [one[split][name][main] for one in scores["seeds"]]
         spread = f"; {main} of {len(values)} seeds {min(values):.3f} to {max(values):.3f}" if len(values) > 1 else ""
-        said = scores.get("said", {}).get(name, {})
-        one_label = _one_label_told(*said) if len(said) == 1 and scores[split][name][main] < 1 else ""
+        counts = scores.get("said", {}).get(name, {})
+        one_label = _one_label_warning(*counts) if len(counts) == 1 and scores[split][name][main] < 1 else ""
         what = "test" if split == "test" else "held-out examples, which chose the epoch"
         lines.append(f"{name}, {what}: {measures}{spread}{one_label}")
     return [*lines, f"seed {scores['seed']} after epoch {scores['epoch']} is kept"]
 
 
-def _one_label_told(label: str) -> str:
+def _one_label_warning(label: str) -> str:
     return (
-        f". Every one of them is answered {label!r}: the texts made no difference. More epochs, a higher learning_rate,"
-        f" more examples of other labels or a better trained model may help"
+        f". Every answer is {label!r}, whatever the text. More epochs, a higher learning_rate, more examples of other"
+        f" labels or a better trained model may help"
     )

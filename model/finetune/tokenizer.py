@@ -1,4 +1,4 @@
-"""What fine-tuning asks of a vocabulary, and a `tokenizer.json` that gives it."""
+"""The interface of a vocabulary for fine-tuning, and its implementation by a `tokenizer.json`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ _NAMES = {
 
 
 class Vocabulary(Protocol):
-    """Text to ids and back; -1 for a special id that there is not."""
+    """Converts text to ids and back; a special id that the vocabulary lacks is -1."""
 
     vocab_size: int
     digest: str
@@ -29,15 +29,15 @@ class Vocabulary(Protocol):
     sep: int
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens."""
+        """Return the ids of a text, without special tokens."""
         ...
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids [tokens] and byte borders [tokens + 1]: token i covers the UTF-8 bytes [b[i], b[i + 1])."""
+        """Return ids [tokens] and byte borders b [tokens + 1]: token i covers the UTF-8 bytes [b[i], b[i + 1])."""
         ...
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of ids; special ones give none."""
+        """Return the text of ids, without special tokens."""
         ...
 
 
@@ -48,7 +48,7 @@ class JsonVocabulary:
         import tokenizers
 
         if not path.is_file():
-            raise InputError(f"there is no vocabulary {path}; name a tokenizer.json")
+            raise InputError(f"there is no vocabulary {path}; give the path of a tokenizer.json")
         content = read_bounded(path, MAX_VOCABULARY_BYTES)
         try:
             self._engine = tokenizers.Tokenizer.from_buffer(content)
@@ -62,14 +62,14 @@ class JsonVocabulary:
         self.vocab_size = self._engine.get_vocab_size(with_added_tokens=True)
         self.cls, self.sep, self.eos, self.pad = (self._special(*_NAMES[name]) for name in ("cls", "sep", "eos", "pad"))
         if self.pad < 0:
-            raise InputError(f"{path} names no padding ({', '.join(_NAMES['pad'])}), which fills rows of a batch")
+            raise InputError(f"{path} has no padding token ({', '.join(_NAMES['pad'])}), which fills rows of a batch")
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens."""
+        """Return the ids of a text, without special tokens."""
         return self._engine.encode(text, add_special_tokens=False).ids
 
     def encode_with_offsets(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids [tokens] and byte borders [tokens + 1]; a blank between tokens belongs to the one behind it."""
+        """Return ids [tokens] and byte borders [tokens + 1]; a space between tokens belongs to the one after it."""
         found = self._engine.encode(text, add_special_tokens=False)
         bytes_before = np.zeros(len(text) + 1, dtype=np.int64)
         np.cumsum([len(character.encode()) for character in text], out=bytes_before[1:])
@@ -79,7 +79,7 @@ class JsonVocabulary:
         return np.array(found.ids, dtype=np.int32), bytes_before[ends]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text of ids; special ones give none."""
+        """Return the text of ids, without special tokens."""
         return self._engine.decode([int(token) for token in ids], skip_special_tokens=True)
 
     def _special(self, *names: str) -> int:

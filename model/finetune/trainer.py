@@ -1,8 +1,7 @@
-"""One training of a pupil: epochs over its examples, and the weights after the best of them.
+"""Fine-tune a model: one training for each seed, each over several epochs; the best seed's best epoch is published.
 
-A task file and a trained model in, a fine-tuned model out: the same bytes for the same input.
-
-Each seed that is through is kept beside the result until all are, so that an interrupted run goes on at the next one.
+Equal input gives equal bytes. Each finished seed is stored next to the result until all are finished, so that an
+interrupted run resumes with the next seed.
 """
 
 import json
@@ -29,148 +28,42 @@ from model.engines.runtime import seed_dropout
 from model.errors import InputError, Numerics
 from model.files import replace_durably, sync_file
 from model.finetune.config import FinetuneConfig, Task
-from model.finetune.data import Example, Truncation, check_labels, epoch_order, held_out, label_set, read_examples
-from model.finetune.metrics import guesses, main_measure, score
-from model.finetune.models import Labels, Pupil, make_pupil, task_description
+from model.finetune.data import (
+    Example,
+    Truncation,
+    check_labels,
+    interleave,
+    label_set,
+    read_examples,
+    split_validation,
+)
+from model.finetune.metrics import baseline_answers, main_metric, score
+from model.finetune.models import Labels, TaskModel, build_task_model, task_description
 from model.finetune.output import FINETUNED, description_text, write_result
 from model.finetune.tokenizer import Vocabulary
 from model.nn.factory import Network
 from model.optim.schedules import learning_rate
 
 Scores = dict[str, dict[str, float]]
-"""Measures by task."""
+"""Metrics by task."""
 
-Said = dict[str, dict[str, int]]
-"""How often each label was answered, by task."""
+AnswerCounts = dict[str, dict[str, int]]
+"""Number of answers with each label, by task."""
 
 BASE_WIDTH = 768
-"""Of BERT-base, which BERT's learning rates are for."""
+"""Width of BERT-base, which BERT's learning rates are for."""
 
 MOST_RATE = 1e-3
 
-
-@dataclass(frozen=True)
-class Learnt:
-    """What a seed came to."""
-
-    epoch: int
-    """The best one, from 1."""
-    development: Scores
-    weights: Mapping[str, Tensor]
-
-
-def peak_rate(config: FinetuneConfig, width: int, *, head: bool) -> float:
-    """The highest learning rate: as asked, or what suits a network of this width, with a head (BERT) or none (T5)."""
-    if config.learning_rate is not None:
-        return config.learning_rate
-    return min(MOST_RATE, (3e-5 if head else 3e-4) * BASE_WIDTH / width)
-
-
-def train_pupil(
-    pupil: Pupil,
-    development: Sequence[Sequence[Example]],
-    config: FinetuneConfig,
-    seed: int,
-    tell: Callable[[str], None],
-) -> Learnt:
-    """Train for all epochs and keep the weights after the one whose score on `development` is best.
-
-    The score is the mean over tasks of the main measure of each; of equals the first epoch is kept. Raises Numerics for
-    a loss that is no number.
-    """
-    modules = pupil.modules()
-    optimizer = make_optimizer(modules, config.weight_decay)
-    orders = [epoch_order(pupil.counts, config.mixing_cap, seed, epoch) for epoch in range(config.epochs)]
-    steps = [-(-len(order) // config.batch_size) for order in orders]
-    peak = peak_rate(config, pupil.network.config.width, head=pupil.head is not None)
-    schedule = ScheduleConfig(kind="linear", peak_lr=peak, end_lr=0.0, warmup_share=config.warmup_share)
-    step = 0
-    best: Learnt | None = None
-    for epoch, order in enumerate(orders):
-        modules.train()
-        losses = []
-        for batch in range(steps[epoch]):
-            rate = learning_rate((step + 0.5) / sum(steps), schedule)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
-            seed_dropout(seed, step, 0)
-            numbers = order[batch * config.batch_size : (batch + 1) * config.batch_size].tolist()
-            loss = pupil.loss(numbers)
-            loss.backward()
-            norm = torch.nn.utils.clip_grad_norm_(modules.parameters(), config.clip_norm)
-            losses.append(float(loss.detach()))
-            if not torch.isfinite(norm) or not losses[-1] < float("inf"):
-                raise Numerics(
-                    f"step {step} of fine-tuning, seed {seed}: the loss is {losses[-1]}, and the gradient's norm"
-                    f" {float(norm)}. Lower learning_rate ({peak:g})"
-                )
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            step += 1
-        modules.eval()
-        scores = score_tasks(pupil, config, development)
-        tell(
-            f"seed {seed}, epoch {epoch + 1} of {config.epochs}: loss {sum(losses) / len(losses):.3f};"
-            f" held out: {told(config, scores)}"
-        )
-        if best is None or overall(config, scores) > overall(config, best.development):
-            weights = {name: tensor.detach().cpu().clone() for name, tensor in modules.state_dict().items()}
-            best = Learnt(epoch + 1, scores, weights)
-    assert best is not None, "there is at least one epoch"
-    return best
-
-
-def score_tasks(
-    pupil: Pupil,
-    config: FinetuneConfig,
-    splits: Sequence[Sequence[Example]],
-    truncations: Sequence[Truncation] | None = None,
-    said: Said | None = None,
-) -> Scores:
-    """Measures of each task that has examples; `truncations` hear what of these is not read, `said` how often each
-    label of a classification was answered."""
-    scores = {}
-    for number, (task, examples) in enumerate(zip(config.tasks, splits, strict=True)):
-        if examples:
-            truncation = truncations[number] if truncations is not None else Truncation()
-            answers = pupil.answers(number, examples, truncation)
-            scores[task.name] = score(task, answers, examples)
-            if said is not None and task.kind == "classification":
-                said[task.name] = dict(sorted(Counter(map(str, answers)).items()))
-    return scores
-
-
-def overall(config: FinetuneConfig, scores: Scores) -> float:
-    """Mean over tasks of the main measure of each."""
-    found = [scores[task.name][main_measure(task.kind, scores[task.name])] for task in config.tasks]
-    return sum(found) / len(found)
-
-
-def told(config: FinetuneConfig, scores: Scores) -> str:
-    """The main measure of each task, in words."""
-    kinds = {task.name: task.kind for task in config.tasks}
-    mains = {name: main_measure(kinds[name], found) for name, found in scores.items()}
-    return ", ".join(f"{name} {mains[name]} {found[mains[name]]:.3f}" for name, found in scores.items())
-
-
-def make_optimizer(modules: nn.Module, weight_decay: float) -> torch.optim.AdamW:
-    """AdamW as BERT's program has it: epsilon 1e-6, no decay of norms and biases."""
-    named = list(modules.named_parameters())
-    decayed = [parameter for name, parameter in named if parameter.dim() >= 2]
-    plain = [parameter for name, parameter in named if parameter.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
-
-
 LENGTHS = ("max_length", "max_answer", "max_question", "stride_share")
-"""Settings that decide how a text is read, in training as later."""
+"""Settings that decide how an example becomes rows, in training and in use."""
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Examples of each task: learnt from, held out to choose the epoch, and scored at the end."""
+    """Examples of each task: for training, for choosing the epoch, and for scoring at the end."""
 
-    learnt: list[list[Example]]
+    train: list[list[Example]]
     development: list[list[Example]]
     test: list[list[Example]]
 
@@ -182,32 +75,32 @@ def finetune(
     vocabulary: Vocabulary,
     out: Path,
     *,
-    tell: Callable[[str], None],
-    beside: Callable[[Path], None] = lambda folder: None,
+    log: Callable[[str], None],
+    write_extra: Callable[[Path], None] = lambda folder: None,
 ) -> dict[str, Any]:
-    """Teach `trained` (whose digest is `parent`) the tasks and publish the best seed in the folder `out`.
+    """Fine-tune `trained` (whose digest is `parent`) on the tasks and publish the best seed in the folder `out`.
 
-    Returns what `model.json` says under `finetuned`. `tell` hears the progress in lines; `beside` writes what else
-    belongs into the folder. Raises InputError for examples that are wrong, and where `out` holds something else.
+    Returns the entry `finetuned` of `model.json`. `log` gets lines of progress; `write_extra` writes further files into
+    the folder. Raises InputError for invalid examples, and where `out` holds anything but this result.
     """
     identity = _identity(parent, config, vocabulary)
     if out.exists():
-        return _standing(out, identity, tell)
+        return _published(out, identity, log)
     splits = read_splits(config)
-    labels = labels_of(config, splits)
-    work = _work_folder(out, identity, tell)
+    labels = task_labels(config, splits)
+    work = _work_folder(out, identity, log)
     before = torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(config.threads)
     try:
         found = [
-            _seed(work, seed, trained, config, labels, splits, vocabulary, tell, number == 0)
+            _train_seed(work, seed, trained, config, labels, splits, vocabulary, log, number == 0)
             for number, seed in enumerate(config.seeds)
         ]
     finally:
         torch.use_deterministic_algorithms(before[0])
         torch.set_num_threads(before[1])
-    best = max(found, key=lambda one: overall(config, one["development"]))
+    best = max(found, key=lambda one: overall_score(config, one["development"]))
     description = {
         "identity": identity,
         "parent": parent,
@@ -222,123 +115,31 @@ def finetune(
         "scores": {
             **{name: best[name] for name in ("seed", "epoch", "development", "test")},
             "said": best["said"],
-            "guess": _guess_scores(config, splits),
+            "guess": _baseline_scores(config, splits),
             "seeds": [{name: one[name] for name in ("seed", "epoch", "development", "test")} for one in found],
         },
     }
     weights = load_file(work / _weights_name(best["seed"]))
-    told_of_model = {"tokenizer_digest": vocabulary.digest, FINETUNED: description}
-    dropped = trained.config.model_copy(update={"dropout": config.dropout})
-    write_result(out, dropped, weights, told_of_model, beside)
+    network = trained.config.model_copy(update={"dropout": config.dropout})
+    write_result(out, network, weights, {"tokenizer_digest": vocabulary.digest, FINETUNED: description}, write_extra)
     shutil.rmtree(work)
     return description
 
 
-def read_splits(config: FinetuneConfig) -> Splits:
-    """The examples of all tasks; InputError names the file and line of one that is wrong."""
-    splits = Splits([], [], [])
-    for task in config.tasks:
-        examples = read_examples(task.train, task)
-        if task.development is not None:
-            learnt, development = examples, read_examples(task.development, task)
-        else:
-            learnt, development = held_out(examples, config.development_share, task)
-        splits.learnt.append(learnt)
-        splits.development.append(development)
-        splits.test.append(read_examples(task.test, task) if task.test is not None else [])
-    return splits
-
-
-def labels_of(config: FinetuneConfig, splits: Splits) -> Labels:
-    """The labels of each task that has some; InputError where an example has another."""
-    labels: dict[str, tuple[str, ...]] = {}
-    for number, task in enumerate(config.tasks):
-        labels[task.name] = ()
-        if task.kind not in ("classification", "tagging"):
-            continue
-        labels[task.name] = label_set(task, [*splits.learnt[number], *splits.development[number]])
-        for path, split in (
-            (task.train, splits.learnt),
-            (task.development or task.train, splits.development),
-            (task.test or task.train, splits.test),
-        ):
-            check_labels(task, labels[task.name], split[number], path)
-    return labels
-
-
-def _seed(
-    work: Path,
-    seed: int,
-    trained: Network,
-    config: FinetuneConfig,
-    labels: Labels,
-    splits: Splits,
-    vocabulary: Vocabulary,
-    tell: Callable[[str], None],
-    first: bool,
-) -> dict[str, Any]:
-    """What one seed came to: from the work folder where it is through, or trained now."""
-    record, weights = work / f"seed-{seed}.json", work / _weights_name(seed)
-    if record.is_file():
-        found = json.loads(record.read_text())
-        if weights.is_file() and digest_file(weights) == found["weights_digest"]:
-            tell(f"seed {seed} was trained before: {told(config, found['development'])}")
-            return found
-    pupil = make_pupil(trained, config, labels, vocabulary, seed)
-    cut = {split: [Truncation() for _ in config.tasks] for split in ("learnt", "test")}
-    pupil.learn_from(splits.learnt, cut["learnt"])
-    for task, count, left_out in zip(config.tasks, pupil.counts, cut["learnt"], strict=True):
-        if not count:
-            raise InputError(f"task {task.name}: nothing of {task.train} can be learnt from: {left_out.told()}")
-    if first:
-        _tell_sizes(config, splits, cut["learnt"], tell)
-    learnt = train_pupil(pupil, splits.development, config, seed, tell)
-    pupil.modules().load_state_dict(learnt.weights)
-    said: Said = {}
-    test = score_tasks(pupil, config, splits.test, cut["test"], said)
-    untested = [[] if test else held for test, held in zip(splits.test, splits.development, strict=True)]
-    score_tasks(pupil, config, untested, said=said)
-    save_file(dict(learnt.weights), weights)
-    sync_file(weights)
-    found = {
-        "seed": seed,
-        "epoch": learnt.epoch,
-        "development": learnt.development,
-        "test": test,
-        "said": said,
-        "state": pupil.state,
-        "not_read": {
-            split: {task.name: one.told() for task, one in zip(config.tasks, some, strict=True) if one.examples}
-            for split, some in cut.items()
-        },
-        "weights_digest": digest_file(weights),
-    }
-    replace_durably(record, description_text(found).encode())
-    return found
-
-
-def _tell_sizes(config: FinetuneConfig, splits: Splits, cut: Sequence[Truncation], tell: Callable[[str], None]) -> None:
-    for number, task in enumerate(config.tasks):
-        held = "held out" if task.development is None else "to choose the epoch"
-        tell(
-            f"{task.name}: {len(splits.learnt[number]):,} examples to learn from, {len(splits.development[number]):,}"
-            f" {held}, {len(splits.test[number]):,} to test; {cut[number].told()}"
+def _published(out: Path, identity: str, log: Callable[[str], None]) -> dict[str, Any]:
+    """Return the description of the result in `out`; InputError where `out` holds anything but this result."""
+    found = describe_model(out).get(FINETUNED, {}) if (out / DESCRIPTION).is_file() else {}
+    if found.get("identity") != identity:
+        raise InputError(
+            f"{out} exists and is not the result of this model and this task file. Give another folder with --out, or"
+            f" remove it"
         )
-
-
-def _guess_scores(config: FinetuneConfig, splits: Splits) -> dict[str, Scores]:
-    """What a guess that reads nothing reaches on held-out and test examples."""
-    found: dict[str, Scores] = {"development": {}, "test": {}}
-    for number, task in enumerate(config.tasks):
-        for split, examples in (("development", splits.development[number]), ("test", splits.test[number])):
-            if examples:
-                answers = guesses(task, splits.learnt[number], examples)
-                found[split][task.name] = score(task, answers, examples)
+    log(f"{out} exists already, made from the same model, examples and settings; nothing to do")
     return found
 
 
 def _identity(parent: str, config: FinetuneConfig, vocabulary: Vocabulary) -> str:
-    """Digest of all that decides the result; files count by their bytes, not by their names."""
+    """Return the digest of everything that decides the result; files count by their bytes, not by their names."""
     tasks = [
         {
             **task.model_dump(mode="json", exclude={"train", "development", "test"}),
@@ -367,29 +168,237 @@ def _file_digest(task: Task, name: str) -> str | None:
     return digest_file(path)
 
 
-def _standing(out: Path, identity: str, tell: Callable[[str], None]) -> dict[str, Any]:
-    """What stands in `out` where it is what would be made now; InputError where it is anything else."""
-    found = describe_model(out).get(FINETUNED, {}) if (out / DESCRIPTION).is_file() else {}
-    if found.get("identity") != identity:
-        raise InputError(
-            f"{out} exists and holds something else than this model with this task file gives. Name another folder with"
-            f" --out, or remove it"
-        )
-    tell(f"{out} stands already, made from the same model, examples and settings; nothing is done")
-    return found
-
-
-def _work_folder(out: Path, identity: str, tell: Callable[[str], None]) -> Path:
-    """The folder of an unfinished run of this identity, emptied where it is of another."""
+def _work_folder(out: Path, identity: str, log: Callable[[str], None]) -> Path:
+    """Return the folder of an unfinished run of this identity, emptied where it belongs to another."""
     work = out.with_name(f".{out.name}.unfinished")
     mark = work / "identity"
     if work.is_dir() and (not mark.is_file() or mark.read_text() != identity):
-        tell(f"{work} is of a run with other examples or settings, and is begun anew")
+        log(f"{work} belongs to a run with other examples or settings, and is emptied")
         shutil.rmtree(work)
     os.makedirs(work, exist_ok=True)
     replace_durably(mark, identity.encode())
     return work
 
 
+def read_splits(config: FinetuneConfig) -> Splits:
+    """Return the examples of all tasks; InputError names the file and line of an invalid one."""
+    splits = Splits([], [], [])
+    for task in config.tasks:
+        examples = read_examples(task.train, task)
+        if task.development is not None:
+            learnt, development = examples, read_examples(task.development, task)
+        else:
+            learnt, development = split_validation(examples, config.development_share, task)
+        splits.train.append(learnt)
+        splits.development.append(development)
+        splits.test.append(read_examples(task.test, task) if task.test is not None else [])
+    return splits
+
+
+def task_labels(config: FinetuneConfig, splits: Splits) -> Labels:
+    """Return the labels of each task, empty for tasks without; InputError where an example has another label."""
+    labels: dict[str, tuple[str, ...]] = {}
+    for number, task in enumerate(config.tasks):
+        labels[task.name] = ()
+        if task.kind not in ("classification", "tagging"):
+            continue
+        labels[task.name] = label_set(task, [*splits.train[number], *splits.development[number]])
+        for path, split in (
+            (task.train, splits.train),
+            (task.development or task.train, splits.development),
+            (task.test or task.train, splits.test),
+        ):
+            check_labels(task, labels[task.name], split[number], path)
+    return labels
+
+
+def _train_seed(
+    work: Path,
+    seed: int,
+    trained: Network,
+    config: FinetuneConfig,
+    labels: Labels,
+    splits: Splits,
+    vocabulary: Vocabulary,
+    log: Callable[[str], None],
+    first: bool,
+) -> dict[str, Any]:
+    """Return the record of one seed: from the work folder where it is finished, or trained now."""
+    record, weights = work / f"seed-{seed}.json", work / _weights_name(seed)
+    if record.is_file():
+        found = json.loads(record.read_text())
+        if weights.is_file() and digest_file(weights) == found["weights_digest"]:
+            log(f"seed {seed} was trained before: {format_scores(config, found['development'])}")
+            return found
+    task_model = build_task_model(trained, config, labels, vocabulary, seed)
+    cut = {split: [Truncation() for _ in config.tasks] for split in ("learnt", "test")}
+    task_model.prepare(splits.train, cut["learnt"])
+    for task, count, left_out in zip(config.tasks, task_model.counts, cut["learnt"], strict=True):
+        if not count:
+            raise InputError(
+                f"task {task.name}: no example of {task.train} can be used for training: {left_out.describe()}"
+            )
+    if first:
+        _log_sizes(config, splits, cut["learnt"], log)
+    learnt = fit(task_model, splits.development, config, seed, log)
+    task_model.modules().load_state_dict(learnt.weights)
+    counts: AnswerCounts = {}
+    test = score_tasks(task_model, config, splits.test, cut["test"], counts)
+    untested = [[] if test else held for test, held in zip(splits.test, splits.development, strict=True)]
+    score_tasks(task_model, config, untested, counts=counts)
+    save_file(dict(learnt.weights), weights)
+    sync_file(weights)
+    found = {
+        "seed": seed,
+        "epoch": learnt.epoch,
+        "development": learnt.development,
+        "test": test,
+        "said": counts,
+        "state": task_model.state,
+        "not_read": {
+            split: {task.name: one.describe() for task, one in zip(config.tasks, some, strict=True) if one.examples}
+            for split, some in cut.items()
+        },
+        "weights_digest": digest_file(weights),
+    }
+    replace_durably(record, description_text(found).encode())
+    return found
+
+
+def _log_sizes(config: FinetuneConfig, splits: Splits, cut: Sequence[Truncation], log: Callable[[str], None]) -> None:
+    for number, task in enumerate(config.tasks):
+        held = "held out" if task.development is None else "to choose the epoch"
+        log(
+            f"{task.name}: {len(splits.train[number]):,} training examples, {len(splits.development[number]):,}"
+            f" {held}, {len(splits.test[number]):,} to test; {cut[number].describe()}"
+        )
+
+
 def _weights_name(seed: int) -> str:
     return f"seed-{seed}.safetensors"
+
+
+def _baseline_scores(config: FinetuneConfig, splits: Splits) -> dict[str, Scores]:
+    """Return the baseline's metrics on held-out and test examples."""
+    found: dict[str, Scores] = {"development": {}, "test": {}}
+    for number, task in enumerate(config.tasks):
+        for split, examples in (("development", splits.development[number]), ("test", splits.test[number])):
+            if examples:
+                answers = baseline_answers(task, splits.train[number], examples)
+                found[split][task.name] = score(task, answers, examples)
+    return found
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The result of training with one seed."""
+
+    epoch: int
+    """The best epoch, from 1."""
+    development: Scores
+    weights: Mapping[str, Tensor]
+
+
+def fit(
+    task_model: TaskModel,
+    development: Sequence[Sequence[Example]],
+    config: FinetuneConfig,
+    seed: int,
+    log: Callable[[str], None],
+) -> FitResult:
+    """Train for all epochs and return the weights after the one whose score on `development` is best.
+
+    The score is the mean over tasks of the main metric of each; of equal ones the first epoch is kept. Raises Numerics
+    for a loss or gradient norm that is not finite.
+    """
+    modules = task_model.modules()
+    optimizer = make_optimizer(modules, config.weight_decay)
+    orders = [interleave(task_model.counts, config.mixing_cap, seed, epoch) for epoch in range(config.epochs)]
+    steps = [-(-len(order) // config.batch_size) for order in orders]
+    peak = peak_rate(config, task_model.network.config.width, head=task_model.head is not None)
+    schedule = ScheduleConfig(kind="linear", peak_lr=peak, end_lr=0.0, warmup_share=config.warmup_share)
+    step = 0
+    best: FitResult | None = None
+    for epoch, order in enumerate(orders):
+        modules.train()
+        losses = []
+        for batch in range(steps[epoch]):
+            rate = learning_rate((step + 0.5) / sum(steps), schedule)
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            seed_dropout(seed, step, 0)
+            numbers = order[batch * config.batch_size : (batch + 1) * config.batch_size].tolist()
+            loss = task_model.loss(numbers)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(modules.parameters(), config.clip_norm)
+            losses.append(float(loss.detach()))
+            if not torch.isfinite(norm) or not losses[-1] < float("inf"):
+                raise Numerics(
+                    f"step {step} of fine-tuning, seed {seed}: the loss is {losses[-1]}, and the gradient's norm"
+                    f" {float(norm)}. Lower learning_rate ({peak:g})"
+                )
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+        modules.eval()
+        scores = score_tasks(task_model, config, development)
+        log(
+            f"seed {seed}, epoch {epoch + 1} of {config.epochs}: loss {sum(losses) / len(losses):.3f};"
+            f" held out: {format_scores(config, scores)}"
+        )
+        if best is None or overall_score(config, scores) > overall_score(config, best.development):
+            weights = {name: tensor.detach().cpu().clone() for name, tensor in modules.state_dict().items()}
+            best = FitResult(epoch + 1, scores, weights)
+    assert best is not None, "there is at least one epoch"
+    return best
+
+
+def peak_rate(config: FinetuneConfig, width: int, *, head: bool) -> float:
+    """Return the peak learning rate: the configured one, or the default for this width and a BERT (`head`) or T5."""
+    if config.learning_rate is not None:
+        return config.learning_rate
+    return min(MOST_RATE, (3e-5 if head else 3e-4) * BASE_WIDTH / width)
+
+
+def make_optimizer(modules: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+    """Return AdamW as in BERT's program: epsilon 1e-6, no weight decay of norms and biases."""
+    named = list(modules.named_parameters())
+    decayed = [parameter for name, parameter in named if parameter.dim() >= 2]
+    plain = [parameter for name, parameter in named if parameter.dim() < 2]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.999), eps=1e-6, fused=True)
+
+
+def score_tasks(
+    task_model: TaskModel,
+    config: FinetuneConfig,
+    splits: Sequence[Sequence[Example]],
+    truncations: Sequence[Truncation] | None = None,
+    counts: AnswerCounts | None = None,
+) -> Scores:
+    """Return the metrics of each task that has examples.
+
+    Counts what is not read in `truncations`, and the answers with each label of a classification in `counts`.
+    """
+    scores = {}
+    for number, (task, examples) in enumerate(zip(config.tasks, splits, strict=True)):
+        if examples:
+            truncation = truncations[number] if truncations is not None else Truncation()
+            answers = task_model.answers(number, examples, truncation)
+            scores[task.name] = score(task, answers, examples)
+            if counts is not None and task.kind == "classification":
+                counts[task.name] = dict(sorted(Counter(map(str, answers)).items()))
+    return scores
+
+
+def overall_score(config: FinetuneConfig, scores: Scores) -> float:
+    """Return the mean over tasks of the main metric of each."""
+    found = [scores[task.name][main_metric(task.kind, scores[task.name])] for task in config.tasks]
+    return sum(found) / len(found)
+
+
+def format_scores(config: FinetuneConfig, scores: Scores) -> str:
+    """Return a phrase with the main metric of each task."""
+    kinds = {task.name: task.kind for task in config.tasks}
+    mains = {name: main_metric(kinds[name], found) for name, found in scores.items()}
+    return ", ".join(f"{name} {mains[name]} {found[mains[name]]:.3f}" for name, found in scores.items())

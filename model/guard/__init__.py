@@ -1,7 +1,8 @@
-"""The guard: sees that a run leaves its course, goes back to where it was well, and changes something.
+"""The guard: detect that a run diverges, roll it back to a healthy checkpoint, skip data and change settings.
 
-What the crews of YaLM-100B and OPT-175B did by hand (Zhang et al. 2022, https://arxiv.org/abs/2205.01068, section 2.5,
-and its logbook), as a program. `detection.py` says what is wrong with a step before the weights move, and when a run
-diverges; `health.py` which checkpoints can be gone back to; `deciding.py` where to, which data are skipped and what
-changes; `attempts.py` keeps decisions on disk. Every rank comes to the same decisions from the same numbers.
+It automates what the crews of YaLM-100B and OPT-175B did manually (Zhang et al. 2022,
+https://arxiv.org/abs/2205.01068, section 2.5, and its logbook). `detection.py` judges each step before the weights
+change and detects divergence, with `change_points.py` for slow rises; `policy.py` decides what follows; `decisions.py`
+is the record of decisions on disk; `guard.py` connects them to the trainer. Every rank reaches the same decisions from
+the same numbers.
 """

@@ -1,9 +1,9 @@
-"""Lasting rises of the loss, the gradient norm and what thermometers read, and the step at which each began.
+"""Detect lasting rises of the loss, the gradient norm and activation magnitudes, and the step at which each began.
 
-One-sided cumulative sums (Page 1954, https://doi.org/10.1093/biomet/41.1-2.100) of logarithms, each held against a
+One-sided cumulative sums (Page 1954, https://doi.org/10.1093/biomet/41.1-2.100) of logarithms, each compared with a
 baseline of its own. A sum grows while its signal is more than one deviation above the baseline, and falls otherwise;
-the step behind its last zero is the most likely one at which the mean rose. The baseline stays as it was while the sum
-is above zero, so that no rise becomes its own baseline before it is seen.
+the step after its last zero is the most likely one at which the mean rose. The baseline is frozen while the sum is
+above zero, so that a rise does not become its own baseline before it is detected.
 """
 
 import math
@@ -15,44 +15,45 @@ from typing import Any
 import numpy as np
 
 NORMAL_DEVIATION = 1.4826
-"""Standard deviations of a normal distribution in its median deviation."""
+"""Ratio of a normal distribution's standard deviation to its median absolute deviation."""
 LEAST_DEVIATIONS = (0.05, 0.6, 0.8)
-"""Of the logarithms of loss, norm and readings; a deviation counts as no less. Sums grow above 5% of the loss, 1.8
-times the norm and 2.2 times a reading; docs/guard.md has what clean trainings reach."""
-LEAST_READING, LEAST_SCORE = 8.0, 50.0
-"""Lower readings count as these. In clean trainings scores of attention grow from .02 to 30, threefold within 30 steps,
-and what else is below 8 may double as fast; softmax and bfloat16 mind neither before it is beyond these."""
+"""Lower bounds of the deviations of the logarithms of loss, norm and magnitudes. Sums grow above 5% of the loss, 1.8
+times the norm and 2.2 times a magnitude; docs/guard.md has what clean trainings reach."""
+LEAST_MAGNITUDE, LEAST_SCORE = 8.0, 50.0
+"""Lower bounds of magnitudes, the second for attention scores. In clean trainings scores grow from .02 to 30, threefold
+within 30 steps, and other values below 8 may double as fast; softmax and bfloat16 tolerate both up to these bounds."""
 LARGEST = float(np.finfo(np.float32).max)
-"""Infinite readings count as this."""
+"""Infinite magnitudes count as this."""
 MOST = 4.0
-"""Deviations that a step counts for, at most: no single step is a lasting rise."""
+"""Largest number of deviations that one step adds to a sum: no single step is a lasting rise."""
 RISEN = 12.0
-"""Sum of a rise: four steps far above the baseline, or twelve that are two deviations above it."""
+"""Sum at which a rise is detected: four steps far above the baseline, or twelve that are two deviations above it."""
 CREDIBLE = RISEN / 4
-"""Sum of what may be the beginning of a rise: at least two steps, unless the sum stood above zero before."""
+"""Sum at which a rise may have begun: at least two steps, unless the sum was above zero before."""
 
 
 @dataclass(frozen=True)
 class Rise:
-    """What has risen, and since which step."""
+    """A lasting rise of one signal."""
 
     onset: int
+    """The step at which it began."""
     name: str
     before: float
     """The baseline."""
     now: float
-    """At the step at which it was seen."""
+    """The value at the step at which the rise was detected."""
 
 
 class ChangePoints:
-    """Of the loss, the gradient norm and thermometers, over a window of steps. A function of what it was given."""
+    """Cumulative sums of the loss, the gradient norm and activation magnitudes, over a window of steps."""
 
     def __init__(
         self, window: int, least_steps: int, names: Sequence[str], state: dict[str, Any] | None = None
     ) -> None:
         self._least_steps, self._names = least_steps, names
         self._rows: deque[np.ndarray] = deque(maxlen=window)
-        """By step, the logarithms of loss, norm and each reading."""
+        """For each step, the logarithms of loss, norm and each magnitude."""
         self._sums = self._levels = self._slopes = self._deviations = np.zeros(0)
         self._onsets = np.zeros(0, dtype=np.int64)
         self._last = np.zeros(0)
@@ -65,7 +66,7 @@ class ChangePoints:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON."""
+        """The state that a checkpoint stores, as JSON."""
         return {
             "rows": [row.tolist() for row in self._rows],
             "sums": self._sums.tolist(),
@@ -76,9 +77,9 @@ class ChangePoints:
             "last": self._last.tolist(),
         }
 
-    def take(self, step: int, loss: float, grad_norm: float, heat: Sequence[float]) -> None:
-        """Take in the finite loss (nats) and gradient norm of a step, and the magnitudes of its thermometers."""
-        self._last = row = self._logarithms(loss, grad_norm, heat)
+    def update(self, step: int, loss: float, grad_norm: float, magnitudes: Sequence[float]) -> None:
+        """Add a step's finite loss (nats), gradient norm and activation magnitudes."""
+        self._last = row = self._logarithms(loss, grad_norm, magnitudes)
         if len(self._rows) >= self._least_steps:
             if not len(self._sums):
                 self._sums = self._levels = self._slopes = self._deviations = np.zeros(len(row))
@@ -94,7 +95,7 @@ class ChangePoints:
         self._rows.append(row)
 
     def risen(self, limit: float = RISEN) -> Rise | None:
-        """What has risen most, if any sum reaches the limit."""
+        """Return the largest rise, if any sum reaches the limit."""
         if not len(self._sums) or self._sums.max() < limit:
             return None
         most = int(self._sums.argmax())
@@ -102,15 +103,15 @@ class ChangePoints:
         return Rise(int(self._onsets[most]), self._name(most), before, now)
 
     def onsets(self) -> list[int]:
-        """Where each rise begins that has happened or may be happening."""
+        """Return the first step of each rise that has been detected or may have begun."""
         return self._onsets[self._sums >= CREDIBLE].tolist()
 
     def _baseline(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Levels, their growth in a step, and deviations.
+        """Return levels, their growth per step, and deviations.
 
         Levels are medians of the newer half of the window, which lag less behind a falling loss than those of the
-        whole. Readings that grew since the older half may go on growing as fast. Deviations are median ones of both
-        halves from their own medians, so that a trend does not widen them.
+        whole. Magnitudes that grew since the older half may go on growing as fast. Deviations are median absolute
+        deviations of both halves from their own medians, so that a trend does not widen them.
         """
         rows = np.stack(self._rows)
         half = len(rows) // 2
@@ -124,11 +125,11 @@ class ChangePoints:
         least = [loss, norm, *[reading] * (len(newer) - 2)]
         return newer + slopes * half / 2, slopes, np.maximum(deviations, least)
 
-    def _logarithms(self, loss: float, grad_norm: float, heat: Sequence[float]) -> np.ndarray:
-        readings = np.nan_to_num(np.array(heat, dtype=np.float64), nan=LARGEST, posinf=LARGEST)
-        least = [LEAST_SCORE if name.endswith("attention logits") else LEAST_READING for name in self._names]
-        readings = np.maximum(readings, least or LEAST_READING)
-        return np.array([logarithm(loss), logarithm(grad_norm), *map(math.log, readings.tolist())])
+    def _logarithms(self, loss: float, grad_norm: float, magnitudes: Sequence[float]) -> np.ndarray:
+        finite = np.nan_to_num(np.array(magnitudes, dtype=np.float64), nan=LARGEST, posinf=LARGEST)
+        least = [LEAST_SCORE if name.endswith("attention logits") else LEAST_MAGNITUDE for name in self._names]
+        finite = np.maximum(finite, least or LEAST_MAGNITUDE)
+        return np.array([logarithm(loss), logarithm(grad_norm), *map(math.log, finite.tolist())])
 
     def _name(self, signal: int) -> str:
         if signal < 2:
@@ -138,5 +139,5 @@ class ChangePoints:
 
 
 def logarithm(value: float) -> float:
-    """Of zero and below, a number far below all others, and no error."""
+    """Return the logarithm of a value, and -745, below that of all positive floats, for zero and below."""
     return math.log(value) if value > 0 else -745.0

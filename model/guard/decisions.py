@@ -1,4 +1,4 @@
-"""What was decided for a run, by the guard or by a person: where it went on from, what it skips, what it changes."""
+"""Decisions about a run, by the guard or by a person: where it resumes, which data it skips, which settings change."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.complete_marker import find_damage
 from model.config import BaseConfig
 from model.config.train import TrainerRun
 from model.errors import IntegrityError, RecipeError
@@ -19,51 +19,50 @@ DECISION = "decision.json"
 
 
 class Decision(BaseConfig):
-    """One way back. A run's decisions, in their order, are all that a checkpoint needs besides to go on."""
+    """One rollback or intervention. A checkpoint and a run's decisions, in order, are all that resuming needs."""
 
     attempt: int = Field(ge=1)
-    """The attempt that begins with it."""
+    """The attempt that begins with this decision."""
     by: Literal["guard", "hand"]
+    """Who decided: the guard, or a person."""
     cause: str
-    """Why, in words."""
+    """Why, for people to read."""
     onset: int = Field(ge=0)
-    """Step at which trouble began; by hand, that at which training stood."""
+    """Step at which the divergence began; of an intervention, the step that the run had reached."""
     step: int = Field(ge=0)
     """Last step of the attempt that ended."""
     to_step: int = Field(ge=0)
-    """Steps before the checkpoint from which the attempt goes on; 0: from the start."""
+    """Steps before the checkpoint from which the attempt resumes; 0 is the start."""
     skipped: tuple[int, int] | None = None
-    """Positions [begin, end) of ORDER that are left out from now on."""
+    """Positions [begin, end) of ORDER that are skipped from now on."""
     firing: int = Field(default=0, ge=0)
-    """How often the guard fired for the same trouble, this time included."""
+    """How often the guard fired for the same divergence, this time included."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """What changed, from now on, by the path of the setting (`train.schedule.peak_lr`, `model.activation`); None for
-    one that is left out."""
+    """Settings that change from now on, by path (`train.schedule.peak_lr`, `model.activation`); None unsets one."""
     versions: dict[str, tuple[Any, Any]] = Field(default_factory=dict)
-    """What checkpoints say of the program and the machine and what changed of it, by its name there: before, and from
-    now on."""
+    """Entries of a checkpoint's state about the program and the machine that change: (before, from now on)."""
 
     @model_validator(mode="after")
     def _goes_back(self) -> Self:
-        assert self.to_step <= self.step + 1, "an attempt goes on from what another has reached"
+        assert self.to_step <= self.step + 1, "an attempt resumes from a step that another has reached"
         return self
 
 
 def read_decisions(out: Path) -> list[Decision]:
-    """The decisions of a run, in their order; IntegrityError for one that cannot be read."""
+    """Return the decisions of a run, in order; IntegrityError for a damaged one."""
     decisions: list[Decision] = []
     for path in sorted((out / ATTEMPTS).glob("[0-9]*")):
-        if reason := why_damaged(path):
+        if reason := find_damage(path):
             raise IntegrityError(
-                f"{path} is damaged ({reason}): it says how training went on after step"
-                f" {decisions[-1].step if decisions else 0} or later. Remove {out} to train anew."
+                f"{path} is damaged ({reason}): it records how training was resumed after step"
+                f" {decisions[-1].step if decisions else 0} or later. Remove {out} to train from the start."
             )
         decisions.append(Decision.model_validate_json((path / DECISION).read_text()))
     return decisions
 
 
-def formerly(decisions: Iterable[Decision]) -> dict[str, list[Any]]:
-    """What checkpoints of a run may say of the program and the machine besides what is so today."""
+def previous_versions(decisions: Iterable[Decision]) -> dict[str, list[Any]]:
+    """Return the earlier values of program and machine that checkpoints of a run may record, by entry."""
     found: dict[str, list[Any]] = {}
     for decision in decisions:
         for name, (before, _) in decision.versions.items():
@@ -71,43 +70,40 @@ def formerly(decisions: Iterable[Decision]) -> dict[str, list[Any]]:
     return found
 
 
-def in_force(run: TrainerRun, decisions: Iterable[Decision]) -> TrainerRun:
-    """The run with all that was changed since it began; RecipeError where the changes do not go together."""
+def effective_config(run: TrainerRun, decisions: Iterable[Decision]) -> TrainerRun:
+    """Return the run under all settings changed since it began; RecipeError where they contradict each other."""
     changes: dict[str, Any] = {}
     for decision in decisions:
         changes.update(decision.settings)
-    return changed(run, changes) if changes else run
+    return with_settings(run, changes) if changes else run
 
 
-def changed(run: TrainerRun, settings: Mapping[str, Any]) -> TrainerRun:
-    """The run under other settings, by their paths, None where one is left out; RecipeError names what it cannot
-    have."""
-    # What nobody set stays so: several checks ask whether a setting was chosen.
+def with_settings(run: TrainerRun, settings: Mapping[str, Any]) -> TrainerRun:
+    """Return the run under other settings, given by path; None unsets one. Raises RecipeError for invalid ones."""
+    # Unset fields stay unset: several checks depend on whether a setting was chosen.
     values = run.model_dump(mode="json", exclude_unset=True)
     values["model"]["architecture"] = run.model.architecture
     for path, value in settings.items():
-        *rooms, name = path.split(".")
-        if not rooms or rooms[0] not in ("train", "model"):
+        *sections, name = path.split(".")
+        if not sections or sections[0] not in ("train", "model"):
             raise RecipeError(f"{path} is no setting of training; those begin with train. or model.")
-        room = values
-        for step in rooms:
-            room = room.setdefault(step, {})
+        section = values
+        for key in sections:
+            section = section.setdefault(key, {})
         if value is None:
-            room.pop(name, None)
+            section.pop(name, None)
         else:
-            room[name] = value
+            section[name] = value
     try:
         return TrainerRun.model_validate(values)
     except ValidationError as error:
-        told = "; ".join(f"{_path(one['loc'])}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors())
-        raise RecipeError(f"the run cannot go on with {json.dumps(dict(settings))}: {told}") from error
-
-
-def _path(place: tuple[int | str, ...]) -> str:
-    return ".".join(map(str, place))
+        problems = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg'].removeprefix('Value error, ')}" for one in error.errors()
+        )
+        raise RecipeError(f"the run cannot resume with {json.dumps(dict(settings))}: {problems}") from error
 
 
 def skips(decisions: Sequence[Decision], begin: int, end: int) -> bool:
-    """Whether a step over the positions [begin, end) is left out: where any of them is to be skipped."""
+    """Return whether a step over the positions [begin, end) is skipped: whether any of them is to be skipped."""
     ranges = (decision.skipped for decision in decisions if decision.skipped is not None)
     return any(begin < last and first < end for first, last in ranges)

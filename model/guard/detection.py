@@ -1,9 +1,9 @@
-"""What is wrong with a step, and when a run has left its course.
+"""Judge single steps, and detect that a run diverges.
 
-Loss and gradient norm are held against the median and the median deviation of the last accepted steps: unlike mean and
-variance these do not move when one value is far off, and what is left out never enters them. Gradients tell first: in
-BLOOM's spike the norm rose from .24 to 960 over five steps before the loss did. What rises slowly, and what stays risen
-while the loss recovers, is seen by `change_points.py`, which also dates the onset of what other signs show.
+Loss and gradient norm are compared with the median and the median absolute deviation of the last accepted steps: unlike
+mean and variance these do not move when one value is far off, and rejected steps never enter them. Gradients react
+first: in BLOOM's spike the norm rose from .24 to 960 over five steps before the loss did. `change_points.py` detects
+what rises slowly, or stays high while the loss recovers, and dates the onset of a divergence.
 """
 
 import math
@@ -17,22 +17,24 @@ from model.guard.change_points import NORMAL_DEVIATION, RISEN, ChangePoints, log
 
 Level = Literal["clean", "spike", "nonfinite"]
 HALVINGS_WITHIN = 50
-"""Steps over which halvings of the loss scale are counted."""
+"""Number of steps over which halvings of the loss scale are counted."""
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """A run that will not come back by itself."""
+    """A divergence from which a run does not recover by itself."""
 
     onset: int
-    """The step at which trouble began."""
+    """The step at which it began."""
     step: int
-    """The step at which it was told."""
+    """The step at which it was detected."""
     cause: str
+    """Why, for people to read."""
 
 
 class Detector:
-    """Judges steps one after the other. A function of what it was given: a resumed run judges as an undisturbed one."""
+    """Judges steps one after the other, as a function of earlier steps alone: a resumed run judges as one that was not
+    interrupted."""
 
     def __init__(
         self,
@@ -45,12 +47,12 @@ class Detector:
         self._most_nonfinite = most_nonfinite
         self._losses: deque[float] = deque(maxlen=config.window)
         self._norms: deque[float] = deque(maxlen=config.window)
-        """Logarithms."""
+        """Logarithms of gradient norms."""
         self._changes = ChangePoints(config.window, config.least_steps, names, state["changes"] if state else None)
         self._unclean: list[int] = []
-        """Steps that were left out, of the last `unclean_window` and, in a chain, before them."""
+        """Rejected steps of the last `unclean_window`, and earlier ones that form a chain with them."""
         self._nonfinite = 0
-        """Steps in a row."""
+        """Non-finite steps in a row."""
         self._halved: list[int] = []
         if state is not None:
             self._losses.extend(state["losses"])
@@ -59,7 +61,7 @@ class Detector:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON."""
+        """The state that a checkpoint stores, as JSON."""
         return {
             "losses": list(self._losses),
             "norms": list(self._norms),
@@ -70,7 +72,7 @@ class Detector:
         }
 
     def level(self, loss: float, grad_norm: float) -> Level:
-        """What a step is by its loss (nats) and gradient norm, before the weights move."""
+        """Classify a step by its loss (nats) and gradient norm, before the weights change."""
         if not (math.isfinite(loss) and math.isfinite(grad_norm)):
             return "nonfinite"
         if not (self._judges and self._config.enabled):
@@ -84,22 +86,21 @@ class Detector:
         """Whether something may have begun to rise."""
         return bool(self._changes.onsets())
 
-    def take(
+    def update(
         self,
         step: int,
         level: Level,
         loss: float,
         grad_norm: float,
-        heat: Sequence[float],
+        magnitudes: Sequence[float],
         *,
         halved: bool,
         limit: float = RISEN,
     ) -> Divergence | None:
-        """Take in what became of a step; the divergence that it completes, if any.
+        """Add the outcome of a step; return the divergence that it completes, if any.
 
-        `heat` are the magnitudes of the thermometers, `halved` whether the loss scale was halved, `limit` the sum at
-        which something has risen. An overflow that the loss scale answers is no trouble of its own, and is given as
-        `clean` with `halved`.
+        `magnitudes` are those of the activations, `halved` says whether the loss scale was halved, and `limit` is the
+        sum at which a rise is detected. An overflow that halved the loss scale is passed as `clean` with `halved`.
         """
         judged = self._judges and self._config.enabled
         if level != "clean":
@@ -112,8 +113,8 @@ class Detector:
             self._losses.append(loss)
             self._norms.append(logarithm(grad_norm))
             if self._config.enabled:
-                self._changes.take(step, loss, grad_norm, heat)
-        found = self._lost(step) or (self._drifted(step, limit) if judged else None)
+                self._changes.update(step, loss, grad_norm, magnitudes)
+        found = self._find_nonfinite(step) or (self._find_drift(step, limit) if judged else None)
         if found is None:
             return None
         cause, first = found
@@ -124,7 +125,7 @@ class Detector:
         return len(self._losses) >= self._config.least_steps
 
     def _forget(self, step: int) -> None:
-        """Keep the unclean steps that still count: the last ones, and those that hang together with them."""
+        """Keep the rejected steps that still count: those of the window, and those that form a chain with them."""
         horizon = step - self._config.unclean_window
         kept = [at for at in self._unclean if at > horizon]
         chain = [at for at in self._unclean if at <= horizon]
@@ -132,29 +133,28 @@ class Detector:
             kept.insert(0, chain.pop())
         self._unclean = kept
 
-    def _lost(self, step: int) -> tuple[str, int] | None:
-        """Words and the first step of it, where numbers are none too often."""
+    def _find_nonfinite(self, step: int) -> tuple[str, int] | None:
+        """Return the cause and its first step where too many steps in a row were non-finite."""
         if self._nonfinite < self._most_nonfinite:
             return None
         return f"loss or gradient was not finite in {self._nonfinite} steps in a row", step - self._nonfinite + 1
 
-    def _drifted(self, step: int, limit: float) -> tuple[str, int] | None:
-        """Words and the first step of it, for a run whose numbers are far from those of its window."""
+    def _find_drift(self, step: int, limit: float) -> tuple[str, int] | None:
+        """Return the cause and its first step where the run's numbers have moved far from those of its window."""
         config = self._config
         recent = [at for at in self._unclean if at > step - config.unclean_window]
         if len(recent) >= config.most_unclean:
-            return f"{len(recent)} of the last {config.unclean_window} steps had to be left out", step
+            return f"{len(recent)} of the last {config.unclean_window} steps were rejected", step
         rise = self._changes.risen(limit)
         if rise is not None:
             return f"{rise.name} has risen from {rise.before:.3g} to {rise.now:.3g} since step {rise.onset}", rise.onset
         if len(self._halved) >= config.most_halvings and self._halved[-1] == step:
-            told = f"the loss scale was halved {len(self._halved)} times within {HALVINGS_WITHIN} steps"
-            return told, self._halved[0]
+            cause = f"the loss scale was halved {len(self._halved)} times within {HALVINGS_WITHIN} steps"
+            return cause, self._halved[0]
         return None
 
     def _onset(self, first: int) -> int:
-        """The first sign: of the steps that were left out and the rises that may have begun, the earliest one that
-        hangs together with step `first`."""
+        """Return the earliest rejected step or beginning of a rise that forms a chain with step `first`."""
         for sign in sorted((*self._unclean, *self._changes.onsets()), reverse=True):
             if first - sign <= self._config.margin_steps:
                 first = min(first, sign)
@@ -171,6 +171,6 @@ def _deviation(window: Sequence[float], median: float) -> float:
 
 
 def _median(values: Sequence[float]) -> float:
-    """As numpy's, in a third of its time for a window of 128."""
+    """Return the median as numpy does, in a third of its time for a window of 128."""
     ordered, half = sorted(values), len(values) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2

@@ -1,11 +1,8 @@
-"""The guard of a run: asked before the weights move, told what became of each step, and asked what to do then.
+"""Guard one attempt: judge each step before the weights change, detect divergence, and roll back.
 
-Going back: the decision is written before anything is acted on, or the run ends with a report.
-
-Decisions on disk: durable before they are acted on, so that a run that is killed in between acts on them again.
-
-`attempts/0001/` holds the first decision with what the run had written about itself by then; a folder without
-COMPLETE is damaged, for it is renamed into place as a whole.
+A rollback is a decision on disk, durable before it is acted on, so that a run that is killed in between acts on it
+again. `attempts/0001/` holds the first decision with the metrics log up to it. It is renamed into place as a whole, so
+that a folder without COMPLETE is damaged.
 """
 
 import os
@@ -14,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from model.checkpoint.checkpoint import Checkpoint, checkpoint_state, remove_checkpoint, standing_steps
+from model.checkpoint.checkpoint import Checkpoint, checkpoint_state, checkpoint_steps, remove_checkpoint
 from model.checkpoint.complete_marker import complete
-from model.checkpoint.metrics import Journal
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import CHECKPOINTS
 from model.config.train import TrainerRun
 from model.distributed.process_group import Ranks
@@ -27,15 +24,19 @@ from model.files import sync_directory, write_synced
 from model.guard.change_points import RISEN
 from model.guard.decisions import ATTEMPTS, DECISION, Decision, skips
 from model.guard.detection import Detector, Divergence, Level
-from model.guard.policy import Health, NothingLeft, decide
+from model.guard.policy import Health, RecoveryExhausted, decide
 from model.nn.factory import activation_range_names
 from model.optim.schedules import TrainingSchedule
 
+DIVERGED = "diverged"
+"""Folder with the tables of a run that ended because it diverged."""
+
 
 class Guard:
-    """Of one attempt; `run` is as it began, `state` what the checkpoint held from which the attempt goes on.
+    """The guard of one attempt.
 
-    A run whose guard is off leaves out non-finite steps alone, and can go back nowhere.
+    `run` is the run as it began, `state` the guard's state in the checkpoint from which the attempt resumes. With the
+    guard off, only non-finite steps are rejected, and no rollback is possible.
     """
 
     def __init__(self, run: TrainerRun, decisions: Sequence[Decision], state: dict[str, Any] | None = None) -> None:
@@ -50,7 +51,7 @@ class Guard:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON."""
+        """The state that a checkpoint stores, as JSON."""
         return {"detector": self._detector.state, "health": self._health.state}
 
     @property
@@ -59,28 +60,31 @@ class Guard:
         return self._health.to_keep if self._config.enabled else []
 
     def skips(self, begin: int, end: int) -> bool:
-        """Whether the positions [begin, end) of ORDER are left out without a look."""
+        """Return whether a decision skips the positions [begin, end) of ORDER."""
         return skips(self._decisions, begin, end)
 
     def admits(self, loss: float, grad_norm: float) -> bool:
-        """Whether the weights may move by a step with this loss and gradient norm."""
+        """Return whether a step with this loss and gradient norm may change the weights."""
         return self._detector.level(loss, grad_norm) == "clean"
 
     def saved(self, steps: int) -> None:
-        """A checkpoint is about to be written after so many steps. One that somebody asked for in between is never gone
-        back to: where the guard goes is the same whether a run was disturbed or not."""
+        """Note that a checkpoint is written after `steps` steps.
+
+        One written because of a stop request is no rollback target: the guard decides the same whether a run was
+        interrupted or not.
+        """
         if steps % self._run.train.checkpoint_steps == 0:
             self._health.saved(steps)
 
     def step_done(self, step: int, done: StepResult, *, overflow: bool, scale: float) -> Divergence | None:
-        """Take in what became of a step; the divergence that it completes, if any.
+        """Add the outcome of a step; return the divergence that it completes, if any.
 
-        `overflow`: the loss scale answers it. `scale` is the one that the step was computed with.
+        `overflow` says whether the loss scale was lowered for it, and `scale` is the one it was computed with.
         """
-        # `admits` has judged finite numbers: the step was applied or not by its word.
+        # `admits` has judged finite numbers, so whether the step was applied tells its level.
         level: Level = "clean" if overflow or done.applied else "spike" if done.finite else "nonfinite"
         limit = RISEN if self._replayed(step) is None else RISEN / 2
-        found = self._detector.take(
+        found = self._detector.update(
             step, level, done.loss, done.grad_norm, done.largest_activations, halved=overflow, limit=limit
         )
         clean = done.applied and scale >= 1
@@ -88,14 +92,15 @@ class Guard:
         return found
 
     def recovered(self, step: int) -> Decision | None:
-        """The guard's way back that `step`, which completed no divergence, shows to have helped: everything that rises
-        did not rise again, by half the usual limit, over as many steps behind the trouble as make a checkpoint healthy.
+        """Return the guard's last decision where `step`, which completed no divergence, shows that it helped.
+
+        It helped if nothing rose again, by half the usual limit, over `healthy_steps` steps after the divergence.
         """
         decision = self._replayed(step)
         return decision if decision and step == decision.step + self._config.healthy_steps else None
 
     def _replayed(self, step: int) -> Decision | None:
-        """The guard's last way back, while it is watched whether its cause is gone."""
+        """Return the guard's last decision while the data and steps of its divergence are being replayed."""
         last = self._decisions[-1] if self._decisions else None
         if last is None or last.by == "hand" or step > last.step + self._config.healthy_steps:
             return None
@@ -104,91 +109,88 @@ class Guard:
     def decide(
         self,
         divergence: Divergence,
-        standing: Iterable[int],
+        existing: Iterable[int],
         positions: Callable[[int], tuple[int, int]],
         steps: int,
     ) -> Decision:
-        """The way back; NothingLeft where there is none."""
+        """Return the decision that answers a divergence (`model.guard.policy.decide`)."""
         if not self._config.enabled:
-            raise NothingLeft("the guard is off")
-        return decide(self._run, self._decisions, divergence, self._health, standing, positions, steps)
+            raise RecoveryExhausted("the guard is off")
+        return decide(self._run, self._decisions, divergence, self._health, existing, positions, steps)
 
 
-DIVERGED = "diverged"
-"""Folder with the tables of a run that ended so."""
-
-
-def go_back(
+def roll_back(
     run: TrainerRun,
     decisions: Sequence[Decision],
     divergence: Divergence,
     guard: Guard,
     curriculum: TrainingSchedule,
-    journal: Journal,
+    log: MetricsLog,
     ranks: Ranks,
-    link: LauncherChannel,
+    channel: LauncherChannel,
 ) -> None:
-    """Write down where the next attempt goes on from, and why. Raises Numerics where nothing is left to be tried.
+    """Write the decision from where the next attempt resumes; raise Numerics where the guard can do no more.
 
-    All ranks come here with the same divergence, and wait for the first one, which writes.
+    All ranks call it with the same divergence and wait for the first one, which writes.
     """
-    standing = standing_steps(run.out / CHECKPOINTS)
+    existing = checkpoint_steps(run.out / CHECKPOINTS)
     try:
-        decision = guard.decide(divergence, standing, curriculum.positions, curriculum.steps)
-    except NothingLeft as reason:
-        _end(run, decisions, divergence, str(reason), curriculum, journal, ranks, link)
-    # The first rank deletes nothing before all have seen what stands.
+        decision = guard.decide(divergence, existing, curriculum.positions, curriculum.steps)
+    except RecoveryExhausted as reason:
+        _give_up(run, decisions, divergence, str(reason), curriculum, log, ranks, channel)
+    # The first rank must delete no checkpoint before all ranks have listed them.
     ranks.barrier()
     skipped = range(*decision.skipped) if decision.skipped else None
     facts = decision.model_dump(mode="json", include={"cause", "onset", "to_step", "firing", "settings"})
-    journal.event(divergence.step, "rollback", "Numerics", skipped, **facts)
+    log.event(divergence.step, "rollback", "Numerics", skipped, **facts)
     if ranks.is_first:
-        write_decision(run.out, decision, journal)
-    link.send("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
+        write_decision(run.out, decision, log)
+    channel.send("event", event="rollback", step=divergence.step, skipped=decision.skipped, **facts)
     ranks.barrier()
 
 
-def _end(
+def _give_up(
     run: TrainerRun,
     decisions: Sequence[Decision],
     divergence: Divergence,
     reason: str,
     curriculum: TrainingSchedule,
-    journal: Journal,
+    log: MetricsLog,
     ranks: Ranks,
-    link: LauncherChannel,
+    channel: LauncherChannel,
 ) -> NoReturn:
     begin, end = curriculum.positions(divergence.onset)[0], curriculum.positions(divergence.step)[1]
-    journal.event(divergence.step, "diverged", "Numerics", range(begin, end), cause=divergence.cause)
-    link.send("event", event="diverged", step=divergence.step, cause=divergence.cause)
-    told = run.out / DIVERGED
+    log.event(divergence.step, "diverged", "Numerics", range(begin, end), cause=divergence.cause)
+    channel.send("event", event="diverged", step=divergence.step, cause=divergence.cause)
+    folder = run.out / DIVERGED
     if ranks.is_first:
-        shutil.rmtree(told, ignore_errors=True)
-        told.mkdir()
-        journal.write(told)
-        sync_directory(told)
-    tried = [_told(decision) for decision in decisions if decision.by == "guard"]
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        log.write(folder)
+        sync_directory(folder)
+    tried = [_describe(decision) for decision in decisions if decision.by == "guard"]
     raise Numerics(
         f"training diverged: {divergence.cause}, the last at step {divergence.step} (positions {begin} to {end} of"
-        f" ORDER; trouble began at step {divergence.onset}), and {reason}."
+        f" ORDER; the divergence began at step {divergence.onset}), and {reason}."
         + (f" Tried before: {'; '.join(tried)}." if tried else "")
-        + f" Its tables are in {told}. Lower train.schedule.peak_lr, or see these documents with `bessemer data step`."
+        + f" Its tables are in {folder}. Lower train.schedule.peak_lr, or inspect these documents with"
+        " `bessemer data step`."
     )
 
 
-def _told(decision: Decision) -> str:
+def _describe(decision: Decision) -> str:
     changes = ", ".join(f"{path} = {value}" for path, value in decision.settings.items()) or "nothing else changed"
     begin, end = decision.skipped or (0, 0)
-    return f"back from step {decision.step} to {decision.to_step}, positions {begin} to {end} left out, {changes}"
+    return f"rollback from step {decision.step} to {decision.to_step}, positions {begin} to {end} skipped, {changes}"
 
 
-def write_decision(out: Path, decision: Decision, journal: Journal) -> None:
-    """Make a decision stand, and the journal of the run up to it."""
+def write_decision(out: Path, decision: Decision, log: MetricsLog) -> None:
+    """Write a decision and the metrics log up to it, durable when this returns."""
     folder = out / ATTEMPTS
     temporary = folder / f"tmp-{decision.attempt:04d}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    journal.write(temporary)
+    log.write(temporary)
     write_synced(temporary / DECISION, [decision.model_dump_json(indent=1).encode()])
     complete(temporary)
     sync_directory(temporary)
@@ -196,25 +198,25 @@ def write_decision(out: Path, decision: Decision, journal: Journal) -> None:
     sync_directory(folder)
 
 
-def journal_so_far(out: Path, decisions: Sequence[Decision], checkpoint: Checkpoint | None) -> Journal:
-    """What the run has written up to `checkpoint`, or with the last decision where no checkpoint was made since."""
+def load_metrics_log(out: Path, decisions: Sequence[Decision], checkpoint: Checkpoint | None) -> MetricsLog:
+    """Return the log up to `checkpoint`, or that of the last decision where no checkpoint was written since."""
     written = checkpoint.state["attempt"] if checkpoint else 0
     if written < len(decisions):
-        journal = Journal.read(out / ATTEMPTS / f"{decisions[-1].attempt:04d}")
+        log = MetricsLog.read(out / ATTEMPTS / f"{decisions[-1].attempt:04d}")
     else:
-        journal = checkpoint.journal() if checkpoint else Journal()
-    journal.attempt = len(decisions)
-    return journal
+        log = checkpoint.metrics_log() if checkpoint else MetricsLog()
+    log.attempt = len(decisions)
+    return log
 
 
 def is_abandoned(checkpoints: Path, step: int, decisions: Sequence[Decision]) -> bool:
-    """Whether the checkpoint after `step` steps lies behind a place gone back to since it was written."""
+    """Return whether a decision since the checkpoint after `step` steps rolled back to before it."""
     written = checkpoint_state(checkpoints, step)["attempt"]
     return any(step > decision.to_step for decision in decisions[written:])
 
 
-def drop_abandoned(checkpoints: Path, decisions: Sequence[Decision]) -> None:
-    """Delete the checkpoints that are abandoned."""
-    for step in standing_steps(checkpoints):
+def delete_abandoned(checkpoints: Path, decisions: Sequence[Decision]) -> None:
+    """Delete all abandoned checkpoints."""
+    for step in checkpoint_steps(checkpoints):
         if is_abandoned(checkpoints, step, decisions):
             remove_checkpoint(checkpoints, step)

@@ -1,6 +1,6 @@
-"""What follows from a divergence: where the run goes back to, which data it skips, and what it changes.
+"""Decide what follows a divergence: the checkpoint to roll back to, the data to skip, and the settings to change.
 
-Which checkpoints can be gone back to: those behind which enough steps went well.
+A run rolls back only to healthy checkpoints: those after which enough steps were clean.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,44 +9,49 @@ from typing import Any
 from model.config.network import width_multiplier
 from model.config.options import DEFAULT_POLICY, FLOAT16_RECOVERY_STEP, RecoveryStep
 from model.config.train import TrainerRun
-from model.guard.decisions import Decision, changed, in_force
+from model.guard.decisions import Decision, effective_config, with_settings
 from model.guard.detection import Divergence
 
+KEPT = 3
+"""Number of healthy checkpoints that are never deleted."""
 
-class NothingLeft(Exception):
-    """No way back, and why."""
+
+class RecoveryExhausted(Exception):
+    """Raised where the guard can roll back no further; carries the reason."""
 
 
 class Health:
-    """Checkpoints by the number of steps before them: candidates, and those found healthy."""
+    """Tracks which checkpoints are healthy; a checkpoint is named by the number of steps before it."""
 
     def __init__(self, steps_after: int, state: dict[str, Any] | None = None) -> None:
         self._steps_after = steps_after
         self._candidates: list[int] = [*state["candidates"]] if state else []
         self.healthy: list[int] = [*state["healthy"]] if state else []
-        """In rising order, the newest ones."""
+        """The newest healthy checkpoints, ascending."""
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON."""
+        """The state that a checkpoint stores, as JSON."""
         return {"candidates": [*self._candidates], "healthy": [*self.healthy]}
 
     @property
     def to_keep(self) -> list[int]:
-        """What must not be deleted: healthy ones, and those that may become so."""
+        """Checkpoints that must not be deleted: healthy ones, and those that may become so."""
         return [*self.healthy, *self._candidates]
 
     def saved(self, steps: int) -> None:
-        """A checkpoint was written after so many steps. It is a candidate unless one lies just before it: a run that
-        saves at each step keeps three of them, and not sixty-four."""
+        """Add the checkpoint after `steps` steps as a candidate, unless another one is close before it: a run that
+        saves at each step keeps three, and not sixty-four."""
         newest = max([*self._candidates, *self.healthy], default=None)
         if newest is None or steps - newest >= self._steps_after // 2:
             self._candidates.append(steps)
 
     def step_done(self, steps: int, *, clean: bool, suspected: bool = False) -> None:
-        """Another step was made, so many in all. One that was left out, or was computed at a loss scale below 1, is a
-        reason to doubt all candidates before it. While something is `suspected` no candidate becomes healthy, and so
-        none of the healthy ones, which are older than the suspicion, is given up for it."""
+        """Update the candidates after a step, of `steps` in all.
+
+        A step that was rejected, or computed at a loss scale below 1, is not `clean` and disqualifies all candidates
+        before it. While a rise is `suspected` no candidate becomes healthy, so that no older healthy one is dropped.
+        """
         if not clean:
             self._candidates = []
         if suspected:
@@ -61,25 +66,28 @@ def decide(
     decisions: Sequence[Decision],
     divergence: Divergence,
     health: Health,
-    standing: Iterable[int],
+    existing: Iterable[int],
     positions: Callable[[int], tuple[int, int]],
     steps: int,
 ) -> Decision:
-    """The next way back; NothingLeft where there is none.
+    """Return the decision that answers `divergence`; raise RecoveryExhausted where none is left.
 
-    `run` is as it began, `standing` the steps of the checkpoints on disk, `positions(step)` what a step of the `steps`
-    reads. The data of the whole episode are skipped, a little before and behind it too: what led to it may have been
-    read before it showed. Trouble that goes on behind the data that were skipped for it is longer than it was when it
-    was seen: as many steps as it has lasted by then are skipped behind it, if the run's rows allow it.
+    `run` is the run as it began, `existing` the steps of the checkpoints on disk, and `positions(step)` the range of
+    ORDER that a step reads, of `steps` in all. The data of the whole episode are skipped, with a margin before and
+    after it: what caused it may have been read before it showed. Where the divergence recurs after data were skipped
+    for it, it lasts longer than it had when it was detected; then as many steps as it has lasted are skipped after it,
+    if `guard.most_skipped` allows it.
     """
     guard = run.train.guard
-    of_guard = _since_a_person(decisions)
-    same = _same_trouble(of_guard, divergence.onset, guard.same_trouble_steps)
-    ladder = guard.ladder or default_ladder(run)
-    if len(same) >= len(ladder):
-        raise NothingLeft(f"the same trouble came back after each of the {len(ladder)} rungs of the guard's ladder")
+    of_guard = _since_intervention(decisions)
+    same = _for_same_divergence(of_guard, divergence.onset, guard.same_trouble_steps)
+    policy = guard.ladder or default_policy(run)
+    if len(same) >= len(policy):
+        raise RecoveryExhausted(f"the same divergence recurred after each of the {len(policy)} steps of guard.ladder")
     if len(of_guard) >= guard.most_rollbacks:
-        raise NothingLeft(f"the guard has gone back {guard.most_rollbacks} times, which is guard.most_rollbacks")
+        raise RecoveryExhausted(
+            f"the guard has rolled back {guard.most_rollbacks} times, the limit of guard.most_rollbacks"
+        )
     before_it = decisions[: len(decisions) - len(same)]
     begin, rows = positions(max(0, divergence.onset - guard.skip_before))[0], positions(steps - 1)[1]
     before = [decision.skipped for decision in decisions if decision.skipped]
@@ -89,9 +97,9 @@ def decide(
         if _covered([*before, skipped]) <= guard.most_skipped * rows:
             break
     else:
-        raise NothingLeft(
-            f"to go back once more would leave out more than {guard.most_skipped:.0%} of the run's {rows:,} rows, which"
-            f" is guard.most_skipped"
+        raise RecoveryExhausted(
+            f"one more rollback would skip more than {guard.most_skipped:.0%} of the run's {rows:,} rows, which is"
+            f" guard.most_skipped"
         )
     return Decision(
         attempt=len(decisions) + 1,
@@ -99,15 +107,15 @@ def decide(
         cause=divergence.cause,
         onset=divergence.onset,
         step=divergence.step,
-        to_step=_target(same, divergence.onset - guard.margin_steps, health, standing),
+        to_step=_target(same, divergence.onset - guard.margin_steps, health, existing),
         skipped=skipped,
         firing=len(same) + 1,
-        settings=settings_of(ladder[len(same)], in_force(run, before_it)),
+        settings=settings_of(policy[len(same)], effective_config(run, before_it)),
     )
 
 
-def default_ladder(run: TrainerRun) -> tuple[RecoveryStep, ...]:
-    """The one of a run whose settings name none."""
+def default_policy(run: TrainerRun) -> tuple[RecoveryStep, ...]:
+    """Return the recovery steps of a run that does not set `guard.ladder`."""
     if run.train.dtype == "float16":
         return (*DEFAULT_POLICY[:-1], FLOAT16_RECOVERY_STEP)
     # Rates that hold for another width do so by the rules for AdamW.
@@ -115,53 +123,44 @@ def default_ladder(run: TrainerRun) -> tuple[RecoveryStep, ...]:
     return DEFAULT_POLICY if has_other_optimizer else DEFAULT_POLICY[:-1]
 
 
-def check_ladder(run: TrainerRun) -> None:
-    """RecipeError for a rung that this run could not go on with."""
+def check_policy(run: TrainerRun) -> None:
+    """Raise RecipeError for a recovery step whose settings this run cannot have."""
     if run.train.guard.enabled:
-        for rung in run.train.guard.ladder or default_ladder(run):
-            changed(run, settings_of(rung, run))
+        for recovery in run.train.guard.ladder or default_policy(run):
+            with_settings(run, settings_of(recovery, run))
 
 
-def settings_of(rung: RecoveryStep, run: TrainerRun) -> dict[str, Any]:
-    """What a rung changes of a run, by the path of each setting."""
+def settings_of(recovery: RecoveryStep, run: TrainerRun) -> dict[str, Any]:
+    """Return the settings that a recovery step changes, by path."""
     train, settings = run.train, dict[str, Any]()
-    if rung.lr_factor != 1.0:
+    if recovery.lr_factor != 1.0:
         for name in ("start_lr", "peak_lr", "end_lr"):
-            settings[f"train.schedule.{name}"] = getattr(train.schedule, name) * rung.lr_factor
-    if rung.max_norm is not None:
+            settings[f"train.schedule.{name}"] = getattr(train.schedule, name) * recovery.lr_factor
+    if recovery.max_norm is not None:
         for name in ("max_norm", "early_norm"):
-            settings[f"train.clip.{name}"] = min(getattr(train.clip, name), rung.max_norm)
-    if rung.beta2 is not None:
-        settings["train.optimizer.beta2"] = rung.beta2
-    if rung.optimizer is not None:
-        settings["train.optimizer.kind"] = rung.optimizer
-    if rung.dtype is not None:
-        settings["train.dtype"] = rung.dtype
-        if rung.dtype != "float16":
-            # It would say nothing, which is an error.
+            settings[f"train.clip.{name}"] = min(getattr(train.clip, name), recovery.max_norm)
+    if recovery.beta2 is not None:
+        settings["train.optimizer.beta2"] = recovery.beta2
+    if recovery.optimizer is not None:
+        settings["train.optimizer.kind"] = recovery.optimizer
+    if recovery.dtype is not None:
+        settings["train.dtype"] = recovery.dtype
+        if recovery.dtype != "float16":
+            # A loss scale without float16 has no effect, which is an error.
             settings["train.loss_scale"] = None
     return settings
 
 
-def _covered(ranges: Iterable[tuple[int, int]]) -> int:
-    """Positions in any of the ranges."""
-    count = reached = 0
-    for begin, end in sorted(ranges):
-        count += max(0, end - max(begin, reached))
-        reached = max(reached, end)
-    return count
-
-
-def _since_a_person(decisions: Sequence[Decision]) -> list[Decision]:
-    """The guard's own since somebody last took over: a person's word gives it a new start."""
+def _since_intervention(decisions: Sequence[Decision]) -> list[Decision]:
+    """Return the guard's decisions since the last manual intervention, which resets its counts."""
     own: list[Decision] = []
     for decision in decisions:
         own = [] if decision.by == "hand" else [*own, decision]
     return own
 
 
-def _same_trouble(decisions: Sequence[Decision], onset: int, within: int) -> list[Decision]:
-    """The last decisions that were for what began here, in their order."""
+def _for_same_divergence(decisions: Sequence[Decision], onset: int, within: int) -> list[Decision]:
+    """Return the last consecutive decisions whose onset is within `within` steps of `onset`, in order."""
     same: list[Decision] = []
     for decision in reversed(decisions):
         if abs(decision.onset - onset) > within:
@@ -170,16 +169,21 @@ def _same_trouble(decisions: Sequence[Decision], onset: int, within: int) -> lis
     return same
 
 
-def _target(same: Sequence[Decision], latest: int, health: Health, standing: Iterable[int]) -> int:
-    """The newest healthy checkpoint before the trouble; at its second firing the one before that, and so from then on.
+def _covered(ranges: Iterable[tuple[int, int]]) -> int:
+    """Return the number of positions in any of the ranges."""
+    count = reached = 0
+    for begin, end in sorted(ranges):
+        count += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return count
 
-    One that was gone back to before is healthy, though its run forgot it with what came behind it.
+
+def _target(same: Sequence[Decision], latest: int, health: Health, existing: Iterable[int]) -> int:
+    """Return the newest healthy checkpoint up to step `latest`; from the second firing on, the one before that.
+
+    A checkpoint rolled back to before counts as healthy, though the state restored from it does not list it.
     """
     if same:
         latest = min(latest, same[0].to_step - 1 if len(same) == 1 else same[1].to_step)
-    well = {*health.healthy, *(decision.to_step for decision in same)}
-    return max((at for at in set(standing) & well if at <= latest), default=0)
-
-
-KEPT = 3
-"""Healthy checkpoints that are never deleted."""
+    healthy = {*health.healthy, *(decision.to_step for decision in same)}
+    return max((at for at in set(existing) & healthy if at <= latest), default=0)

@@ -1,1 +1,1 @@
-"""Where each weight of a published network stands in ours: GPT-2, LLaMA, BERT and T5 by their published names."""
+"""Convert networks to and from `transformers`: settings and weights of GPT-2, LLaMA, NeoX, OPT, BERT and T5."""

@@ -1,6 +1,6 @@
-"""What one class of `transformers` is: its settings and its weights, against ours.
+"""The building blocks of a conversion: where each of our weights comes from, and a class of `transformers` as a whole.
 
-Weights taken over from a network with other names, and given back.
+A weight map has, for each weight of ours, the published tensors that it is made of. It is applied in both directions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,48 +13,51 @@ from torch import Tensor
 from model.errors import InputError
 from model.huggingface.settings import Settings
 
-NO_COPIES: Mapping[str, str] = {}
+NO_ALIASES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
-class Origin:
-    """The published tensors that one weight of ours is made of: equal parts, one below the other."""
+class WeightSource:
+    """The published tensors that one weight of ours is made of: equal parts, concatenated along the first dimension."""
 
     names: tuple[str, ...]
     transposed: bool = False
     """Whether they are stored with inputs before outputs (GPT-2's Conv1D)."""
     fused_heads: int = 0
-    """Heads whose query, key and value stand together in the one published tensor (GPT-NeoX); ours has all queries
-    first."""
+    """Number of heads where the published tensor interleaves query, key and value by head (GPT-NeoX); ours has all
+    queries first."""
     leading_rows: int = 0
     """Rows that the published table has before ours (OPT's positions); negative where ours has more."""
     reversed_rows: bool = False
-    """Whether the published rows stand in the other order (BERT's answers)."""
+    """Whether the published rows are in reverse order (BERT's next-sentence head)."""
 
-    def taken(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Our weight, made of the tensors of these names."""
+    def to_native(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Return our weight, given the published tensors in the order of `names`."""
         ours = torch.cat([tensor.T if self.transposed else tensor for tensor in tensors])
         if self.fused_heads:
             ours = ours.unflatten(0, (self.fused_heads, 3, -1)).transpose(0, 1).flatten(0, 2)
         ours = _shifted(ours, -self.leading_rows)
         return ours.flip(0) if self.reversed_rows else ours
 
-    def given(self, ours: Tensor) -> list[Tensor]:
-        """The published tensors, made of our weight; rows that we do not have are zeros."""
+    def to_published(self, ours: Tensor) -> list[Tensor]:
+        """Return the published tensors, given our weight; rows that ours does not have are zeros."""
         theirs = _shifted(ours.flip(0) if self.reversed_rows else ours, self.leading_rows)
         if self.fused_heads:
             theirs = theirs.unflatten(0, (3, self.fused_heads, -1)).transpose(0, 1).flatten(0, 2)
         parts = theirs.chunk(len(self.names))
         return [(part.T if self.transposed else part).contiguous() for part in parts]
 
-    def given_shapes(self, ours: Tensor) -> list[tuple[int, ...]]:
-        """The shapes of the published tensors that our weight, of which only the shape counts, is made of."""
-        return [tuple(tensor.shape) for tensor in self.given(ours.to("meta"))]
+    def published_shapes(self, ours: Tensor) -> list[tuple[int, ...]]:
+        """Return the shapes of the published tensors, given our weight, of which only the shape is used."""
+        return [tuple(tensor.shape) for tensor in self.to_published(ours.to("meta"))]
+
+
+WeightMap = Mapping[str, WeightSource]
 
 
 @dataclass(frozen=True)
 class Family:
-    """A class of networks, read from a folder and written into one.
+    """A class of `transformers`: how its settings and weights convert to and from ours.
 
     Configurations are ours, of the family's architecture.
     """
@@ -62,68 +65,66 @@ class Family:
     model_type: str
     """`model_type` of its `config.json`."""
     class_name: str
-    """The class that has all its heads."""
+    """Name of the class with all its heads."""
     read: Callable[[Settings], Any]
-    """Our configuration of its settings; InputError where we have none."""
+    """Convert its settings to our configuration; InputError where ours has no equivalent."""
     write: Callable[[Any], dict[str, Any]]
-    """The settings nearest to our configuration: reading them gives it back, but for what the class cannot compute."""
-    origins: Callable[[Any], dict[str, Origin]]
-    """Where each weight of ours comes from."""
-    copies: Callable[[Any], Mapping[str, str]]
-    """Published names that may hold again what stands under another."""
+    """Convert our configuration to the nearest settings; reading them restores all that the class can compute."""
+    weight_map: Callable[[Any], dict[str, WeightSource]]
+    """Return the source of each weight of ours."""
+    aliases: Callable[[Any], Mapping[str, str]]
+    """Return published names whose tensors may repeat another, mapped to that other name (tied weights)."""
     body: str = ""
-    """First part of the names of all weights but the heads'; files saved from the body alone lack it."""
+    """Prefix of the names of all weights except the heads'; files saved from the body alone lack it."""
     no_weights: str = r"(?!)"
     """Regular expression of published tensors that are computed, or never used."""
 
 
-Origins = Mapping[str, Origin]
-
-
-def linear(ours: str, *theirs: str, biases: bool, transposed: bool = False, fused_heads: int = 0) -> dict[str, Origin]:
-    """The origins of a linear layer's weight, and of its bias."""
-    origins = {f"{ours}.weight": Origin(tuple(f"{name}.weight" for name in theirs), transposed, fused_heads)}
+def linear(
+    ours: str, *theirs: str, biases: bool, transposed: bool = False, fused_heads: int = 0
+) -> dict[str, WeightSource]:
+    """Return the sources of a linear layer's weight, and of its bias."""
+    weight_map = {f"{ours}.weight": WeightSource(tuple(f"{name}.weight" for name in theirs), transposed, fused_heads)}
     if biases:
-        origins[f"{ours}.bias"] = Origin(tuple(f"{name}.bias" for name in theirs), fused_heads=fused_heads)
-    return origins
+        weight_map[f"{ours}.bias"] = WeightSource(tuple(f"{name}.bias" for name in theirs), fused_heads=fused_heads)
+    return weight_map
 
 
-def take_over(
-    published: Mapping[str, Tensor], origins: Origins, copies: Mapping[str, str] | None = None
+def import_weights(
+    published: Mapping[str, Tensor], weight_map: WeightMap, aliases: Mapping[str, str] | None = None
 ) -> dict[str, Tensor]:
-    """Our weights by name, made of the published ones.
+    """Convert published weights to ours, by name.
 
-    `copies` are published names that hold again what stands under another, such as a tied head, which may be left out.
-    Raises InputError for a tensor that is missing or has no place here: a network with another part would compute
-    something else.
+    `aliases` are published names that repeat another tensor, such as a tied head, and may be missing. Raises InputError
+    for a tensor that is missing or unexpected: a network with another part would compute something else.
     """
-    needed = {name for origin in origins.values() for name in origin.names}
-    missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (copies or {}).keys())
+    needed = {name for source in weight_map.values() for name in source.names}
+    missing, left_over = sorted(needed - published.keys()), sorted(published.keys() - needed - (aliases or {}).keys())
     if missing or left_over:
         raise InputError(
-            f"these weights are not of the network that was asked for: {some(missing)} missing, {some(left_over)}"
-            f" with no place in it. Compare the two configurations: number of layers, biases, tied head."
+            f"these weights are not of the requested network: {some(missing)} missing, {some(left_over)} unexpected."
+            f" Compare the two configurations: number of layers, biases, tied head."
         )
-    return {ours: origin.taken([published[name] for name in origin.names]) for ours, origin in origins.items()}
+    return {ours: source.to_native([published[name] for name in source.names]) for ours, source in weight_map.items()}
 
 
-def give_back(weights: Mapping[str, Tensor], origins: Origins) -> dict[str, Tensor]:
-    """The published weights by name, made of ours: what `take_over` took, without its copies."""
+def export_weights(weights: Mapping[str, Tensor], weight_map: WeightMap) -> dict[str, Tensor]:
+    """Convert our weights to published ones, by name: the inverse of `import_weights`, without aliases."""
     return {
         name: part
-        for ours, origin in origins.items()
-        for name, part in zip(origin.names, origin.given(weights[ours]), strict=True)
+        for ours, source in weight_map.items()
+        for name, part in zip(source.names, source.to_published(weights[ours]), strict=True)
     }
 
 
-def some(names: Sequence[str]) -> str:
-    """How many names, and the first three of them."""
-    shown = ", ".join(names[:3])
-    return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"
-
-
 def _shifted(table: Tensor, rows: int) -> Tensor:
-    """With so many rows of zeros before it; without its first ones where negative."""
+    """Return the table with `rows` rows of zeros prepended, or without its first `-rows` rows."""
     if rows > 0:
         return torch.cat((table.new_zeros(rows, *table.shape[1:]), table))
     return table[-rows:]
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the number of names and the first three of them, for messages."""
+    shown = ", ".join(names[:3])
+    return f"{len(names)} ({shown}{', ...' if len(names) > 3 else ''})" if names else "none"

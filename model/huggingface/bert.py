@@ -1,8 +1,7 @@
-"""BERT (Devlin et al. 2019), as `BertForPreTraining` names its weights, and that of Megatron-LM (Shoeybi et al. 2019),
-whose norms stand before each branch and behind the last block, and none behind the embedding.
+"""BERT (Devlin et al. 2019) as `BertForPreTraining`, and Megatron-LM's (Shoeybi et al. 2019).
 
-Their answer 0 to whether the second stretch follows is "it does", and ours 1, so that rows of that head change places
-when its weights are taken over.
+Megatron's norms precede each branch and follow the last block, and none follows the embedding. In the next-sentence
+head, class 0 means "it follows" there and class 1 does here, so that the rows of that head are reversed.
 """
 
 from collections.abc import Mapping
@@ -10,51 +9,51 @@ from dataclasses import replace
 from typing import Any
 
 from model.config.network import BERTConfig
-from model.huggingface.base import Family, Origin, linear
+from model.huggingface.base import Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
-BERT_COPIES = {
+BERT_ALIASES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""The decoder of hidden tokens is the embedding, with the bias `cls.predictions.bias`."""
+"""The decoder of masked tokens is the embedding, with the bias `cls.predictions.bias`."""
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "relu": "relu"}
 
 
-def bert_origins(config: BERTConfig) -> dict[str, Origin]:
-    """Where each weight of ours comes from."""
-    origins = {
-        "embedding.weight": Origin(("bert.embeddings.word_embeddings.weight",)),
-        "embedding_positions.weight": Origin(("bert.embeddings.position_embeddings.weight",)),
-        "embedding_types.weight": Origin(("bert.embeddings.token_type_embeddings.weight",)),
-        "masked_head_bias": Origin(("cls.predictions.bias",)),
+def bert_weight_map(config: BERTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
+    weight_map = {
+        "embedding.weight": WeightSource(("bert.embeddings.word_embeddings.weight",)),
+        "embedding_positions.weight": WeightSource(("bert.embeddings.position_embeddings.weight",)),
+        "embedding_types.weight": WeightSource(("bert.embeddings.token_type_embeddings.weight",)),
+        "masked_head_bias": WeightSource(("cls.predictions.bias",)),
         **linear("masked_head_in", "cls.predictions.transform.dense", biases=True),
         **linear("masked_head_norm", "cls.predictions.transform.LayerNorm", biases=True),
         **linear("next_head_in", "bert.pooler.dense", biases=True),
-        "next_head_answer.weight": Origin(("cls.seq_relationship.weight",), reversed_rows=True),
-        "next_head_answer.bias": Origin(("cls.seq_relationship.bias",), reversed_rows=True),
+        "next_head_answer.weight": WeightSource(("cls.seq_relationship.weight",), reversed_rows=True),
+        "next_head_answer.bias": WeightSource(("cls.seq_relationship.bias",), reversed_rows=True),
     }
     if config.norm_position == "post":
         attention_norm, mlp_norm = "attention.output.LayerNorm", "output.LayerNorm"
-        origins |= linear("embedding_norm", "bert.embeddings.LayerNorm", biases=True)
+        weight_map |= linear("embedding_norm", "bert.embeddings.LayerNorm", biases=True)
     else:
         attention_norm, mlp_norm = "attention.ln", "ln"
-        origins |= linear("final_norm", "bert.encoder.ln", biases=True)
+        weight_map |= linear("final_norm", "bert.encoder.ln", biases=True)
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"bert.encoder.layer.{layer}"
         projections = [f"{theirs}.attention.self.{part}" for part in ("query", "key", "value")]
-        origins |= linear(f"{ours}.attention_in", *projections, biases=True)
-        origins |= linear(f"{ours}.attention_out", f"{theirs}.attention.output.dense", biases=True)
-        origins |= linear(f"{ours}.attention_norm", f"{theirs}.{attention_norm}", biases=True)
-        origins |= linear(f"{ours}.mlp_in", f"{theirs}.intermediate.dense", biases=True)
-        origins |= linear(f"{ours}.mlp_out", f"{theirs}.output.dense", biases=True)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.{mlp_norm}", biases=True)
-    return origins
+        weight_map |= linear(f"{ours}.attention_in", *projections, biases=True)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.output.dense", biases=True)
+        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.{attention_norm}", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.intermediate.dense", biases=True)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.output.dense", biases=True)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.{mlp_norm}", biases=True)
+    return weight_map
 
 
-def _copies(_config: BERTConfig) -> Mapping[str, str]:
-    return BERT_COPIES
+def _aliases(_config: BERTConfig) -> Mapping[str, str]:
+    return BERT_ALIASES
 
 
 def _read(settings: Settings, **norms: Any) -> BERTConfig:
@@ -64,7 +63,7 @@ def _read(settings: Settings, **norms: Any) -> BERTConfig:
     settings.expect("add_cross_attention", False)
     settings.expect("tie_word_embeddings", True)
     width = settings.get("hidden_size", 768)
-    return settings.made(
+    return settings.build(
         BERTConfig,
         vocab_size=settings.get("vocab_size", 30_522),
         context=settings.get("max_position_embeddings", 512),
@@ -72,7 +71,7 @@ def _read(settings: Settings, **norms: Any) -> BERTConfig:
         heads=settings.get("num_attention_heads", 12),
         width=width,
         ffn_width=settings.get("intermediate_size", 3072),
-        activation=settings.one_of("hidden_act", _ACTIVATIONS, "gelu"),
+        activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
         norm_eps=settings.get("layer_norm_eps", 1e-12),
         **norms,
     )
@@ -104,8 +103,8 @@ BERT_FAMILY = Family(
     "BertForPreTraining",
     _read,
     _write,
-    bert_origins,
-    _copies,
+    bert_weight_map,
+    _aliases,
     body="bert.",
     no_weights=r"\.position_ids$",
 )

@@ -1,13 +1,13 @@
-"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel` names its weights."""
+"""GPT-2 (Radford et al. 2019), as `GPT2LMHeadModel`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_COPIES, Family, Origin, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
-GPT2_COPIES = {"lm_head.weight": "transformer.wte.weight"}
+GPT2_ALIASES = {"lm_head.weight": "transformer.wte.weight"}
 """The head is the embedding."""
 
 _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu", "relu": "relu"}
@@ -27,35 +27,35 @@ def gpt2_config(*, vocab_size: int, context: int, layers: int, heads: int, width
     )
 
 
-def gpt2_origins(config: GPTConfig) -> dict[str, Origin]:
-    """Where each weight of ours comes from."""
-    origins = {
-        "embedding.weight": Origin(("transformer.wte.weight",)),
-        "embedding_positions.weight": Origin(("transformer.wpe.weight",), leading_rows=-config.position_offset),
+def gpt2_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
+    weight_map = {
+        "embedding.weight": WeightSource(("transformer.wte.weight",)),
+        "embedding_positions.weight": WeightSource(("transformer.wpe.weight",), leading_rows=-config.position_offset),
         **linear("final_norm", "transformer.ln_f", biases=True),
     }
     if not config.tied_head:
-        origins["head.weight"] = Origin(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"transformer.h.{layer}"
-        origins |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1", biases=True)
-        origins |= linear(f"{ours}.attention_in", f"{theirs}.attn.c_attn", biases=True, transposed=True)
-        origins |= linear(f"{ours}.attention_out", f"{theirs}.attn.c_proj", biases=True, transposed=True)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.ln_2", biases=True)
-        origins |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.c_fc", biases=True, transposed=True)
-        origins |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.c_proj", biases=True, transposed=True)
-    return origins
+        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.ln_1", biases=True)
+        weight_map |= linear(f"{ours}.attention_in", f"{theirs}.attn.c_attn", biases=True, transposed=True)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attn.c_proj", biases=True, transposed=True)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.ln_2", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.c_fc", biases=True, transposed=True)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.c_proj", biases=True, transposed=True)
+    return weight_map
 
 
-def _copies(config: GPTConfig) -> Mapping[str, str]:
-    return GPT2_COPIES if config.tied_head else NO_COPIES
+def _aliases(config: GPTConfig) -> Mapping[str, str]:
+    return GPT2_ALIASES if config.tied_head else NO_ALIASES
 
 
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("scale_attn_weights", True)
     settings.expect("scale_attn_by_inverse_layer_idx", False)
     width = settings.get("n_embd", 768)
-    return settings.made(
+    return settings.build(
         GPTConfig,
         vocab_size=settings.get("vocab_size", 50_257),
         context=settings.get("n_positions", 1024),
@@ -64,7 +64,7 @@ def _read(settings: Settings) -> GPTConfig:
         width=width,
         ffn_width=settings.get("n_inner", 4 * width),
         positions="learned",
-        activation=settings.one_of("activation_function", _ACTIVATIONS, "gelu_new"),
+        activation=settings.lookup("activation_function", _ACTIVATIONS, "gelu_new"),
         norm_eps=settings.get("layer_norm_epsilon", 1e-5),
         embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", True),
@@ -95,8 +95,8 @@ GPT2 = Family(
     "GPT2LMHeadModel",
     _read,
     _write,
-    gpt2_origins,
-    _copies,
+    gpt2_weight_map,
+    _aliases,
     body="transformer.",
     no_weights=r"\.attn\.(masked_)?bias$",
 )

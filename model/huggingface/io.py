@@ -1,8 +1,7 @@
-"""A published network: its settings, where its weights lie, whether they are all there, and what they are here.
+"""Read and write networks in the format of `transformers`: `config.json` and safetensors.
 
-A network of ours written as `transformers` reads it: `config.json` and `model.safetensors`.
-
-The trained model that a run starts from, one of ours or a published one: what it is, and its weights.
+`open_published` and `read_published` read a published network, `export_network` writes one of ours, and the `base_*`
+functions read the model that a run starts from, be it ours or a published one.
 """
 
 import json
@@ -24,19 +23,19 @@ from model.config.train import StartingModel
 from model.errors import InputError
 from model.file_content import ChangedInput, require_unchanged
 from model.files import sync_file, write_atomically
-from model.huggingface.base import Family, give_back, some, take_over
+from model.huggingface.base import Family, export_weights, import_weights, some
 from model.huggingface.registry import family_of, fitting_family, settings_of
 from model.huggingface.settings import Settings
 from model.model_files import ONE_FILE, SETTINGS, is_published, published_digest, read_json, weight_files
 from model.nn.factory import Network, make_network
 
 OF_TENSORFLOW = (("LayerNorm.gamma", "LayerNorm.weight"), ("LayerNorm.beta", "LayerNorm.bias"))
-"""Names in BERT's files that come from its first program."""
+"""Names in some of BERT's files, from its TensorFlow program, and their names in `transformers`."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where one published tensor lies, and its shape."""
+    """File, name and shape of one published tensor."""
 
     file: Path
     name: str
@@ -45,17 +44,31 @@ class Stored:
 
 @dataclass(frozen=True)
 class PublishedNetwork:
-    """A published network, its weights not yet read, but found to be all there and of the right shapes."""
+    """A published network whose weights are not read yet, but checked to be complete and of the right shapes."""
 
     folder: Path
     family: Family
     config: GPTConfig | BERTConfig | T5Config
     tensors: Mapping[str, Stored]
-    """By the names of the family's class."""
+    """Tensors by the names of the family's class."""
+
+
+def open_published(folder: Path) -> PublishedNetwork:
+    """Return the network in a folder, checked but without reading its weights.
+
+    Raises InputError for an unsupported network, and for tensors that are missing, unexpected, or of another shape than
+    `config.json` says.
+    """
+    family, config = published_config(folder)
+    tensors = _named_as(family, _stored(folder), family.weight_map(config))
+    published = PublishedNetwork(folder, family, config, tensors)
+    _check_names(published)
+    _check_shapes(published)
+    return published
 
 
 def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5Config]:
-    """What a folder's `config.json` describes; InputError for what has no network here."""
+    """Return the family and our configuration of a folder's `config.json`; InputError where there is none."""
     path = folder / SETTINGS
     settings = Settings(read_json(path), str(path))
     try:
@@ -65,43 +78,8 @@ def published_config(folder: Path) -> tuple[Family, GPTConfig | BERTConfig | T5C
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{path} has a value of another kind than its class takes ({error}). Take an untouched copy of the model."
+            f"{path} has a value of another type than its class takes ({error}). Use an unmodified copy of the model."
         ) from error
-
-
-def open_published(folder: Path) -> PublishedNetwork:
-    """The network in a folder, looked at but not read.
-
-    Raises InputError for a network that has none like it here, and names tensors that are missing, have no place, or
-    are of another shape than `config.json` says.
-    """
-    family, config = published_config(folder)
-    tensors = _named_as(family, _stored(folder), family.origins(config))
-    published = PublishedNetwork(folder, family, config, tensors)
-    _check_names(published)
-    _check_shapes(published)
-    return published
-
-
-def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
-    """Our weights by name, in float32.
-
-    Raises InputError where a tensor that should repeat another holds something else.
-    """
-    origins, copies = published.family.origins(published.config), published.family.copies(published.config)
-    weights: dict[str, Tensor] = {}
-    for ours, origin in origins.items():
-        parts = {name: _read(published.tensors[name]) for name in origin.names}
-        weights |= take_over(parts, {ours: origin})
-        for copy, original in copies.items():
-            if original in parts and copy in published.tensors:
-                _check_copy(published, copy, original, parts[original])
-    return weights
-
-
-def _read(stored: Stored) -> Tensor:
-    with safe_open(stored.file, framework="pt") as file:
-        return file.get_tensor(stored.name).float()
 
 
 def _stored(folder: Path) -> dict[str, Stored]:
@@ -112,15 +90,13 @@ def _stored(folder: Path) -> dict[str, Stored]:
                 for name in file.keys():  # noqa: SIM118  # no mapping: it has keys and no iteration
                     found[name] = Stored(path, name, tuple(file.get_slice(name).get_shape()))
         except SafetensorError as error:
-            raise InputError(
-                f"{path} is no safetensors file, or is cut off ({error}). Take it from where it came from again."
-            ) from error
+            raise InputError(f"{path} is no safetensors file, or is cut off ({error}). Download it again.") from error
     return found
 
 
-def _named_as(family: Family, stored: Mapping[str, Stored], origins: Mapping[str, Any]) -> dict[str, Stored]:
-    """By the names of the family's class with all heads: bodies saved alone lack the first part of theirs."""
-    needed = {name for origin in origins.values() for name in origin.names}
+def _named_as(family: Family, stored: Mapping[str, Stored], weight_map: Mapping[str, Any]) -> dict[str, Stored]:
+    """Return the tensors by the names of the class with all heads; files saved from the body alone lack a prefix."""
+    needed = {name for source in weight_map.values() for name in source.names}
     named: dict[str, Stored] = {}
     for name, tensor in stored.items():
         for before, now in OF_TENSORFLOW:
@@ -133,31 +109,31 @@ def _named_as(family: Family, stored: Mapping[str, Stored], origins: Mapping[str
 
 
 def _check_names(published: PublishedNetwork) -> None:
-    """Complete copies from originals' places: either of the two names may have been written."""
+    """Check that the tensors are complete; where only the alias of a name was saved, use it for both."""
     family, config = published.family, published.config
-    copies = family.copies(config)
-    needed = {name for origin in family.origins(config).values() for name in origin.names}
+    aliases = family.aliases(config)
+    needed = {name for source in family.weight_map(config).values() for name in source.names}
     found = published.tensors
     assert isinstance(found, dict), "the names are ours to complete"
-    for copy, original in copies.items():
-        if original not in found and copy in found:
-            found[original] = found[copy]
-    missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - copies.keys())
+    for alias, original in aliases.items():
+        if original not in found and alias in found:
+            found[original] = found[alias]
+    missing, left_over = sorted(needed - found.keys()), sorted(found.keys() - needed - aliases.keys())
     if missing or left_over:
         raise InputError(
             f"{published.folder}: by its {SETTINGS} this is a {family.class_name} of {config.layers} layers, and of its"
-            f" tensors {some(missing)} missing, {some(left_over)} with no place in it. Take a model with all heads of"
-            f" {family.class_name}, and {SETTINGS} and weights from one place."
+            f" tensors {some(missing)} missing, {some(left_over)} unexpected. Use a model with all heads of"
+            f" {family.class_name}, with {SETTINGS} and weights from the same source."
         )
 
 
 def _check_shapes(published: PublishedNetwork) -> None:
     with torch.device("meta"):
         ours = make_network(published.config).state_dict()
-    origins = published.family.origins(published.config)
-    assert origins.keys() == ours.keys(), "every weight of ours has an origin"
-    for name, origin in origins.items():
-        for theirs, expected in zip(origin.names, origin.given_shapes(ours[name]), strict=True):
+    weight_map = published.family.weight_map(published.config)
+    assert weight_map.keys() == ours.keys(), "every weight of ours has a source"
+    for name, source in weight_map.items():
+        for theirs, expected in zip(source.names, source.published_shapes(ours[name]), strict=True):
             found = published.tensors[theirs].shape
             if found == expected:
                 continue
@@ -166,18 +142,36 @@ def _check_shapes(published: PublishedNetwork) -> None:
                 hint = f" The table has {found[0]} rows, and vocab_size there is {expected[0]}."
             raise InputError(
                 f"{published.folder}: {theirs} has the shape {list(found)}, and by {SETTINGS} it is {list(expected)}."
-                f"{hint} Take {SETTINGS} and weights from one place."
+                f"{hint} Use {SETTINGS} and weights from the same source."
             )
 
 
-def _check_copy(published: PublishedNetwork, copy: str, original: str, expected: Tensor) -> None:
-    stored = published.tensors[copy]
+def read_published(published: PublishedNetwork) -> dict[str, Tensor]:
+    """Return our weights by name, in float32; InputError where a tensor that should repeat another differs from it."""
+    weight_map, aliases = published.family.weight_map(published.config), published.family.aliases(published.config)
+    weights: dict[str, Tensor] = {}
+    for ours, source in weight_map.items():
+        parts = {name: _read(published.tensors[name]) for name in source.names}
+        weights |= import_weights(parts, {ours: source})
+        for alias, original in aliases.items():
+            if original in parts and alias in published.tensors:
+                _check_alias(published, alias, original, parts[original])
+    return weights
+
+
+def _read(stored: Stored) -> Tensor:
+    with safe_open(stored.file, framework="pt") as file:
+        return file.get_tensor(stored.name).float()
+
+
+def _check_alias(published: PublishedNetwork, alias: str, original: str, expected: Tensor) -> None:
+    stored = published.tensors[alias]
     if stored == published.tensors[original]:
         return
     if stored.shape != tuple(expected.shape) or not torch.equal(_read(stored), expected):
         raise InputError(
-            f"{published.folder}: {copy} should repeat {original}, and is another tensor. If the head has weights of"
-            f" its own, {SETTINGS} must say tie_word_embeddings = false."
+            f"{published.folder}: {alias} should repeat {original}, and differs from it. If the head has weights of its"
+            f" own, {SETTINGS} must say tie_word_embeddings = false."
         )
 
 
@@ -187,15 +181,15 @@ def export_network(
     weights: Mapping[str, Tensor],
     settings: Mapping[str, Any],
 ) -> str:
-    """Write the network into an existing folder; returns the class that loads it.
+    """Write the network into an existing folder; return the name of the class that loads it.
 
-    `settings` are more entries of `config.json`, such as `eos_token_id`. Raises RecipeError where no class computes
+    `settings` are further entries of `config.json`, such as `eos_token_id`. Raises RecipeError where no class computes
     such a network.
     """
     family = fitting_family(config)
-    # `transformers` reads the format of the tensors from here.
-    save_file(give_back(weights, family.origins(config)), folder / ONE_FILE, metadata={"format": "pt"})
-    # The library writes for its owner alone.
+    # `transformers` reads the tensors' format from this metadata.
+    save_file(export_weights(weights, family.weight_map(config)), folder / ONE_FILE, metadata={"format": "pt"})
+    # The library makes the file readable for its owner alone.
     (folder / ONE_FILE).chmod(0o644)
     sync_file(folder / ONE_FILE)
     written = {**settings_of(config, family), **settings, "dtype": "float32"}
@@ -204,22 +198,22 @@ def export_network(
 
 
 def base_config(folder: Path) -> GPTConfig | BERTConfig | T5Config:
-    """The network in a folder; InputError where none can be read."""
+    """Return the configuration of the network in a folder, ours or published; InputError where there is none."""
     if is_published(folder):
         return published_config(folder)[1]
     return read_network_config(describe_model(folder)["config"])
 
 
 def base_digest(folder: Path) -> str:
-    """What stands for its settings and weights, wherever it lies."""
+    """Return a digest of the settings and weights of the model in a folder, independent of its path."""
     return published_digest(folder) if is_published(folder) else description_digest(folder)
 
 
 def base_weights(base: StartingModel) -> tuple[dict[str, Tensor], str]:
-    """Its weights by our names, and the digest that stands for them.
+    """Return the weights of a base model by our names, and their digest.
 
     Raises InputError where they are not those of the network that the folder describes, ChangedInput where the model
-    is not the one with which the run was planned, or is written to while it is read.
+    is not the one with which the run was planned, or changes while it is read.
     """
     with require_unchanged(_files(base.folder)):
         digest = base_digest(base.folder)
@@ -238,8 +232,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def base_network(folder: Path) -> tuple[Network, str]:
-    """The network in a folder with its weights, not training, and the digest that stands for them, as `base_weights`
-    tells it; InputError where none can be read."""
+    """Return the network in a folder, in evaluation mode, and the digest of its weights as `base_weights` does.
+
+    Raises InputError where the folder holds no model.
+    """
     if is_published(folder):
         published = open_published(folder)
         return network_of(published.config, read_published(published)), published_digest(folder)

@@ -1,10 +1,10 @@
-"""LLaMA (Touvron et al. 2023) without grouped queries, as `LlamaForCausalLM` names its weights."""
+"""LLaMA (Touvron et al. 2023) without grouped queries, as `LlamaForCausalLM`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_COPIES, Family, Origin, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
 
@@ -26,29 +26,29 @@ def llama_config(*, vocab_size: int, context: int, layers: int, heads: int, widt
     )
 
 
-def llama_origins(config: GPTConfig) -> dict[str, Origin]:
-    """Where each weight of ours comes from."""
-    origins = {
-        "embedding.weight": Origin(("model.embed_tokens.weight",)),
-        "final_norm.weight": Origin(("model.norm.weight",)),
+def llama_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
+    weight_map = {
+        "embedding.weight": WeightSource(("model.embed_tokens.weight",)),
+        "final_norm.weight": WeightSource(("model.norm.weight",)),
     }
     if not config.tied_head:
-        origins["head.weight"] = Origin(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"model.layers.{layer}"
         projections = [f"{theirs}.self_attn.{part}_proj" for part in "qkv"]
         gate_and_value = [f"{theirs}.mlp.{part}_proj" for part in ("gate", "up")]
-        origins |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=False)
-        origins |= linear(f"{ours}.attention_in", *projections, biases=config.biases)
-        origins |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.o_proj", biases=config.biases)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=False)
-        origins |= linear(f"{ours}.mlp_in", *gate_and_value, biases=config.biases)
-        origins |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.down_proj", biases=config.biases)
-    return origins
+        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=False)
+        weight_map |= linear(f"{ours}.attention_in", *projections, biases=config.biases)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.o_proj", biases=config.biases)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=False)
+        weight_map |= linear(f"{ours}.mlp_in", *gate_and_value, biases=config.biases)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.down_proj", biases=config.biases)
+    return weight_map
 
 
-def _copies(config: GPTConfig) -> Mapping[str, str]:
-    return {"lm_head.weight": "model.embed_tokens.weight"} if config.tied_head else NO_COPIES
+def _aliases(config: GPTConfig) -> Mapping[str, str]:
+    return {"lm_head.weight": "model.embed_tokens.weight"} if config.tied_head else NO_ALIASES
 
 
 def _read(settings: Settings) -> GPTConfig:
@@ -57,8 +57,8 @@ def _read(settings: Settings) -> GPTConfig:
     settings.expect("head_dim", width // heads)
     biases = settings.get("attention_bias", False)
     if settings.get("mlp_bias", False) != biases:
-        raise settings.refused("mlp_bias", not biases, f"{biases} beside attention_bias = {biases}")
-    return settings.made(
+        raise settings.unsupported("mlp_bias", not biases, f"{biases} beside attention_bias = {biases}")
+    return settings.build(
         GPTConfig,
         vocab_size=settings.get("vocab_size", 32_000),
         context=settings.get("max_position_embeddings", 2048),
@@ -66,7 +66,7 @@ def _read(settings: Settings) -> GPTConfig:
         heads=heads,
         width=width,
         ffn_width=settings.get("intermediate_size", 11_008),
-        activation=settings.one_of("hidden_act", {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh"}, "silu"),
+        activation=settings.lookup("hidden_act", {"silu": "swiglu", "gelu": "geglu", "gelu_new": "geglu_tanh"}, "silu"),
         norm="rmsnorm",
         norm_eps=settings.get("rms_norm_eps", 1e-6),
         embedding_norm=False,
@@ -102,8 +102,8 @@ LLAMA = Family(
     "LlamaForCausalLM",
     _read,
     _write,
-    llama_origins,
-    _copies,
+    llama_weight_map,
+    _aliases,
     body="model.",
     no_weights=r"\.rotary_emb\.inv_freq$",
 )

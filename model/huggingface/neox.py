@@ -1,42 +1,42 @@
-"""GPT-NeoX (Black et al. 2022), as `GPTNeoXForCausalLM` names its weights."""
+"""GPT-NeoX (Black et al. 2022), as `GPTNeoXForCausalLM`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_COPIES, Family, Origin, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
 _ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_fast": "gelu_tanh", "relu": "relu"}
 
 
-def neox_origins(config: GPTConfig) -> dict[str, Origin]:
-    """Where each weight of ours comes from."""
-    origins = {
-        "embedding.weight": Origin(("gpt_neox.embed_in.weight",)),
+def neox_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
+    weight_map = {
+        "embedding.weight": WeightSource(("gpt_neox.embed_in.weight",)),
         **linear("final_norm", "gpt_neox.final_layer_norm", biases=True),
     }
     if not config.tied_head:
-        origins["head.weight"] = Origin(("embed_out.weight",))
+        weight_map["head.weight"] = WeightSource(("embed_out.weight",))
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"gpt_neox.layers.{layer}"
         fused = f"{theirs}.attention.query_key_value"
-        origins |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        origins |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
-        origins |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
-        origins |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_h_to_4h", biases=True)
-        origins |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_4h_to_h", biases=True)
-    return origins
+        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
+        weight_map |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.mlp.dense_h_to_4h", biases=True)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_4h_to_h", biases=True)
+    return weight_map
 
 
-def _copies(config: GPTConfig) -> Mapping[str, str]:
-    return {"embed_out.weight": "gpt_neox.embed_in.weight"} if config.tied_head else NO_COPIES
+def _aliases(config: GPTConfig) -> Mapping[str, str]:
+    return {"embed_out.weight": "gpt_neox.embed_in.weight"} if config.tied_head else NO_ALIASES
 
 
 def _read(settings: Settings) -> GPTConfig:
     settings.expect("attention_bias", True)
-    return settings.made(
+    return settings.build(
         GPTConfig,
         vocab_size=settings.get("vocab_size", 50_432),
         context=settings.get("max_position_embeddings", 2048),
@@ -44,7 +44,7 @@ def _read(settings: Settings) -> GPTConfig:
         heads=settings.get("num_attention_heads", 64),
         width=settings.get("hidden_size", 6144),
         ffn_width=settings.get("intermediate_size", 24_576),
-        activation=settings.one_of("hidden_act", _ACTIVATIONS, "gelu"),
+        activation=settings.lookup("hidden_act", _ACTIVATIONS, "gelu"),
         norm_eps=settings.get("layer_norm_eps", 1e-5),
         parallel_residual=settings.get("use_parallel_residual", True),
         embedding_norm=False,
@@ -79,8 +79,8 @@ NEOX = Family(
     "GPTNeoXForCausalLM",
     _read,
     _write,
-    neox_origins,
-    _copies,
+    neox_weight_map,
+    _aliases,
     body="gpt_neox.",
     no_weights=r"\.attention\.(masked_bias|bias|rotary_emb\.inv_freq)$",
 )

@@ -1,47 +1,47 @@
-"""OPT (Zhang et al. 2022), as `OPTForCausalLM` names its weights; OPT-350M with its narrow embedding, too."""
+"""OPT (Zhang et al. 2022), as `OPTForCausalLM`; OPT-350M with its narrow embedding, too."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import GPTConfig
-from model.huggingface.base import NO_COPIES, Family, Origin, linear
+from model.huggingface.base import NO_ALIASES, Family, WeightSource, linear
 from model.huggingface.settings import Settings
 
 POSITION_OFFSET = 2
-"""Rows of its table of positions before that of the first token, left from a program that counted padding there."""
+"""Rows of OPT's table of positions before that of the first token, left from a program that counted padding."""
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh"}
 
 
-def opt_origins(config: GPTConfig) -> dict[str, Origin]:
-    """Where each weight of ours comes from."""
+def opt_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
     body, biases = "model.decoder", config.biases
-    positions = Origin((f"{body}.embed_positions.weight",), leading_rows=POSITION_OFFSET - config.position_offset)
-    origins = {
-        "embedding.weight": Origin((f"{body}.embed_tokens.weight",)),
+    positions = WeightSource((f"{body}.embed_positions.weight",), leading_rows=POSITION_OFFSET - config.position_offset)
+    weight_map = {
+        "embedding.weight": WeightSource((f"{body}.embed_tokens.weight",)),
         "embedding_positions.weight": positions,
     }
     if config.embedding_width is not None:
-        origins |= linear("from_embedding", f"{body}.project_in", biases=False)
-        origins |= linear("head_projection", f"{body}.project_out", biases=False)
+        weight_map |= linear("from_embedding", f"{body}.project_in", biases=False)
+        weight_map |= linear("head_projection", f"{body}.project_out", biases=False)
     if config.norm_position == "pre":
-        origins |= linear("final_norm", f"{body}.final_layer_norm", biases=biases)
+        weight_map |= linear("final_norm", f"{body}.final_layer_norm", biases=biases)
     if not config.tied_head:
-        origins["head.weight"] = Origin(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"{body}.layers.{layer}"
         projections = [f"{theirs}.self_attn.{part}_proj" for part in "qkv"]
-        origins |= linear(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm", biases=biases)
-        origins |= linear(f"{ours}.attention_in", *projections, biases=biases)
-        origins |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.out_proj", biases=biases)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.final_layer_norm", biases=biases)
-        origins |= linear(f"{ours}.mlp_in", f"{theirs}.fc1", biases=biases)
-        origins |= linear(f"{ours}.mlp_out", f"{theirs}.fc2", biases=biases)
-    return origins
+        weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm", biases=biases)
+        weight_map |= linear(f"{ours}.attention_in", *projections, biases=biases)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.self_attn.out_proj", biases=biases)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.final_layer_norm", biases=biases)
+        weight_map |= linear(f"{ours}.mlp_in", f"{theirs}.fc1", biases=biases)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.fc2", biases=biases)
+    return weight_map
 
 
-def _copies(config: GPTConfig) -> Mapping[str, str]:
-    return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if config.tied_head else NO_COPIES
+def _aliases(config: GPTConfig) -> Mapping[str, str]:
+    return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if config.tied_head else NO_ALIASES
 
 
 def _read(settings: Settings) -> GPTConfig:
@@ -50,7 +50,7 @@ def _read(settings: Settings) -> GPTConfig:
     settings.expect("_remove_final_layer_norm", False)
     width = settings.get("hidden_size", 768)
     narrow = settings.get("word_embed_proj_dim", width)
-    return settings.made(
+    return settings.build(
         GPTConfig,
         vocab_size=settings.get("vocab_size", 50_272),
         context=settings.get("max_position_embeddings", 2048),
@@ -61,7 +61,7 @@ def _read(settings: Settings) -> GPTConfig:
         embedding_width=None if narrow == width else narrow,
         positions="learned",
         position_offset=POSITION_OFFSET,
-        activation=settings.one_of("activation_function", _ACTIVATIONS, "relu"),
+        activation=settings.lookup("activation_function", _ACTIVATIONS, "relu"),
         norm_position="pre" if settings.get("do_layer_norm_before", True) else "post",
         embedding_norm=False,
         tied_head=settings.get("tie_word_embeddings", True),
@@ -87,4 +87,4 @@ def _write(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-OPT = Family("opt", "OPTForCausalLM", _read, _write, opt_origins, _copies, body="model.")
+OPT = Family("opt", "OPTForCausalLM", _read, _write, opt_weight_map, _aliases, body="model.")

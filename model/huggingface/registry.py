@@ -1,4 +1,4 @@
-"""All classes of `transformers` that networks here come from and go to, and which of them one can go to."""
+"""All supported classes of `transformers`, and which of them can represent a network of ours."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +19,12 @@ FAMILIES = {family.model_type: family for family in (GPT2, OPT, LLAMA, NEOX, BER
 OF_ARCHITECTURE = {"gpt": (GPT2, NEOX, LLAMA, OPT), "bert": (BERT_FAMILY, MEGATRON_BERT), "t5": (T5_FAMILY,)}
 
 OF_TRAINING = {"vocab_size", "dropout", "z_loss", "init", "init_std", "attend_within_documents"}
-"""Settings that say nothing of what a trained network computes from a text."""
+"""Settings that do not change what a trained network computes from a text."""
 
 
 @dataclass(frozen=True)
 class Obstacle:
-    """A setting of a network that a class of `transformers` cannot have, and what it has instead."""
+    """A setting of a network that a class of `transformers` cannot represent, and the value that it needs."""
 
     name: str
     found: Any
@@ -32,12 +32,12 @@ class Obstacle:
 
 
 def family_of(settings: Settings) -> Family:
-    """The family that a `config.json` names; InputError for another."""
-    return settings.one_of("model_type", FAMILIES, "none")
+    """Return the family that a `config.json` names; InputError for an unknown one."""
+    return settings.lookup("model_type", FAMILIES, "none")
 
 
 def obstacles(config: GPTConfig | BERTConfig | T5Config, family: Family) -> list[Obstacle]:
-    """What keeps a network out of a family, in the order of the settings; empty where it fits."""
+    """Return the settings that keep a network out of a family, in order; empty where it fits."""
     ours = _settled(config)
     theirs = _settled(family.read(Settings(family.write(config), family.class_name)))
     without_meaning = OF_TRAINING | _unread(ours)
@@ -49,9 +49,9 @@ def obstacles(config: GPTConfig | BERTConfig | T5Config, family: Family) -> list
 
 
 def fitting_family(config: GPTConfig | BERTConfig | T5Config) -> Family:
-    """The family that computes what our network does; RecipeError names what keeps it out of the nearest one."""
+    """Return the family that computes what our network does; RecipeError names the obstacles of the nearest one."""
     tried = [(obstacles(config, family), family) for family in OF_ARCHITECTURE[config.architecture]]
-    # GPT-2's class could have all of OPT's networks but one; who has OPT's table of positions wants OPT's.
+    # GPT-2's class fits all of OPT's networks but one; a network with OPT's table of positions should become an OPT.
     is_opt = isinstance(config, GPTConfig) and config.position_offset > 0
     found, family = min(tried, key=lambda pair: (len(pair[0]), is_opt and pair[1] is not OPT))
     if not found:
@@ -60,12 +60,12 @@ def fitting_family(config: GPTConfig | BERTConfig | T5Config) -> Family:
     needs = ", ".join(f"train.model.{one.name} = {_toml(one.needed)}" for one in found)
     raise RecipeError(
         f"no class of transformers computes this network: it has {has}. The nearest one is {family.class_name}. Train"
-        f" with {needs} for a model that can be exported."
+        f" with {needs} to be able to export the model."
     )
 
 
 def _settled(config: Any) -> Any:
-    """With the sizes that follow from others written out."""
+    """Return the configuration with derived sizes filled in."""
     sizes = {"ffn_width": config.hidden}
     if isinstance(config, T5Config):
         sizes["head_size"] = config.block(decoder=False).head_size
@@ -73,7 +73,7 @@ def _settled(config: Any) -> Any:
 
 
 def _unread(config: Any) -> set[str]:
-    """Settings without a meaning beside the others; the offset of positions is a matter of names alone."""
+    """Return settings that have no effect given the others; the offset of positions changes names only."""
     if not isinstance(config, GPTConfig):
         return set()
     unread = {"position_offset"}
@@ -89,5 +89,5 @@ def _toml(value: Any) -> str:
 
 
 def settings_of(config: GPTConfig | BERTConfig | T5Config, family: Family) -> dict[str, Any]:
-    """The content of `config.json`, but for the ids of special tokens."""
+    """Return the content of `config.json`, without the ids of special tokens."""
     return {"model_type": family.model_type, "architectures": [family.class_name], **family.write(config)}

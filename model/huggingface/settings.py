@@ -1,7 +1,7 @@
-"""The settings of a published network, `config.json` as `transformers` writes it, read with care.
+"""Read the settings of a published network: `config.json` as `transformers` writes it.
 
-What is left out there has the value of the class's default. A setting that changes the arithmetic in a way that the
-networks here do not know is refused, since the weights would mean something else.
+Missing settings have the class's default. A setting that changes the arithmetic in a way that the networks here do not
+support is refused, since the weights would compute something else.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 class Settings:
-    """The values of one `config.json`; `place` names it in errors."""
+    """The values of one `config.json`; `path` names it in errors."""
 
-    def __init__(self, values: Mapping[str, Any], place: str = "config.json") -> None:
+    def __init__(self, values: Mapping[str, Any], path: str = "config.json") -> None:
         self._values = values
-        self.place = place
+        self.path = path
 
     def get(self, name: str, default: Any) -> Any:
-        """A value, or the class's default where it is left out or null."""
+        """Return a value, or the class's default where it is missing or null."""
         found = self._values.get(name)
         return default if found is None else found
 
@@ -30,36 +30,39 @@ class Settings:
         """Raise InputError unless the value is one of those `allowed`; the first is the class's default."""
         found = self.get(name, allowed[0])
         if found not in allowed:
-            raise self.refused(name, found, " or ".join(str(value) for value in allowed))
+            raise self.unsupported(name, found, " or ".join(str(value) for value in allowed))
 
-    def one_of(self, name: str, meanings: Mapping[str, Any], default: str) -> Any:
-        """What a value means here; InputError for one that means nothing."""
+    def lookup(self, name: str, meanings: Mapping[str, Any], default: str) -> Any:
+        """Return our equivalent of a value; InputError for a value without one."""
         found = self.get(name, default)
         if found not in meanings:
-            raise self.refused(name, found, ", ".join(meanings))
+            raise self.unsupported(name, found, ", ".join(meanings))
         return meanings[found]
 
     def rope(self, default_share: float = 1.0) -> dict[str, float]:
-        """Base and share of rotary positions, which older files spread over several keys; InputError for a scaling."""
-        told = self.get("rope_parameters", None) or self.get("rope_scaling", None) or {}
-        kind = told.get("rope_type", told.get("type", "default"))
+        """Return base and share of rotary positions, which older files spread over several keys.
+
+        Raises InputError for a scaling of positions.
+        """
+        rope = self.get("rope_parameters", None) or self.get("rope_scaling", None) or {}
+        kind = rope.get("rope_type", rope.get("type", "default"))
         if kind != "default":
-            raise self.refused("rope_scaling", kind, "none")
-        base = told.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10_000.0)))
-        share = told.get("partial_rotary_factor", self.get("rotary_pct", default_share))
+            raise self.unsupported("rope_scaling", kind, "none")
+        base = rope.get("rope_theta", self.get("rope_theta", self.get("rotary_emb_base", 10_000.0)))
+        share = rope.get("partial_rotary_factor", self.get("rotary_pct", default_share))
         return {"rotary_base": float(base), "rotary_share": float(share)}
 
-    def refused(self, name: str, found: Any, known: str) -> InputError:
-        """The error that a setting has a value that no network here computes."""
+    def unsupported(self, name: str, found: Any, known: str) -> InputError:
+        """Return the error for a value that no network here supports."""
         return InputError(
-            f"{self.place} has {name} = {found}, and the networks here know {known}. Its weights would compute"
-            f" something else here; take a model without it."
+            f"{self.path} has {name} = {found}, and the networks here support {known}. Its weights would compute"
+            f" something else here; choose a model without it."
         )
 
-    def made(self, kind: type[Config], **values: Any) -> Config:
-        """Our configuration of these values; InputError where they cannot go together."""
+    def build(self, kind: type[Config], **values: Any) -> Config:
+        """Return our configuration with these values; InputError where they contradict each other."""
         try:
             return kind.model_validate(values)
         except ValidationError as error:
-            told = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
-            raise InputError(f"{self.place} describes no network that can be built here: {told}") from error
+            problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'it'}: {e['msg']}" for e in error.errors())
+            raise InputError(f"{self.path} describes no network that can be built here: {problems}") from error

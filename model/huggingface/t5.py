@@ -1,63 +1,65 @@
-"""T5 and T5 v1.1 (Raffel et al. 2020), as `T5ForConditionalGeneration` names its weights."""
+"""T5 and T5 v1.1 (Raffel et al. 2020), as `T5ForConditionalGeneration`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from model.config.network import T5Config, is_gated
-from model.huggingface.base import Family, Origin, linear
+from model.huggingface.base import Family, WeightSource, linear
 from model.huggingface.settings import Settings
 from model.nn.block import DISTANCE_BUCKETS, FARTHEST_DISTANCE
 
-T5_COPIES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+T5_ALIASES = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
 """Encoder and decoder read the shared embedding."""
 
-T5_TIED_COPIES = {**T5_COPIES, "lm_head.weight": "shared.weight"}
+T5_TIED_ALIASES = {**T5_ALIASES, "lm_head.weight": "shared.weight"}
 """In the first T5 the head is the embedding too."""
 
 CONTEXT = 512
-"""Tokens that the encoder read in training, which `config.json` does not say."""
+"""Tokens of the encoder's input in training, which `config.json` does not record."""
 
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gated-gelu": "geglu_tanh", "gated-silu": "swiglu"}
 
 
-def t5_origins(config: T5Config) -> dict[str, Origin]:
-    """Where each weight of ours comes from."""
-    origins = {"embedding.weight": Origin(("shared.weight",))}
+def t5_weight_map(config: T5Config) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours."""
+    weight_map = {"embedding.weight": WeightSource(("shared.weight",))}
     if not config.tied_head:
-        origins["head.weight"] = Origin(("lm_head.weight",))
+        weight_map["head.weight"] = WeightSource(("lm_head.weight",))
     for stack in ("encoder", "decoder"):
         distances = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        origins[f"embedding_{stack}_distances.weight"] = Origin((distances,))
-        origins |= linear(f"{stack}_norm", f"{stack}.final_layer_norm", biases=False)
+        weight_map[f"embedding_{stack}_distances.weight"] = WeightSource((distances,))
+        weight_map |= linear(f"{stack}_norm", f"{stack}.final_layer_norm", biases=False)
         for layer in range(config.layers):
-            origins |= _of_block(f"{stack}_blocks.{layer}", f"{stack}.block.{layer}.layer", stack == "decoder", config)
-    return origins
+            weight_map |= _block_weight_map(
+                f"{stack}_blocks.{layer}", f"{stack}.block.{layer}.layer", stack == "decoder", config
+            )
+    return weight_map
 
 
-def _of_block(ours: str, theirs: str, is_decoder: bool, config: T5Config) -> dict[str, Origin]:
+def _block_weight_map(ours: str, theirs: str, is_decoder: bool, config: T5Config) -> dict[str, WeightSource]:
     attention = f"{theirs}.0.SelfAttention"
-    origins = {
+    weight_map = {
         **linear(f"{ours}.attention_norm", f"{theirs}.0.layer_norm", biases=False),
         **linear(f"{ours}.attention_in", *(f"{attention}.{part}" for part in "qkv"), biases=False),
         **linear(f"{ours}.attention_out", f"{attention}.o", biases=False),
     }
     if is_decoder:
         cross = f"{theirs}.1.EncDecAttention"
-        origins |= linear(f"{ours}.cross_attention_norm", f"{theirs}.1.layer_norm", biases=False)
-        origins |= linear(f"{ours}.cross_attention_query", f"{cross}.q", biases=False)
-        origins |= linear(f"{ours}.cross_attention_memory", f"{cross}.k", f"{cross}.v", biases=False)
-        origins |= linear(f"{ours}.cross_attention_out", f"{cross}.o", biases=False)
+        weight_map |= linear(f"{ours}.cross_attention_norm", f"{theirs}.1.layer_norm", biases=False)
+        weight_map |= linear(f"{ours}.cross_attention_query", f"{cross}.q", biases=False)
+        weight_map |= linear(f"{ours}.cross_attention_memory", f"{cross}.k", f"{cross}.v", biases=False)
+        weight_map |= linear(f"{ours}.cross_attention_out", f"{cross}.o", biases=False)
     place = 2 if is_decoder else 1
     mlp = f"{theirs}.{place}.DenseReluDense"
     ins = [f"{mlp}.wi_0", f"{mlp}.wi_1"] if is_gated(config.activation) else [f"{mlp}.wi"]
-    origins |= linear(f"{ours}.mlp_norm", f"{theirs}.{place}.layer_norm", biases=False)
-    origins |= linear(f"{ours}.mlp_in", *ins, biases=False)
-    origins |= linear(f"{ours}.mlp_out", f"{mlp}.wo", biases=False)
-    return origins
+    weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.{place}.layer_norm", biases=False)
+    weight_map |= linear(f"{ours}.mlp_in", *ins, biases=False)
+    weight_map |= linear(f"{ours}.mlp_out", f"{mlp}.wo", biases=False)
+    return weight_map
 
 
-def _copies(config: T5Config) -> Mapping[str, str]:
-    return T5_TIED_COPIES if config.tied_head else T5_COPIES
+def _aliases(config: T5Config) -> Mapping[str, str]:
+    return T5_TIED_ALIASES if config.tied_head else T5_ALIASES
 
 
 def _read(settings: Settings) -> T5Config:
@@ -65,9 +67,9 @@ def _read(settings: Settings) -> T5Config:
     settings.expect("num_decoder_layers", layers)
     settings.expect("relative_attention_num_buckets", DISTANCE_BUCKETS)
     settings.expect("relative_attention_max_distance", FARTHEST_DISTANCE)
-    # Some files say that the head is tied, though it is not, and that its input is not scaled.
+    # Some files wrongly say that the head is tied; those also say that its input is not scaled.
     tied = settings.get("tie_word_embeddings", True) and settings.get("scale_decoder_outputs", True)
-    return settings.made(
+    return settings.build(
         T5Config,
         vocab_size=settings.get("vocab_size", 32_128),
         context=settings.get("n_positions", CONTEXT),
@@ -76,7 +78,7 @@ def _read(settings: Settings) -> T5Config:
         head_size=settings.get("d_kv", 64),
         width=settings.get("d_model", 512),
         ffn_width=settings.get("d_ff", 2048),
-        activation=settings.one_of("feed_forward_proj", _ACTIVATIONS, "relu"),
+        activation=settings.lookup("feed_forward_proj", _ACTIVATIONS, "relu"),
         tied_head=tied,
         norm_eps=settings.get("layer_norm_epsilon", 1e-6),
     )
@@ -107,7 +109,7 @@ T5_FAMILY = Family(
     "T5ForConditionalGeneration",
     _read,
     _write,
-    t5_origins,
-    _copies,
+    t5_weight_map,
+    _aliases,
     no_weights=r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight$",
 )

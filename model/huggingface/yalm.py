@@ -1,36 +1,36 @@
-"""YaLM-100B (Yandex 2022): where each weight of ours stands in its published files.
+"""YaLM-100B (Yandex 2022): the source of each weight of ours in its published files.
 
-They are named by layer: 0 is the embedding, 1 the norm behind it, 3 to 82 the blocks, 84 the way out. They are pickles,
+Files are named by layer: 0 is the embedding, 1 the norm after it, 3 to 82 the blocks, 84 the output. They are pickles,
 which are not read here, and `transformers` has no class for the network; the names are those of its published program.
 """
 
 from model.config.network import GPTConfig
-from model.huggingface.base import Origin, linear
+from model.huggingface.base import WeightSource, linear
 
 FIRST_BLOCK = 3
 """Number of the file that holds the first block."""
 
 
-def yalm_origins(config: GPTConfig) -> dict[str, Origin]:
-    """Where each weight of ours comes from, as `layer_NN.name`."""
-    way_out = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
-    origins = {
-        "embedding.weight": Origin(("layer_00.word_embeddings.weight",)),
+def yalm_weight_map(config: GPTConfig) -> dict[str, WeightSource]:
+    """Return the source of each weight of ours, as `layer_NN.name`."""
+    output = f"layer_{FIRST_BLOCK + config.layers + 1:02}"
+    weight_map = {
+        "embedding.weight": WeightSource(("layer_00.word_embeddings.weight",)),
         **linear("embedding_norm", "layer_01.input_layernorm", biases=True),
-        **linear("final_norm", f"{way_out}.input_layer_norm", biases=True),
-        **linear("head_projection", f"{way_out}.dense", biases=True),
-        **linear("head_norm", f"{way_out}.output_layer_norm", biases=True),
-        "head_bias": Origin((f"{way_out}.output_bias",)),
+        **linear("final_norm", f"{output}.input_layer_norm", biases=True),
+        **linear("head_projection", f"{output}.dense", biases=True),
+        **linear("head_norm", f"{output}.output_layer_norm", biases=True),
+        "head_bias": WeightSource((f"{output}.output_bias",)),
     }
     for layer in range(config.layers):
         ours, theirs = f"blocks.{layer}", f"layer_{FIRST_BLOCK + layer:02}"
         gate_and_value = [f"{theirs}.mlp.dense_ffn_{part}" for part in ("hidden", "gate")]
         fused = f"{theirs}.attention.query_key_value"
         if layer:
-            origins |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
-        origins |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
-        origins |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
-        origins |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
-        origins |= linear(f"{ours}.mlp_in", *gate_and_value, biases=True)
-        origins |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_ffn_output", biases=True)
-    return origins
+            weight_map |= linear(f"{ours}.attention_norm", f"{theirs}.input_layernorm", biases=True)
+        weight_map |= linear(f"{ours}.attention_in", fused, biases=True, fused_heads=config.heads)
+        weight_map |= linear(f"{ours}.attention_out", f"{theirs}.attention.dense", biases=True)
+        weight_map |= linear(f"{ours}.mlp_norm", f"{theirs}.post_attention_layernorm", biases=True)
+        weight_map |= linear(f"{ours}.mlp_in", *gate_and_value, biases=True)
+        weight_map |= linear(f"{ours}.mlp_out", f"{theirs}.mlp.dense_ffn_output", biases=True)
+    return weight_map

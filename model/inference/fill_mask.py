@@ -1,6 +1,6 @@
-"""Hidden tokens filled in by a BERT: the hole that it is surest of first, then the others in view of it.
+"""Fill blanks in a text with a BERT: the blank that it is surest of first, then the others given that one.
 
-Shapes: T tokens, M holes, V vocabulary.
+Shapes: T tokens, M blanks, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -15,52 +15,52 @@ from model.nn.bert import BERT
 
 
 @dataclass(frozen=True)
-class Filled:
-    """What stands in a hole now."""
+class FilledBlank:
+    """The token that fills a blank."""
 
     token: int
     probability: float
-    """Of the token, among those allowed, when this hole was filled."""
+    """Probability of the token, among those allowed, when this blank was filled."""
     likeliest: tuple[tuple[int, float], ...]
-    """The likeliest tokens then, and their probabilities."""
+    """The likeliest tokens at that time, with their probabilities."""
 
 
 @torch.inference_mode()
 def fill_masks(
     network: BERT,
     tokens: Sequence[int],
-    holes: Sequence[int],
+    blanks: Sequence[int],
     allowed_MV: Tensor,
     sampling: Sampling,
     *,
     sample: int = 0,
     alternatives: int = 5,
-) -> list[Filled]:
-    """A token for each place in `holes`, where `tokens` (with [CLS], [SEP] and [MASK]) hides one; in their order.
+) -> list[FilledBlank]:
+    """Return a filled blank for each index in `blanks`, in order; `tokens` has [CLS], [SEP] and [MASK] in place.
 
-    One hole is filled at a time, the surest first, and the others then see it (Ghazvininejad et al. 2019 call this
-    easy-first). `allowed_MV`, bool[M, V], says what may stand where. Raises InputError where the text is longer than
-    the network's context.
+    One blank is filled at a time, the surest first, and the others then see it (Ghazvininejad et al. 2019 call this
+    easy-first). `allowed_MV`, bool[M, V], says which tokens may fill which blank. Raises InputError where the text is
+    longer than the network's context.
     """
     context = network.config.context
     if len(tokens) > context:
-        raise InputError(f"the text has {len(tokens)} tokens, and the model sees {context}; give a shorter one")
+        raise InputError(f"the text has {len(tokens)} tokens, and the model's context is {context}; shorten the text")
     device = network.embedding.weight.device
     tokens_1T = torch.tensor([list(tokens)], device=device)
     types_1T, is_token_1T = torch.zeros_like(tokens_1T), torch.ones_like(tokens_1T, dtype=torch.bool)
     generator = sampling.generator(sample)
-    filled: dict[int, Filled] = {}
-    for _ in holes:
+    filled: dict[int, FilledBlank] = {}
+    for _ in blanks:
         hidden_1TD = network.hidden(tokens_1T, types_1T, is_token_1T)
-        logits_MV = network.masked_logits(hidden_1TD, torch.tensor([list(holes)], device=device))[0].cpu()
+        logits_MV = network.masked_logits(hidden_1TD, torch.tensor([list(blanks)], device=device))[0].cpu()
         logits_MV = logits_MV.masked_fill(~allowed_MV, -torch.inf)
         probability_MV = logits_MV.double().softmax(-1)
         surest_M = probability_MV.amax(-1)
         surest_M[list(filled)] = -1.0
-        hole = int(surest_M.argmax())
-        token = pick(logits_MV[hole], sampling, generator)
-        top = probability_MV[hole].topk(min(alternatives, int(allowed_MV[hole].sum())))
+        blank = int(surest_M.argmax())
+        token = pick(logits_MV[blank], sampling, generator)
+        top = probability_MV[blank].topk(min(alternatives, int(allowed_MV[blank].sum())))
         likeliest = tuple(zip(top.indices.tolist(), top.values.tolist(), strict=True))
-        filled[hole] = Filled(token, float(probability_MV[hole, token]), likeliest)
-        tokens_1T[0, holes[hole]] = token
-    return [filled[hole] for hole in range(len(holes))]
+        filled[blank] = FilledBlank(token, float(probability_MV[blank, token]), likeliest)
+        tokens_1T[0, blanks[blank]] = token
+    return [filled[blank] for blank in range(len(blanks))]

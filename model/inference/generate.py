@@ -1,6 +1,6 @@
-"""Text from a decoder, token by token: greedy, by temperature, top k or nucleus; the same seed, the same tokens.
+"""Generate text with a GPT token by token: greedy, or sampled with temperature, top k or nucleus.
 
-Which token comes next: the likeliest, or one drawn by temperature, from the top k, or from the nucleus.
+Equal seeds give equal tokens.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,9 +25,9 @@ def generate_tokens(
     seed: int = 0,
     stop: int | None = None,
 ) -> list[int]:
-    """At most `max_new_tokens` token ids after `prompt` (which may not be empty); ends before the id `stop`.
+    """Return at most `max_new_tokens` token ids after `prompt`, which may not be empty; end before the id `stop`.
 
-    See `Sampling` for how tokens are drawn. When the context is full, its older half is forgotten.
+    See `Sampling` for how tokens are drawn. When the context is full, its older half is dropped.
     """
     sampling = Sampling(temperature, top_p, top_k, seed)
     return list(stream_tokens(network, prompt, sampling, max_new_tokens=max_new_tokens, stop=stop))
@@ -35,10 +35,10 @@ def generate_tokens(
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn; the same seed and number of the sample give the same tokens."""
+    """How tokens are drawn; equal seeds and sample numbers give equal tokens."""
 
     temperature: float = 1.0
-    """What logits are divided by; 0 takes the likeliest token."""
+    """Divisor of the logits; 0 takes the likeliest token."""
     top_p: float = 1.0
     """Keep the smallest set of tokens whose probability reaches this (nucleus sampling, Holtzman et al. 2020)."""
     top_k: int | None = None
@@ -54,7 +54,7 @@ class Sampling:
             raise InputError(f"top_k {self.top_k} must be 1 or more; leave it out to keep all tokens")
 
     def generator(self, sample: int = 0) -> torch.Generator:
-        """The private generator of one of several samples: none depends on how many there are."""
+        """Return the generator of one of several samples, which does not depend on how many there are."""
         return torch.Generator().manual_seed((self.seed + sample * 0x9E3779B97F4A7C15) % 2**63)
 
 
@@ -67,12 +67,12 @@ def stream_tokens(
     stop: int | None = None,
     sample: int = 0,
 ) -> Iterator[int]:
-    """The tokens of `generate_tokens` as they are drawn; `sample` numbers those that share a seed.
+    """Yield the tokens of `generate_tokens` as they are drawn; `sample` numbers samples that share a seed.
 
-    Raises InputError for an empty prompt, before the first token is asked for.
+    Raises InputError for an empty prompt, at the call and not at the first token.
     """
     if not prompt:
-        raise InputError("generation needs at least one token of prompt; give the end-of-text token for none")
+        raise InputError("generation needs a prompt of at least one token; give the end-of-text token for an empty one")
     return _stream(network, prompt, sampling, max_new_tokens, stop, sampling.generator(sample))
 
 
@@ -103,7 +103,7 @@ def _stream(
 
 
 def pick(logits_V: Tensor, sampling: Sampling, generator: torch.Generator, allowed_V: Tensor | None = None) -> int:
-    """A token drawn from logits f32[V], among those that `allowed_V`, bool[V], names (at least one)."""
+    """Draw a token from logits f32[V], among those that `allowed_V`, bool[V], allows (at least one)."""
     logits_V = logits_V.cpu()
     if allowed_V is not None:
         logits_V = logits_V.masked_fill(~allowed_V, -torch.inf)

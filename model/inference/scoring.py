@@ -1,16 +1,11 @@
-"""How likely a model finds text: log probabilities of continuations, and the nats of whole documents.
+"""Score text with a GPT, BERT or T5: log probabilities of continuations, and nats of whole documents.
 
-How likely a BERT finds text: each token hidden once in turn, and hidden tokens and pairs as in training.
+A BERT's score of a text is its pseudo-log-likelihood (Salazar et al. 2020, section 2): the sum of log p of each token,
+masked in turn, given all others. It is no likelihood: tokens on both sides predict a token better than those before it,
+so that it compares BERTs with each other only. A T5 scores the targets of its objective, and answers to a text.
 
-The sum of log p of each token, given all others, is a pseudo-log-likelihood (Salazar et al. 2020, section 2). It is no
-likelihood: the tokens around tell of a token more than those before it alone, so that it compares BERTs with each other
-and with nothing else.
-
-Shapes: B rows, T tokens a row, M hidden tokens a row at most, V vocabulary.
-
-How likely a T5 finds what it is to write: targets of its objective token by token, and answers to a text.
-
-Shapes: B rows, T encoder inputs, U decoder targets, V vocabulary.
+Shapes: B rows, T tokens or encoder inputs, M masked tokens at most, U decoder targets, A tokens of an answer, V
+vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +27,7 @@ PAD = 0
 
 @dataclass(frozen=True)
 class _Window:
-    """Tokens fed at once; the targets from `score_from` on are counted for text `text`."""
+    """Tokens of one forward pass; the tokens from `score_from` on are scored for the text with index `text`."""
 
     text: int
     tokens: tuple[int, ...]
@@ -43,10 +38,10 @@ class _Window:
 def continuation_log_probabilities(
     network: GPT, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], batch_tokens: int = 8192
 ) -> list[float]:
-    """Sum of natural log p of each continuation's tokens, given its context; one float a pair.
+    """Return the sum of ln p of each continuation's tokens, given its context; one float for each pair.
 
-    Neither part may be empty. What does not fit into the model's context is cut from the front of the context.
-    Raises ValueError for an empty part or a continuation longer than the model's context.
+    Neither part may be empty. What does not fit into the model's context is cut from the front of the context. Raises
+    ValueError for an empty part or a continuation longer than the model's context.
     """
     windows: list[_Window] = []
     for index, (context, continuation) in enumerate(pairs):
@@ -66,7 +61,7 @@ def continuation_log_probabilities(
 def choice_log_probabilities(
     network: GPT, context: Sequence[int], continuations: Sequence[Sequence[int]]
 ) -> list[float]:
-    """Sum of natural log p of each continuation's tokens after the same context, which is read only once.
+    """Return the sum of ln p of each continuation's tokens after the same context, which is read only once.
 
     No part may be empty, and context and longest continuation together may hold one token more than the model's
     context (the last one is predicted, never read). Raises ValueError otherwise.
@@ -95,7 +90,7 @@ def choice_log_probabilities(
 def text_nats(
     network: GPT, texts: Sequence[Sequence[int]], begin: int, stride: int | None = None, batch_tokens: int = 8192
 ) -> list[float]:
-    """Nats (negative natural log likelihood) of each text's tokens, each predicted exactly once.
+    """Return the nats (-ln p) of each text's tokens, each predicted exactly once.
 
     Each text is scored alone, after the token `begin`. Long texts are scored in windows of the model's context that
     advance by `stride` tokens (half the context by default), so that every token but the first ones is predicted from
@@ -111,8 +106,11 @@ def text_nats(
 
 
 def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """(begin, end, first that is new) of windows of at most context + 1 of `tokens`: the first scores all it holds but
-    its first token, each later one what is new to it, so that every token but the first is scored once."""
+    """Yield (begin, end, first new) of windows of at most context + 1 of `tokens`.
+
+    The first window scores all of its tokens but the first, each later one those that are new in it, so that every
+    token but the first is scored once.
+    """
     scored = 1
     while scored < tokens:
         end = min(tokens, context + 1 if scored == 1 else scored + stride)
@@ -121,16 +119,16 @@ def window_borders(tokens: int, context: int, stride: int) -> Iterator[tuple[int
 
 
 def _visible(network: GPT, windows: list[_Window], longest: int) -> torch.Tensor | None:
-    """What tokens see where it is not all before them: a prefix language model sees all that is not to be scored."""
+    """Return the attention mask of a prefix language model, which sees all tokens that are not scored; else None."""
     if network.config.attention == "causal":
         return None
     return prefix_mask(torch.tensor([window.score_from for window in windows]), longest - 1)
 
 
 def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -> list[float]:
-    """Nats of each text over its windows; windows of similar length share a batch, padded at the end.
+    """Return the nats of each text over its windows; windows of similar length share a batch, padded at the end.
 
-    Padding comes after every counted token, and a causal model cannot see it.
+    Padding comes after every counted token, where a causal model cannot see it.
     """
     totals = [0.0] * texts
     order = sorted(range(len(windows)), key=lambda i: (len(windows[i].tokens), i))
@@ -145,7 +143,7 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
         counted = torch.zeros(len(chosen), longest - 1, dtype=torch.bool)
         for place, window in enumerate(chosen):
             counted[place, window.score_from - 1 : len(window.tokens) - 1] = True
-        # Most of a benchmark's tokens are context: the head is only run where a token counts.
+        # Most of a benchmark's tokens are context: the head runs only where a token counts.
         logits = network.logits(network.hidden(batch[:, :-1], visible_B1TT=_visible(network, chosen, longest))[counted])
         nats = F.cross_entropy(logits, batch[:, 1:][counted], reduction="none").double()
         sizes = [len(window.tokens) - window.score_from for window in chosen]
@@ -157,26 +155,26 @@ def _nats(network: GPT, windows: list[_Window], texts: int, batch_tokens: int) -
 
 @dataclass(frozen=True)
 class Frame:
-    """The special ids around a text that a BERT reads, and the one that hides a token."""
+    """The special ids around a text that a BERT reads, and its mask."""
 
     cls: int
     sep: int
     mask: int
 
     def around(self, tokens: Sequence[int]) -> list[int]:
-        """The text as one stretch without a second."""
+        """Return the ids of a single text with its special tokens."""
         return [self.cls, *tokens, self.sep]
 
 
 FRAME_TOKENS = 2
-"""Special tokens around a single stretch."""
+"""Number of special tokens around a single text."""
 
 
 @torch.inference_mode()
 def hidden_nats(
     network: BERT, frame: Frame, text: Sequence[int], places: Sequence[int], batch_tokens: int = 8192
 ) -> list[float]:
-    """-ln p of the token at each of `places` in `text` where it alone is hidden, given all the others.
+    """Return -ln p of the token at each of `places` in `text`, masked alone, given all others.
 
     Raises ValueError for a text that does not fit into the model's context with its frame.
     """
@@ -200,7 +198,7 @@ def hidden_nats(
 def pseudo_log_probabilities(
     network: BERT, frame: Frame, context: Sequence[int], continuations: Sequence[Sequence[int]]
 ) -> list[float]:
-    """Sum of ln p of each continuation's tokens, every one hidden in turn, given the context and the rest of it.
+    """Return the sum of ln p of each continuation's tokens, masked in turn, given the context and the others.
 
     No continuation may be empty. Raises ValueError where one and the context do not fit into the model's context.
     """
@@ -212,19 +210,19 @@ def pseudo_log_probabilities(
 
 @dataclass(frozen=True)
 class MaskedRowSums:
-    """What a BERT makes of each row of a batch."""
+    """A BERT's scores of each row of a batch."""
 
     nats_BM: Tensor
-    """f64: -ln p of each hidden token; 0 where there is none."""
+    """f64: -ln p of each masked token; 0 where there is none."""
     right_BM: Tensor
-    """bool: the network thinks it the likeliest token."""
+    """bool: the masked token is the network's likeliest."""
     next_right_B: Tensor
-    """bool: it thinks the right answer likelier, of whether the second stretch follows; False without a second."""
+    """bool: the network predicts correctly whether the second text follows; False without a second."""
 
 
 @torch.inference_mode()
 def masked_row_sums(network: BERT, batch: MaskedBatch) -> MaskedRowSums:
-    """Hidden tokens and pairs, row by row."""
+    """Score masked tokens and next-sentence predictions of each row."""
     hidden_BTD = network.hidden(batch.inputs_BT, batch.token_types_BT, batch.is_token_BT)
     logits_BMV = network.masked_logits(hidden_BTD, batch.positions_BM)
     nats_N = F.cross_entropy(
@@ -239,12 +237,12 @@ def masked_row_sums(network: BERT, batch: MaskedBatch) -> MaskedRowSums:
 
 @torch.inference_mode()
 def target_nats(network: T5, batch: SpanBatch) -> Tensor:
-    """-ln p of every target, f64[B, U], each given those before it; 0 where there is none."""
+    """Return -ln p of every target given those before it, f64[B, U]; 0 where there is none."""
     encoded_BTD = network.encode(batch.inputs_BT, batch.is_token_BT)
     hidden_BUD = network.decode(batch.decoder_inputs_BU, encoded_BTD, batch.is_token_BT)
     counted_BU = batch.targets_BU != NO_LOSS
     nats_BU = torch.zeros(batch.targets_BU.shape, dtype=torch.float64)
-    # The head alone is most of a small network's arithmetic, so it runs where a target counts.
+    # The head is most of a small network's arithmetic, so it runs only where a target counts.
     logits_NV = network.logits(hidden_BUD[counted_BU])
     nats_BU[counted_BU] = F.cross_entropy(logits_NV, batch.targets_BU[counted_BU], reduction="none").double()
     return nats_BU
@@ -254,10 +252,10 @@ def target_nats(network: T5, batch: SpanBatch) -> Tensor:
 def answers_log_probabilities(
     network: T5, inputs: Sequence[int], start: int, opening: Sequence[int], answers: Sequence[Sequence[int]]
 ) -> list[tuple[float, bool]]:
-    """Of each answer the sum of ln p of its tokens, and whether each of them is the likeliest in its place.
+    """Return for each answer the sum of ln p of its tokens, and whether greedy decoding would write exactly it.
 
-    The encoder reads `inputs` once; the decoder begins with `start` and `opening` (a sentinel, or nothing), which are
-    given and not scored. Nothing but `opening` may be empty.
+    The encoder reads `inputs` once. The decoder begins with `start` and `opening` (a sentinel, or empty), which are not
+    scored. Only `opening` may be empty.
     """
     inputs_1T = torch.tensor([list(inputs)])
     encoded_1TD = network.encode(inputs_1T, torch.ones_like(inputs_1T, dtype=torch.bool))

@@ -1,4 +1,4 @@
-"""Text from a T5: the encoder reads once, the decoder writes token by token; holes of a text are filled in order.
+"""Generate text with a T5: the encoder reads once, the decoder writes token by token; blanks are filled in order.
 
 Shapes: B texts, T tokens of the longest, V vocabulary.
 """
@@ -15,15 +15,15 @@ from model.nn.block import KeyValueCache
 from model.nn.t5 import T5
 
 Allowed = Callable[[tuple[int, ...]], Sequence[int]]
-"""The ids that may follow what was written."""
+"""Returns the ids that may follow those written so far."""
 
 
 @dataclass(frozen=True)
-class Writing:
-    """The ids that begin and end what a decoder writes, and what fills shorter texts of a batch."""
+class DecoderTokens:
+    """The ids that begin and end a decoder's output; `start` also pads shorter texts of a batch."""
 
     start: int
-    """What T5's decoder begins with: padding."""
+    """Padding, with which T5's decoder begins."""
     stop: int
     """End of text."""
 
@@ -31,20 +31,20 @@ class Writing:
 def stream_target(
     network: T5,
     inputs: Sequence[int],
-    writing: Writing,
+    writing: DecoderTokens,
     sampling: Sampling,
     *,
     max_new_tokens: int,
     allowed: Allowed | None = None,
     sample: int = 0,
 ) -> Iterator[int]:
-    """What the decoder writes for the encoder's `inputs`, as it is drawn; ends before the end of text.
+    """Yield the decoder's output for the encoder's `inputs` as it is drawn; end before the end of text.
 
-    `allowed` names what may follow what was written, anything by default. Raises InputError for no inputs, before the
-    first token is asked for.
+    `allowed` limits what may follow what was written; by default anything may. Raises InputError for empty inputs, at
+    the call and not at the first token.
     """
     if not inputs:
-        raise InputError("the encoder has nothing to read; give at least the end-of-text token")
+        raise InputError("the encoder's input is empty; give at least the end-of-text token")
     return _stream(network, inputs, writing, sampling, max_new_tokens, allowed, sampling.generator(sample))
 
 
@@ -52,7 +52,7 @@ def stream_target(
 def _stream(
     network: T5,
     inputs: Sequence[int],
-    writing: Writing,
+    writing: DecoderTokens,
     sampling: Sampling,
     max_new_tokens: int,
     allowed: Allowed | None,
@@ -80,14 +80,14 @@ def _stream(
 def write_targets(
     network: T5,
     inputs: Sequence[Sequence[int]],
-    writing: Writing,
+    writing: DecoderTokens,
     *,
     max_new_tokens: int,
     allowed: Sequence[Allowed | None] | None = None,
 ) -> list[list[int]]:
-    """The likeliest token after each other for several texts at once, each up to its end of text.
+    """Decode several texts at once greedily, each up to its end of text.
 
-    `allowed` names for each text what may follow what was written. A text that has ended is carried no further.
+    `allowed` limits for each text what may follow what was written. A text that has ended leaves the batch.
     """
     device = network.embedding.weight.device
     longest = max(map(len, inputs))
@@ -128,8 +128,8 @@ def write_targets(
     return written
 
 
-def only(answers: Sequence[Sequence[int]], stop: int) -> Allowed:
-    """Nothing but one of the `answers`, each followed by `stop`."""
+def allow_only(answers: Sequence[Sequence[int]], stop: int) -> Allowed:
+    """Return a rule that allows only one of the `answers`, each followed by `stop`."""
     follows: dict[tuple[int, ...], set[int]] = {}
     for answer in answers:
         ended = (*answer, stop)
@@ -140,11 +140,11 @@ def only(answers: Sequence[Sequence[int]], stop: int) -> Allowed:
 
 
 class SpanRule:
-    """What a pre-trained T5 may write for a text of `holes`: sentinel 0, its span, sentinel 1, its span, the end.
+    """Allows what a pre-trained T5 should write for a text with `blanks`: sentinel 0, span, sentinel 1, span, the end.
 
-    Each span has at least one token and at most `longest_span`, none of them special. The last span also ends with the
-    sentinel of a hole that is not there: in training a sentinel follows nearly every span, and a network that may not
-    write one goes on to the limit.
+    Each span has at least one token and at most `longest_span`, none of them special. The last span may also end with
+    the sentinel after the last blank's: in training a sentinel follows nearly every span, and a network that may not
+    write one writes up to the limit.
     """
 
     def __init__(
@@ -152,17 +152,17 @@ class SpanRule:
         sentinels: Sequence[int],
         special: Sequence[int],
         vocab_size: int,
-        holes: int,
+        blanks: int,
         longest_span: int,
         stop: int,
     ) -> None:
-        if holes > len(sentinels):
+        if blanks > len(sentinels):
             raise InputError(
-                f"a text with {holes} holes needs as many sentinels, and the vocabulary has {len(sentinels)}; fill"
-                f" fewer holes at once, or use a T5 whose vocabulary has more"
+                f"a text with {blanks} blanks needs as many sentinels, and the vocabulary has {len(sentinels)}; fill"
+                f" fewer blanks at once, or use a T5 whose vocabulary has more"
             )
-        self._marks = (*sentinels[:holes], stop)
-        self._beyond = tuple(sentinels[holes : holes + 1])
+        self._marks = (*sentinels[:blanks], stop)
+        self._beyond = tuple(sentinels[blanks : blanks + 1])
         self._words = sorted(set(range(vocab_size)) - {*special, *sentinels, stop})
         self._longest = longest_span
 
@@ -181,7 +181,7 @@ class SpanRule:
         return [*self._words, self._marks[passed], *ends]
 
     def spans(self, written: Sequence[int]) -> list[list[int]]:
-        """The span of each hole, cut from what was written under this rule."""
+        """Return the span of each blank, given what was written under this rule."""
         found: list[list[int]] = []
         for token in written:
             if token in self._marks:

@@ -1,4 +1,4 @@
-"""Whether an answer is right, and how much of it: as SQuAD compares texts, and in Chinese as CMRC 2018 does.
+"""Compare answers with correct ones by exact match and F1, as SQuAD does, and in Chinese as CMRC 2018 does.
 
 Rajpurkar et al. 2016, https://arxiv.org/abs/1606.05250, and Rajpurkar et al. 2018 for questions without an answer;
 Cui et al. 2019, https://arxiv.org/abs/1810.07366.
@@ -20,55 +20,57 @@ _HAN = "\u4e00-\u9fa5"
 
 _SEGMENT = re.compile(rf"[{_HAN}]|[^\W_{_HAN}]+(?:[.,'][^\W_{_HAN}]+)*|(?:[.…─—]){{2,}}|\S")
 
-_SPOKEN_BY_LETTERS = re.compile(rf"[^\W\d_{_HAN}]")
+_LETTER = re.compile(rf"[^\W\d_{_HAN}]")
 
 CHINESE_SHARE = 0.25
-"""Of a text's letters, from which on it counts as Chinese: Latin names take many letters, Chinese ones few."""
+"""Share of Chinese characters among a text's letters from which it counts as Chinese: Latin names have many letters."""
 
 
 def is_chinese(text: str) -> bool:
-    """Whether a text is compared by its characters."""
+    """Return whether a text is compared by its characters."""
     han = len(re.findall(f"[{_HAN}]", text))
-    return han > 0 and han >= CHINESE_SHARE * (han + len(_SPOKEN_BY_LETTERS.findall(text)))
+    return han > 0 and han >= CHINESE_SHARE * (han + len(_LETTER.findall(text)))
 
 
-def words_of(text: str) -> list[str]:
-    """SQuAD's words: small letters without ASCII punctuation, then without a, an and the, split at blanks."""
+def split_words(text: str) -> list[str]:
+    """Return SQuAD's words: lower case without ASCII punctuation, then without a, an and the, split at whitespace."""
     return _ARTICLES.sub(" ", text.lower().translate(_ASCII_SIGNS)).split()
 
 
-def segments_of(text: str) -> list[str]:
-    """CMRC 2018's segments: without its signs, each Chinese character alone, and what stands between as words.
+def split_segments(text: str) -> list[str]:
+    """Return CMRC 2018's segments: each Chinese character, and other words whole, without its punctuation.
 
-    Its program cuts those by NLTK's tokeniser; here numbers and words are whole and each sign is one of its own, which
-    differs in contractions and abbreviations (do n't, u.s.).
+    Its program splits other text by NLTK's tokeniser; here numbers and words are whole and each remaining sign is a
+    segment, which differs in contractions and abbreviations (do n't, u.s.).
     """
     return _SEGMENT.findall(_without_signs(text))
 
 
-def is_same(answer: str, right: str, *, chinese: bool) -> bool:
-    """Exact match: the same words, or in Chinese the same text without signs."""
+def is_exact_match(answer: str, right: str, *, chinese: bool) -> bool:
+    """Return whether two texts have the same words, or in Chinese the same text without punctuation."""
     if chinese:
         return _without_signs(answer) == _without_signs(right)
-    return words_of(answer) == words_of(right)
+    return split_words(answer) == split_words(right)
 
 
-def shared(answer: str, right: str, *, chinese: bool) -> float:
-    """F1 of what two texts share: words in any order, or in Chinese the longest run of segments. Of two without any 1,
-    where one has none 0."""
-    said, there = (segments_of(one) if chinese else words_of(one) for one in (answer, right))
-    if not said or not there:
-        return float(said == there)
-    common = _longest_run(said, there) if chinese else sum((Counter(said) & Counter(there)).values())
-    return 2 * common / (len(said) + len(there))
+def f1_score(answer: str, right: str, *, chinese: bool) -> float:
+    """Return the F1 of two texts: over words in any order, or in Chinese over their longest common run of segments.
+
+    It is 1 where neither has any words, and 0 where only one has.
+    """
+    predicted, actual = (split_segments(one) if chinese else split_words(one) for one in (answer, right))
+    if not predicted or not actual:
+        return float(predicted == actual)
+    common = _longest_run(predicted, actual) if chinese else sum((Counter(predicted) & Counter(actual)).values())
+    return 2 * common / (len(predicted) + len(actual))
 
 
 def best_of(answer: str, rights: Sequence[str], *, chinese: bool) -> tuple[float, float]:
-    """Exact match and F1 with the right answer that is nearest; without one the right answer is none."""
-    # An answer of articles and signs alone says nothing, so that it is none (SQuAD 2.0's program).
-    spoken = [right for right in rights if (segments_of(right) if chinese else words_of(right))] or [""]
-    exact = max(is_same(answer, right, chinese=chinese) for right in spoken)
-    return float(exact), max(shared(answer, right, chinese=chinese) for right in spoken)
+    """Return the best exact match and F1 with any correct answer; without one the correct answer is the empty text."""
+    # A correct answer of articles and punctuation alone counts as empty, as in SQuAD 2.0's program.
+    spoken = [right for right in rights if (split_segments(right) if chinese else split_words(right))] or [""]
+    exact = max(is_exact_match(answer, right, chinese=chinese) for right in spoken)
+    return float(exact), max(f1_score(answer, right, chinese=chinese) for right in spoken)
 
 
 def _without_signs(text: str) -> str:

@@ -1,12 +1,12 @@
-"""Whether this machine still computes and exchanges what it should: looked at before failed ranks are started again.
+"""Check that this machine computes and communicates correctly, before failed ranks are started again.
 
-`python -m model.launch.diagnostics run.json PARENT RANK MEETING SIZE`, one fresh process for each rank to come. It
-multiplies matrices of small integers on the rank's device and threads, whose sums floating point holds exactly, and
-adds up a vector over all ranks. What the process finds wrong stands in its words file; where nothing is, it exits with
-0.
+`python -m model.launch.diagnostics run.json PARENT RANK RANK_DIR SIZE` runs once for each rank, in a fresh process. It
+multiplies matrices of small integers, whose products floating point represents exactly, on the rank's device and
+threads, and sums a vector over all ranks. The process writes the first fault that it finds into its error report, or
+exits with 0.
 
-What needs no arithmetic, memory and disk, the supervisor sees for itself (`shortage`). All of it speaks of one machine.
-Not run on CUDA devices so far.
+The supervisor checks memory and disk space itself (`find_shortage`). All checks concern one machine. Not run on CUDA
+devices so far.
 """
 
 import shutil
@@ -27,34 +27,35 @@ if TYPE_CHECKING:
 
 
 SIZE = 768
-"""Rows and columns: sums of 768 products of integers up to 7 stay below 2^24, so float32 holds each exactly."""
+"""Rows and columns: sums of 768 products of integers up to 7 are below 2^24, so float32 represents each exactly."""
 
 LARGEST = 7
 
 ROUNDS = 4
 
 EXCHANGED = 1 << 18
-"""Elements of the vector that ranks add up; a megabyte goes through all of gloo's ways of cutting it."""
+"""Elements of the vector that the ranks sum; a megabyte exercises all of gloo's ways of splitting it."""
 
 
-def shortage(out: Path, memory_needed: int) -> str | None:
-    """What this machine lacks to go on: room for one more checkpoint, or the memory that ranks took last."""
+def find_shortage(out: Path, memory_needed: int) -> str | None:
+    """Return what this machine lacks to resume, disk space for one more checkpoint or the memory that the ranks used
+    before (`memory_needed`, bytes); None where it lacks neither."""
     checkpoints = out / CHECKPOINTS
     newest = max(checkpoints.glob(f"{PREFIX}*"), default=None)
     if newest is not None:
-        # What a write that failed left behind is removed before the next one.
+        # What a failed write left behind is deleted before the next one.
         left_over = sum(_bytes(path) for path in checkpoints.glob("tmp-*"))
         free, needed = shutil.disk_usage(out).free + left_over, _bytes(newest)
         if free < needed:
             return (
-                f"the disk has {free / 2**20:,.1f} MiB free where a checkpoint takes {needed / 2**20:,.1f} MiB: make"
-                f" room where {out} is"
+                f"the disk has {free / 2**20:,.1f} MiB free, and a checkpoint needs {needed / 2**20:,.1f} MiB: free"
+                f" space on the disk of {out}"
             )
     available = available_memory()
     if available is not None and available < memory_needed:
         return (
-            f"{available / 2**20:,.0f} MiB of memory are free, and the ranks took {memory_needed / 2**20:,.0f} MiB: end"
-            f" what else runs, or set train.micro_batch_rows smaller or train.recompute = true"
+            f"{available / 2**20:,.0f} MiB of memory are free, and the ranks used {memory_needed / 2**20:,.0f} MiB:"
+            f" stop other processes, or set a smaller train.micro_batch_rows or train.recompute = true"
         )
     return None
 
@@ -70,7 +71,7 @@ def _bytes(folder: Path) -> int:
 
 
 def available_memory() -> int | None:
-    """Bytes that processes may still take on this machine; None where the system does not tell."""
+    """Return the bytes of memory that processes can still use on this machine; None where the system does not say."""
     meminfo = Path("/proc/meminfo")
     if not meminfo.exists():
         return None
@@ -81,7 +82,7 @@ def available_memory() -> int | None:
 
 
 def private_memory(pid: int) -> int:
-    """Bytes of memory that a process shares with no other; 0 where it is gone or the system does not tell."""
+    """Return the bytes of memory that a process shares with no other; 0 where it has ended or that is unknown."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -90,15 +91,14 @@ def private_memory(pid: int) -> int:
     return int(found[0]) * 1024 if found else 0
 
 
-def wrong_product(
+def find_wrong_product(
     device: "torch.device", dtype: "torch.dtype", multiply: "Callable[[Tensor, Tensor], Tensor] | None" = None
 ) -> str | None:
-    """Multiply matrices whose product is known, several times over; says which element was wrong, None where all are
-    right.
+    """Multiply matrices whose product is known, several times; return a message that names a wrong element, or None.
 
     Sums of the product's rows and columns are compared with those that follow from the factors' sums in int64, after
-    Freivalds (1977, Probabilistic machines can use less running time): a single wrong element stands where a wrong row
-    and a wrong column meet.
+    Freivalds (1977, Probabilistic machines can use less running time): a single wrong element is where a wrong row and
+    a wrong column cross.
     """
     import torch
 
@@ -112,32 +112,32 @@ def wrong_product(
         if not torch.equal(whole.to(dtype), found) or rows.any() or columns.any():
             row, column = int(rows.abs().argmax()), int(columns.abs().argmax())
             return (
-                f"{device} gave a wrong product of matrices in {dtype}: in row {row}, column {column}, where {dtype}"
-                f" holds every sum exactly. Its arithmetic cannot be trusted: take it out of use"
+                f"{device} gave a wrong product of matrices in {dtype}, at row {row}, column {column}, though {dtype}"
+                f" represents every sum exactly. Its arithmetic cannot be trusted: take it out of service"
             )
     return None
 
 
 def _integers(stride: int) -> "Tensor":
-    """A matrix of integers from -7 to 7 without pattern in rows or columns, i64[SIZE, SIZE]."""
+    """Return a matrix of integers from -7 to 7 without a pattern in rows or columns, i64[SIZE, SIZE]."""
     import torch
 
-    places = torch.arange(SIZE * SIZE, dtype=torch.int64).view(SIZE, SIZE)
-    return (places * stride + places // SIZE * 5 + (places * places) % 31) % (2 * LARGEST + 1) - LARGEST
+    index = torch.arange(SIZE * SIZE, dtype=torch.int64).view(SIZE, SIZE)
+    return (index * stride + index // SIZE * 5 + (index * index) % 31) % (2 * LARGEST + 1) - LARGEST
 
 
 def main(arguments: list[str]) -> int:
-    """Diagnose one rank's place; returns 0 where all is well, else the exit code of Infra."""
-    run_file, parent, rank, meeting, size = arguments
+    """Check the device and threads of one rank; return 0 where all is correct, else the exit code of Infra."""
+    run_file, parent, rank, rank_dir, size = arguments
     die_with_parent(signal.SIGKILL, parent=int(parent))
-    words = _wrong(Path(run_file), int(rank), int(size), Path(meeting))
-    if words is None:
+    fault = _find_fault(Path(run_file), int(rank), int(size), Path(rank_dir))
+    if fault is None:
         return 0
-    error_file(Path(meeting), int(rank)).write_text(f"{Infra.__name__}: {words}")
+    error_file(Path(rank_dir), int(rank)).write_text(f"{Infra.__name__}: {fault}")
     return Infra.exit_code
 
 
-def _wrong(run_file: Path, rank: int, size: int, meeting: Path) -> str | None:
+def _find_fault(run_file: Path, rank: int, size: int, rank_dir: Path) -> str | None:
     import torch
 
     from model.config.train import read_run
@@ -148,16 +148,16 @@ def _wrong(run_file: Path, rank: int, size: int, meeting: Path) -> str | None:
     torch.set_num_threads(train.threads)
     device = training_device(train, rank)
     for dtype in (torch.float32, torch.float64):
-        if (words := wrong_product(device, dtype)) is not None:
-            return words
+        if (fault := find_wrong_product(device, dtype)) is not None:
+            return fault
     if size == 1:
         return None
-    with join_process_group(rank, size, rendezvous_file(meeting), train.device) as ranks:
+    with join_process_group(rank, size, rendezvous_file(rank_dir), train.device) as ranks:
         summed = ranks.sum_((torch.arange(EXCHANGED, device=device) * (rank + 1)).to(torch.float64))
         expected = torch.arange(EXCHANGED).to(torch.float64) * (size * (size + 1) // 2)
         wrong = int((summed.cpu() != expected).sum())
     if wrong:
-        return f"{wrong} of {EXCHANGED} numbers were wrong when {size} ranks added them up: look at their connection"
+        return f"{wrong} of {EXCHANGED} numbers were wrong after {size} ranks summed them: check their connection"
     return None
 
 

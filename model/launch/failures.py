@@ -1,13 +1,11 @@
-"""Why a training ended before its end, and whether starting it again may help.
+"""Classify failures of a training, count restarts, and record them.
 
-Five classes: *infra* (a killed process, memory, disk, a hang: worth another try), *data* (what was read is missing or
-damaged), *numerics* (the guard has done what it could), *recipe* (what was asked for cannot be, or passed a limit), and
-*bug* (all else). Only infra is started again.
+There are five kinds of failure: *infra* (a killed process, memory, disk, a hang), *data* (input is missing or damaged),
+*numerics* (the guard can do no more), *recipe* (a setting is impossible or a limit was passed), and *bug* (all others).
+Only infra is restarted.
 
-How often failed ranks are started again, and the durable record of it, which becomes part of EVENTS.
-
-The supervisor appends a line to `restarts.jsonl` before it acts; the trainer takes lines that its journal does not have
-yet into EVENTS when it starts and when it ends.
+The supervisor appends a line to `restarts.jsonl` before it acts. When the trainer starts and when it ends, it imports
+the lines that its metrics log lacks into EVENTS.
 """
 
 import json
@@ -25,107 +23,111 @@ from model.config.launch import RestartsConfig
 from model.errors import BessemerError, Bug, Infra, InputError, IntegrityError, Numerics
 
 if TYPE_CHECKING:
-    from model.checkpoint.metrics import Journal
+    from model.checkpoint.metrics import MetricsLog
 
 
 Kind = Literal["infra", "data", "numerics", "recipe", "bug"]
 
-OF_THE_PROGRAM = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
-"""Signals that a process gets for what it did itself, perhaps because it lost the others."""
+CRASH_SIGNALS = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+"""Signals that a process gets for its own fault, perhaps because it lost the other ranks."""
 
-LOST_THE_OTHERS = "lost the other ranks"
+LOST_CONNECTION = "lost the other ranks"
 
-BYTES_FOR_WORDS = 4096
+ERROR_REPORT_BYTES = 4096
 
-MACHINE_SAYS = ("can't allocate memory", "can't start new thread", "out of memory", "(os error ", "CUDA error")
-"""In messages that have no class for it: of PyTorch's allocator, Python's threads, safetensors' writer, CUDA."""
+MACHINE_ERRORS = ("can't allocate memory", "can't start new thread", "out of memory", "(os error ", "CUDA error")
+"""Parts of messages of exceptions without a class of their own that mean a machine's failure: from PyTorch's allocator,
+Python's threads, safetensors' writer, and CUDA."""
 
 
 @dataclass(frozen=True)
-class End:
-    """How a rank ended: its exit code (negative: the signal) and its last words, none where it only lost the others."""
+class RankExit:
+    """How a rank ended."""
 
     rank: int
     code: int
-    words: str | None
+    """Exit code; negative for a signal."""
+    error: str | None
+    """Its error report; None where it only lost the other ranks, or could write none."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What ended an attempt, and which rank is to blame (None: not a single one)."""
+    """What ended a launch."""
 
     kind: Kind
-    words: str
-    """As for stderr, `Class: message`."""
+    message: str
+    """`Class: message`, as written to stderr."""
     code: int
-    """What to exit with."""
+    """Exit code of the trainer."""
     rank: int | None = None
+    """The rank that caused it; None where no single rank did."""
     signal: str | None = None
     final: bool = False
-    """Whether no other attempt on this machine may be made, whatever the kind."""
+    """Whether this machine may make no other attempt, whatever the kind."""
 
     @property
     def restarts(self) -> bool:
-        """Whether another attempt may succeed."""
+        """Whether the ranks may be started again."""
         return self.kind == "infra" and not self.final
 
 
-def infra(message: str, rank: int | None = None, signal: str | None = None) -> Failure:
-    """A failure of the machine, in words."""
+def infra_failure(message: str, rank: int | None = None, signal: str | None = None) -> Failure:
+    """Return a failure of the machine."""
     return Failure("infra", f"Infra: {message}", Infra.exit_code, rank, signal)
 
 
-def as_told(error: Exception) -> BessemerError | None:
-    """What a rank tells of an exception that reached its top; None where it only lost the others."""
+def reported_error(error: Exception) -> BessemerError | None:
+    """Return the error that a rank reports for an exception; None where it only lost the other ranks."""
     if isinstance(error, BessemerError):
         return error
-    words = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {error}"
     if isinstance(error, OSError | MemoryError):
-        return Infra(words)
-    if _lost_the_others(error):
+        return Infra(message)
+    if _lost_connection(error):
         return None
-    if any(said in str(error) for said in MACHINE_SAYS):
-        return Infra(words)
-    return Bug(words)
+    if any(part in str(error) for part in MACHINE_ERRORS):
+        return Infra(message)
+    return Bug(message)
 
 
-def _lost_the_others(error: Exception) -> bool:
-    """gloo names itself in what it raises, and has no class for it; NCCL and the rendezvous have one."""
+def _lost_connection(error: Exception) -> bool:
+    # gloo raises no class of its own but names itself in the message; NCCL and the rendezvous have a class.
     distributed = sys.modules.get("torch.distributed")
-    of_the_exchange = distributed is not None and isinstance(error, distributed.DistError)
-    return of_the_exchange or "gloo" in str(error).lower()
+    is_distributed = distributed is not None and isinstance(error, distributed.DistError)
+    return is_distributed or "gloo" in str(error).lower()
 
 
-def judge(ends: Sequence[End], size: int) -> Failure | None:
-    """What is to blame of how ranks ended, in the order in which they did; None where all came to their end.
+def root_cause(ends: Sequence[RankExit], size: int) -> Failure | None:
+    """Return the failure that caused the ranks to end, given in the order in which they ended; None where all finished.
 
-    A cause counts before its consequence: a rank that was killed from outside, then an error of a rank's own, then a
-    rank that died of what it did, then one that was asked to stop, then those that only lost the others.
+    Causes come before consequences: a rank killed from outside, then a rank's own error, then a rank that crashed, then
+    one that was asked to stop, then those that only lost the others.
     """
     failed = [end for end in ends if end.code != 0]
-    return _failure(min(failed, key=_far_from_the_cause), size) if failed else None
+    return _failure(min(failed, key=_distance_from_cause), size) if failed else None
 
 
-def _far_from_the_cause(end: End) -> int:
+def _distance_from_cause(end: RankExit) -> int:
     if end.code < 0:
-        return 2 if -end.code in OF_THE_PROGRAM else 0
-    if end.words:
+        return 2 if -end.code in CRASH_SIGNALS else 0
+    if end.error:
         return 1 if end.code != Infra.exit_code else 3
     return 4
 
 
-def _failure(end: End, size: int) -> Failure:
+def _failure(end: RankExit, size: int) -> Failure:
     who = "the trainer" if size == 1 else f"rank {end.rank} of {size}"
     if end.code < 0:
         name = signal.Signals(-end.code).name
         hint = " (often the kernel, when memory runs out)" if -end.code == signal.SIGKILL else ""
-        return infra(f"{who} was killed by {name}{hint}", end.rank, name)
-    if end.words:
-        return Failure(_kind(end.code), end.words.strip(), end.code, end.rank)
+        return infra_failure(f"{who} was killed by {name}{hint}", end.rank, name)
+    if end.error:
+        return Failure(_kind(end.code), end.error.strip(), end.code, end.rank)
     if end.code == Infra.exit_code:
-        return infra(f"{who} {LOST_THE_OTHERS}", end.rank)
-    # It could not even leave its words: the disk is full, or the interpreter did not come up.
-    return infra(f"{who} ended with exit code {end.code} and without a word", end.rank)
+        return infra_failure(f"{who} {LOST_CONNECTION}", end.rank)
+    # It could not write its error report: the disk is full, or the interpreter did not start.
+    return infra_failure(f"{who} ended with exit code {end.code} and without an error report", end.rank)
 
 
 def _kind(code: int) -> Kind:
@@ -138,68 +140,68 @@ def _kind(code: int) -> Kind:
     return "bug" if code == Bug.exit_code else "recipe"
 
 
-def make_room_for_words(file: Path) -> None:
-    """Take a block of the disk for last words: that the disk is full may be what they say."""
-    file.write_bytes(bytes(BYTES_FOR_WORDS))
+def reserve_error_report(file: Path) -> None:
+    """Reserve disk space for a rank's error report, which may have to say that the disk is full."""
+    file.write_bytes(bytes(ERROR_REPORT_BYTES))
 
 
-def leave_words(file: Path, words: str) -> None:
-    """Write a rank's last words, into the room made for them where there is some."""
+def write_error_report(file: Path, message: str) -> None:
+    """Write a rank's error report, into the space reserved for it if there is any."""
     with file.open("r+b" if file.exists() else "wb") as stream:
-        stream.write(words.encode()[:BYTES_FOR_WORDS])
+        stream.write(message.encode()[:ERROR_REPORT_BYTES])
 
 
-def read_words(file: Path) -> str | None:
-    """The last words of a rank, where it left any."""
+def read_error_report(file: Path) -> str | None:
+    """Return the error report of a rank, or None."""
     try:
         return file.read_bytes().rstrip(b"\0").decode(errors="replace") or None
     except OSError:
         return None
 
 
-RECORD = "restarts.jsonl"
+RESTARTS_FILE = "restarts.jsonl"
 
-LOST = "Remove the file to go on without what it tells of earlier restarts."
+HINT = "Remove the file to go on without its record of earlier restarts."
 
 LONGEST_PAUSE = 60.0
-"""Seconds."""
+"""Seconds before a restart, at most."""
 
 FEWER_RANKS = "fewer_ranks"
-"""The event that says that steps were computed by fewer ranks than the run asks for."""
+"""Event: the following steps are computed by fewer ranks than the run asks for."""
 
 RECORDED = ("restart", "slow_rank", "all_ranks", "hosts")
-"""Kinds of lines, which are kinds of EVENTS."""
+"""Kinds of lines, which are kinds of EVENTS too."""
 
 
-class Patience:
-    """Restarts in a row without progress, and what each waits."""
+class RestartBudget:
+    """Counts restarts without progress, and decides how long each waits."""
 
     def __init__(self, config: RestartsConfig) -> None:
         self._config = config
-        self.in_a_row = 0
+        self.consecutive = 0
 
     def progress(self) -> None:
-        """Something new was reached: counting begins anew."""
-        self.in_a_row = 0
+        """Reset the count, after a new checkpoint."""
+        self.consecutive = 0
 
     def next_pause(self) -> float | None:
-        """Seconds to wait before one more restart; None where there were as many as may be."""
-        if self.in_a_row >= self._config.most:
+        """Count one more restart and return the seconds to wait before it; None where no more are allowed."""
+        if self.consecutive >= self._config.most:
             return None
-        self.in_a_row += 1
-        return min(self._config.pause_seconds * 2.0 ** (self.in_a_row - 1), LONGEST_PAUSE)
+        self.consecutive += 1
+        return min(self._config.pause_seconds * 2.0 ** (self.consecutive - 1), LONGEST_PAUSE)
 
 
-class Record:
-    """The file `restarts.jsonl`. A full disk delays lines and loses none while this process lives."""
+class RestartLog:
+    """The file `restarts.jsonl`. A full disk delays lines; none is lost while this process lives."""
 
     def __init__(self, out: Path) -> None:
-        self._file = out / RECORD
+        self._file = out / RESTARTS_FILE
         self._pending = b""
 
     def append(self, kind: str, **facts: Any) -> None:
-        """Add a line, durable when this returns unless the disk refuses; then it comes with the next one."""
-        assert kind in RECORDED, f"{kind} is no kind that the trainer takes over"
+        """Append a line, durable when this returns; where the disk refuses, it is written with the next one."""
+        assert kind in RECORDED, f"{kind} is no kind that the trainer imports"
         self._pending += seal({"kind": kind, "time": time.time(), **facts}, sort_keys=True, indent=None)
         try:
             self._write()
@@ -208,8 +210,8 @@ class Record:
 
     def _write(self) -> None:
         with self._file.open("ab", buffering=0) as file:
-            # A kill may have left a part of a line behind the last whole one.
-            whole = sum(map(len, complete_lines(self._file, LOST)))
+            # A kill may have left a part of a line after the last whole one.
+            whole = sum(map(len, complete_lines(self._file, HINT)))
             file.truncate(whole)
             try:
                 written = file.write(self._pending)
@@ -222,20 +224,20 @@ class Record:
         self._pending = b""
 
 
-def read_record(out: Path) -> list[dict[str, Any]]:
-    """All whole lines of the record; IntegrityError where one is damaged."""
-    return read_sealed_lines(out / RECORD, LOST)
+def read_restarts(out: Path) -> list[dict[str, Any]]:
+    """Return all whole lines of the record; IntegrityError where one is damaged."""
+    return read_sealed_lines(out / RESTARTS_FILE, HINT)
 
 
-def take_over(out: Path, journal: "Journal") -> None:
-    """Add what the supervisor recorded, and `journal` does not have yet, to its EVENTS, under the times of then."""
-    kinds = journal.tables()["events"]["kind"].to_pylist()
-    taken = sum(kind in RECORDED for kind in kinds)
-    for line in read_record(out)[taken:]:
+def import_restarts(out: Path, log: "MetricsLog") -> None:
+    """Append the supervisor's lines that `log` lacks to its EVENTS, with their original times."""
+    kinds = log.tables()["events"]["kind"].to_pylist()
+    imported = sum(kind in RECORDED for kind in kinds)
+    for line in read_restarts(out)[imported:]:
         facts = {key: value for key, value in line.items() if key not in ("kind", "time", "step")}
-        journal.add(
+        log.add(
             "events",
-            seq=journal.count("events"),
+            seq=log.count("events"),
             time=line["time"],
             step=line["step"],
             kind=line["kind"],

@@ -1,4 +1,4 @@
-"""One launch: all ranks started together, watched, and ended together whatever happens to one of them."""
+"""Launch all ranks of a machine together, watch them, and end them together whatever happens to one of them."""
 
 import os
 import shutil
@@ -18,39 +18,39 @@ from model.config.train import TrainConfig
 from model.distributed.heartbeat import Beat, read_beat
 from model.distributed.protocol import STOP_SIGNALS, create_rank_directory, error_file, heartbeat_file
 from model.launch.diagnostics import private_memory
-from model.launch.failures import End, Failure, infra, judge, read_words
-from model.launch.rendezvous import Change, Lost, Place
-from model.launch.watchdog import Hang, Slow, Watch, ask_for_stacks, innermost_call, state_of
+from model.launch.failures import Failure, RankExit, infra_failure, read_error_report, root_cause
+from model.launch.rendezvous import Change, HostLost, HostRanks
+from model.launch.watchdog import Hang, RankMonitor, Straggler, innermost_call, process_state, request_stacks
 
 POLL_SECONDS = 0.05
 
-SECONDS_BETWEEN_LOOKS = 1.0
-"""At checkpoints, memory and speed."""
+CHECK_SECONDS = 1.0
+"""Seconds between checks of checkpoints, memory and speed."""
 
 GRACE_SECONDS = 5.0
-"""What the other ranks get to end by themselves and say why, once one has failed."""
+"""Seconds that the other ranks get to end by themselves and report why, once one has failed."""
 
 Process = subprocess.Popen[bytes]
 
 
 class StopRequest:
-    """SIGTERM or Ctrl-C, heard while this is entered, and passed on to the processes that run then."""
+    """Handles SIGTERM and Ctrl-C while entered as a context, and passes them on to the running processes."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self.processes: list[Process] = []
 
     def __enter__(self) -> "StopRequest":
-        self._handlers = {asked: signal.signal(asked, self._hear) for asked in STOP_SIGNALS}
+        self._handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
         return self
 
     def __exit__(self, *error: object) -> None:
-        for asked, handler in self._handlers.items():
-            signal.signal(asked, handler)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
-    def _hear(self, signum: int, frame: FrameType | None) -> None:
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
-        self.asked = True
+        self.requested = True
         self.pass_on()
 
     def pass_on(self) -> None:
@@ -62,22 +62,22 @@ class StopRequest:
 
 @dataclass
 class Launch:
-    """What has come of the ranks so far."""
+    """The state of the ranks of one launch."""
 
     out: Path
     step: int = 0
-    """Steps made, of the whole run, by the rank that is farthest."""
+    """Steps of the whole run made by the rank that is farthest."""
     saved_at: float | None = None
-    """When a new checkpoint was seen last, by the monotonic clock."""
+    """When a new checkpoint was last seen, by the monotonic clock."""
     memory: int = 0
-    """Bytes that the ranks had for themselves at most."""
+    """Peak of the private memory of all ranks, in bytes."""
     failure: Failure | None = None
     finished: bool = False
-    """Whether training came to its end; where there is no failure either, the ranks were stopped at a checkpoint."""
+    """Whether training is finished; with neither this nor a failure, the ranks were stopped at a checkpoint."""
     _before: frozenset[tuple[Path, int]] = field(default_factory=frozenset)
 
-    def look(self, ranks: Sequence[Process]) -> None:
-        """At checkpoints and memory."""
+    def update(self, ranks: Sequence[Process]) -> None:
+        """Check for new checkpoints, and measure memory."""
         now = checkpoints(self.out)
         if now - self._before:
             self.saved_at = time.monotonic()
@@ -86,7 +86,7 @@ class Launch:
 
 
 def checkpoints(out: Path) -> frozenset[tuple[Path, int]]:
-    """All complete checkpoints, and what tells one from a later one of the same name."""
+    """Return all complete checkpoints, each with the time of its marker, which differs in a later one of its name."""
     found: set[tuple[Path, int]] = set()
     for marker in complete_markers(out):
         try:
@@ -97,7 +97,7 @@ def checkpoints(out: Path) -> frozenset[tuple[Path, int]]:
 
 
 def newest_step(out: Path) -> int:
-    """Steps that the newest complete checkpoint holds; 0 before the first."""
+    """Return the steps before the newest complete checkpoint; 0 without one."""
     return max((steps_before(folder) for folder, _ in checkpoints(out)), default=0)
 
 
@@ -105,34 +105,33 @@ def run_ranks(
     train: TrainConfig,
     out: Path,
     command: Callable[[int, Path], list[str]],
-    place: Place,
+    host_ranks: HostRanks,
     stop: StopRequest,
-    tell_slow: Callable[[Slow], None],
+    on_straggler: Callable[[Straggler], None],
     *,
     until_checkpoint: bool = False,
     change: Callable[[], Change | None] = lambda: None,
     host: str = "",
 ) -> Launch:
-    """Run this machine's ranks, each by `command(rank, meeting)`, until all end, one fails, or one hangs; then none is
-    left.
+    """Run this machine's ranks, each by `command(rank, rank_dir)`, until all end or one fails or hangs; kill the rest.
 
-    The first of all ranks has our stdout; whatever the others print goes to stderr. With `until_checkpoint`, or once
-    `change` says that a machine has returned, they are asked to stop when there is a new checkpoint; where it says that
-    one has restarted, or raises Lost, none of them goes on. `host` names this machine among several.
+    The first of all ranks inherits stdout; output of the others goes to stderr. With `until_checkpoint`, or once
+    `change` reports that a machine has returned, the ranks are asked to stop at the next checkpoint. Where `change`
+    reports that a machine has restarted, or raises HostLost, the launch fails. `host` names this machine among several.
     """
     launch = Launch(out, _before=checkpoints(out))
     try:
-        meeting = create_rank_directory(out, host)
+        rank_dir = create_rank_directory(out, host)
     except OSError as error:
-        launch.failure = infra(f"{type(error).__name__}: {error}")
+        launch.failure = infra_failure(f"{type(error).__name__}: {error}")
         return launch
     try:
-        commands = [command(rank, meeting) for rank in place.ranks]
-        with started(commands, stop, train.given, first_speaks=place.first == 0) as ranks:
-            _watch(launch, train, place, ranks, meeting, stop, tell_slow, change, until_checkpoint)
+        commands = [command(rank, rank_dir) for rank in host_ranks.ranks]
+        with started(commands, stop, train.given, first_speaks=host_ranks.first == 0) as ranks:
+            _watch(launch, train, host_ranks, ranks, rank_dir, stop, on_straggler, change, until_checkpoint)
     finally:
-        shutil.rmtree(meeting, ignore_errors=True)
-    launch.look([])
+        shutil.rmtree(rank_dir, ignore_errors=True)
+    launch.update([])
     return launch
 
 
@@ -140,15 +139,17 @@ def run_ranks(
 def started(
     commands: Sequence[list[str]], stop: StopRequest, given: Mapping[str, str], *, first_speaks: bool = True
 ) -> Iterator[list[Process]]:
-    """Processes that get our requests to stop, and are gone afterwards; their environment is that of a trainer with
-    the variables `given`."""
+    """Start processes that receive requests to stop, and kill those left on exit.
+
+    Their environment is that of a trainer with the variables `given`.
+    """
     processes = stop.processes = []
     environment = trainer_environment(os.environ, given)
     try:
         for number, command in enumerate(commands):
             stdout = None if number == 0 and first_speaks else sys.stderr.fileno()
             processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout, env=environment))
-        if stop.asked:
+        if stop.requested:
             stop.pass_on()
         yield processes
     finally:
@@ -162,50 +163,50 @@ def started(
 def _watch(
     launch: Launch,
     train: TrainConfig,
-    place: Place,
+    host_ranks: HostRanks,
     ranks: Sequence[Process],
-    meeting: Path,
+    rank_dir: Path,
     stop: StopRequest,
-    tell_slow: Callable[[Slow], None],
+    on_straggler: Callable[[Straggler], None],
     change: Callable[[], Change | None],
     until_checkpoint: bool,
 ) -> None:
     began = time.monotonic()
-    watch = Watch(len(ranks), train.hang_seconds, train.start_seconds, began)
-    ends: dict[int, End] = {}
-    look_at, give_up_at, returning = began, float("inf"), False
+    monitor = RankMonitor(len(ranks), train.hang_seconds, train.start_seconds, began)
+    ends: dict[int, RankExit] = {}
+    check_at, give_up_at, returning = began, float("inf"), False
     while True:
         now = time.monotonic()
-        ends |= {at: _end(place.first + at, code, meeting) for at, code in _ended(ranks) if at not in ends}
-        watch.look(_beats(place, meeting), now)
-        launch.step = watch.step
+        ends |= {at: _end(host_ranks.first + at, code, rank_dir) for at, code in _ended(ranks) if at not in ends}
+        monitor.update(_beats(host_ranks, rank_dir), now)
+        launch.step = monitor.step
         if len(ends) == len(ranks) or now > give_up_at:
             break
         if give_up_at == float("inf"):
             if any(end.code for end in ends.values()):
                 give_up_at = now + GRACE_SECONDS
-            elif hang := watch.hang(now, frozenset(range(len(ranks))) - set(ends)):
-                launch.failure = _hung(hang, place, ranks, meeting)
+            elif hang := monitor.hang(now, frozenset(range(len(ranks))) - set(ends)):
+                launch.failure = _hang_failure(hang, host_ranks, ranks, rank_dir)
                 return
-        if now >= look_at:
-            look_at = now + SECONDS_BETWEEN_LOOKS
-            launch.look(ranks)
-            for slow in watch.slow():
-                tell_slow(replace(slow, rank=place.first + slow.rank))
+        if now >= check_at:
+            check_at = now + CHECK_SECONDS
+            launch.update(ranks)
+            for straggler in monitor.slow():
+                on_straggler(replace(straggler, rank=host_ranks.first + straggler.rank))
             try:
                 changed = change()
-            except Lost as lost:
-                launch.failure = infra(str(lost))
+            except HostLost as lost:
+                launch.failure = infra_failure(str(lost))
                 return
             if changed == "restarted":
-                launch.failure = infra("another machine starts its ranks again")
+                launch.failure = infra_failure("another machine starts its ranks again")
                 return
             until_checkpoint |= changed == "returned"
             if until_checkpoint and not returning and launch.saved_at is not None:
                 returning = True
                 stop.pass_on()
         time.sleep(POLL_SECONDS)
-    launch.failure = judge(list(ends.values()), place.size)
+    launch.failure = root_cause(list(ends.values()), host_ranks.size)
     launch.finished = launch.failure is None
     if returning and launch.failure is not None and launch.failure.restarts:
         launch.failure = None
@@ -215,33 +216,33 @@ def _ended(ranks: Sequence[Process]) -> list[tuple[int, int]]:
     return [(rank, code) for rank, process in enumerate(ranks) if (code := process.poll()) is not None]
 
 
-def _end(rank: int, code: int, meeting: Path) -> End:
-    return End(rank, code, read_words(error_file(meeting, rank)))
+def _end(rank: int, code: int, rank_dir: Path) -> RankExit:
+    return RankExit(rank, code, read_error_report(error_file(rank_dir, rank)))
 
 
-def _beats(place: Place, meeting: Path) -> dict[int, Beat]:
-    """By place among the machine's own."""
-    beats = {at: read_beat(heartbeat_file(meeting, rank)) for at, rank in enumerate(place.ranks)}
+def _beats(host_ranks: HostRanks, rank_dir: Path) -> dict[int, Beat]:
+    """Return the heartbeats of this machine's ranks, by their index among them."""
+    beats = {at: read_beat(heartbeat_file(rank_dir, rank)) for at, rank in enumerate(host_ranks.ranks)}
     return {at: beat for at, beat in beats.items() if beat is not None}
 
 
-def _hung(hang: Hang, place: Place, ranks: Sequence[Process], meeting: Path) -> Failure:
-    """Say which rank hangs and where; the stacks of all go to stderr."""
-    alive = zip(place.ranks, ranks, strict=True)
+def _hang_failure(hang: Hang, host_ranks: HostRanks, ranks: Sequence[Process], rank_dir: Path) -> Failure:
+    """Return a failure that names the rank that hangs and where; write the stacks of all ranks to stderr."""
+    alive = zip(host_ranks.ranks, ranks, strict=True)
     running = {rank: process.pid for rank, process in alive if process.poll() is None}
-    states = {rank: state for rank, pid in running.items() if (state := state_of(pid)) is not None}
-    # One that cannot run is the cause, even where it fell silent while it waited.
-    silent = place.first + hang.rank
+    states = {rank: state for rank, pid in running.items() if (state := process_state(pid)) is not None}
+    # A rank that cannot run is the cause, even where it fell silent while it waited.
+    silent = host_ranks.first + hang.rank
     culprit = silent if silent in states else next(iter(states), silent)
-    stacks = ask_for_stacks(meeting, running)
+    stacks = request_stacks(rank_dir, running)
     for rank, text in stacks.items():
-        sys.stderr.write(f"rank {rank} of {place.size}, when it was found silent:\n{text or 'no answer'}\n")
+        sys.stderr.write(f"stacks of rank {rank} of {host_ranks.size} when it hung:\n{text or 'no answer'}\n")
     call = innermost_call(stacks.get(culprit, ""))
-    who = "the trainer" if place.size == 1 else f"rank {culprit} of {place.size}"
-    told = [
-        f"{who} hung: no sign for {hang.silent_seconds:.0f} seconds after step {hang.step} (train.{hang.limit})",
+    who = "the trainer" if host_ranks.size == 1 else f"rank {culprit} of {host_ranks.size}"
+    details = [
+        f"{who} hung: no heartbeat for {hang.silent_seconds:.0f} seconds after step {hang.step} (train.{hang.limit})",
         *([f"it is {states[culprit]}"] if culprit in states else []),
         *([f"it was at {call}"] if call else []),
-        *(["it waits for the others, as they do"] if hang.waits and culprit not in states else []),
+        *(["all ranks wait for each other"] if hang.waits and culprit not in states else []),
     ]
-    return infra(", ".join(told), culprit)
+    return infra_failure(", ".join(details), culprit)

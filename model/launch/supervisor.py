@@ -1,13 +1,13 @@
-"""Trains to the end: starts the ranks, and starts them again from the last checkpoint where the machine failed them.
+"""Supervise a training: start the ranks, and restart them from the last checkpoint when the machine fails.
 
-Every training has a supervisor, one of a single process too. It loads no PyTorch (30 MiB, a fifth of a second), so that
-it lives where a rank dies for want of memory. Not torchrun: its agent passes SIGTERM on, and waits as long as
-`--shutdown-timeout` says (torch 2.13), but exits with 1 whatever a rank exited with, and leaves ranks behind when it is
+Every training has a supervisor, that of a single process too. It loads no PyTorch (30 MiB, a fifth of a second to
+start), so that it survives where a rank runs out of memory. torchrun is not used: its agent passes SIGTERM on and waits
+for `--shutdown-timeout` (torch 2.13), but exits with 1 whatever a rank exited with, and leaves ranks behind when it is
 killed itself.
 
-With several hosts each has its supervisor. They agree on who is there (`model/launch/rendezvous.py`), each starts and
-judges its own ranks, and one whose machine computes wrongly does not come to the next meeting. The first host's writes
-the record; where it ends, all do.
+With several hosts each has a supervisor. They agree on the machines of a round (`model/launch/rendezvous.py`), each
+starts and judges its own ranks, and one whose machine computes wrongly does not join the next round. The first host's
+supervisor writes the record; when it ends, all end.
 
 Who restarts what: this module restarts ranks, the train task retries the stage, an automation the flow.
 """
@@ -22,232 +22,244 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.complete_marker import why_damaged
+from model.checkpoint.complete_marker import find_damage
 from model.checkpoint.run_folder import HEARTBEAT, RESULT
 from model.config.train import TrainerRun
 from model.distributed.protocol import create_rank_directory, error_file
 from model.errors import Infra
-from model.launch.diagnostics import shortage
-from model.launch.failures import End, Failure, Patience, Record, infra, judge, read_words
+from model.launch.diagnostics import find_shortage
+from model.launch.failures import (
+    Failure,
+    RankExit,
+    RestartBudget,
+    RestartLog,
+    infra_failure,
+    read_error_report,
+    root_cause,
+)
 from model.launch.launcher import Launch, StopRequest, newest_step, run_ranks, started
-from model.launch.rendezvous import Lost, Place, Rendezvous
-from model.launch.watchdog import Slow
+from model.launch.rendezvous import HostLost, HostRanks, Rendezvous
+from model.launch.watchdog import Straggler
 
 DIAGNOSIS_SECONDS = 120.0
 
-STRIKES = 3
-"""Failures of one rank in a row, without progress, after which training goes on without it where it may."""
+MAX_FAILURES_OF_RANK = 3
+"""Consecutive failures of one rank, without progress, after which training continues with fewer ranks if allowed."""
 
 
 def supervise(run: TrainerRun, run_file: Path) -> int:
-    """Train to the end, through as many restarts as `run.train.restarts` allows; returns the exit code of what ended
-    it, whose words go to stderr.
+    """Train to the end, through as many restarts as `run.train.restarts` allows; return the exit code.
 
-    SIGTERM and Ctrl-C are passed on, and nothing is restarted after one. On stdout stand the messages of the first rank
-    and those of this process.
+    The failure that ended training is written to stderr. SIGTERM and Ctrl-C are passed on to the ranks, and nothing is
+    restarted after one. stdout carries the messages of the first rank and of this process.
     """
     return Supervisor(run, run_file).supervise()
 
 
 class Supervisor:
-    """Counts what failed, and decides what follows."""
+    """Starts ranks, counts failures, and decides about restarts."""
 
     def __init__(self, run: TrainerRun, run_file: Path) -> None:
         self._run = run
         self._run_file = run_file
         self._size = run.train.ranks
         self._rendezvous = Rendezvous(run) if run.train.hosts.count > 1 else None
-        self._place: Place | None = None
+        self._host_ranks: HostRanks | None = None
         self._stop = StopRequest()
-        self._patience = Patience(run.train.restarts)
-        self._record = Record(run.out)
+        self._budget = RestartBudget(run.train.restarts)
+        self._record = RestartLog(run.out)
         self._restarts = 0
         self._step = 0
         """Steps made when the ranks last ended."""
         self._memory = 0
         self._saved_at = time.monotonic()
-        """When there was a new checkpoint last; before any, when this process began."""
+        """When a new checkpoint was last seen; before the first, when this process began."""
         self._blamed: list[int | None] = []
-        """Ranks to blame for the failures since there was progress."""
+        """Ranks that caused the failures since the last checkpoint."""
 
     def supervise(self) -> int:
-        """Returns the exit code."""
+        """Train to the end; return the exit code."""
         with self._stop:
             while (failure := self._launch()) is not None:
                 while failure is not None:
-                    end = self._wait_for_another(failure)
-                    if end is not None:
-                        sys.stderr.write(f"{end.words}\n")
-                        return end.code
+                    final = self._wait_for_restart(failure)
+                    if final is not None:
+                        sys.stderr.write(f"{final.message}\n")
+                        return final.code
                     failure = self._diagnose()
         return 0
 
     def _launch(self) -> Failure | None:
-        """Train until all is done (None) or something fails."""
+        """Run the ranks until training is finished (None) or fails."""
         while True:
-            if why_damaged(self._run.out / RESULT) is None:
-                # The other machines, which are no longer there, came to the end without this one.
+            if find_damage(self._run.out / RESULT) is None:
+                # The other machines finished the training without this one.
                 return None
             try:
-                place = self._meet()
-            except Lost as lost:
-                return infra(str(lost))
-            if place is None:
-                return infra("asked to stop while it waited for other machines")
+                host_ranks = self._join_round()
+            except HostLost as lost:
+                return infra_failure(str(lost))
+            if host_ranks is None:
+                return infra_failure("asked to stop while it waited for other machines")
             launch = run_ranks(
                 self._run.train,
                 self._run.out,
-                lambda rank, meeting, place=place: self._command("model.train", rank, meeting, place.size, place.store),
-                place,
+                lambda rank, rank_dir, host_ranks=host_ranks: self._command(
+                    "model.train", rank, rank_dir, host_ranks.size, host_ranks.store
+                ),
+                host_ranks,
                 self._stop,
-                self._tell_slow,
-                **self._news(place),
+                self._report_straggler,
+                **self._watch_options(host_ranks),
             )
-            self._take_stock(launch)
+            self._record_launch(launch)
             if launch.finished or launch.failure is not None:
                 return launch.failure
-            if self._stop.asked:
-                return infra("asked to stop; a checkpoint was written, run again to go on")
+            if self._stop.requested:
+                return infra_failure("asked to stop; a checkpoint was written, run again to go on")
             if self._rendezvous is None:
                 self._size = self._run.train.ranks
-                self._tell("all_ranks", step=self._step, ranks=self._size)
+                self._report("all_ranks", step=self._step, ranks=self._size)
 
-    def _meet(self) -> Place | None:
-        """Which ranks are this machine's; None where it is asked to stop before others are there."""
+    def _join_round(self) -> HostRanks | None:
+        """Return this machine's ranks in the next round; None where it is asked to stop before."""
         if self._rendezvous is None:
-            return Place(0, self._size, self._size)
-        before = self._run.train.hosts.count if self._place is None else self._place.hosts
-        place = self._rendezvous.meet(self._keep_waiting)
-        if place is not None:
-            self._place = place
-            if place.hosts != before:
-                facts = {"hosts": place.hosts, "of": self._run.train.hosts.count, "ranks": place.size}
-                self._tell("hosts", step=self._step, **facts)
-        return place
+            return HostRanks(0, self._size, self._size)
+        before = self._run.train.hosts.count if self._host_ranks is None else self._host_ranks.hosts
+        host_ranks = self._rendezvous.next_round(self._keep_waiting)
+        if host_ranks is not None:
+            self._host_ranks = host_ranks
+            if host_ranks.hosts != before:
+                facts = {"hosts": host_ranks.hosts, "of": self._run.train.hosts.count, "ranks": host_ranks.size}
+                self._report("hosts", step=self._step, **facts)
+        return host_ranks
 
-    def _news(self, place: Place) -> dict[str, Any]:
-        """What a launch is to look out for."""
+    def _watch_options(self, host_ranks: HostRanks) -> dict[str, Any]:
+        """Return the arguments of `run_ranks` for what this launch watches."""
         if self._rendezvous is None:
-            return {"until_checkpoint": place.size < self._run.train.ranks}
+            return {"until_checkpoint": host_ranks.size < self._run.train.ranks}
         return {"change": self._rendezvous.change, "host": self._rendezvous.name}
 
     def _keep_waiting(self) -> bool:
-        self._show_life()
-        return not self._stop.asked
+        self._touch_heartbeat()
+        return not self._stop.requested
 
-    def _command(self, module: str, rank: int, meeting: Path, size: int, store: str | None = None) -> list[str]:
-        place = [str(os.getpid()), str(rank), str(meeting), str(size), *([store] if store else [])]
-        return [sys.executable, "-m", module, str(self._run_file), *place]
+    def _command(self, module: str, rank: int, rank_dir: Path, size: int, store: str | None = None) -> list[str]:
+        arguments = [str(os.getpid()), str(rank), str(rank_dir), str(size), *([store] if store else [])]
+        return [sys.executable, "-m", module, str(self._run_file), *arguments]
 
-    def _take_stock(self, launch: Launch) -> None:
+    def _record_launch(self, launch: Launch) -> None:
         self._memory = max(self._memory, launch.memory)
         if launch.saved_at is not None:
             self._saved_at = launch.saved_at
-            self._patience.progress()
+            self._budget.progress()
             self._blamed.clear()
         self._step = max(launch.step, newest_step(self._run.out))
         if launch.failure is not None:
             self._blamed.append(launch.failure.rank)
 
-    def _wait_for_another(self, failure: Failure) -> Failure | None:
-        """Record the restart that is to come and wait as long as it takes; instead, what training ends with."""
-        if self._stop.asked or not failure.restarts:
+    def _wait_for_restart(self, failure: Failure) -> Failure | None:
+        """RestartLog the restart that is to come and wait as long as it takes; instead, what training ends with."""
+        if self._stop.requested or not failure.restarts:
             return failure
-        self._leave_out()
-        pause = self._patience.next_pause()
+        self._drop_failing_rank()
+        pause = self._budget.next_pause()
         if pause is None:
-            return self._given_up(failure)
+            return self._out_of_restarts(failure)
         self._restarts += 1
-        self._tell(
+        self._report(
             "restart",
             step=self._step,
             checkpoint=newest_step(self._run.out),
-            words=failure.words,
+            words=failure.message,
             rank=failure.rank,
             signal=failure.signal,
             number=self._restarts,
-            in_a_row=self._patience.in_a_row,
-            ranks=self._size if self._place is None else self._place.size,
+            in_a_row=self._budget.consecutive,
+            ranks=self._size if self._host_ranks is None else self._host_ranks.size,
             pause_seconds=pause,
             seconds_lost=round(time.monotonic() - self._saved_at + pause, 3),
         )
-        sys.stderr.write(f"{failure.words}; ranks are started again from the last checkpoint in {pause:g} seconds\n")
+        sys.stderr.write(f"{failure.message}; ranks are restarted from the last checkpoint in {pause:g} seconds\n")
         until = time.monotonic() + pause
-        while not self._stop.asked and (left := until - time.monotonic()) > 0:
-            self._show_life()
+        while not self._stop.requested and (left := until - time.monotonic()) > 0:
+            self._touch_heartbeat()
             time.sleep(min(left, 1.0))
-        return failure if self._stop.asked else None
+        return failure if self._stop.requested else None
 
-    def _leave_out(self) -> None:
-        """Go on with fewer ranks, where that may be and one rank has failed again and again."""
-        last = self._blamed[-STRIKES:]
-        again_and_again = len(last) == STRIKES and len(set(last)) == 1 and last[0] is not None
-        if self._rendezvous is not None or not (
-            self._run.train.restarts.fewer_ranks and again_and_again and self._size > 1
-        ):
+    def _drop_failing_rank(self) -> None:
+        """Continue with fewer ranks where that is allowed and one rank has failed repeatedly."""
+        if self._rendezvous is not None or not self._run.train.restarts.fewer_ranks or self._size == 1:
+            return
+        last = self._blamed[-MAX_FAILURES_OF_RANK:]
+        if len(last) < MAX_FAILURES_OF_RANK or len(set(last)) > 1 or last[0] is None:
             return
         rows = self._run.train.batch_rows
         self._size = next(size for size in range(self._size - 1, 0, -1) if rows % size == 0)
-        self._patience.progress()
+        self._budget.progress()
         self._blamed.clear()
 
-    def _given_up(self, failure: Failure) -> Failure:
+    def _out_of_restarts(self, failure: Failure) -> Failure:
         most = self._run.train.restarts.most
-        again = "Run again, and training goes on from the last checkpoint"
+        again = "Run again to resume from the last checkpoint"
         if most == 0:
-            return infra(f"{_message(failure)}. {again}", failure.rank, failure.signal)
-        return infra(
-            f"training failed {most + 1} times in a row without a checkpoint behind step"
-            f" {newest_step(self._run.out)}, and is given up (train.restarts.most). The last time:"
+            return infra_failure(f"{_message(failure)}. {again}", failure.rank, failure.signal)
+        return infra_failure(
+            f"training failed {most + 1} times in a row without a checkpoint after step"
+            f" {newest_step(self._run.out)}; no more restarts (train.restarts.most). The last failure:"
             f" {_message(failure)}. {again}",
             failure.rank,
             failure.signal,
         )
 
     def _diagnose(self) -> Failure | None:
-        """Look at the machine before ranks are started again; None where it has and does what it should."""
-        self._show_life()
-        lacking = shortage(self._run.out, self._memory)
+        """Check the machine before ranks are restarted; return what is wrong with it, if anything."""
+        self._touch_heartbeat()
+        lacking = find_shortage(self._run.out, self._memory)
         if lacking is not None:
-            return infra(lacking)
+            return infra_failure(lacking)
         try:
-            meeting = create_rank_directory(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
+            rank_dir = create_rank_directory(self._run.out, "" if self._rendezvous is None else self._rendezvous.name)
         except OSError as error:
-            return infra(f"{type(error).__name__}: {error}")
+            return infra_failure(f"{type(error).__name__}: {error}")
         here = self._size // self._run.train.hosts.count
-        commands = [self._command("model.launch.diagnostics", rank, meeting, here) for rank in range(here)]
+        commands = [self._command("model.launch.diagnostics", rank, rank_dir, here) for rank in range(here)]
         try:
             with started(commands, self._stop, self._run.train.given, first_speaks=False) as processes:
                 deadline = time.monotonic() + DIAGNOSIS_SECONDS
                 while any(process.poll() is None for process in processes):
                     if time.monotonic() > deadline:
-                        return infra(f"the diagnosis of this machine took more than {DIAGNOSIS_SECONDS:.0f} seconds")
+                        return infra_failure(
+                            f"the diagnosis of this machine took more than {DIAGNOSIS_SECONDS:.0f} seconds"
+                        )
                     time.sleep(0.02)
                 codes = [process.poll() or 0 for process in processes]
-            ends = [End(rank, code, read_words(error_file(meeting, rank))) for rank, code in enumerate(codes)]
+            ends = [
+                RankExit(rank, code, read_error_report(error_file(rank_dir, rank))) for rank, code in enumerate(codes)
+            ]
         finally:
-            shutil.rmtree(meeting, ignore_errors=True)
-        failure = judge(ends, here)
-        # One that left words has found something wrong; one that did not was killed, or lost the others.
-        return failure and replace(failure, final=any(end.words for end in ends))
+            shutil.rmtree(rank_dir, ignore_errors=True)
+        failure = root_cause(ends, here)
+        # A process with an error report has found a fault; one without was killed, or lost the others.
+        return failure and replace(failure, final=any(end.error for end in ends))
 
-    def _tell(self, kind: str, step: int, **facts: object) -> None:
+    def _report(self, kind: str, step: int, **facts: object) -> None:
         if self._rendezvous is not None and not self._rendezvous.is_head:
-            # The record of a run has one writer.
+            # Only the first host's supervisor writes the record of a run.
             sys.stderr.write(json.dumps({"event": kind, "step": step, **facts}) + "\n")
             return
         self._record.append(kind, step=step, **facts)
         sys.stdout.write(json.dumps({"kind": "event", "event": kind, "step": step, **facts}) + "\n")
         sys.stdout.flush()
 
-    def _tell_slow(self, slow: Slow) -> None:
-        self._tell("slow_rank", **asdict(slow))
+    def _report_straggler(self, slow: Straggler) -> None:
+        self._report("slow_rank", **asdict(slow))
 
-    def _show_life(self) -> None:
-        """To the launcher: a pause is no hang."""
+    def _touch_heartbeat(self) -> None:
+        """Show the launcher that a pause is no hang."""
         with suppress(OSError):
             (self._run.out / HEARTBEAT).touch()
 
 
 def _message(failure: Failure) -> str:
-    return failure.words.removeprefix(f"{Infra.__name__}: ").rstrip(".")
+    return failure.message.removeprefix(f"{Infra.__name__}: ").rstrip(".")

@@ -21,7 +21,7 @@ from model.objectives import make_objective
 from model.optim.schedules import StepSchedule
 from model.profile.cost_model import Operation, Recorder, Shape, StepProfile, costs_of, scaled
 from model.profile.roofline import Machine, clock_for, measured_machine
-from model.train.initial_weights import starting_network
+from model.train.initial_weights import initial_network
 from model.train.resume import check_rows
 
 ELEMENT_BYTES = {"bfloat16": 2, "float16": 2}
@@ -50,7 +50,7 @@ def profile_step(run: TrainerRun, steps: int = 3, machine: Machine | None = None
     with _as_in_training(run.train.threads):
         machine = machine or measured_machine(AUTOCAST_TYPES.get(run.train.dtype, torch.float32))
         clock = clock_for(run.train.threads)
-        network = starting_network(run, resumes=False).network
+        network = initial_network(run, resumes=False).network
         engine = make_engine(run, network, SINGLE_PROCESS)
         loader = make_objective(run).loader(data)
         padding: list[float] = []

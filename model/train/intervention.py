@@ -1,14 +1,13 @@
-"""A person's word on a run that stands still: where it goes on from, and under which settings.
+"""Resume an interrupted run under other settings, or under another version of its software or machine.
 
-What OPT-175B's crew did at dozens of restarts: another optimizer and back, an activation, a lower rate, tighter
-clipping, another engine. New settings hold for all that follows, those of the optimizer too, whose state in the
-checkpoint brings none of its own back (its crew lost a day to betas that did).
+`intervene` records a manual decision: the checkpoint to resume from and the settings that change. OPT-175B's crew did
+so at dozens of restarts: another optimizer and back, an activation, a lower rate, tighter clipping (Zhang et al. 2022).
+New settings hold for all later steps, those of the optimizer too, whose state in the checkpoint brings none of its own
+back; OPT-175B lost a day to betas that did.
 
-A run that goes on under another version of a library, of this program, or on another machine.
-
-OPT-175B's crew did so on the way, and could only hope that nothing else changed by it. Here steps that the old version
-made are made again under the new one, in a copy, and must come to the same losses and norms; what differs by more than
-another order of sums is a change of the arithmetic, and the run does not go on.
+`change_versions` accepts another version of a library, of this program, or another machine, after a parity check: steps
+that the old version computed are computed again in a copy of the run, and their losses and gradient norms must agree.
+A difference beyond what another order of sums explains is a change of the arithmetic, and the run does not go on.
 """
 
 import math
@@ -23,37 +22,49 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from model.checkpoint.checkpoint import checkpoint_at, checkpoints
-from model.checkpoint.complete_marker import why_damaged
-from model.checkpoint.metrics import Journal
+from model.checkpoint.checkpoint import checkpoint_at, intact_steps
+from model.checkpoint.complete_marker import find_damage
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import CHECKPOINTS, RESULT, RUN_FILE, checkpoint_folder
 from model.config.network import is_gated
 from model.config.train import TrainerRun, read_run, write_run
 from model.data.dataset import SequenceReader
 from model.errors import GuardError, InputError, RecipeError
 from model.files import link_or_copy
-from model.guard.decisions import ATTEMPTS, Decision, changed, in_force, read_decisions
-from model.guard.guard import is_abandoned, journal_so_far, write_decision
+from model.guard.decisions import ATTEMPTS, Decision, effective_config, read_decisions, with_settings
+from model.guard.guard import is_abandoned, load_metrics_log, write_decision
 from model.optim.schedules import TrainingSchedule
 from model.train.micro_batch import DECISION as MICRO_BATCH
-from model.train.resume import versions_that_changed
+from model.train.resume import changed_versions
 
-OF_THE_NETWORK = ("activation", "dropout", "z_loss")
-"""What can be changed of a network with weights."""
+CHANGEABLE_OF_MODEL = ("activation", "dropout", "z_loss")
+"""Settings of a trained network that may change."""
 
-OF_THE_DATA = ("batch_rows", "batch_warmup", "length_warmup", "new_rows", "trainable")
-"""What cannot be changed of a training, since it says which rows belong to which step, or what the weights are."""
+FIXED_OF_TRAIN = ("batch_rows", "batch_warmup", "length_warmup", "new_rows", "trainable")
+"""Settings of a training that may not change, since they decide which rows a step reads, or what the weights are."""
+
+PARITY = "parity"
+
+STEPS = 20
+"""Steps that a parity check computes again."""
+"""Steps that a parity check computes again."""
+
+TOLERANCES = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}
+"""Relative difference that a step's loss may have, by the type of the products. Its gradient norm, the root of a sum
+over all weights, may differ ten times as much. Two orders of float32 sums differ by 1e-6 after 20 steps."""
 
 
-def reached(out: Path) -> list[int]:
-    """Steps of the whole checkpoints that a run could go on from, ascending; InputError where it is at its end or
-    never began."""
+def resumable_steps(out: Path) -> list[int]:
+    """Return the steps of the intact checkpoints that a run can resume from, ascending.
+
+    Raises InputError where the run is finished or never began.
+    """
     if not (out / RUN_FILE).is_file():
         raise InputError(f"no training began in {out}")
-    if why_damaged(out / RESULT) is None:
-        raise InputError(f"the training in {out} came to its end; there is nothing to resume")
+    if find_damage(out / RESULT) is None:
+        raise InputError(f"the training in {out} is finished; there is nothing to resume")
     folder, decisions = out / CHECKPOINTS, read_decisions(out)
-    return [step for step in checkpoints(folder) if not is_abandoned(folder, step, decisions)]
+    return [step for step in intact_steps(folder) if not is_abandoned(folder, step, decisions)]
 
 
 def intervene(
@@ -63,21 +74,22 @@ def intervene(
     cause: str,
     versions: Mapping[str, tuple[Any, Any]] | None = None,
 ) -> Decision:
-    """Have the run in `out`, which nobody is training, go on from the checkpoint after `to_step` steps (the newest by
-    default, 0 is the start) under other settings, by their paths, and other versions (`guard/version_change.py`).
+    """Write the decision that the run in `out` resumes from the checkpoint after `to_step` steps under new settings.
 
-    Raises RecipeError for settings that the run cannot take, InputError where there is no such checkpoint.
+    No process may be training the run. `to_step` is the newest checkpoint by default; 0 is the start. `settings` maps
+    paths to values, and `versions` names what changed of the program and the machine (`change_versions`). Raises
+    RecipeError for settings that the run cannot have, InputError where there is no such checkpoint.
     """
-    standing = reached(out)
+    steps = resumable_steps(out)
     run, decisions = read_run(out / RUN_FILE), read_decisions(out)
-    _check(in_force(run, decisions), settings)
-    newest = standing[-1] if standing else 0
+    _check_settings(effective_config(run, decisions), settings)
+    newest = steps[-1] if steps else 0
     target = newest if to_step is None else to_step
-    if target and target not in standing:
-        known = ", ".join(map(str, [0, *standing]))
-        raise InputError(f"there is no checkpoint after step {target}; the run can go on from {known}")
+    if target and target not in steps:
+        known = ", ".join(map(str, [0, *steps]))
+        raise InputError(f"there is no checkpoint after step {target}; the run can resume from {known}")
     checkpoint = checkpoint_at(out / CHECKPOINTS, newest, {}) if newest else None
-    journal = journal_so_far(out, decisions, checkpoint)
+    log = load_metrics_log(out, decisions, checkpoint)
     decision = Decision(
         attempt=len(decisions) + 1,
         by="hand",
@@ -88,45 +100,42 @@ def intervene(
         settings=dict(settings),
         versions=dict(versions or {}),
     )
-    told = {"settings": decision.settings, "versions": decision.versions}
-    journal.event(decision.step, "intervention", cause=cause, to_step=target, **told)
-    write_decision(out, decision, journal)
+    log.event(
+        decision.step,
+        "intervention",
+        cause=cause,
+        to_step=target,
+        settings=decision.settings,
+        versions=decision.versions,
+    )
+    write_decision(out, decision, log)
     return decision
 
 
-def _check(run: Any, settings: Mapping[str, Any]) -> None:
-    other = changed(run, settings)
+def _check_settings(run: TrainerRun, settings: Mapping[str, Any]) -> None:
+    other = with_settings(run, settings)
     for path in settings:
-        room, _, name = path.partition(".")
-        if room == "model" and name not in OF_THE_NETWORK:
+        section, _, name = path.partition(".")
+        if section == "model" and name not in CHANGEABLE_OF_MODEL:
             raise RecipeError(
-                f"{path} cannot be changed on the way: the weights are those of another network. Of the network only"
-                f" {', '.join(OF_THE_NETWORK)} can be"
+                f"{path} cannot be changed during training: the weights belong to the network as it is. Of the network"
+                f" only {', '.join(CHANGEABLE_OF_MODEL)} can be changed"
             )
-        if room == "train" and name.partition(".")[0] in OF_THE_DATA:
+        if section == "train" and name.partition(".")[0] in FIXED_OF_TRAIN:
             raise RecipeError(
-                f"{path} cannot be changed on the way: which rows a step reads follows from it. Start a new run from"
+                f"{path} cannot be changed during training: it decides which rows a step reads. Start a new run from"
                 f" this one's weights instead (train.base_model)"
             )
     if is_gated(other.model.activation) != is_gated(run.model.activation):
         raise RecipeError(
-            f"model.activation {run.model.activation} cannot become {other.model.activation}: a gate has weights of its"
-            f" own"
+            f"model.activation {run.model.activation} cannot become {other.model.activation}: a gated activation has"
+            f" weights of its own"
         )
-
-
-PARITY = "parity"
-
-STEPS = 20
-
-TOLERANCES = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}
-"""Share by which a step's loss may differ, by the type of the products; its norm by ten times as much, since it is the
-root of a sum over all weights. What two orders of float32 sums differ by after 20 steps is 1e-6."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """Steps [first, last] made twice, and by which share they differ at most."""
+    """Result of a parity check: steps [first, last] computed twice, and their largest relative differences."""
 
     first: int
     last: int
@@ -137,81 +146,83 @@ class Parity:
 def change_versions(
     out: Path, versions: Mapping[str, tuple[Any, Any]], settings: Mapping[str, Any], cause: str
 ) -> tuple[Decision, Parity]:
-    """Have the run in `out`, which nobody is training and another version has begun, go on from its newest checkpoint
-    under this one, once 20 of its steps came out the same; `settings` change behind that.
+    """Write the decision that the run in `out` resumes from its newest checkpoint under this version of the program.
 
-    `versions` are what is known to have changed, before and now; what checkpoints say is looked up. Raises GuardError
-    where the steps differ, InputError where there are not as many to compare with.
+    No process may be training the run. First 20 steps are computed again and must agree; `settings` change afterwards.
+    `versions` maps what the caller knows to have changed to (before, now); what checkpoints record is added. Raises
+    GuardError where the steps differ, InputError where the run has too few steps to compare with.
     """
-    standing = reached(out)
+    steps = resumable_steps(out)
     run, decisions = read_run(out / RUN_FILE), read_decisions(out)
-    newest = standing[-1] if standing else 0
-    begin = _where_to_begin(out, standing, newest, decisions)
+    newest = steps[-1] if steps else 0
+    begin = _find_start(steps, newest, decisions)
     state = checkpoint_at(out / CHECKPOINTS, newest, {}).state
-    versions = {**versions, **versions_that_changed(run, state)}
-    parity = compare(out, run, begin, versions)
+    versions = {**versions, **changed_versions(run, state)}
+    parity = compare_versions(out, run, begin, versions)
     shutil.rmtree(out / PARITY)
     return intervene(out, settings, None, cause, versions), parity
 
 
-def compare(out: Path, run: TrainerRun, begin: int, versions: Mapping[str, tuple[Any, Any]]) -> Parity:
-    """Make the 20 steps behind the checkpoint after `begin` again, in a copy; GuardError where they differ."""
-    decisions = read_decisions(out)
-    made = _rows(_journal_of_newest(out), len(decisions), begin)
-    assert made["step"], "steps behind the last change are in the newest checkpoint's journal"
-    copy = _copied(out, run, begin, decisions)
-    intervene(copy, {}, begin, "parity of another version", versions)
-    _train(copy)
-    again = _rows(_journal_of(copy), len(decisions) + 1, begin)
-    last, same = begin + STEPS - 1, made["step"] == again["step"]
-    furthest = [_furthest(made[column], again[column]) if same else math.inf for column in ("loss", "grad_norm")]
-    parity = Parity(begin, last, *furthest)
-    allowed = TOLERANCES[in_force(run, decisions).train.dtype]
-    if parity.loss > allowed or parity.grad_norm > 10 * allowed:
-        raise GuardError(
-            f"this version computes something else: steps {parity.first} to {parity.last}, made again, differ in loss"
-            f" by up to {parity.loss:.2e} and in gradient norm by {parity.grad_norm:.2e}, where {allowed:.0e} and"
-            f" {10 * allowed:.0e} are another order of sums. The run stands as it was, both tables in {copy}."
-            f" Put the old version back, or begin anew."
-        )
-    return parity
-
-
-def _where_to_begin(out: Path, standing: list[int], newest: int, decisions: list[Decision]) -> int:
-    """The newest place with a checkpoint (or the start) from which one attempt made 20 steps up to the newest."""
+def _find_start(steps: list[int], newest: int, decisions: list[Decision]) -> int:
+    """Return the newest checkpoint (or 0) after which the last attempt made 20 steps before the newest checkpoint."""
     last_change = decisions[-1].to_step if decisions else 0
-    fitting = [step for step in {0, *standing} if last_change <= step <= newest - STEPS]
+    fitting = [step for step in {0, *steps} if last_change <= step <= newest - STEPS]
     if not fitting:
         raise InputError(
-            f"the run has made {newest - last_change} steps since its start or the last change of it, and to compare"
-            f" this version with the one that made them takes {STEPS} steps behind a checkpoint. Put the old version"
-            f" back and go on with it, or begin anew: little is lost."
+            f"the run has made {newest - last_change} steps since its start or its last change, and comparing this"
+            f" version with the one that made them needs {STEPS} steps after a checkpoint. Go on with the old version,"
+            f" or start a new run: little is lost."
         )
     return max(fitting)
 
 
-def _journal_of_newest(out: Path) -> Journal:
-    """The journal up to the newest whole checkpoint of a run."""
-    standing = reached(out)
-    checkpoint = checkpoint_at(out / CHECKPOINTS, standing[-1], {}) if standing else None
-    return journal_so_far(out, read_decisions(out), checkpoint)
+def compare_versions(out: Path, run: TrainerRun, begin: int, versions: Mapping[str, tuple[Any, Any]]) -> Parity:
+    """Compute the 20 steps after the checkpoint `begin` again, in a copy of the run; GuardError where they differ."""
+    decisions = read_decisions(out)
+    before = _metrics_of(_newest_log(out), len(decisions), begin)
+    assert before["step"], "steps since the last change are in the newest checkpoint's metrics log"
+    copy = _copy_run(out, run, begin, decisions)
+    intervene(copy, {}, begin, "parity of another version", versions)
+    _train(copy)
+    now = _metrics_of(_log_of_copy(copy), len(decisions) + 1, begin)
+    comparable = before["step"] == now["step"]
+    loss, grad_norm = (
+        _max_difference(before[column], now[column]) if comparable else math.inf for column in ("loss", "grad_norm")
+    )
+    parity = Parity(begin, begin + STEPS - 1, loss, grad_norm)
+    allowed = TOLERANCES[effective_config(run, decisions).train.dtype]
+    if parity.loss > allowed or parity.grad_norm > 10 * allowed:
+        raise GuardError(
+            f"this version computes something else: steps {parity.first} to {parity.last}, computed again, differ in"
+            f" loss by up to {parity.loss:.2e} and in gradient norm by up to {parity.grad_norm:.2e}; another order of"
+            f" sums explains {allowed:.0e} and {10 * allowed:.0e}. The run is unchanged; the tables of both versions"
+            f" are in {copy}. Go back to the old version, or start a new run."
+        )
+    return parity
 
 
-def _journal_of(copy: Path) -> Journal:
-    """Of a copy that came to its pause, or to its end."""
-    return Journal.read(copy / RESULT) if why_damaged(copy / RESULT) is None else _journal_of_newest(copy)
+def _newest_log(out: Path) -> MetricsLog:
+    """Return the metrics log up to the newest intact checkpoint of a run."""
+    steps = resumable_steps(out)
+    checkpoint = checkpoint_at(out / CHECKPOINTS, steps[-1], {}) if steps else None
+    return load_metrics_log(out, read_decisions(out), checkpoint)
 
 
-def _rows(journal: Journal, attempt: int, begin: int) -> dict[str, list[Any]]:
-    """METRICS of the 20 steps from `begin` on, as that attempt made them, or the one before it."""
-    metrics = journal.tables()["metrics"]
+def _log_of_copy(copy: Path) -> MetricsLog:
+    """Return the metrics log of a copy that paused or finished."""
+    return MetricsLog.read(copy / RESULT) if find_damage(copy / RESULT) is None else _newest_log(copy)
+
+
+def _metrics_of(log: MetricsLog, attempt: int, begin: int) -> dict[str, list[Any]]:
+    """Return the rows of METRICS that `attempt` wrote for the 20 steps from `begin` on."""
+    metrics = log.tables()["metrics"]
     steps = metrics.column("step")
     mine = pc.and_(pc.greater_equal(steps, begin), pc.less(steps, begin + STEPS))
     return metrics.filter(pc.and_(mine, pc.equal(metrics.column("attempt"), attempt))).to_pydict()
 
 
-def _copied(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -> Path:
-    """A run of its own that stands where this one stood after `begin` steps, and pauses 20 steps further."""
+def _copy_run(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -> Path:
+    """Copy the run as it was after `begin` steps into a folder of its own; the copy pauses 20 steps later."""
     copy = out / PARITY
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
@@ -226,8 +237,7 @@ def _copied(out: Path, run: TrainerRun, begin: int, decisions: list[Decision]) -
     positions = SequenceReader(run.sequences, run.order, run.model.vocab_size).positions
     _, end = TrainingSchedule(run.train, positions, run.model.context).positions(begin + STEPS - 1)
     train = run.train.model_copy(update={"pause_share": end / positions if end < positions else None})
-    told = run.model_copy(update={"out": copy, "train": train})
-    write_run(copy / RUN_FILE, told)
+    write_run(copy / RUN_FILE, run.model_copy(update={"out": copy, "train": train}))
     return copy
 
 
@@ -235,17 +245,14 @@ def _train(copy: Path) -> None:
     command = [sys.executable, "-m", "model.train", str(copy / RUN_FILE), str(os.getpid())]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
     if ended.returncode:
-        words = ended.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        raise GuardError(f"this version did not come through {STEPS} steps that the run has made: {words[0]}")
+        reason = ended.stderr.strip().splitlines()[-1:] or ["no error was reported"]
+        raise GuardError(f"this version failed within {STEPS} steps that the run has made before: {reason[0]}")
 
 
-def _furthest(before: list[float], now: list[float]) -> float:
-    """Largest difference by share; infinite where one of the two alone is no number."""
-    shares = [
-        0.0 if _same(one, other) else abs(one - other) / abs(one or 1.0) for one, other in zip(before, now, strict=True)
+def _max_difference(before: list[float], now: list[float]) -> float:
+    """Return the largest relative difference; infinity where only one of two values is NaN."""
+    differences = [
+        0.0 if old == new or (math.isnan(old) and math.isnan(new)) else abs(old - new) / abs(old or 1.0)
+        for old, new in zip(before, now, strict=True)
     ]
-    return math.inf if any(map(math.isnan, shares)) else max(shares)
-
-
-def _same(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+    return math.inf if any(map(math.isnan, differences)) else max(differences)

@@ -1,10 +1,10 @@
-"""How many rows pass through the model at once where the recipe leaves it to the machine: `micro_batch_rows = "auto"`.
+"""Find the micro-batch size for `micro_batch_rows = "auto"`, and measure memory and the peak FLOP/s of devices.
 
-The largest share of a batch that fits into memory. It is found before the first step and written down, so that a run
-goes on with it: other micro-batches add up the same gradients in another order, which changes the last bits.
+The size is the largest share of a batch that fits into memory. It is found before the first step and stored in the
+run's folder, because a resumed run must use the same: other micro-batches add the same gradients in another order,
+which changes the last bits.
 
-What the devices of a training could do at best, as the measure of what they do (MFU: Chowdhery et al. 2022, PaLM,
-appendix B).
+Peak FLOP/s are the base of MFU (model FLOPs utilization, Chowdhery et al. 2022, PaLM, appendix B).
 """
 
 import os
@@ -29,87 +29,97 @@ from model.errors import RecipeError
 from model.nn.factory import Network, make_network
 from model.objectives import make_objective
 from model.objectives.base import concatenate_batches, slice_batch
-from model.train.resume import deciding
+from model.train.resume import deciding_settings
 
 DECISION = "micro_batch.json"
 
-LOST = "Remove it: a size is found anew, which on another machine may be another."
+HINT = "Remove it, and a size is found again, which on another machine may differ."
 
 DECIDED_FOR = "decided_for"
-"""Its entry with the digest of all settings: another network, type or optimizer takes other memory."""
+"""Entry with the digest of all settings: another network, type or optimizer needs other memory."""
 
 SHARE_OF_MACHINE = 0.8
-"""Of the machine's memory, where no limit is named: others want some."""
+"""Share of the machine's memory that a training may use where `train.memory_limit` is not set."""
+
+DATA_SHEETS = {
+    "H200": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
+    "H100": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
+    "A100": {"bfloat16": 312e12, "float16": 312e12, "tf32": 156e12, "float32": 19.5e12},
+    "V100": {"float16": 125e12, "float32": 15.7e12},
+}
+"""FLOP/s of dense matrix products in NVIDIA's data sheets of the SXM modules, by part of the device's name."""
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a size of micro-batch takes."""
-
-    rows: int
-    tokens_s: int
-    bytes: int
-    """Resident memory of the process at its highest, and what a step will add."""
-    idle_bytes: int
-    """What of it would be there without any row."""
-
-    def expected_bytes(self, rows: int) -> float:
-        """Of another size, on a straight line."""
-        return self.idle_bytes + (self.bytes - self.idle_bytes) * rows / self.rows
-
-
-def with_decided_rows(run: TrainerRun, data: SequenceReader, ranks: Ranks, link: LauncherChannel) -> TrainerRun:
-    """The run with a number for `micro_batch_rows`: its own, the one found before, or the one that the first rank finds
-    now and tells. All ranks call it together.
+def resolve_micro_batch_rows(
+    run: TrainerRun, data: SequenceReader, ranks: Ranks, channel: LauncherChannel
+) -> TrainerRun:
+    """Return the run with a number for `micro_batch_rows`: its own, the one found before, or one that the first rank
+    finds now and reports. All ranks call it together.
 
     Raises RecipeError where not even one row fits.
     """
     if run.train.micro_batch_rows != "auto":
         return run
     file = run.out / DECISION
-    decided_for = digest_bytes(deciding(run).encode())
-    if ranks.is_first and not _stands(file, decided_for, link):
+    decided_for = digest_bytes(deciding_settings(run).encode())
+    if ranks.is_first and not _is_decided(file, decided_for, channel):
         share = run.train.batch_rows // run.train.data_parallel
-        limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * memory_of_machine())) // ranks.size
-        trials = largest_that_fits(divisors(share), limit, _passes(run, data))
-        told = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
-        link.send("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=told)
+        limit = (run.train.memory_limit or int(SHARE_OF_MACHINE * machine_memory())) // ranks.size
+        trials = largest_that_fits(divisors(share), limit, _make_trial(run, data))
+        tried = "; ".join(f"{t.rows}: {t.tokens_s:,} tokens/s, {t.bytes / 2**20:,.0f} MiB" for t in trials)
+        channel.send("event", event="micro_batch_rows", rows=trials[-1].rows, limit_mib=limit >> 20, tried=tried)
         found = {"rows": trials[-1].rows, "limit": limit, "tried": [asdict(trial) for trial in trials]}
         write_sealed(file, {DECIDED_FOR: decided_for, **found})
     ranks.barrier()
-    rows = read_sealed(file, LOST)["rows"]
+    rows = read_sealed(file, HINT)["rows"]
     return run.model_copy(update={"train": run.train.model_copy(update={"micro_batch_rows": rows})})
 
 
-def _stands(file: Path, decided_for: str, link: LauncherChannel) -> bool:
-    """Whether a size was found for these settings before; told where it was for others."""
+def _is_decided(file: Path, decided_for: str, channel: LauncherChannel) -> bool:
+    """Return whether a size was found for these settings before; report it where one was found for others."""
     if not file.exists():
         return False
-    before = read_sealed(file, LOST)
+    before = read_sealed(file, HINT)
     if before.get(DECIDED_FOR) == decided_for:
         return True
-    link.send(
+    channel.send(
         "event", event="micro_batch_rows_anew", rows=before.get("rows"), because="it was found for other settings"
     )
     return False
 
 
 def divisors(share: int) -> list[int]:
-    """Sizes that cut a rank's share of a batch into equal parts, smallest first."""
+    """Return the sizes that divide a rank's share of a batch into equal parts, smallest first."""
     return [rows for rows in range(1, share + 1) if share % rows == 0]
 
 
-def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], Trial]) -> list[Trial]:
-    """Trials of the sizes in turn, the last of which is the largest that fits into `limit` bytes.
+@dataclass(frozen=True)
+class Trial:
+    """Speed and memory of one micro-batch size."""
 
-    A size is only tried where a straight line through the one before says that it fits: memory that is not there is
-    never asked for. Raises RecipeError where the smallest does not fit.
+    rows: int
+    tokens_s: int
+    bytes: int
+    """Peak resident memory of the process, and what a step will add."""
+    idle_bytes: int
+    """The part of it that does not depend on the rows."""
+
+    def expected_bytes(self, rows: int) -> float:
+        """Return the memory of another size, by linear extrapolation."""
+        return self.idle_bytes + (self.bytes - self.idle_bytes) * rows / self.rows
+
+
+def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], Trial]) -> list[Trial]:
+    """Try the sizes in turn; return the trials, the last of which is the largest size that fits into `limit` bytes.
+
+    A size is tried only where extrapolation from the one before says that it fits, so that no trial exhausts the
+    memory. Raises RecipeError where the smallest does not fit.
     """
     trials = [trial(sizes[0])]
     if trials[0].bytes > limit:
         raise RecipeError(
-            f"one row takes {trials[0].bytes / 2**20:,.0f} MiB, and training may take {limit / 2**20:,.0f} MiB on each"
-            f" rank (train.memory_limit, or {SHARE_OF_MACHINE:.0%} of the machine's memory, over the ranks). Set"
+            f"one row needs {trials[0].bytes / 2**20:,.0f} MiB, and each rank may use {limit / 2**20:,.0f} MiB"
+            f" (train.memory_limit, or {SHARE_OF_MACHINE:.0%} of the machine's memory, divided by the ranks). Set"
             f" train.recompute = true, a smaller train.model or train.model.context, or a larger train.memory_limit."
         )
     for rows in sizes[1:]:
@@ -122,44 +132,44 @@ def largest_that_fits(sizes: Sequence[int], limit: int, trial: Callable[[int], T
     return trials
 
 
-def _passes(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]:
+def _make_trial(run: TrainerRun, data: SequenceReader) -> Callable[[int], Trial]:
     network = make_network(run.model).initialise(run.train.seed).train()
     wrap_blocks(network, compiled=run.train.compile, recomputed=run.train.recompute)
     elements = sum(parameter.numel() for parameter in network.parameters())
     more = bytes_of_step(run, elements)
-    # Gradients are there after the first pass, whatever its size.
+    # Gradients exist after the first pass, whatever its size.
     idle = resident_bytes() + 4 * elements + more
 
     def trial(rows: int) -> Trial:
-        tokens_s = _tokens_a_second(run, data, network, rows)
+        tokens_s = _tokens_per_second(run, data, network, rows)
         return Trial(rows, round(tokens_s), peak_bytes() + more, idle)
 
     return trial
 
 
 def bytes_of_step(run: TrainerRun, elements: int) -> int:
-    """What the step of a network of so many parameters takes on each rank beside them, their gradients and the passes.
+    """Return the bytes that a step needs on each rank in addition to weights, gradients and activations.
 
-    The optimizer's moments, where ranks share rows the one vector in which gradients travel, and a share of what
-    checkpoints are written from: copies of weights and moments, once over all ranks. By then the passes' results are
-    gone, but not all of their memory is given back.
+    These are the optimizer's moments, with data parallelism the vector in which gradients are exchanged, and a rank's
+    share of the copies of weights and moments from which checkpoints are written. Activations are freed by then, but
+    not all of their memory is returned to the system.
     """
     sizes = rank_sizes(run.model, run.train).of(elements)
     exchanged = sizes.weights if run.train.data_parallel > 1 else 0
     return round(sizes.moments + exchanged + (sizes.weights + sizes.moments) / run.train.ranks)
 
 
-def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:
+def _tokens_per_second(run: TrainerRun, data: SequenceReader, network: Network, rows: int) -> float:
     objective = make_objective(run)
     batch = objective.loader(data).batch(0, min(rows, data.positions))
-    # Of ORDER's few rows the last stands for what is missing: all are equally long.
+    # Where ORDER has fewer rows than that, its last one is repeated: all are equally long.
     batch = concatenate_batches(
         batch, *[slice_batch(batch, data.positions - 1, data.positions)] * (rows - data.positions)
     )
     counted = tuple(max(count, 1) for count in objective.counts(batch))
-    forget_peak()
+    reset_peak()
     seconds = 0.0
-    # The first pass compiles where that is asked for, and fills caches.
+    # The first pass compiles, where the run is compiled, and fills caches; the second is timed.
     for _ in range(2):
         began = time.perf_counter()
         with autocast(run.train.dtype, network.embedding.weight.device):
@@ -169,8 +179,8 @@ def _tokens_a_second(run: TrainerRun, data: SequenceReader, network: Network, ro
     return rows * objective.tokens_per_row(data.row_length) / seconds
 
 
-def memory_of_machine() -> int:
-    """Bytes of main memory, or those that a container may use of them."""
+def machine_memory() -> int:
+    """Return the bytes of main memory, or of the container's limit."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         file = Path("/sys/fs/cgroup", name)
@@ -180,22 +190,22 @@ def memory_of_machine() -> int:
 
 
 def resident_bytes() -> int:
-    """Memory of this process now; elsewhere than on Linux only its peak is known, in bytes on macOS."""
+    """Return the bytes of memory that this process has now; on systems other than Linux its peak."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def forget_peak() -> None:
-    """Let `peak_bytes` begin anew, where the system can: sizes rise, so that elsewhere the last is the highest too."""
+def reset_peak() -> None:
+    """Reset `peak_bytes` where the system can. Sizes are tried in rising order, so elsewhere the peak is the last."""
     references = Path("/proc/self/clear_refs")
     if references.exists() and os.access(references, os.W_OK):
         references.write_text("5")
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had since `forget_peak`."""
+    """Return the peak memory of this process since `reset_peak`, in bytes."""
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -204,20 +214,11 @@ def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-DATA_SHEETS = {
-    "H200": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
-    "H100": {"bfloat16": 989e12, "float16": 989e12, "tf32": 495e12, "float32": 67e12},
-    "A100": {"bfloat16": 312e12, "float16": 312e12, "tf32": 156e12, "float32": 19.5e12},
-    "V100": {"float16": 125e12, "float32": 15.7e12},
-}
-"""FLOP/s of dense products by NVIDIA's data sheets of the SXM modules, by what the driver calls the device."""
-
-
 def peak_flops(train: TrainConfig, device: torch.device) -> float | None:
-    """FLOP/s of one rank's device in the type of its products; None where no data sheet is known, as of a processor.
+    """Return the peak FLOP/s of one rank's device in the type of its products; None for a CPU or an unknown device.
 
-    What a processor does in a look before the first step is no bound: others had it then, its clock rises and falls,
-    and products of other shapes are faster. Shares of such a peak passed 100%.
+    A CPU's speed as measured before the first step is no upper bound: other processes use it too, its clock changes,
+    and products of other shapes are faster. Utilization relative to such a peak exceeded 100%.
     """
     if device.type != "cuda":
         return None

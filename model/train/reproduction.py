@@ -1,7 +1,7 @@
-"""What it takes to make a model again, beside its data: kept with it, as OPT-175B's logbook was with its runs.
+"""Record what is needed to train the same model again: launch command, run, code, packages and machine.
 
-A run's checkpoints are read by the code and the libraries that wrote them; a model that outlives both needs to say what
-they were.
+A run's checkpoints are read by the code and the libraries that wrote them, and a model outlives both. The record is
+published with the model, as OPT-175B's logbook was with its runs (Zhang et al. 2022).
 """
 
 import json
@@ -24,18 +24,18 @@ REPRODUCTION, LOCK = "reproduction.json", "packages.lock"
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
-DECIDING = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_", *FIXED)
-"""Beginnings of environment variables that pass, that libraries read and that may change a bit. Of others only those
-are kept that `train.environment` gives: they hold credentials."""
+RECORDED_PREFIXES = ("CUBLAS_WORKSPACE_CONFIG", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "NCCL_", *FIXED)
+"""Prefixes of environment variables that libraries read and that may change a bit. Of all others only those that
+`train.environment` sets are recorded: the rest may hold credentials."""
 
 
 def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decision], run_file: Path) -> None:
     """Write `packages.lock`, a line `name==version` for each installed distribution, and `reproduction.json`.
 
-    `run` is the run as it began, `run_file` where it stood.
+    `run` is the run as it began, `run_file` the file that the trainer was given.
     """
-    write_atomically(folder / LOCK, "".join(f"{line}\n" for line in installed()).encode())
-    told: dict[str, Any] = {
+    write_atomically(folder / LOCK, "".join(f"{line}\n" for line in installed_packages()).encode())
+    record: dict[str, Any] = {
         "launch": [Path(sys.executable).name, "-m", "model.train", run_file.name],
         "run": run.model_dump(mode="json"),
         "interventions": [decision.model_dump(mode="json") for decision in decisions],
@@ -43,23 +43,25 @@ def write_reproduction(folder: Path, run: TrainerRun, decisions: Sequence[Decisi
         "python": platform.python_version(),
         "platform": platform.platform(),
         "machine": machine_parts(run.train),
-        "driver": driver(),
+        "driver": driver_version(),
         "environment": {
-            name: value for name, value in os.environ.items() if name.startswith(DECIDING) or name in run.train.given
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(RECORDED_PREFIXES) or name in run.train.given
         },
     }
-    write_atomically(folder / REPRODUCTION, (json.dumps(told, indent=1, sort_keys=True) + "\n").encode())
+    write_atomically(folder / REPRODUCTION, (json.dumps(record, indent=1, sort_keys=True) + "\n").encode())
 
 
-def installed() -> list[str]:
-    """`name==version` of all installed distributions, in alphabetical order; of two versions that stand on the path
-    the first, which is what Python imports."""
+def installed_packages() -> list[str]:
+    """Return `name==version` of all installed distributions, sorted; of two versions on the path, the first, which
+    Python imports."""
     found: dict[str, str] = {}
     for one in metadata.distributions():
         found.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 
-def driver() -> str | None:
-    """What the kernel's graphics driver says of itself in its first line; None where there is none."""
+def driver_version() -> str | None:
+    """Return the first line of the NVIDIA kernel driver's version file; None without a driver."""
     return DRIVER.read_text().splitlines()[0].strip() if DRIVER.is_file() else None

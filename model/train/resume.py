@@ -1,6 +1,6 @@
-"""What a run must agree with to go on with what an earlier process left: checkpoints, and what was decided for it.
+"""Check that a run can resume: its checkpoints, its sequences and its network must agree before a step is made.
 
-Rows, tokenizer and network must agree before a step is made; each contradiction names who and the cure.
+Each error names the two sides that contradict each other, and what to do.
 """
 
 from collections.abc import Mapping
@@ -20,22 +20,25 @@ from model.errors import InputError
 from model.huggingface.io import base_digest
 
 RUNTIME_SETTINGS = runtime_fields(TrainConfig)
-"""Settings that change no bit of the result."""
+"""Settings that change no bit of the result, as an exclusion for `model_dump`."""
 
-LOOKS = {"validation_steps": True, "validation_rows": True}
-"""Settings that change what is told of a run, and no weight."""
+REPORTING_SETTINGS = {"validation_steps": True, "validation_rows": True}
+"""Settings that change what is reported of a run, and no weight."""
 
 VERSIONS = ("machine", "torch")
-"""Entries of `must_agree` that tell of the program and the machine instead of the run."""
+"""Entries of `resume_requirements` that describe the program and the machine, not the run."""
 
 
-def must_agree(run: TrainerRun) -> dict[str, Any]:
-    """What a checkpoint must agree with. What is part of the config too is told in words here."""
+def resume_requirements(run: TrainerRun) -> dict[str, Any]:
+    """Return the entries that a checkpoint's state must have for `run` to resume from it.
+
+    Engine, ranks and tokenizer are part of the config's digest too; as entries of their own they make clear errors.
+    """
     return {
-        "engine": _engine_in_words(run.train),
+        "engine": _describe_engine(run.train),
         "ranks": run.train.ranks,
         "tokenizer": run.tokenizer_digest,
-        "config": digest_bytes(deciding(run).encode()),
+        "config": digest_bytes(deciding_settings(run).encode()),
         "order": digest_file(run.order),
         "machine": machine_parts(run.train),
         "torch": str(torch.__version__),
@@ -43,42 +46,45 @@ def must_agree(run: TrainerRun) -> dict[str, Any]:
     }
 
 
-def versions_that_changed(run: TrainerRun, checkpoint: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What the state of a checkpoint says of the program and the machine and is no longer so: before, and today."""
-    today = must_agree(run)
-    return {name: (checkpoint[name], today[name]) for name in VERSIONS if checkpoint[name] != today[name]}
+def deciding_settings(run: TrainerRun) -> str:
+    """Return, as JSON, all settings of `run` that change a bit of the result.
 
-
-def optimizer_layout(run: TrainerRun) -> dict[str, Any]:
-    """What the optimizer's state in a checkpoint must agree with to be taken back; else it starts anew.
-
-    The number of ranks only where matrices or blocks are cut: copies hold the whole state, and ZeRO's is cut anew
-    (`model/engines/deepspeed.py`).
+    Files are left out: ORDER counts by its digest, SEQUENCES through ORDER, and the base model by its description,
+    which names the digest of its weights.
     """
-    kind = run.train.optimizer.kind
-    layout = {"kind": kind, "engine": _engine_in_words(run.train)}
-    return layout if run.train.data_parallel == run.train.ranks else {**layout, "ranks": run.train.ranks}
+    of_base = {"folder", "digest", "added_pieces"}
+    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "heldout": True, "base": of_base}
+    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS | REPORTING_SETTINGS})
 
 
-def _engine_in_words(train: TrainConfig) -> str:
+def _describe_engine(train: TrainConfig) -> str:
     shared = [f", ZeRO stage {train.zero_stage}"] if train.engine == "deepspeed" else []
     layout = {"tensor_parallel": train.tensor_parallel, "pipeline_parallel": train.pipeline_parallel}
     shared += [f", {name} {size}" for name, size in layout.items() if size > 1]
     return train.engine + "".join(shared)
 
 
-def deciding(run: TrainerRun) -> str:
-    """All of `run` that changes a bit of the result; ORDER counts by its bytes, SEQUENCES through it, and a model to
-    start from by its description, which names the digest of its weights."""
-    of_base = {"folder", "digest", "added_pieces"}
-    runtime: dict[str, Any] = {"out": True, "sequences": True, "order": True, "heldout": True, "base": of_base}
-    return run.model_dump_json(exclude={**runtime, "train": RUNTIME_SETTINGS | LOOKS})
+def changed_versions(run: TrainerRun, checkpoint: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the entries of VERSIONS in a checkpoint's state that differ today, each as (before, now)."""
+    today = resume_requirements(run)
+    return {name: (checkpoint[name], today[name]) for name in VERSIONS if checkpoint[name] != today[name]}
+
+
+def optimizer_layout(run: TrainerRun) -> dict[str, Any]:
+    """Return what an optimizer's state in a checkpoint must agree with to be restored; otherwise it starts empty.
+
+    The number of ranks counts only where matrices or blocks are sharded: replicas hold the whole state, and ZeRO's
+    shards are cut again (`model/engines/deepspeed.py`).
+    """
+    kind = run.train.optimizer.kind
+    layout = {"kind": kind, "engine": _describe_engine(run.train)}
+    return layout if run.train.data_parallel == run.train.ranks else {**layout, "ranks": run.train.ranks}
 
 
 def check_rows(data: SequenceReader, run: TrainerRun) -> None:
-    """Raises InputError where the sequences are not what the run's network reads, or ORDER asks for nothing.
+    """Raise InputError where the sequences do not fit the run's network, or ORDER is empty.
 
-    Sequences that say nothing of their rows are believed, but for the length of rows.
+    Of sequences without a recorded row format only the length of rows is checked.
     """
     if data.row_format is not None:
         _check_format(data.row_format, run)
@@ -90,7 +96,33 @@ def check_rows(data: SequenceReader, run: TrainerRun) -> None:
             f" train.model.context decides them. Run again from chunk."
         )
     if data.positions == 0:
-        raise InputError(f"{run.order} asks for no row at all; there is nothing to train on. Look at chunk's report.")
+        raise InputError(f"{run.order} lists no rows; there is nothing to train on. See the report of chunk.")
+
+
+def _check_format(rows: RowFormat, run: TrainerRun) -> None:
+    objective = OBJECTIVE_OF[run.model.architecture]
+    if rows.objective != objective:
+        raise InputError(
+            f"the sequences were built for {rows.objective}, and the network ({run.model.architecture}) is trained"
+            f' on {objective}. Set chunk.objective = "{objective}" and run again from chunk, or choose another'
+            f" train.model.architecture."
+        )
+    if rows.tokenizer_digest != run.tokenizer_digest:
+        raise InputError(
+            f"the sequences were made with the tokenizer {rows.tokenizer_digest}, and this run's tokenizer is"
+            f" {run.tokenizer_digest}; the same ids mean different text. Run again from chunk, so that the sequences"
+            f" are written with this run's tokenizer."
+        )
+    if rows.vocab_size != run.model.vocab_size:
+        raise InputError(
+            f"the sequences use a vocabulary of {rows.vocab_size} tokens, and the network has {run.model.vocab_size}"
+            f" embedding rows. Leave train.model.vocab_size out, and the network takes the vocabulary's size."
+        )
+    if rows.pad != run.pad or run.eos not in (None, rows.eos):
+        raise InputError(
+            f"the sequences are padded with id {rows.pad} and end documents with id {rows.eos}; this run expects"
+            f" {run.pad} and {run.eos}. Run again from chunk."
+        )
 
 
 def _row_length(rows: RowFormat | None, run: TrainerRun) -> int:
@@ -102,29 +134,3 @@ def _row_length(rows: RowFormat | None, run: TrainerRun) -> int:
     if rows is None:
         return raw_length(context)
     return raw_length(context, rows.noise_density, rows.mean_noise_span, rows.denoising)
-
-
-def _check_format(rows: RowFormat, run: TrainerRun) -> None:
-    objective = OBJECTIVE_OF[run.model.architecture]
-    if rows.objective != objective:
-        raise InputError(
-            f"the sequences were laid out for {rows.objective}, and the network ({run.model.architecture}) is trained"
-            f' on {objective}. Set chunk.objective = "{objective}" and run again from chunk, or choose another'
-            f" train.model.architecture."
-        )
-    if rows.tokenizer_digest != run.tokenizer_digest:
-        raise InputError(
-            f"the sequences were made with the tokenizer {rows.tokenizer_digest}, and this run's tokenizer is"
-            f" {run.tokenizer_digest}; the same ids mean other text. Run again from chunk, so that this run's tokenizer"
-            f" writes the sequences."
-        )
-    if rows.vocab_size != run.model.vocab_size:
-        raise InputError(
-            f"the sequences are written in {rows.vocab_size} pieces, and the network has rows for"
-            f" {run.model.vocab_size}. Leave train.model.vocab_size out, and the network takes the vocabulary's size."
-        )
-    if rows.pad != run.pad or run.eos not in (None, rows.eos):
-        raise InputError(
-            f"the sequences are padded with {rows.pad} and close documents with {rows.eos}; this run says {run.pad} and"
-            f" {run.eos}. Run again from chunk."
-        )

@@ -1,24 +1,26 @@
-"""A training run: attempts of it, until one reaches the end.
+"""Train one run: attempts, and the steps of each, until an attempt reaches the end of ORDER.
 
-A step is a function of (weights, position in ORDER), so the whole state of a run is what a checkpoint holds. Killed
-at any instant and started again, the run ends with bit-identical weights, METRICS and STEPS. Every rank does the same;
-the first one writes and speaks.
+A step is a function of (weights, position in ORDER), so a checkpoint holds the whole state of a run. Killed at any
+instant and started again, a run ends with bit-identical weights, METRICS and STEPS. Every rank executes this code; the
+first rank alone writes files and sends messages.
 
-The steps of one attempt: each reads its rows, is computed where the guard lets it, and is written down.
+`train` repeats `_attempt` until the guard no longer rolls back, `StepLoop` runs the steps of one attempt, and
+`_write_result` publishes the trained model.
 """
 
 import math
 import os
 import shutil
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import torch
 
-from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, set_damaged_aside
-from model.checkpoint.complete_marker import complete, why_damaged
-from model.checkpoint.metrics import Journal, recent_loss
+from model.checkpoint.checkpoint import Checkpoint, newest_checkpoint, quarantine_damaged
+from model.checkpoint.complete_marker import complete, find_damage
+from model.checkpoint.metrics import MetricsLog, recent_loss
 from model.checkpoint.run_folder import CHECKPOINTS, HEARTBEAT, RESULT, RUN_FILE
 from model.checkpoint.weights import save_model
 from model.checkpoint.writer import CheckpointWriter
@@ -32,122 +34,119 @@ from model.engines.base import Engine, StepResult
 from model.engines.runtime import LossScale, seed_dropout, training_device
 from model.errors import Infra, Paused
 from model.files import sync_directory
-from model.guard.decisions import Decision, formerly, in_force, read_decisions
+from model.guard.decisions import Decision, effective_config, previous_versions, read_decisions
 from model.guard.detection import Divergence
-from model.guard.guard import Guard, drop_abandoned, go_back, journal_so_far
-from model.guard.policy import check_ladder
-from model.launch.failures import FEWER_RANKS, take_over
+from model.guard.guard import Guard, delete_abandoned, load_metrics_log, roll_back
+from model.guard.policy import check_policy
+from model.launch.failures import FEWER_RANKS, import_restarts
 from model.nn.factory import activation_range_names, flops_per_token, parameter_count
 from model.nn.vocab_layers import merge_new_rows
 from model.objectives import make_objective
 from model.optim.schedules import StepSchedule, TrainingSchedule
-from model.train.initial_weights import starting_network
-from model.train.micro_batch import peak_flops, resident_bytes, with_decided_rows
+from model.train.initial_weights import initial_network
+from model.train.micro_batch import peak_flops, resident_bytes, resolve_micro_batch_rows
 from model.train.reproduction import write_reproduction
-from model.train.resume import RUNTIME_SETTINGS, check_rows, must_agree, optimizer_layout
+from model.train.resume import RUNTIME_SETTINGS, check_rows, optimizer_layout, resume_requirements
 from model.train.validation import Validation
 
 
 def train(run: TrainerRun, ranks: Ranks = SINGLE_PROCESS, messages: TextIO | None = None) -> Path:
-    """Train to the end of ORDER, going on from the newest whole checkpoint; returns the folder of the result.
+    """Train to the end of ORDER, from the newest intact checkpoint if there is one; return the folder of the result.
 
-    `messages` gets what the first rank tells the launcher, where it listens. Raises InputError for sequences that do
-    not fit the model, Numerics after too many non-finite steps in a row, Infra when asked to stop and Paused
-    where the run asks for a pause (both after a checkpoint was written).
+    The first rank writes its messages to the launcher into `messages`. Raises InputError for sequences that do not fit
+    the model, Numerics after too many non-finite steps in a row, and, both after writing a checkpoint, Infra when asked
+    to stop and Paused where the run asks for a pause.
     """
     result = run.out / RESULT
-    if why_damaged(result) is None:
+    if find_damage(result) is None:
         return result
     run.out.mkdir(parents=True, exist_ok=True)
-    with LauncherChannel(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as link:
+    with LauncherChannel(run.out / HEARTBEAT, messages if ranks.is_first else None, ranks.heartbeat) as channel:
         prepare_process(run)
         data = SequenceReader(run.sequences, run.order, run.model.vocab_size)
         check_rows(data, run)
-        run = with_decided_rows(run, data, ranks, link)
-        check_ladder(run)
-        while not _attempt(run, data, ranks, result, link):
+        run = resolve_micro_batch_rows(run, data, ranks, channel)
+        check_policy(run)
+        while not _attempt(run, data, ranks, result, channel):
             pass
     return result
 
 
 def prepare_process(run: TrainerRun) -> None:
-    """Settings of this process that decide bits."""
+    """Set the options of this process that decide bits of the result."""
     torch.set_num_threads(run.train.threads)
     torch.use_deterministic_algorithms(True)
     # Filling fresh memory costs 6% and hides nothing here: no kernel of ours reads before it writes.
     torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _attempt(begun: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path, link: LauncherChannel) -> bool:
-    """Train from the newest checkpoint under what was decided so far; False where the guard had to go back.
+def _attempt(original: TrainerRun, data: SequenceReader, ranks: Ranks, result: Path, channel: LauncherChannel) -> bool:
+    """Train from the newest checkpoint under all decisions so far; return False where the guard rolled back.
 
-    `begun` is the run as it began.
+    `original` is the run as it began, before any decision changed its settings.
     """
-    link.between_steps()
-    folder, decisions = begun.out / CHECKPOINTS, read_decisions(begun.out)
-    run, record = in_force(begun, decisions), must_agree(begun)
-    damaged = set_damaged_aside(folder) if ranks.is_first else []
+    channel.between_steps()
+    folder, decisions = original.out / CHECKPOINTS, read_decisions(original.out)
+    run, record = effective_config(original, decisions), resume_requirements(original)
+
+    damaged = quarantine_damaged(folder) if ranks.is_first else []
     if ranks.is_first:
-        drop_abandoned(folder, decisions)
+        delete_abandoned(folder, decisions)
     ranks.barrier()
-    checkpoint = newest_checkpoint(folder, record, formerly(decisions))
+    checkpoint = newest_checkpoint(folder, record, previous_versions(decisions))
     state = checkpoint.state if checkpoint else {}
     step = state.get("step", 0)
-    start = starting_network(run, resumes=checkpoint is not None)
+
+    start = initial_network(run, resumes=checkpoint is not None)
     if checkpoint is not None:
         start.network.load_state_dict(checkpoint.weights())
     engine = make_engine(run, start.network.to(training_device(run.train, ranks.rank)), ranks)
     layout = optimizer_layout(run)
     if checkpoint is not None and state["optimizer"] == layout:
         _restore_optimizer(engine, checkpoint, ranks)
-    journal = journal_so_far(begun.out, decisions, checkpoint)
-    kind = "resume" if checkpoint else "start"
-    journal.event(step, kind, pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
+
+    log = load_metrics_log(original.out, decisions, checkpoint)
+    log.event(step, "resume" if checkpoint else "start", pid=os.getpid(), threads=run.train.threads, ranks=ranks.size)
     if ranks.size < run.train.ranks:
-        journal.event(step, FEWER_RANKS, "Infra", ranks=ranks.size, of=run.train.ranks)
-    take_over(run.out, journal)
+        log.event(step, FEWER_RANKS, "Infra", ranks=ranks.size, of=run.train.ranks)
+    import_restarts(run.out, log)
     if checkpoint is not None and state["optimizer"] != layout:
-        journal.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
+        log.event(step, "optimizer_anew", before=state["optimizer"], now=layout)
     if start.facts:
-        journal.event(step, "base_model", **start.facts)
-        link.send("event", event="base_model", **start.facts)
+        log.event(step, "base_model", **start.facts)
+        channel.send("event", event="base_model", **start.facts)
     for damage in damaged:
-        journal.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
-        link.send("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
-    guard = Guard(begun, decisions, state.get("guard"))
+        log.event(step, "damaged_checkpoint", "IntegrityError", name=damage.name, reason=damage.reason)
+        channel.send("event", event="damaged_checkpoint", name=damage.name, reason=damage.reason)
+
+    guard = Guard(original, decisions, state.get("guard"))
     scale = LossScale(run.train, state["loss_scale"] if state.get("dtype") == run.train.dtype else None)
     record = {**record, "attempt": len(decisions), "optimizer": layout, "dtype": run.train.dtype}
-    with CheckpointWriter(folder, ranks, lambda step: link.send("checkpoint", step=step)) as checkpoints:
-        loop = Loop(
+    with CheckpointWriter(folder, ranks, lambda step: channel.send("checkpoint", step=step)) as checkpoints:
+        loop = StepLoop(
             run,
             data,
             engine,
             ranks,
-            journal,
-            link,
+            log,
+            channel,
             checkpoints,
             guard,
             scale,
+            record,
             tokens=state.get("tokens", 0),
-            record=record,
             peak_tokens_s=_peak_tokens_s(run, data, ranks),
         )
-        _tell_start(run, data, loop.curriculum, step, link)
-        divergence = loop.run(step)
-        link.between_steps()
+        _send_start(run, data, loop.curriculum, step, channel)
+        divergence = loop.run_from(step)
+        channel.between_steps()
     if divergence is not None:
-        go_back(begun, decisions, divergence, guard, loop.curriculum, journal, ranks, link)
+        roll_back(original, decisions, divergence, guard, loop.curriculum, log, ranks, channel)
         return False
-    take_over(run.out, journal)
-    _write_result(result, begun, run, decisions, data.row_format, engine, ranks, journal)
-    link.send("done", steps=loop.curriculum.steps, folder=str(result))
+    import_restarts(run.out, log)
+    _write_result(result, original, run, decisions, data.row_format, engine, ranks, log)
+    channel.send("done", steps=loop.curriculum.steps, folder=str(result))
     return True
-
-
-def _peak_tokens_s(run: TrainerRun, data: SequenceReader, ranks: Ranks) -> float | None:
-    """Tokens a second that the devices of all ranks could read at their peak; asked by the first rank, which writes."""
-    peak = peak_flops(run.train, training_device(run.train, ranks.rank)) if ranks.is_first else None
-    return None if peak is None else peak * ranks.size / flops_per_token(run.model, data.row_format)
 
 
 def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> None:
@@ -158,34 +157,199 @@ def _restore_optimizer(engine: Engine, checkpoint: Checkpoint, ranks: Ranks) -> 
         engine.restore_resharded([checkpoint.optimizer_state(rank, shards) for rank in range(shards)])
 
 
-def _tell_start(
-    run: TrainerRun, data: SequenceReader, curriculum: TrainingSchedule, step: int, link: LauncherChannel
+def _peak_tokens_s(run: TrainerRun, data: SequenceReader, ranks: Ranks) -> float | None:
+    """Return the tokens a second that the devices of all ranks could process at their peak; None except on the first
+    rank, which writes it, and where the peak is unknown."""
+    peak = peak_flops(run.train, training_device(run.train, ranks.rank)) if ranks.is_first else None
+    return None if peak is None else peak * ranks.size / flops_per_token(run.model, data.row_format)
+
+
+def _send_start(
+    run: TrainerRun, data: SequenceReader, curriculum: TrainingSchedule, step: int, channel: LauncherChannel
 ) -> None:
     steps, flops = curriculum.steps, flops_per_token(run.model, data.row_format)
-    link.send("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
+    channel.send("start", step=step, steps=steps, parameters=parameter_count(run.model), flops_per_token=flops)
     if run.train.compile and (rest := curriculum.steps_with_partial_micro_batches()):
-        link.send("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
+        channel.send("event", event="compiled_in_part", steps_with_rows_that_fill_no_micro_batch=rest, of=steps)
+
+
+@dataclass
+class StepLoop:
+    """The steps of one attempt, on one rank: read rows, compute, let the guard judge, log, validate, checkpoint."""
+
+    run: TrainerRun
+    data: SequenceReader
+    engine: Engine
+    ranks: Ranks
+    log: MetricsLog
+    channel: LauncherChannel
+    checkpoints: CheckpointWriter
+    guard: Guard
+    scale: LossScale
+    record: dict[str, Any]
+    """What every checkpoint records of the run."""
+    tokens: int
+    """Tokens of text read so far, by earlier processes too."""
+    peak_tokens_s: float | None
+    """Tokens a second at the peak of all devices."""
+    _skipping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.curriculum = TrainingSchedule(self.run.train, self.data.positions, self.run.model.context)
+        self._objective = make_objective(self.run)
+        self._loader = self._objective.loader(self.data)
+        self._validation = Validation(self.run, self._objective) if self.run.train.validation_steps else None
+
+    def run_from(self, step: int) -> Divergence | None:
+        """Run all steps from `step` on; return the divergence that ended them early, if any.
+
+        Raises Infra when asked to stop, and Paused where the run asks for a pause, after writing a checkpoint.
+        """
+        steps, share = self.curriculum.steps, self.run.train.pause_share
+        pause = steps if share is None else self.curriculum.steps_to(share)
+        while step < steps:
+            if step >= pause:
+                self._pause(pause)
+            diverged = self._step(step)
+            step += 1
+            self.channel.beat(step)
+            self.checkpoints.advance()
+            if diverged is not None:
+                return diverged
+            self._validate(step)
+            # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
+            stopping = self.ranks.any(self.channel.stop_requested) and step < steps
+            if step % self.run.train.checkpoint_steps == 0 or stopping or step == pause:
+                self._save(step)
+            if stopping:
+                self.channel.between_steps()
+                self.checkpoints.finish()
+                raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
+        return None
+
+    def _step(self, step: int) -> Divergence | None:
+        """Run one step, or skip it where the guard decided so; return the divergence that it completes, if any."""
+        began = time.monotonic()
+        begin, end = self.curriculum.positions(step)
+        pace = self.curriculum.step_schedule(step)
+        fresh = self._objective.text_tokens(self.data, begin, end)
+        self.tokens += fresh
+        row = {"step": step, "pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
+        if self.guard.skips(begin, end):
+            self.log.add("steps", **row, applied=False)
+            self.log.event(step, "skipped_data", "Numerics", range(begin, end))
+            if not self._skipping:
+                self.channel.send("event", event="skipped_data", from_step=step)
+            self._skipping = True
+            return None
+        self._skipping = False
+        used_scale = self.scale.value
+        done = self._compute(step, begin, end, pace, used_scale)
+        overflow = self.scale.adapt(done)
+        self.log.add("steps", **row, applied=done.applied)
+        self._log_metrics(step, pace, used_scale, done)
+        if overflow:
+            self._report(step, "overflow", range(begin, end), scale=used_scale, next_scale=self.scale.value)
+        elif not done.applied:
+            kind = "spike" if done.finite else "skipped_step"
+            self._report(step, kind, range(begin, end), loss=str(done.loss), grad_norm=str(done.grad_norm))
+        wall = time.monotonic() - began
+        mfu = None if self.peak_tokens_s is None else fresh / wall / self.peak_tokens_s
+        self.log.add("perf", step=step, wall_s=wall, tokens_s=fresh / wall, mfu=mfu, rss=resident_bytes())
+        if done.applied:
+            made, steps = step + 1, self.curriculum.steps
+            progress = {"loss": done.loss, "lr": pace.lr, "tokens": self.tokens, "tokens_s": round(fresh / wall)}
+            self.channel.send_step(made == steps, step=made, steps=steps, **progress)
+        diverged = self.guard.step_done(step, done, overflow=overflow, scale=used_scale)
+        if diverged is None and (decision := self.guard.recovered(step)):
+            facts = {"onset": decision.onset, "to_step": decision.to_step, "cause": decision.cause}
+            self.log.event(step, "recovered", **facts)
+            self.channel.send("event", event="recovered", step=step, **facts)
+        return diverged
+
+    def _compute(self, step: int, begin: int, end: int, pace: StepSchedule, scale: float) -> StepResult:
+        batch = self._loader.batch(begin, end)
+        if pace.row_pieces > 1:
+            batch = batch.shortened(self.run.model.context // pace.row_pieces)
+        if self.run.model.dropout:
+            seed_dropout(self.run.train.seed, step, self.ranks.rank)
+        return self.engine.step(batch, pace, scale, self.guard.admits)
+
+    def _log_metrics(self, step: int, pace: StepSchedule, scale: float, done: StepResult) -> None:
+        self.log.add(
+            "metrics",
+            step=step,
+            tokens=self.tokens,
+            loss=done.loss,
+            grad_norm=done.grad_norm,
+            lr=pace.lr,
+            max_norm=pace.max_norm,
+            scale=scale,
+            thermometers=done.largest_activations,
+            thermometer_lows=done.lows,
+            thermometer_highs=done.highs,
+            **_columns_by_term(self._objective.terms, done),
+        )
+
+    def _report(self, step: int, kind: str, positions: range, **facts: Any) -> None:
+        self.log.event(step, kind, "Numerics", positions, **facts)
+        self.channel.send("event", event=kind, step=step, **facts)
+
+    def _validate(self, made: int) -> None:
+        """Score the held-out rows after every `validation_steps` steps, and after the last."""
+        every = self.run.train.validation_steps
+        if self._validation is None or every is None or (made % every and made != self.curriculum.steps):
+            return
+        self.channel.between_steps()
+        for row in self._validation.measure(self.engine):
+            self.log.add("validation", step=made - 1, **row)
+        self.channel.beat(made)
+
+    def _save(self, step: int) -> None:
+        self.channel.between_steps()
+        self.guard.saved(step)
+        state = {"tokens": self.tokens, "loss_scale": self.scale.state, "guard": self.guard.state}
+        keep = self.run.train.keep_checkpoints
+        self.checkpoints.save(step, self.engine, self.log, {**self.record, **state}, keep, self.guard.to_keep)
+        self.channel.beat(step)
+
+    def _pause(self, step: int) -> NoReturn:
+        self.channel.between_steps()
+        self.checkpoints.finish()
+        loss = recent_loss(self.log, step)
+        # A run that diverged may have no finite loss, and JSON has no word for any other.
+        loss = loss if loss is not None and math.isfinite(loss) else None
+        self.channel.send("paused", step=step, steps=self.curriculum.steps, loss=loss)
+        raise Paused(step, self.curriculum.steps, loss)
+
+
+def _columns_by_term(terms: tuple[str, ...], done: StepResult) -> dict[str, float | None]:
+    """Return the columns of METRICS for an objective of several terms; all None for one of a single term."""
+    if len(terms) == 1:
+        return {"masked_loss": None, "masked_accuracy": None, "next_loss": None, "next_accuracy": None}
+    losses = {f"{term}_loss": loss for term, loss in zip(terms, done.losses, strict=True)}
+    return {**losses, **{f"{term}_accuracy": share for term, share in zip(terms, done.accuracies, strict=True)}}
 
 
 def _write_result(
     result: Path,
-    begun: TrainerRun,
+    original: TrainerRun,
     run: TrainerRun,
     decisions: list[Decision],
     rows: RowFormat | None,
     engine: Engine,
     ranks: Ranks,
-    journal: Journal,
+    log: MetricsLog,
 ) -> None:
-    """Write all files of the result, and COMPLETE last: with it the run is trained to the end."""
+    """Write all files of the result, and COMPLETE last: its presence means that the run is trained to the end."""
     weights = merge_new_rows(engine.weights())
     if not ranks.is_first:
         return
-    # A trainer that was paused here and passed over may still hold these files open: fresh ones are out of its reach.
+    # A trainer that was stopped here and replaced may still hold these files open; it cannot reach fresh ones.
     shutil.rmtree(result, ignore_errors=True)
     result.mkdir()
-    journal.write(result)
-    write_reproduction(result, begun, decisions, begun.out / RUN_FILE)
+    log.write(result)
+    write_reproduction(result, original, decisions, original.out / RUN_FILE)
     save_model(
         result,
         run.model,
@@ -202,170 +366,3 @@ def _write_result(
     )
     complete(result)
     sync_directory(result)
-
-
-class Loop:
-    """One rank's. `tokens` are those of text that were read before the first step made here, `record` is what every
-    checkpoint says of the run, `peak_tokens_s` what all devices could read at their peak."""
-
-    def __init__(
-        self,
-        run: TrainerRun,
-        data: SequenceReader,
-        engine: Engine,
-        ranks: Ranks,
-        journal: Journal,
-        link: LauncherChannel,
-        checkpoints: CheckpointWriter,
-        guard: Guard,
-        scale: LossScale,
-        tokens: int,
-        record: dict[str, Any],
-        peak_tokens_s: float | None = None,
-    ) -> None:
-        self._run = run
-        self._data = data
-        self._engine = engine
-        self._ranks = ranks
-        self._journal = journal
-        self._link = link
-        self._checkpoints = checkpoints
-        self._guard = guard
-        self._scale = scale
-        self._tokens = tokens
-        self._record = record
-        self._peak_tokens_s = peak_tokens_s
-        self._skipping = False
-        self._objective = make_objective(run)
-        self._loader = self._objective.loader(data)
-        self._validation = Validation(run, self._objective) if run.train.validation_steps else None
-        self.curriculum = TrainingSchedule(run.train, data.positions, run.model.context)
-
-    def run(self, step: int) -> Divergence | None:
-        """Make the steps from `step` on; the divergence that ended them before their last, if any.
-
-        Raises Infra when asked to stop, and Paused where the run asks for a pause, after a checkpoint was written.
-        """
-        steps, share = self.curriculum.steps, self._run.train.pause_share
-        pause = steps if share is None else self.curriculum.steps_to(share)
-        while step < steps:
-            if step >= pause:
-                self._pause(pause)
-            diverged = self._step(step)
-            step += 1
-            self._link.beat(step)
-            self._checkpoints.advance()
-            if diverged is not None:
-                return diverged
-            self._validate(step)
-            # The request reaches the ranks one after the other, perhaps at different steps; they stop at the same one.
-            stopping = self._ranks.any(self._link.stop_requested) and step < steps
-            if step % self._run.train.checkpoint_steps == 0 or stopping or step == pause:
-                self._save(step)
-            if stopping:
-                self._link.between_steps()
-                self._checkpoints.finish()
-                raise Infra(f"asked to stop after step {step - 1}; a checkpoint was written, run again to go on")
-        return None
-
-    def _pause(self, step: int) -> NoReturn:
-        self._link.between_steps()
-        self._checkpoints.finish()
-        loss = recent_loss(self._journal, step)
-        # Losses of a run that diverged may be no numbers, and JSON has no word for those.
-        loss = loss if loss is not None and math.isfinite(loss) else None
-        self._link.send("paused", step=step, steps=self.curriculum.steps, loss=loss)
-        raise Paused(step, self.curriculum.steps, loss)
-
-    def _step(self, step: int) -> Divergence | None:
-        began = time.monotonic()
-        begin, end = self.curriculum.positions(step)
-        pace = self.curriculum.step_schedule(step)
-        fresh = self._objective.text_tokens(self._data, begin, end)
-        self._tokens += fresh
-        read = {"step": step, "pos_start": begin, "pos_end": end, "row_pieces": pace.row_pieces}
-        if self._guard.skips(begin, end):
-            self._journal.add("steps", **read, applied=False)
-            self._journal.event(step, "skipped_data", "Numerics", range(begin, end))
-            if not self._skipping:
-                self._link.send("event", event="skipped_data", from_step=step)
-            self._skipping = True
-            return None
-        self._skipping = False
-        used_scale = self._scale.value
-        done = self._compute(step, begin, end, pace, used_scale)
-        overflow = self._scale.adapt(done)
-        self._journal.add("steps", **read, applied=done.applied)
-        self._write_down(step, pace, used_scale, done)
-        if overflow:
-            self._tell(step, "overflow", range(begin, end), scale=used_scale, next_scale=self._scale.value)
-        elif not done.applied:
-            kind = "spike" if done.finite else "skipped_step"
-            self._tell(step, kind, range(begin, end), loss=str(done.loss), grad_norm=str(done.grad_norm))
-        wall = time.monotonic() - began
-        mfu = None if self._peak_tokens_s is None else fresh / wall / self._peak_tokens_s
-        self._journal.add("perf", step=step, wall_s=wall, tokens_s=fresh / wall, mfu=mfu, rss=resident_bytes())
-        if done.applied:
-            made, steps, speed = step + 1, self.curriculum.steps, round(fresh / wall)
-            told = {"loss": done.loss, "lr": pace.lr, "tokens": self._tokens, "tokens_s": speed}
-            self._link.send_step(made == steps, step=made, steps=steps, **told)
-        diverged = self._guard.step_done(step, done, overflow=overflow, scale=used_scale)
-        if diverged is None and (helped := self._guard.recovered(step)):
-            facts = {"onset": helped.onset, "to_step": helped.to_step, "cause": helped.cause}
-            self._journal.event(step, "recovered", **facts)
-            self._link.send("event", event="recovered", step=step, **facts)
-        return diverged
-
-    def _validate(self, made: int) -> None:
-        """Look at held-out rows after every `validation_steps` steps, and after the last."""
-        every = self._run.train.validation_steps
-        if self._validation is None or every is None or (made % every and made != self.curriculum.steps):
-            return
-        self._link.between_steps()
-        for measured in self._validation.measure(self._engine):
-            self._journal.add("validation", step=made - 1, **measured)
-        self._link.beat(made)
-
-    def _compute(self, step: int, begin: int, end: int, pace: StepSchedule, scale: float) -> StepResult:
-        batch = self._loader.batch(begin, end)
-        if pace.row_pieces > 1:
-            batch = batch.shortened(self._run.model.context // pace.row_pieces)
-        if self._run.model.dropout:
-            seed_dropout(self._run.train.seed, step, self._ranks.rank)
-        return self._engine.step(batch, pace, scale, self._guard.admits)
-
-    def _write_down(self, step: int, pace: StepSchedule, scale: float, done: StepResult) -> None:
-        self._journal.add(
-            "metrics",
-            step=step,
-            tokens=self._tokens,
-            loss=done.loss,
-            grad_norm=done.grad_norm,
-            lr=pace.lr,
-            max_norm=pace.max_norm,
-            scale=scale,
-            thermometers=done.largest_activations,
-            thermometer_lows=done.lows,
-            thermometer_highs=done.highs,
-            **_by_term(self._objective.terms, done),
-        )
-
-    def _tell(self, step: int, kind: str, positions: range, **facts: Any) -> None:
-        self._journal.event(step, kind, "Numerics", positions, **facts)
-        self._link.send("event", event=kind, step=step, **facts)
-
-    def _save(self, step: int) -> None:
-        self._link.between_steps()
-        self._guard.saved(step)
-        state = {"tokens": self._tokens, "loss_scale": self._scale.state, "guard": self._guard.state}
-        keep = self._run.train.keep_checkpoints
-        self._checkpoints.save(step, self._engine, self._journal, {**self._record, **state}, keep, self._guard.to_keep)
-        self._link.beat(step)
-
-
-def _by_term(terms: tuple[str, ...], done: StepResult) -> dict[str, float | None]:
-    """Columns of METRICS for an objective of several terms."""
-    if len(terms) == 1:
-        return {"masked_loss": None, "masked_accuracy": None, "next_loss": None, "next_accuracy": None}
-    named = {f"{term}_loss": loss for term, loss in zip(terms, done.losses, strict=True)}
-    return {**named, **{f"{term}_accuracy": share for term, share in zip(terms, done.accuracies, strict=True)}}

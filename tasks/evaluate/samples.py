@@ -13,7 +13,7 @@ from model.data.span_corruption import Denoiser
 from model.inference.fill_mask import fill_masks
 from model.inference.generate import Sampling, generate_tokens
 from model.inference.scoring import FRAME_TOKENS, Frame
-from model.inference.seq2seq import Writing, stream_target
+from model.inference.seq2seq import DecoderTokens, stream_target
 from model.nn.bert import BERT
 from model.nn.factory import Network
 from model.nn.gpt import GPT
@@ -132,7 +132,7 @@ def _targets_written(
     holes = {*row_format.sentinels, row_format.mask}
     missing = fillings(tokenizer, targets.tolist(), holes)
     prompt = with_holes(tokenizer, inputs[:-1], holes, missing)
-    writing = Writing(row_format.pad, row_format.eos)
+    writing = DecoderTokens(row_format.pad, row_format.eos)
     rows: list[dict[str, object]] = []
     for temperature in config.temperatures:
         seed = _seed(config, temperature, prompt)

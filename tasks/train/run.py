@@ -12,15 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.checkpoint.complete_marker import why_damaged
-from model.checkpoint.metrics import ADDED, kept_rows, kept_steps
+from model.checkpoint.complete_marker import find_damage
+from model.checkpoint.metrics import ADDED, final_rows, final_steps
 from model.checkpoint.run_folder import HEARTBEAT, RESULT, RUN_FILE, complete_markers
 from model.config.network import NetworkConfig
 from model.config.train import TrainerRun, write_run
 from model.errors import IntegrityError, Paused, RecipeError
 from model.files import link_or_copy
 from model.guard.decisions import ATTEMPTS
-from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RECORD
+from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE, RESTARTS_FILE
 from model.launch.supervisor import DIAGNOSIS_SECONDS
 from model.train.reproduction import LOCK, REPRODUCTION
 from tasks.artifacts.artifact import Artifact
@@ -135,7 +135,7 @@ def _fitted(model: NetworkConfig, vocab_size: int) -> NetworkConfig:
 
 
 def _take_result(result: Path, workspace: Workspace) -> StageReport:
-    if reason := why_damaged(result):
+    if reason := find_damage(result):
         raise IntegrityError(
             f"{result} is damaged ({reason}). Run again: training goes on from its newest whole checkpoint."
         )
@@ -156,8 +156,8 @@ def _take_result(result: Path, workspace: Workspace) -> StageReport:
 def _facts(tables: dict[str, pa.Table], decisions: list[dict[str, Any]]) -> dict[str, Any]:
     """Steps, tokens and losses for the run page; `exact` is False where the guard skipped data, it or a person changed
     something on the way, or ranks were missing for a while; `base_model` tells how new rows began."""
-    steps = kept_steps(tables["steps"])
-    metrics, perf = (kept_rows(tables[name], steps) for name in ("metrics", "perf"))
+    steps = final_steps(tables["steps"])
+    metrics, perf = (final_rows(tables[name], steps) for name in ("metrics", "perf"))
     applied = pc.sum(steps.column("applied").cast(pa.int64())).as_py() or 0
     losses = metrics.column("loss").to_pylist()
     beginnings = tables["events"].filter(pc.equal(tables["events"].column("kind"), "base_model"))
@@ -198,6 +198,6 @@ def kept_files(scratch: Path) -> Iterator[tuple[Path, ...]]:
         yield tuple(sorted(path for path in marker.parent.iterdir() if path.is_file()))
     for attempt in sorted((out / ATTEMPTS).glob("[0-9]*")):
         yield tuple(sorted(path for path in attempt.iterdir() if path.is_file()))
-    for name in (MICRO_BATCH, RECORD):
+    for name in (MICRO_BATCH, RESTARTS_FILE):
         if (out / name).exists():
             yield (out / name,)

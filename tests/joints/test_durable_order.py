@@ -22,8 +22,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from model.checkpoint.checkpoint import checkpoints, standing_steps
-from model.checkpoint.metrics import Journal
+from model.checkpoint.checkpoint import checkpoint_steps, intact_steps
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.writer import CheckpointWriter
 from model.distributed.process_group import SINGLE_PROCESS
 from model.errors import IntegrityError
@@ -284,17 +284,17 @@ def test_at_every_write_the_checkpoints_that_stand_are_whole(tmp_path: Path) -> 
     def write() -> None:
         with CheckpointWriter(folder, SINGLE_PROCESS) as writer:
             for step in (1, 2):
-                writer.save(step, Ingot(torch.full([8], float(step))), Journal(), {}, keep=1)  # type: ignore[arg-type]
+                writer.save(step, Ingot(torch.full([8], float(step))), MetricsLog(), {}, keep=1)  # type: ignore[arg-type]
 
     events = listened(root, copies, write)
     wholes = 0
     for number, event in enumerate(events):
         for view in (KILLED, UNWRITTEN, FOLDERS, PROMISED):
             place = copies / f"{number:03d}" / view / "checkpoints"
-            stand, whole = standing_steps(place), checkpoints(place)
+            stand, whole = checkpoint_steps(place), intact_steps(place)
             assert stand == whole, f"{view} at {number}, before {event}: {stand} stand, and {whole} are whole"
             assert len(whole) >= wholes, f"{view} at {number}, before {event}: none is left"
-        wholes = min(1, len(checkpoints(copies / f"{number:03d}" / PROMISED / "checkpoints")))
+        wholes = min(1, len(intact_steps(copies / f"{number:03d}" / PROMISED / "checkpoints")))
     assert wholes == 1, "two checkpoints were written, and a loss of power leaves none"
 
 

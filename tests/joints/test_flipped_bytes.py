@@ -35,8 +35,8 @@ from flows.runs.verify import artifacts_under, verify
 from flows.service.files import ServiceFiles
 from flows.service.processes import started
 from model.checkpoint.checkpoint import STATE, checkpoint_at
-from model.checkpoint.complete_marker import complete, why_damaged
-from model.checkpoint.metrics import Journal
+from model.checkpoint.complete_marker import complete, find_damage
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import steps_before
 from model.checksummed_json import read_sealed, write_sealed
 from model.config.train import read_run
@@ -44,8 +44,7 @@ from model.digests import digest_bytes
 from model.errors import BessemerError, IntegrityError
 from model.guard.decisions import Decision, read_decisions
 from model.guard.guard import write_decision
-from model.launch.failures import Record
-from model.launch.failures import read_record as read_restarts
+from model.launch.failures import RestartLog, read_restarts
 from tasks.artifacts import published
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.identity import Identity
@@ -188,9 +187,9 @@ def write_unfinished(root: Path) -> None:
         folder.mkdir(parents=True)
         (folder / STATE).write_text(json.dumps({"attempt": 0}))
         complete(folder)
-    write_decision(out, Decision(attempt=1, by="hand", cause="", onset=1, step=1, to_step=0), Journal())
-    Record(out).append("restart", step=1)
-    Record(out).append("restart", step=2)
+    write_decision(out, Decision(attempt=1, by="hand", cause="", onset=1, step=1, to_step=0), MetricsLog())
+    RestartLog(out).append("restart", step=1)
+    RestartLog(out).append("restart", step=2)
 
 
 def list_files(root: Path) -> Finished:
@@ -328,7 +327,7 @@ class Reading:
         return len(read_decisions(path.parents[2])) == 1
 
     def accepts_result(self, path: Path) -> bool:
-        if reason := why_damaged(path.parent):
+        if reason := find_damage(path.parent):
             raise IntegrityError(reason)
         return True
 

@@ -20,7 +20,7 @@ import pytest
 
 from model.checkpoint.weights import description_digest, load_model
 from model.finetune.config import FinetuneConfig
-from model.finetune.metrics import main_measure
+from model.finetune.metrics import main_metric
 from model.finetune.trainer import finetune
 from model.inference.text_match import best_of
 from model.nn.factory import Network
@@ -211,13 +211,13 @@ def taught(
 ) -> dict[str, Any]:
     config = FinetuneConfig.model_validate({"tasks": tasks, **settings})
     parent = description_digest(trained.path) if trained is not None else "untrained"
-    return finetune(network, parent, config, tokenizer, out, tell=print)
+    return finetune(network, parent, config, tokenizer, out, log=print)
 
 
 def told(found: dict[str, Any], task: str) -> tuple[float, float]:
     """The main measure on test items, and a guess's."""
     kind = next(one["kind"] for one in found["tasks"] if one["name"] == task)
-    main = main_measure(kind, found["scores"]["test"][task])
+    main = main_metric(kind, found["scores"]["test"][task])
     return found["scores"]["test"][task][main], found["scores"]["guess"]["test"][task][main]
 
 
@@ -242,7 +242,7 @@ def test_a_bert_is_taught(
     found = taught(*bert, tmp_path / "out", getattr(tasks, task)(), **settings)
     value, guess = told(found, task)
     note = f"a guess that reads nothing: {guess:.3f}"
-    measure = main_measure(found["tasks"][0]["kind"], found["scores"]["test"][task])
+    measure = main_metric(found["tasks"][0]["kind"], found["scores"]["test"][task])
     if task == "passages":
         guess = beginnings(tasks.passages())
         note = f"the passage's beginning, as long as answers are: {guess:.3f}"

@@ -17,7 +17,7 @@ import pytest
 from model.checkpoint.weights import load_model
 from model.inference.scoring import text_nats
 from model.nn.gpt import GPT
-from model.train.initial_weights import starting_network
+from model.train.initial_weights import initial_network
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.chunk.config import ChunkConfig
@@ -119,7 +119,7 @@ def bits(data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str
     for start in ("mean", "mean_noise", "random"):
         settings = {"base_model": base.path, "new_rows": start, "trainable": "new_rows"}
         run = trainer_run(alone, grown, TrainStageConfig.model_validate({**TRAIN, **settings}), home)
-        found[start, 0] = score(starting_network(run, resumes=False).network, grown)
+        found[start, 0] = score(initial_network(run, resumes=False).network, grown)
         found[start, STEPS] = score(load_model(foundry.train(alone, grown, **settings).path), grown)
         if start == "mean":
             found[REPLAY, STEPS] = score(load_model(foundry.train(replayed, grown, **settings).path), grown)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.checkpoint import standing_steps
+from model.checkpoint.checkpoint import checkpoint_steps
 from model.checkpoint.run_folder import checkpoint_folder
 from model.config.train import TrainerRun
 
@@ -106,7 +106,7 @@ class Trainer:
 
 def bytes_of(run: TrainerRun) -> dict[str, bytes]:
     """All that must be equal: the result, and the last checkpoint with its optimizer's state."""
-    (*_, last) = standing_steps(run.out / "checkpoints")
+    (*_, last) = checkpoint_steps(run.out / "checkpoints")
     folder = checkpoint_folder(run.out / "checkpoints", last)
     files = [run.out / "result" / name for name in RESULT]
     files += [path for path in sorted(folder.iterdir()) if path.name not in CLOCKS]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoint.checkpoint import checkpoint_at, standing_steps
+from model.checkpoint.checkpoint import checkpoint_at, checkpoint_steps
 from model.errors import IntegrityError
 from model.train.trainer import train
 
@@ -40,7 +40,7 @@ def test_every_flipped_bit_is_found_and_its_file_named(proof: Callable, small_ru
     run = small_run("gpt", positions=64)
     train(run)
     folder = run.out / "checkpoints"
-    (*_, step) = standing_steps(folder)
+    (*_, step) = checkpoint_steps(folder)
     # A second one would be read too, to be named as whole.
     (path,) = [path for path in folder.iterdir() if path.name.endswith(str(step))]
     files = sorted(path.iterdir())

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.checkpoint.checkpoint import checkpoint_at, newest_checkpoint, set_damaged_aside, standing_steps
-from model.checkpoint.metrics import Journal
+from model.checkpoint.checkpoint import checkpoint_at, checkpoint_steps, newest_checkpoint, quarantine_damaged
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.run_folder import COMPLETE
 from model.checkpoint.writer import CheckpointWriter
 from model.distributed.process_group import SINGLE_PROCESS
@@ -42,8 +42,8 @@ class Engine:
         return {"weight|exp_avg": torch.full((ELEMENTS,), -float(self.at))}
 
 
-def journal_at(step: int) -> Journal:
-    journal = Journal()
+def journal_at(step: int) -> MetricsLog:
+    journal = MetricsLog()
     journal.add("steps", step=step, pos_start=step, pos_end=step + 1, row_pieces=1, applied=True)
     return journal
 
@@ -103,7 +103,7 @@ def phase(folder: Path) -> str:
     if any(path.name.startswith("tmp-step-") for path in left_over):
         return "within a removal"
     if not left_over:
-        standing = standing_steps(folder)
+        standing = checkpoint_steps(folder)
         return "before a removal" if set(standing) - to_keep(standing[-1]) else "before the folder"
     names = {path.name for path in left_over[0].iterdir()}
     if COMPLETE not in names:
@@ -113,10 +113,10 @@ def phase(folder: Path) -> str:
 
 def what_is_wrong(folder: Path, stood: int, begun: int) -> str:
     """What does not hold of the checkpoints that stand, in words; nothing where all is well."""
-    if damaged := set_damaged_aside(folder):
+    if damaged := quarantine_damaged(folder):
         return f"damaged: {damaged}"
     newest = newest_checkpoint(folder, {})
-    standing = standing_steps(folder)
+    standing = checkpoint_steps(folder)
     if newest is None or newest.state["step"] not in (stood, begun):
         return f"{standing} stand, where {stood} stood and {begun} was begun"
     if missing := to_keep(newest.state["step"]) - set(standing):
@@ -126,7 +126,7 @@ def what_is_wrong(folder: Path, stood: int, begun: int) -> str:
         held = {
             "weights": checkpoint.weights()["weight"].unique().tolist() == [step],
             "moments": checkpoint.optimizer_state(0, 1)["weight|exp_avg"].unique().tolist() == [-step],
-            "journal": checkpoint.journal().tables()["steps"].column("step").to_pylist() == [step],
+            "journal": checkpoint.metrics_log().tables()["steps"].column("step").to_pylist() == [step],
         }
         if not all(held.values()):
             return f"step {step} holds what is not its own: {held}"
@@ -150,7 +150,7 @@ def test_what_stands_after_a_kill_is_whole(proof: Callable, tmp_path: Path) -> N
             break
         began = time.monotonic()
         away = random.Random(case).uniform(0, SAVES_AWAY * seconds_a_save)
-        stood, begun = killed_after(away, folder, standing_steps(folder)[-1] + 1)
+        stood, begun = killed_after(away, folder, checkpoint_steps(folder)[-1] + 1)
         where = phase(folder)
         wrong = what_is_wrong(folder, stood, begun)
         tally.add(case, wrong, time.monotonic() - began, where, after_s=round(away, 6), stood=stood, begun=begun)

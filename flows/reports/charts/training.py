@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from model.checkpoint.metrics import kept_rows
+from model.checkpoint.metrics import final_rows
 
 MOST_POINTS = 1500
 
@@ -51,7 +51,7 @@ def training_figure(
     Of a BERT the first panel has both terms of the loss besides, and a fourth the shares that it tells rightly. Pale
     lines are attempts that the guard went back from; marks on the loss are what happened (`event_marks`).
     """
-    kept = kept_rows(metrics, steps)
+    kept = final_rows(metrics, steps)
     traces = [(*panel, f"series{number}") for number, panel in enumerate(PANELS)]
     has_terms = "masked_loss" in metrics.column_names and metrics.column("masked_loss").null_count < metrics.num_rows
     traces += TERMS if has_terms else ()

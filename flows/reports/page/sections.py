@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from flows.reports.charts.training import KINDS
 from flows.reports.page.examples import clip, masked
 from flows.runs.document_history import some_parts
-from model.checkpoint.metrics import kept_rows, kept_steps
+from model.checkpoint.metrics import final_rows, final_steps
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
 
@@ -152,12 +152,12 @@ def shown_steps(artifacts: dict[str, Artifact]) -> list[dict[str, Any]]:
     if not {"train", "chunk", "decontaminate"} <= artifacts.keys() or not artifacts["train"].rows("steps"):
         return []
     train = artifacts["train"]
-    steps = kept_steps(train.table("steps"))
+    steps = final_steps(train.table("steps"))
     events = train.table("events") if train.rows("events") else None
     happened = _happened(events)
     chosen = _chosen(steps.column("step").to_numpy(), set(happened))
     mine = steps.filter(pc.is_in(steps.column("step"), value_set=pa.array(chosen, pa.int64()))).to_pylist()
-    metrics = kept_rows(train.table("metrics"), steps)
+    metrics = final_rows(train.table("metrics"), steps)
     losses = dict(zip(metrics.column("step").to_pylist(), metrics.column("loss").to_pylist(), strict=True))
     rows = _rows_read(artifacts["chunk"], mine)
     segments = _segments(artifacts["chunk"], {row for of_step in rows.values() for row in of_step})

@@ -31,7 +31,7 @@ from flows.reports.charts.scores import chance_of
 from flows.reports.charts.svg import Bar, Curve, Interval, bars, curves, intervals
 from flows.reports.charts.svg_heatmap import MOST_COLUMNS, heat_picture
 from flows.reports.charts.training import speed_figure
-from model.checkpoint.metrics import kept_rows
+from model.checkpoint.metrics import final_rows
 from tasks.artifacts.artifact import Artifact
 from tasks.execution.outcome import cause_of, with_short_digests
 
@@ -313,7 +313,7 @@ def _chunk(artifact: Artifact) -> list[tuple[str, str]]:
 
 
 def _train(artifact: Artifact) -> list[tuple[str, str]]:
-    metrics = kept_rows(artifact.table("metrics"), artifact.table("steps"))
+    metrics = final_rows(artifact.table("metrics"), artifact.table("steps"))
     if not metrics.num_rows:
         return []
     tokens = metrics.column("tokens").to_pylist()

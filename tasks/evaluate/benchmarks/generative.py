@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from model.inference.text_match import best_of, is_chinese, is_same
+from model.inference.text_match import best_of, is_chinese, is_exact_match
 from tasks.evaluate.benchmarks.items import Item, words_of
 from tasks.evaluate.benchmarks.multiple_choice import Figure, mean_with_error
 from tasks.evaluate.benchmarks.prompts import Answered, Asker
@@ -57,7 +57,7 @@ class GenerationForm(_Written):
         if self._number:
             number = last_number(said)
             return float(number is not None and any(number == last_number(one) for one in answered.item.answers))
-        return float(any(is_same(said, one, chinese=is_chinese(one)) for one in answered.item.answers))
+        return float(any(is_exact_match(said, one, chinese=is_chinese(one)) for one in answered.item.answers))
 
     def figures(self, part: Sequence[Answered]) -> list[Figure]:
         """The share of exact matches."""

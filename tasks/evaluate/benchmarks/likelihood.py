@@ -19,7 +19,7 @@ from model.inference.scoring import (
     choice_log_probabilities,
     pseudo_log_probabilities,
 )
-from model.inference.seq2seq import Writing, stream_target
+from model.inference.seq2seq import DecoderTokens, stream_target
 from model.nn.bert import BERT
 from model.nn.factory import Network
 from model.nn.gpt import GPT
@@ -173,7 +173,7 @@ class SpanChoices:
     def write(self, prompt: Sequence[int], tokenizer: Tokenizer, most_tokens: int, stops: Sequence[str]) -> str:
         """Greedy text of the decoder: what stands between the first sentinel that it writes and the next."""
         inputs = [*prompt, *self._opening, self._stop]
-        writing = Writing(self._start, self._stop)
+        writing = DecoderTokens(self._start, self._stop)
         most = most_tokens + len(self._opening)
         drawn = stream_target(self._network, inputs, writing, GREEDY, max_new_tokens=most)
         return text_until(drawn, tokenizer, stops, between=set(tokenizer.sentinels) if self._opening else set())

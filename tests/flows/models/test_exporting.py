@@ -126,7 +126,7 @@ def test_what_cannot_be_exported_leaves_nothing_behind(trained: Callable[..., Pa
     out = model.parent / "out"
     told = CliRunner().invoke(app, ["model", "export", str(model), str(out)])
     assert told.exit_code == RecipeError.exit_code
-    assert "Train with train.model.embedding_norm = false for a model that can be exported" in told.output
+    assert "Train with train.model.embedding_norm = false to be able to export the model" in told.output
     assert [path.name for path in model.parent.iterdir()] == ["trained"]
 
 

@@ -93,8 +93,8 @@ def test_a_model_is_taught_and_asked(home: Path, bessemer: Callable[..., Result]
     )
     assert sure.keys() == {"sentence", "label", "label_probabilities"}
     assert sure["label_probabilities"].keys() == {"hard", "soft"}
-    again = bessemer("model", "finetune", home / which, "--task", home / "metals.toml")
-    assert "stands already" in again.stderr
+    again = bessemer("finetune", home / which, "--task", home / "metals.toml")
+    assert "exists already" in again.stderr
     if which == "t5":
         words = bessemer("model", "generate", folder, "--prompt", "metals sentence: we smelt tin", "--tokens", "9")
         assert words.exit_code == 0, words.stderr
@@ -113,22 +113,18 @@ def test_an_exported_model_is_taught_like_its_original(home: Path, bessemer: Cal
 def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> None:
     bessemer("model", "finetune", home / "bert", "--task", home / "metals.toml", "--out", home / "out")
     cases = [
-        (("model", "finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
+        (("finetune", home / "bert", "--task", home / "none.toml"), 3, "no task file"),
         (
-            ("model", "finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"),
+            ("finetune", home / "t5", "--task", home / "metals.toml", "--out", home / "out"),
             3,
-            "holds something else",
+            "is not the result of this model",
         ),
-        (("model", "predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
-        (("model", "predict", home / "out"), 3, "give a file of records"),
-        (("model", "predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
-        (
-            ("model", "predict", home / "out", "--field", "text=x"),
-            3,
-            "record 1 has no sentence, only text; the model reads",
-        ),
-        (("model", "predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
-        (("model", "generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer model predict"),
+        (("predict", home / "bert", "--field", "sentence=x"), 3, "was not fine-tuned"),
+        (("predict", home / "out"), 3, "give a file of records"),
+        (("predict", home / "away", "--field", "sentence=x"), 3, "there is no folder"),
+        (("predict", home / "out", "--field", "text=x"), 3, "record 1 has no sentence, only text; the model reads"),
+        (("predict", home / "out", "--task", "other", "--field", "sentence=x"), 3, "knows the tasks metals"),
+        (("generate", home / "out", "--prompt", "we ___ tin"), 3, "bessemer predict"),
     ]
     for words, code, message in cases:
         told = bessemer(*words)
@@ -136,9 +132,9 @@ def test_what_is_wrong_is_told(home: Path, bessemer: Callable[..., Result]) -> N
     for was, now, message in (
         ("epochs = 1", "epoch = 1", "epoch: unknown key; did you mean epochs?"),
         ("epochs = 1", "learning_rte = 1", "learning_rte: unknown key; did you mean learning_rate?"),
-        ("epochs = 1", "answer = 'x'", "answer: unknown key; it stands in [[tasks]]"),
+        ("epochs = 1", "answer = 'x'", "answer: unknown key; it belongs in [[tasks]]"),
         ("answer =", "anser =", "tasks.0.anser: unknown key; did you mean answer?"),
-        ("answer =", "seeds = [1]\nanswer =", "tasks.0.seeds: unknown key; it stands above the first [[tasks]]"),
+        ("answer =", "seeds = [1]\nanswer =", "tasks.0.seeds: unknown key; it belongs above the first [[tasks]]"),
         ("epochs = 1", "zzz = 1", "zzz: unknown key; known are tasks, learning_rate, epochs,"),
     ):
         (home / "metals.toml").write_text(TASK.replace(was, now))

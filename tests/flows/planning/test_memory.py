@@ -30,7 +30,7 @@ def recipe(foundry: Path, tmp_path: Path) -> Recipe:
 @pytest.fixture
 def machine_of(monkeypatch: pytest.MonkeyPatch):
     def made(size: float) -> None:
-        monkeypatch.setattr(model.train.micro_batch, "memory_of_machine", lambda: int(size))
+        monkeypatch.setattr(model.train.micro_batch, "machine_memory", lambda: int(size))
 
     return made
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, set_damaged_aside
-from model.checkpoint.metrics import Journal
+from model.checkpoint.checkpoint import Checkpoint, Damage, newest_checkpoint, quarantine_damaged
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.writer import save_checkpoint
 from model.config.train import TrainerRun
 from model.data.loader import CausalBatch
@@ -33,7 +33,7 @@ def fresh_engine(run: TrainerRun) -> NativeEngine:
 
 
 def newest(folder: Path) -> tuple[Checkpoint, list[Damage]]:
-    damaged = set_damaged_aside(folder)
+    damaged = quarantine_damaged(folder)
     checkpoint = newest_checkpoint(folder, EXPECTED)
     assert checkpoint is not None
     return checkpoint, damaged
@@ -56,7 +56,7 @@ def trained(run: TrainerRun, steps: int) -> NativeEngine:
 
 def save(run: TrainerRun, folder: Path, step: int, keep: int = 3) -> NativeEngine:
     engine = trained(run, step)
-    journal = Journal()
+    journal = MetricsLog()
     journal.event(step, "start")
     save_checkpoint(folder, step, engine, SINGLE_PROCESS, journal, dict(EXPECTED), keep)
     return engine
@@ -68,7 +68,7 @@ def test_weights_moments_and_journal_come_back_as_they_were(run: TrainerRun, tmp
     fresh = restored(run, checkpoint)
     assert checkpoint.state == {"config": "this", "step": 2}
     assert damaged == []
-    assert checkpoint.journal().tables()["events"].column("kind").to_pylist() == ["start"]
+    assert checkpoint.metrics_log().tables()["events"].column("kind").to_pylist() == ["start"]
     generator = torch.Generator().manual_seed(9)
     tokens = torch.randint(4, 48, (2, 17), generator=generator)
     for engine in (saved, fresh):
@@ -156,7 +156,7 @@ def test_damaged_ones_are_named_until_a_new_checkpoint_records_them(run: Trainer
 def test_a_half_written_one_is_never_taken(run: TrainerRun, tmp_path: Path) -> None:
     save(run, tmp_path, 1)
     (tmp_path / "step-000000001").rename(tmp_path / "tmp-000000001")
-    assert set_damaged_aside(tmp_path) == []
+    assert quarantine_damaged(tmp_path) == []
     assert newest_checkpoint(tmp_path, EXPECTED) is None
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.checkpoint.checkpoint import checkpoint_at, checkpoints
-from model.checkpoint.metrics import Journal
+from model.checkpoint.checkpoint import checkpoint_at, intact_steps
+from model.checkpoint.metrics import MetricsLog
 from model.checkpoint.writer import CheckpointWriter
 from model.digests import digest_file
 from model.distributed.process_group import SINGLE_PROCESS
@@ -39,8 +39,8 @@ class Ingot:
         return {"weight|exp_avg": self.weight / 2, "weight|step": torch.tensor(1.0)}
 
 
-def journal_of(steps: int) -> Journal:
-    journal = Journal()
+def journal_of(steps: int) -> MetricsLog:
+    journal = MetricsLog()
     for step in range(steps):
         journal.event(step, "spike")
     return journal
@@ -74,25 +74,25 @@ def test_what_stands_is_what_was_when_it_was_asked_for(tmp_path: Path) -> None:
         checkpoint = checkpoint_at(tmp_path, step, {"tokens": tokens})
         assert checkpoint.weights()["weight"].unique().tolist() == [value]
         assert checkpoint.optimizer_state(0, 1)["weight|exp_avg"].unique().tolist() == [value / 2]
-        assert checkpoint.journal().count("events") == step
+        assert checkpoint.metrics_log().count("events") == step
 
 
 def test_the_next_waits_for_the_one_before_and_each_is_told_once_when_it_stands(tmp_path: Path) -> None:
     told: list[tuple[int, list[int]]] = []
-    with CheckpointWriter(tmp_path, SINGLE_PROCESS, lambda step: told.append((step, checkpoints(tmp_path)))) as writer:
+    with CheckpointWriter(tmp_path, SINGLE_PROCESS, lambda step: told.append((step, intact_steps(tmp_path)))) as writer:
         for step in (1, 2, 3):
             writer.save(step, Ingot(), journal_of(1), {}, keep=2, healthy=[1])
             assert [step for step, _ in told] == list(range(1, step))
     # The third is the newest, the second within the two that are kept, the first healthy.
     assert told == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
-    assert checkpoints(tmp_path) == [1, 2, 3]
+    assert intact_steps(tmp_path) == [1, 2, 3]
 
 
 def test_ends_of_steps_bring_it_to_stand_without_waiting(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, SINGLE_PROCESS)
     writer.save(1, Ingot(), journal_of(1), {}, keep=1)
     steps = 0
-    while not checkpoints(tmp_path):
+    while not intact_steps(tmp_path):
         writer.advance()
         steps += 1
         assert steps < 10_000_000
@@ -108,7 +108,7 @@ def loop_that_fails_after(step: int, folder: Path) -> None:
 def test_an_error_of_the_loop_waits_for_it_and_stays_the_error(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         loop_that_fails_after(1, tmp_path)
-    assert checkpoints(tmp_path) == [1]
+    assert intact_steps(tmp_path) == [1]
     with files_of_at_most(4 * LARGE), pytest.raises(ZeroDivisionError) as raised:
         loop_that_fails_after(2, tmp_path)
     assert "the checkpoint after step 2 could not be written" in raised.value.__notes__[0]
@@ -132,7 +132,7 @@ def test_a_disk_that_takes_no_more_is_infrastructure_names_the_file_and_leaves_t
     assert "File too large" in words
     assert "MiB are free" in words
     assert names(tmp_path) == ["step-000000001"]
-    assert checkpoints(tmp_path) == [1]
+    assert intact_steps(tmp_path) == [1]
     # The writer can be used again.
     writer.save(3, Ingot(), journal_of(1), {}, keep=1)
     writer.finish()
@@ -173,8 +173,8 @@ from pathlib import Path
 import torch
 from model.checkpoint.writer import CheckpointWriter
 from model.errors import Infra
-from model.checkpoint.metrics import Journal
-from model.distributed.process_group import join_process_group
+from model.checkpoint.metrics import MetricsLog
+from model.distributed.process_group import concatenate_batches
 
 class Halves:
     optimizer_shards = 2
@@ -186,20 +186,20 @@ with join_process_group(rank, 2, home / "rendezvous") as ranks:
     told = []
     with CheckpointWriter(home / "checkpoints", ranks, told.append) as writer:
         for step in (1, 2):
-            writer.save(step, Halves(), Journal(), {}, 2)
+            writer.save(step, Halves(), MetricsLog(), {}, 2)
             for _ in range(step % 2 * 3):
                 writer.advance()
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, -1))
     try:
-        writer.save(3, Halves(), Journal(), {}, 2)
+        writer.save(3, Halves(), MetricsLog(), {}, 2)
         writer.finish()
     except Infra as error:
         words = str(error)
     # Both are in step again, whoever failed.
     if rank == 1:
         resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
-    writer.save(4, Halves(), Journal(), {}, 2)
+    writer.save(4, Halves(), MetricsLog(), {}, 2)
     writer.finish()
     print(json.dumps([told, words]))
 """
@@ -218,7 +218,7 @@ def test_all_ranks_have_written_before_it_stands_and_all_stop_where_one_could_no
     assert f"{tmp_path / 'checkpoints/tmp-000000003/optimizer-00001-of-00002.safetensors'}: File too large" in own_words
     folder = tmp_path / "checkpoints"
     assert names(folder) == ["step-000000002", "step-000000004"]
-    assert checkpoints(folder) == [2, 4]
+    assert intact_steps(folder) == [2, 4]
     checkpoint = checkpoint_at(folder, 4, {})
     assert [checkpoint.optimizer_state(rank, 2)["0|exp_avg"].unique().tolist() for rank in range(2)] == [[0.0], [1.0]]
     digests = json.loads((checkpoint.path / "COMPLETE").read_bytes())["files"]
@@ -232,8 +232,8 @@ def test_a_step_that_does_not_stand_or_is_damaged_is_named_with_those_that_are_w
     with (tmp_path / "step-000000002" / "weights.safetensors").open("r+b") as stream:
         stream.seek(1000)
         stream.write(b"\x01")
-    assert checkpoints(tmp_path) == [1, 3]
+    assert intact_steps(tmp_path) == [1, 3]
     with pytest.raises(IntegrityError, match=r"weights\.safetensors does not agree .* after steps \[1, 3\]"):
         checkpoint_at(tmp_path, 2, {})
-    with pytest.raises(IntegrityError, match="it is not there"):
+    with pytest.raises(IntegrityError, match="it does not exist"):
         checkpoint_at(tmp_path, 4, {})

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checkpoint.metrics import Journal, journal_file, serialized
+from model.checkpoint.metrics import MetricsLog, serialized, table_file
 from model.data.schema import METRICS
 from model.errors import InputError
 
@@ -33,7 +33,7 @@ def metrics_row(step: int, loss: float, heat: list[float], masked: float | None)
 
 @given(ROWS)
 def test_bytes_do_not_depend_on_when_tables_were_asked_for(rows: list[tuple[float, list[float], float, bool]]) -> None:
-    journal, added = Journal(), []
+    journal, added = MetricsLog(), []
     for step, (loss, heat, masked, asked) in enumerate(rows):
         added.append(metrics_row(step, loss, heat, masked))
         journal.add("metrics", **added[-1])
@@ -47,7 +47,7 @@ def test_bytes_do_not_depend_on_when_tables_were_asked_for(rows: list[tuple[floa
 
 
 def test_tables_that_were_handed_out_stay_as_they_were() -> None:
-    journal = Journal()
+    journal = MetricsLog()
     journal.event(0, "start")
     before = journal.tables()["events"]
     journal.event(1, "spike")
@@ -56,12 +56,12 @@ def test_tables_that_were_handed_out_stay_as_they_were() -> None:
 
 
 def test_what_is_read_goes_on_where_it_ended(tmp_path: Path) -> None:
-    journal, once = Journal(), Journal()
+    journal, once = MetricsLog(), MetricsLog()
     for part in (journal, once):
         part.add("metrics", **metrics_row(0, 2.5, [1.0], None))
         part.event(0, "start")
     journal.write(tmp_path)
-    journal = Journal.read(tmp_path)
+    journal = MetricsLog.read(tmp_path)
     last = journal.last("metrics")
     assert last is not None
     assert (last["loss"], journal.last("steps")) == (2.5, None)
@@ -75,7 +75,7 @@ def test_what_is_read_goes_on_where_it_ended(tmp_path: Path) -> None:
 
 
 def test_five_thousand_rows_that_came_one_by_one_lie_in_few_batches() -> None:
-    journal = Journal()
+    journal = MetricsLog()
     for step in range(5000):
         journal.add("perf", step=step, wall_s=0.5, tokens_s=2.0, mfu=None, rss=1)
         journal.tables()
@@ -86,8 +86,8 @@ def test_five_thousand_rows_that_came_one_by_one_lie_in_few_batches() -> None:
 
 
 def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
-    Journal().write(tmp_path)
+    MetricsLog().write(tmp_path)
     other = pa.table({"step": pa.array([1])})
-    (tmp_path / journal_file("steps")).write_bytes(serialized(other))
+    (tmp_path / table_file("steps")).write_bytes(serialized(other))
     with pytest.raises(InputError, match="has the columns step, and this version"):
-        Journal.read(tmp_path)
+        MetricsLog.read(tmp_path)

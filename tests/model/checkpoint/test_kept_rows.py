@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from model.checkpoint.metrics import kept_rows, kept_steps
+from model.checkpoint.metrics import final_rows, final_steps
 from model.data.schema import METRICS, STEPS
 
 
@@ -16,7 +16,7 @@ def steps(*rows: tuple[int, int, bool]) -> pa.Table:
 
 def test_each_step_counts_by_its_last_attempt() -> None:
     told = steps((0, 0, True), (1, 0, True), (2, 0, False), (1, 1, True), (2, 1, False), (2, 2, True), (3, 2, True))
-    kept = kept_steps(told)
+    kept = final_steps(told)
     assert kept.schema == STEPS
     assert [(row["step"], row["attempt"]) for row in kept.to_pylist()] == [(0, 0), (1, 1), (2, 2), (3, 2)]
 
@@ -33,4 +33,4 @@ def test_a_step_that_was_left_out_at_last_has_no_metrics() -> None:
         ],
         schema=METRICS,
     )
-    assert kept_rows(metrics, told).column("loss").to_pylist() == [5.0, 4.0]
+    assert final_rows(metrics, told).column("loss").to_pylist() == [5.0, 4.0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.checkpoint.checkpoint import superseded
+from model.checkpoint.checkpoint import steps_to_delete
 
 STEPS = st.sets(st.integers(1, 40), max_size=12)
 
@@ -25,7 +25,7 @@ STEPS = st.sets(st.integers(1, 40), max_size=12)
 def test_the_newest_and_the_healthy_ones_stay(
     standing: list[int], newest: int, keep: int, healthy: list[int], gone: list[int]
 ) -> None:
-    assert superseded(standing, newest, keep, healthy) == gone
+    assert steps_to_delete(standing, newest, keep, healthy) == gone
 
 
 @given(STEPS, STEPS, st.integers(1, 4), st.randoms())
@@ -33,7 +33,7 @@ def test_the_one_just_written_stays_and_nothing_that_was_named_goes(standing, he
     if not standing:
         return
     newest = random.choice(sorted(standing))
-    stay = standing - set(superseded(standing, newest, keep, healthy))
+    stay = standing - set(steps_to_delete(standing, newest, keep, healthy))
     assert newest in stay
     assert max(stay) == newest
     led_here = {step for step in standing if step <= newest}

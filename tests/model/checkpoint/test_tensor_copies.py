@@ -46,22 +46,22 @@ def test_it_is_read_from_disk_and_its_digest_is_that_of_the_file(tmp_path: Path)
 
 def test_copies_keep_what_was_and_their_memory() -> None:
     copies, tensors = TensorCopies(), {"weight": torch.arange(4.0).reshape(2, 2).T, "step": torch.tensor(3.0)}
-    taken = copies.take(tensors)
+    taken = copies.copy(tensors)
     places = {name: copy.data_ptr() for name, copy in taken.items()}
     tensors["weight"].add_(1)
     assert taken["weight"].tolist() == [[0, 2], [1, 3]]
     assert taken["weight"].is_contiguous()
-    again = copies.take(tensors)
+    again = copies.copy(tensors)
     assert again["weight"].tolist() == [[1, 3], [2, 4]]
     assert {name: copy.data_ptr() for name, copy in again.items()} == places
-    larger = copies.take({"weight": torch.zeros(5)})
+    larger = copies.copy({"weight": torch.zeros(5)})
     assert {name: copy.tolist() for name, copy in larger.items()} == {"weight": [0.0] * 5}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_copies_of_a_device_are_pinned_and_there_when_it_goes_on() -> None:
     weight = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
-    taken = TensorCopies().take({"weight": weight})["weight"]
+    taken = TensorCopies().copy({"weight": weight})["weight"]
     weight.zero_()
     assert taken.is_pinned()
     assert torch.equal(taken, torch.arange(1 << 20, dtype=torch.float32))

@@ -13,7 +13,7 @@ import pytest
 from model.config.environment import FIXED, deciding_variables, describe_left_out, run_environment, trainer_environment
 from model.config.train import TrainConfig
 from model.launch.launcher import StopRequest, run_ranks
-from model.launch.rendezvous import Place
+from model.launch.rendezvous import HostRanks
 
 PROJECT = Path(__file__).parents[3]
 PASSING = {
@@ -149,7 +149,7 @@ def test_ranks_start_so_whoever_starts_their_supervisor(tmp_path: Path, monkeypa
     def command(rank: int, meeting: Path) -> list[str]:
         return [sys.executable, "-c", write, str(tmp_path / f"{rank}.json")]
 
-    run_ranks(train, tmp_path, command, Place(0, 2, 2), StopRequest(), lambda slow: None)
+    run_ranks(train, tmp_path, command, HostRanks(0, 2, 2), StopRequest(), lambda slow: None)
     for rank in range(2):
         environment = json.loads((tmp_path / f"{rank}.json").read_text())
         assert "ATEN_CPU_CAPABILITY" not in environment

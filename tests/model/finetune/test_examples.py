@@ -107,7 +107,7 @@ def test_labels_are_those_shown_or_named() -> None:
     assert label_set(task("classification", path), examples) == ("no", "yes")
     assert label_set(task("classification", path, labels=("yes", "no", "maybe")), examples) == ("yes", "no", "maybe")
     assert label_set(task("tagging", path), [Example(("a", "b"), ("N", "V"))]) == ("N", "V")
-    with pytest.raises(InputError, match="nothing to learn"):
+    with pytest.raises(InputError, match="two or more are needed to learn"):
         label_set(task("classification", path), examples[:1])
     with pytest.raises(InputError, match=r"of train\.jsonl has the label 'no', .* It reads 'b'"):
         check_labels(task("classification", path), ("yes",), examples, path)
@@ -131,7 +131,10 @@ def test_a_task_file_is_read_with_paths_beside_it(tmp_path: Path) -> None:
         ("epochs = ", "no TOML"),
         ("epoch = 3\n", "epoch: unknown key; did you mean epochs"),
         ('[[tasks]]\nname = "s"\nkind = "span"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "must be two"),
-        ('[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\nstart = "b"\n', "speaks"),
+        (
+            '[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\nstart = "b"\n',
+            "is for spans",
+        ),
         ('[[tasks]]\nname = "s p"\nkind = "text"\ntrain = "x"\nfields = ["text"]\nanswer = "a"\n', "tasks.0.name"),
         ('seeds = [1, 1]\n[[tasks]]\nname = "s"\nkind = "text"\ntrain = "x"\nfields = ["t"]\nanswer = "a"\n', "differ"),
     ],

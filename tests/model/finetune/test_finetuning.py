@@ -20,7 +20,7 @@ from model.finetune import trainer as training
 from model.finetune.__main__ import main
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.metrics import MAIN
-from model.finetune.output import FINETUNED, HEAD, read_result, told_result
+from model.finetune.output import FINETUNED, HEAD, format_result, read_result
 from model.finetune.tokenizer import JsonVocabulary
 from model.finetune.trainer import finetune
 from model.nn.factory import make_network
@@ -38,7 +38,7 @@ def test_a_bert_learns_each_kind_beyond_a_guess(
     kind: str, bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
     task = task_of(kind, 400, test=task_of(kind, 60).train)
-    found = finetune(bert, "parent", config(task), vocabulary, tmp_path / "out", tell=quiet)
+    found = finetune(bert, "parent", config(task), vocabulary, tmp_path / "out", log=quiet)
     scores, main = found["scores"], MAIN[kind]
     if kind == "tagging":
         # Each word has one label, so that a guess by word is always right too.
@@ -49,7 +49,7 @@ def test_a_bert_learns_each_kind_beyond_a_guess(
 
 def test_a_bert_finds_an_answer_in_a_passage(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
     chosen = config(task_of("span", 500), epochs=5)
-    found = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    found = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", log=quiet)
     assert found["scores"]["development"]["span"]["exact"] > 0.8
     answerer = read_result(tmp_path / "out", vocabulary)
     records = [{"question": "what", "text": text} for text in ("ore slag tin lead zinc iron", "tin ore slag")]
@@ -59,7 +59,7 @@ def test_a_bert_finds_an_answer_in_a_passage(bert, vocabulary, task_of: TaskOf, 
 def test_a_t5_learns_several_tasks_at_once(t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
     tasks = (task_of("classification", 400), task_of("regression", 400, decoding="free"), task_of("span", 400))
     chosen = config(*tasks, epochs=12, max_answer=4)
-    found = finetune(t5, "parent", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    found = finetune(t5, "parent", chosen, vocabulary, tmp_path / "out", log=quiet)
     scores = found["scores"]["development"]
     assert (
         scores["classification"]["accuracy"]
@@ -79,7 +79,7 @@ def test_the_result_is_what_answered_in_training(
     bert, vocabulary, task_of: TaskOf, config: Config, examples_of, tmp_path: Path
 ) -> None:
     task = task_of("regression", 160, test=task_of("regression", 60).train)
-    found = finetune(bert, "parent", config(task, epochs=2), vocabulary, tmp_path / "out", tell=quiet)
+    found = finetune(bert, "parent", config(task, epochs=2), vocabulary, tmp_path / "out", log=quiet)
     records = examples_of("regression", 60)
     answers = torch.tensor(read_result(tmp_path / "out", vocabulary).answers(0, records))
     right = torch.tensor([float(record["answer"]) for record in records])
@@ -104,7 +104,7 @@ def test_twice_the_same_bytes_and_other_seeds_other_ones(
     for name, seeds in (("one", (1,)), ("two", (1,)), ("three", (2,))):
         torch.manual_seed(len(name))
         chosen = config(task, epochs=2, seeds=seeds, dropout=0.1)
-        finetune(network, "parent", chosen, vocabulary, tmp_path / name, tell=quiet)
+        finetune(network, "parent", chosen, vocabulary, tmp_path / name, log=quiet)
         made.append(every_byte(tmp_path / name))
     assert made[0] == made[1]
     assert made[0][WEIGHTS] != made[2][WEIGHTS]
@@ -114,7 +114,7 @@ def test_the_model_that_it_starts_from_stays_as_it_is(
     bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
     before = {name: tensor.clone() for name, tensor in bert.state_dict().items()}
-    finetune(bert, "parent", config(task_of("classification", 60), epochs=1), vocabulary, tmp_path / "o", tell=quiet)
+    finetune(bert, "parent", config(task_of("classification", 60), epochs=1), vocabulary, tmp_path / "o", log=quiet)
     assert all(torch.equal(tensor, before[name]) for name, tensor in bert.state_dict().items())
 
 
@@ -126,17 +126,17 @@ def test_a_killed_run_goes_on_at_the_seed_where_it_was(
     bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
     chosen = config(task_of("classification", 60), epochs=2, seeds=(1, 2, 3))
-    finetune(bert, "parent", chosen, vocabulary, tmp_path / "whole", tell=quiet)
+    finetune(bert, "parent", chosen, vocabulary, tmp_path / "whole", log=quiet)
 
     def die_at_third(line: str) -> None:
         if line.startswith("seed 3, epoch 1"):
             raise KilledError
 
     with pytest.raises(KilledError):
-        finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", tell=die_at_third)
+        finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", log=die_at_third)
     assert not (tmp_path / "killed").exists()
     lines: list[str] = []
-    finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", tell=lines.append)
+    finetune(bert, "parent", chosen, vocabulary, tmp_path / "killed", log=lines.append)
     assert [line.partition(":")[0] for line in lines] == [
         "seed 1 was trained before",
         "seed 2 was trained before",
@@ -151,13 +151,13 @@ def test_what_stands_is_kept_and_never_written_over(
     bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path
 ) -> None:
     chosen = config(task_of("classification", 60), epochs=1)
-    first = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    first = finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", log=quiet)
     lines: list[str] = []
-    assert finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", tell=lines.append) == first
-    assert "stands already" in lines[0]
+    assert finetune(bert, "parent", chosen, vocabulary, tmp_path / "out", log=lines.append) == first
+    assert "exists already" in lines[0]
     for other in (chosen.model_copy(update={"epochs": 2}), config(task_of("classification", 61), epochs=1)):
-        with pytest.raises(InputError, match="holds something else"):
-            finetune(bert, "parent", other, vocabulary, tmp_path / "out", tell=quiet)
+        with pytest.raises(InputError, match="is not the result of this model"):
+            finetune(bert, "parent", other, vocabulary, tmp_path / "out", log=quiet)
 
 
 @pytest.mark.parametrize("changed", ["code", "instruction set"])
@@ -165,32 +165,33 @@ def test_other_code_and_another_processor_make_another_model(
     changed: str, bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = config(task_of("classification", 60), epochs=1)
-    finetune(bert, "p", given, vocabulary, tmp_path / "out", tell=quiet)
+    finetune(bert, "p", given, vocabulary, tmp_path / "out", log=quiet)
     if changed == "code":
         monkeypatch.setattr(finetuning, "code_digest", lambda: "another")
     else:
         monkeypatch.setitem(machine.PARTS, machine.INSTRUCTION_SET, lambda environment: "riscv64")
-    with pytest.raises(InputError, match="holds something else"):
-        finetune(bert, "p", given, vocabulary, tmp_path / "out", tell=quiet)
+    with pytest.raises(InputError, match="is not the result of this model"):
+        finetune(bert, "p", given, vocabulary, tmp_path / "out", log=quiet)
 
 
 def test_damage_is_found(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
-    finetune(bert, "p", config(task_of("classification", 60), epochs=1), vocabulary, tmp_path / "out", tell=quiet)
+    finetune(bert, "p", config(task_of("classification", 60), epochs=1), vocabulary, tmp_path / "out", log=quiet)
     whole = bytearray((tmp_path / "out" / HEAD).read_bytes())
     whole[-1] ^= 1
     (tmp_path / "out" / HEAD).write_bytes(bytes(whole))
-    with pytest.raises(IntegrityError, match="not what was saved"):
+    with pytest.raises(IntegrityError, match="bytes changed after it was saved"):
         read_result(tmp_path / "out", vocabulary)
 
 
 def test_the_best_epoch_is_kept_not_the_last(
     bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    values = iter([0.2, 0.9, 0.5, 0.9])
-    monkeypatch.setattr(training, "overall", lambda chosen, scores: scores["classification"]["accuracy"])
-    monkeypatch.setattr(training, "score_tasks", lambda *_: {"classification": {"accuracy": next(values)}})
+    # The scores after each epoch; the test examples are scored last.
+    values = iter([0.2, 0.9, 0.5, 0.9, 0.0, 0.0])
+    monkeypatch.setattr(training, "overall_score", lambda chosen, scores: scores["classification"]["accuracy"])
+    monkeypatch.setattr(training, "score_tasks", lambda *_, **__: {"classification": {"accuracy": next(values)}})
     chosen = config(task_of("classification", 60), epochs=4)
-    found = finetune(bert, "p", chosen, vocabulary, tmp_path / "out", tell=quiet)
+    found = finetune(bert, "p", chosen, vocabulary, tmp_path / "out", log=quiet)
     assert found["scores"]["epoch"] == 2
 
 
@@ -198,14 +199,16 @@ def test_test_items_choose_nothing(bert, vocabulary, task_of: TaskOf, config: Co
     plain = task_of("classification", 100)
     tested = plain.model_copy(update={"test": task_of("classification", 40).train})
     for name, task in (("plain", plain), ("tested", tested)):
-        finetune(bert, "p", config(task, epochs=2, seeds=(1, 2)), vocabulary, tmp_path / name, tell=quiet)
+        finetune(bert, "p", config(task, epochs=2, seeds=(1, 2)), vocabulary, tmp_path / name, log=quiet)
     assert (tmp_path / "plain" / WEIGHTS).read_bytes() == (tmp_path / "tested" / WEIGHTS).read_bytes()
 
 
 def test_what_is_cut_is_told(bert, t5, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
     task = task_of("classification", 60)
-    for name, network, room in (("bert", bert, 8), ("t5", t5, 8)):
-        found = finetune(network, "p", config(task, epochs=1, max_length=room), vocabulary, tmp_path / name, tell=quiet)
+    for name, network, max_length in (("bert", bert, 8), ("t5", t5, 8)):
+        found = finetune(
+            network, "p", config(task, epochs=1, max_length=max_length), vocabulary, tmp_path / name, log=quiet
+        )
         # Six of eight words beside [CLS] and [SEP]; of ten words of a T5's text seven beside the end.
         lost = {"bert": "(25.0%)", "t5": "(30.0%)"}[name]
         assert lost in found["not_read"]["learnt"]["classification"]
@@ -220,19 +223,19 @@ def test_what_an_architecture_cannot_learn_is_refused_before_it_begins(
     gpt = make_network(GPTConfig(vocab_size=vocabulary.vocab_size, context=16, layers=1, heads=2, width=16))
     few = make_network(bert.config.model_copy(update={"vocab_size": 20})).initialise(1)
     cases = [
-        (bert, (one, two), RecipeError, "a BERT, which learns one task"),
+        (bert, (one, two), RecipeError, "a BERT, which learns a single task"),
         (bert, (writing,), RecipeError, "a BERT writes no text"),
-        (t5, (task_of("tagging", 60),), RecipeError, "labels of words are learnt by a BERT"),
+        (t5, (task_of("tagging", 60),), RecipeError, "only a BERT labels words"),
         (gpt, (one,), InputError, "the model is a GPT"),
-        (few, (one,), InputError, "and the model 20 rows"),
+        (few, (one,), InputError, r"and the model has 20\s+embedding rows"),
     ]
     for network, tasks, error, message in cases:
         with pytest.raises(error, match=message):
-            finetune(network, "p", config(*tasks), vocabulary, tmp_path / "out", tell=quiet)
-    with pytest.raises(RecipeError, match="max_length 99 is more than the 24"):
-        finetune(bert, "p", config(one, max_length=99), vocabulary, tmp_path / "out", tell=quiet)
+            finetune(network, "p", config(*tasks), vocabulary, tmp_path / "out", log=quiet)
+    with pytest.raises(RecipeError, match="max_length 99 is more than the model's context of 24"):
+        finetune(bert, "p", config(one, max_length=99), vocabulary, tmp_path / "out", log=quiet)
     with pytest.raises(Numerics, match="Lower learning_rate"):
-        finetune(t5, "p", config(one, learning_rate=1e30), vocabulary, tmp_path / "out", tell=quiet)
+        finetune(t5, "p", config(one, learning_rate=1e30), vocabulary, tmp_path / "out", log=quiet)
     assert not (tmp_path / "out").exists()
 
 
@@ -242,8 +245,8 @@ def test_a_t5_without_an_end_of_text_is_refused_before_it_begins(
 ) -> None:
     endless = copy.copy(vocabulary)
     endless.eos = -1
-    with pytest.raises(InputError, match="no token for the end of a text"):
-        finetune(t5, "p", config(task_of(kind, 60)), endless, tmp_path / "out", tell=quiet)
+    with pytest.raises(InputError, match="no end-of-text token"):
+        finetune(t5, "p", config(task_of(kind, 60)), endless, tmp_path / "out", log=quiet)
 
 
 def test_labels_that_the_task_does_not_name_are_found_in_every_file(
@@ -253,7 +256,7 @@ def test_labels_that_the_task_does_not_name_are_found_in_every_file(
     for changed in ({"labels": ("yes",)}, {"labels": ("no",), "development": plain.train}):
         task = plain.model_copy(update=changed)
         with pytest.raises(InputError, match="name all in `labels`"):
-            finetune(bert, "p", config(task), vocabulary, tmp_path / "out", tell=quiet)
+            finetune(bert, "p", config(task), vocabulary, tmp_path / "out", log=quiet)
 
 
 def test_tasks_whose_names_read_alike_are_refused(
@@ -262,7 +265,7 @@ def test_tasks_whose_names_read_alike_are_refused(
     # Both names are words that this vocabulary does not know.
     tasks = [task_of("classification", 60, name=name) for name in ("mood", "grammar")]
     with pytest.raises(InputError, match="names of the tasks mood and grammar with the same tokens"):
-        finetune(t5, "p", config(*tasks), vocabulary, tmp_path / "out", tell=quiet)
+        finetune(t5, "p", config(*tasks), vocabulary, tmp_path / "out", log=quiet)
 
 
 def test_the_rate_of_small_networks_is_higher(task_of: TaskOf, config: Config) -> None:
@@ -302,8 +305,8 @@ def test_through_the_module_with_a_tokenizer_json(
 
 def test_seeds_are_told_apart(bert, vocabulary, task_of: TaskOf, config: Config, tmp_path: Path) -> None:
     task = task_of("classification", 100, test=task_of("classification", 40).train)
-    found = finetune(bert, "p", config(task, epochs=1, seeds=(1, 2)), vocabulary, tmp_path / "out", tell=quiet)
-    line, kept = told_result(found)
+    found = finetune(bert, "p", config(task, epochs=1, seeds=(1, 2)), vocabulary, tmp_path / "out", log=quiet)
+    line, kept = format_result(found)
     assert line.startswith("classification, test: accuracy")
     assert "accuracy of 2 seeds" in line
     assert kept in ("seed 1 after epoch 1 is kept", "seed 2 after epoch 1 is kept")
@@ -316,12 +319,12 @@ def test_a_model_that_answers_one_label_alone_is_told(
     """With a rate near nothing the head answers as it was drawn, one label whatever the text."""
     test = {"test": task_of("classification", 40).train} if tested else {}
     few = config(task_of("classification", 100, **test), epochs=1, learning_rate=1e-9)
-    found = finetune(bert, "p", few, vocabulary, tmp_path / "few", tell=quiet)
+    found = finetune(bert, "p", few, vocabulary, tmp_path / "few", log=quiet)
     label, *others = found["scores"]["said"]["classification"]
     assert not others
     assert found["scores"]["said"]["classification"][label] == (40 if tested else 10)
-    assert f"Every one of them is answered {label!r}" in told_result(found)[0]
+    assert f"Every answer is {label!r}" in format_result(found)[0]
     taught = config(task_of("classification", 400, **test))
-    found = finetune(bert, "p", taught, vocabulary, tmp_path / "taught", tell=quiet)
+    found = finetune(bert, "p", taught, vocabulary, tmp_path / "taught", log=quiet)
     assert len(found["scores"]["said"]["classification"]) == 2
-    assert "Every one" not in told_result(found)[0]
+    assert "Every one" not in format_result(found)[0]

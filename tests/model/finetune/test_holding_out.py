@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.errors import InputError
 from model.finetune.config import Task
-from model.finetune.data import Example, held_out
+from model.finetune.data import Example, split_validation
 
 
 def task(kind: str) -> Task:
@@ -28,15 +28,15 @@ def labelled(**counts: int) -> list[Example]:
 
 def test_whole_groups_are_held_out_and_more_examples_move_none_over() -> None:
     examples = [Example((f"question {n}", f"passage {n % 40}"), ("a",), group=f"passage {n % 40}") for n in range(400)]
-    kept, out = held_out(examples, 0.25, task("span"))
+    kept, out = split_validation(examples, 0.25, task("span"))
     assert len(kept) + len(out) == 400
     assert not {one.group for one in kept} & {one.group for one in out}
     assert 0.1 < len(out) / 400 < 0.4
-    fewer, fewer_out = held_out(examples[:200], 0.25, task("span"))
+    fewer, fewer_out = split_validation(examples[:200], 0.25, task("span"))
     assert set(fewer_out) <= set(out)
     assert set(fewer) <= set(kept)
     with pytest.raises(InputError, match="of 10 examples 0 would be held out"):
-        held_out(examples[:1] * 10, 1e-9, task("span"))
+        split_validation(examples[:1] * 10, 1e-9, task("span"))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_whole_groups_are_held_out_and_more_examples_move_none_over() -> None:
     ],
 )
 def test_each_label_gives_its_share(counts: dict[str, int], expected: dict[str, int]) -> None:
-    kept, out = held_out(labelled(**counts), 0.1, task("classification"))
+    kept, out = split_validation(labelled(**counts), 0.1, task("classification"))
     assert Counter(example.answer for example in out) == expected
     assert Counter(example.answer for example in kept) == Counter(counts) - Counter(expected)
 
@@ -60,19 +60,19 @@ def test_no_group_is_on_both_sides_and_no_label_is_held_out_as_a_whole(
 ) -> None:
     examples = [Example((f"{group}",), label, group=f"{group}") for label, group in drawn]
     try:
-        kept, out = held_out(examples, share, task("classification"))
+        kept, out = split_validation(examples, share, task("classification"))
     except InputError:
         assert len({example.group for example in examples}) <= 3  # each label's only one
         return
     assert Counter(kept) + Counter(out) == Counter(examples)
     groups, left = ({example.group for example in side} for side in (kept, out))
     assert not groups & left
-    assert held_out(examples[::-1], share, task("classification"))[1][::-1] == out
+    assert split_validation(examples[::-1], share, task("classification"))[1][::-1] == out
 
 
 def test_a_group_of_two_labels_counts_for_the_more_frequent() -> None:
     mixed = [Example((f"{number}",), label, group="one") for number, label in enumerate(["no", "no", "yes"])]
-    kept, out = held_out([*labelled(yes=20), *mixed], 0.1, task("classification"))
+    kept, out = split_validation([*labelled(yes=20), *mixed], 0.1, task("classification"))
     assert not [example for example in out if example.group == "one"]
     assert len(out) == 2
     assert len(kept) == 21

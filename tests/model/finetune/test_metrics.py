@@ -7,7 +7,7 @@ import pytest
 
 from model.finetune.config import Task
 from model.finetune.data import Example
-from model.finetune.metrics import classification, guesses, main_measure, regression, score, tagging
+from model.finetune.metrics import baseline_answers, classification, main_metric, regression, score, tagging
 
 
 def task(kind: str) -> Task:
@@ -53,10 +53,10 @@ def test_words_and_whole_spans_of_labels() -> None:
     assert found["accuracy"] == pytest.approx(4 / 6)
     # Three spans said, three there; the first and the last are the same, for a lone I- begins a span.
     assert found["span_f1"] == pytest.approx(2 / 3)
-    assert main_measure("tagging", found) == "span_f1"
+    assert main_metric("tagging", found) == "span_f1"
     assert tagging([("B-A", "B-A")], [("B-A", "I-A")])["span_f1"] == 0.0
     words = tagging([("N",)], [("V",)])
-    assert main_measure("tagging", words) == "accuracy"
+    assert main_metric("tagging", words) == "accuracy"
     assert "span_f1" not in words
 
 
@@ -77,9 +77,9 @@ def test_chinese_passages_are_compared_by_characters() -> None:
 
 def test_guesses_know_the_answers_and_no_text() -> None:
     two = examples("x", "y")
-    assert guesses(task("classification"), examples("b", "a", "b"), two) == ["b", "b"]
-    assert guesses(task("regression"), examples(1.0, 4.0), two) == [2.5, 2.5]
-    assert guesses(task("span"), two, two) == ["", ""]
+    assert baseline_answers(task("classification"), examples("b", "a", "b"), two) == ["b", "b"]
+    assert baseline_answers(task("regression"), examples(1.0, 4.0), two) == [2.5, 2.5]
+    assert baseline_answers(task("span"), two, two) == ["", ""]
     learnt = [Example(("lead", "ore"), ("V", "N")), Example(("lead", "tin"), ("N", "N")), Example(("lead",), ("V",))]
     # `lead` is V twice, `ore` N, and an unseen word is N as most are.
-    assert guesses(task("tagging"), learnt, [Example(("ore", "lead", "slag"), None)]) == [("N", "V", "N")]
+    assert baseline_answers(task("tagging"), learnt, [Example(("ore", "lead", "slag"), None)]) == [("N", "V", "N")]

@@ -1,4 +1,4 @@
-"""How sure a pupil is of each label: a distribution, the likeliest of which is what it answers."""
+"""How sure a task model is of each label: a distribution, the likeliest of which is what it answers."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 from model.errors import InputError
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Example, Truncation
-from model.finetune.models import Pupil, make_pupil
+from model.finetune.models import TaskModel, build_task_model
 from model.finetune.output import label_probabilities
 
 TaskOf = Callable[..., Task]
@@ -17,18 +17,18 @@ Config = Callable[..., FinetuneConfig]
 TEXTS = [Example((text,), None) for text in ("tin ore slag", "ore", "lead zinc iron coal")]
 
 
-def pupil_of(network, vocabulary, task: Task, config: Config) -> tuple[Pupil, Task]:
-    pupil = make_pupil(network, config(task), {task.name: task.labels}, vocabulary, seed=3)
-    pupil.modules().eval()
-    return pupil, task
+def pupil_of(network, vocabulary, task: Task, config: Config) -> tuple[TaskModel, Task]:
+    task_model = build_task_model(network, config(task), {task.name: task.labels}, vocabulary, seed=3)
+    task_model.modules().eval()
+    return task_model, task
 
 
 @pytest.mark.parametrize("which", ["bert", "t5"])
 def test_labels_have_probabilities_that_sum_to_one(which: str, request, vocabulary, task_of, config: Config) -> None:
     task = task_of("classification", labels=("yes", "no", "coal"))
-    pupil, _ = pupil_of(request.getfixturevalue(which), vocabulary, task, config)
-    found = label_probabilities(pupil, 0, task, TEXTS)
-    answers = pupil.answers(0, TEXTS, Truncation())
+    task_model, _ = pupil_of(request.getfixturevalue(which), vocabulary, task, config)
+    found = label_probabilities(task_model, 0, task, TEXTS)
+    answers = task_model.answers(0, TEXTS, Truncation())
     for one, answer in zip(found, answers, strict=True):
         assert isinstance(one, dict)
         assert list(one) == ["yes", "no", "coal"]
@@ -41,8 +41,8 @@ def test_labels_have_probabilities_that_sum_to_one(which: str, request, vocabula
 def test_a_t5_s_are_the_likelihoods_of_whole_labels(t5, vocabulary, task_of, config: Config) -> None:
     """Labels of one and two tokens, each multiplied out token by token."""
     task = task_of("classification", labels=("yes", "no coal"))
-    pupil, _ = pupil_of(t5, vocabulary, task, config)
-    (found,) = label_probabilities(pupil, 0, task, TEXTS[:1])
+    task_model, _ = pupil_of(t5, vocabulary, task, config)
+    (found,) = label_probabilities(task_model, 0, task, TEXTS[:1])
     inputs = torch.tensor([[*vocabulary.encode("classification text: tin ore slag"), vocabulary.eos]])
     every = torch.ones_like(inputs, dtype=torch.bool)
     encoded = t5.encode(inputs, every)
@@ -59,11 +59,11 @@ def test_a_t5_s_are_the_likelihoods_of_whole_labels(t5, vocabulary, task_of, con
 
 def test_words_that_are_cut_have_none(bert, vocabulary, task_of, config: Config) -> None:
     task = task_of("tagging", labels=("B-N", "O"))
-    pupil = make_pupil(bert, config(task, max_length=8), {task.name: task.labels}, vocabulary, seed=3)
-    pupil.modules().eval()
+    task_model = build_task_model(bert, config(task, max_length=8), {task.name: task.labels}, vocabulary, seed=3)
+    task_model.modules().eval()
     example = Example(("tin", "ore", "slag", "iron", "coal", "lead", "zinc", "flux"), None)
-    (found,) = label_probabilities(pupil, 0, task, [example])
-    (answer,) = pupil.answers(0, [example], Truncation())
+    (found,) = label_probabilities(task_model, 0, task, [example])
+    (answer,) = task_model.answers(0, [example], Truncation())
     assert isinstance(found, list)
     assert [one is None for one in found] == [False] * 6 + [True] * 2
     likeliest = [max(one, key=one.__getitem__) for one in found if one is not None]
@@ -72,6 +72,6 @@ def test_words_that_are_cut_have_none(bert, vocabulary, task_of, config: Config)
 
 def test_answers_that_are_no_labels_have_none(bert, vocabulary, task_of, config: Config) -> None:
     task = task_of("regression")
-    pupil, _ = pupil_of(bert, vocabulary, task, config)
+    task_model, _ = pupil_of(bert, vocabulary, task, config)
     with pytest.raises(InputError, match="is a regression, whose answers are no labels"):
-        label_probabilities(pupil, 0, task, TEXTS)
+        label_probabilities(task_model, 0, task, TEXTS)

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from model.finetune.config import FinetuneConfig, Task
 from model.finetune.data import Example, Truncation
-from model.finetune.heads import NO_ANSWER, SpanReading
+from model.finetune.heads import NO_ANSWER, SpanExtraction
 
 WORDS = ["tin", "copper", "iron", "coal", "ore", "slag", "flux", "é中"]
 TASK = Task(name="t", kind="span", train=Path("x"), fields=("question", "text"), answer="a")
 
 
-def reading(vocabulary, room: int = 12, **chosen: object) -> SpanReading:
+def reading(vocabulary, max_tokens: int = 12, **chosen: object) -> SpanExtraction:
     config = FinetuneConfig.model_validate({"tasks": (TASK,), **chosen})
-    return SpanReading(TASK, (), vocabulary, config, room)
+    return SpanExtraction(TASK, (), vocabulary, config, max_tokens)
 
 
 @settings(max_examples=80, deadline=None)
@@ -26,11 +26,11 @@ def reading(vocabulary, room: int = 12, **chosen: object) -> SpanReading:
     words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=30),
     place=st.integers(0, 29),
     length=st.integers(1, 3),
-    room=st.integers(9, 20),
+    max_tokens=st.integers(9, 20),
     stride=st.sampled_from([0.3, 0.5, 1.0]),
 )
 def test_windows_cover_the_passage_and_targets_are_the_answer(
-    vocabulary, words: list[str], place: int, length: int, room: int, stride: float
+    vocabulary, words: list[str], place: int, length: int, max_tokens: int, stride: float
 ) -> None:
     begin = place % len(words)
     answer = " ".join(words[begin : begin + length])
@@ -38,18 +38,18 @@ def test_windows_cover_the_passage_and_targets_are_the_answer(
     start = len(" ".join([*words[:begin], ""]))
     example = Example(("what follows",), None)
     example = Example(("what follows", passage), (answer,), start=start)
-    rows = reading(vocabulary, room, stride_share=stride).rows([example], Truncation(), learning=False)
+    rows = reading(vocabulary, max_tokens, stride_share=stride).rows([example], Truncation(), fitting=False)
     seen = set()
     for row in rows:
         assert row.borders is not None
-        assert len(row.ids) == len(row.borders) <= room
+        assert len(row.ids) == len(row.borders) <= max_tokens
         seen |= {tuple(pair) for pair in row.borders.tolist()}
         first, last = map(int, row.target)
         if (first, last) != (NO_ANSWER, NO_ANSWER):
             found = passage.encode()[row.borders[first, 0] : row.borders[last, 1]].decode().strip()
             assert found == answer
     assert len(seen - {(-1, -1)}) == len(words)
-    if length + 4 + stride * (room - 5) <= room - 1:
+    if length + 4 + stride * (max_tokens - 5) <= max_tokens - 1:
         assert any(row.target != (NO_ANSWER, NO_ANSWER) for row in rows)
 
 
@@ -58,31 +58,31 @@ def test_what_cannot_be_learnt_is_counted(vocabulary) -> None:
     elsewhere = Example(("what", "tin copper iron"), ("gold",))
     none = Example(("what", "tin copper iron"), ())
     found, truncation = reading(vocabulary), Truncation()
-    assert [row.example for row in found.rows([there, elsewhere], truncation, learning=True)] == [0]
+    assert [row.example for row in found.rows([there, elsewhere], truncation, fitting=True)] == [0]
     assert truncation.unusable == {"without their answer in the passage": 1}
     assert found.state == {"answerless": 0.0}
-    (row,) = found.rows([none], truncation, learning=True)
+    (row,) = found.rows([none], truncation, fitting=True)
     assert row.target == (NO_ANSWER, NO_ANSWER)
     assert found.state == {"answerless": 1.0}
-    assert [row.example for row in found.rows([there, elsewhere, none], Truncation(), learning=False)] == [0, 1, 2]
+    assert [row.example for row in found.rows([there, elsewhere, none], Truncation(), fitting=False)] == [0, 1, 2]
 
 
 def test_an_answer_is_where_it_is_said_to_be_or_nowhere(vocabulary) -> None:
     twice = "tin copper tin"
     first, second = (Example(("what", twice), ("tin",), start=start) for start in (0, 11))
-    rows = reading(vocabulary).rows([first, second, Example(("what", twice), ("tin",))], Truncation(), learning=True)
+    rows = reading(vocabulary).rows([first, second, Example(("what", twice), ("tin",))], Truncation(), fitting=True)
     # [CLS] what [SEP], then the passage.
     assert [row.target for row in rows] == [(3, 3), (5, 5), (3, 3)]
     truncation = Truncation()
     beside = [Example(("what", twice), ("tin",), start=start) for start in (1, 99)]
-    assert not reading(vocabulary).rows(beside, truncation, learning=True)
+    assert not reading(vocabulary).rows(beside, truncation, fitting=True)
     assert truncation.unusable == {"without their answer where they say that it begins": 2}
 
 
 def test_a_long_question_is_cut_and_counted(vocabulary) -> None:
     truncation = Truncation()
     example = Example((" ".join(["what"] * 30), "tin copper iron"), ("iron",))
-    (row,) = reading(vocabulary, room=40, max_question=10).rows([example], truncation, learning=True)
+    (row,) = reading(vocabulary, max_tokens=40, max_question=10).rows([example], truncation, fitting=True)
     assert len(row.ids) == 1 + 10 + 1 + 3 + 1
     assert (truncation.cut_examples, truncation.lost_tokens) == (1, 20)
 
@@ -97,8 +97,8 @@ def scores(row, first: int, last: int, value: float) -> torch.Tensor:
 
 def test_the_best_stretch_of_all_windows_wins(vocabulary) -> None:
     example = Example(("what", "tin copper iron coal ore slag flux tin copper"), ("ore",))
-    found = reading(vocabulary, room=8, max_answer=2)
-    rows = found.rows([example], Truncation(), learning=False)
+    found = reading(vocabulary, max_tokens=8, max_answer=2)
+    rows = found.rows([example], Truncation(), fitting=False)
     assert len(rows) > 2
     outputs = [scores(row, 3, 4, value) for row, value in zip(rows, [1.0, 5.0, *[2.0] * len(rows)], strict=False)]
     assert rows[1].borders is not None
@@ -109,7 +109,7 @@ def test_the_best_stretch_of_all_windows_wins(vocabulary) -> None:
 def test_an_answer_has_no_more_tokens_than_asked_and_ends_behind_its_beginning(vocabulary) -> None:
     example = Example(("what", "tin copper iron coal"), ("ore",))
     found = reading(vocabulary, max_answer=2)
-    rows = found.rows([example], Truncation(), learning=False)
+    rows = found.rows([example], Truncation(), fitting=False)
     output = torch.zeros(len(rows[0].ids), 2)
     output[3, 0] = output[6, 1] = 9.0
     output[4, 1] = 1.0
@@ -125,7 +125,7 @@ def test_no_answer_wins_only_where_some_were_learnt(vocabulary, answerless: floa
     example = Example(("what", "tin copper"), ())
     found = reading(vocabulary)
     found.state = {"answerless": answerless}
-    rows = found.rows([example], Truncation(), learning=False)
+    rows = found.rows([example], Truncation(), fitting=False)
     output = scores(rows[0], 3, 4, 1.0)
     output[NO_ANSWER] = 1.5
     assert found.answers([output], rows, [example]) == ["" if answerless else "tin copper"]
@@ -134,7 +134,7 @@ def test_no_answer_wins_only_where_some_were_learnt(vocabulary, answerless: floa
 def test_the_loss_is_that_of_both_ends_over_passage_and_no_answer(vocabulary) -> None:
     example = Example(("what", "tin copper iron"), ("iron",))
     found = reading(vocabulary)
-    rows = found.rows([example], Truncation(), learning=True)
+    rows = found.rows([example], Truncation(), fitting=True)
     # Of four places (no answer and three words) each is as likely.
     output = torch.zeros(1, len(rows[0].ids), 2)
     output[0, 1] = 50.0

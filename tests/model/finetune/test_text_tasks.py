@@ -32,8 +32,8 @@ def test_there_are_21_numbers_from_1_to_5() -> None:
     assert (len(strings), strings[:3], strings[-1]) == (21, ("1.0", "1.2", "1.4"), "5.0")
     halves = task("regression", "text", smallest=0, largest=1, step=0.25)
     assert number_strings(halves) == ("0.00", "0.25", "0.50", "0.75", "1.00")
-    beside = task("regression", "text", smallest=0.25, largest=1.75, step=0.5)
-    assert number_strings(beside) == ("0.25", "0.75", "1.25", "1.75")
+    shifted = task("regression", "text", smallest=0.25, largest=1.75, step=0.5)
+    assert number_strings(shifted) == ("0.25", "0.75", "1.25", "1.75")
     below = task("regression", "text", smallest=-0.3, largest=0.3, step=0.1)
     assert number_strings(below) == ("-0.3", "-0.2", "-0.1", "0.0", "0.1", "0.2", "0.3")
     whole = task("regression", "text", smallest=10, largest=30, step=10)
@@ -41,9 +41,9 @@ def test_there_are_21_numbers_from_1_to_5() -> None:
 
 
 def test_a_greatest_number_that_no_step_reaches_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"largest 1 lies no whole number of steps 0\.35 .* is 1\.05"):
+    with pytest.raises(ValidationError, match=r"largest 1 is not a whole number of steps 0\.35 .* is, is 1\.05"):
         task("regression", "text", smallest=0, largest=1, step=0.35)
-    with pytest.raises(ValidationError, match="the nearest that does is 11"):
+    with pytest.raises(ValidationError, match="the nearest that is, is 11"):
         task("regression", "text", smallest=1, largest=5, step=10)
 
 

@@ -14,7 +14,7 @@ from model.config.train import TrainerRun
 from model.engines import make_engine
 from model.errors import BessemerError, InputError, RecipeError
 from model.guard.decisions import read_decisions
-from model.train.intervention import intervene, reached
+from model.train.intervention import intervene, resumable_steps
 from model.train.trainer import train
 
 STEPS = 12
@@ -64,7 +64,7 @@ def weights(folder: Path) -> bytes:
 
 def test_another_rate_holds_from_the_checkpoint_on(stopped) -> None:
     run = stopped()
-    assert reached(run.out) == [3, 6]
+    assert resumable_steps(run.out) == [3, 6]
     decision = intervene(run.out, {"train.schedule.peak_lr": 0.005}, None, "gradients drift")
     assert (decision.to_step, decision.by, decision.attempt) == (6, "hand", 1)
     result = train(run)
@@ -126,10 +126,10 @@ def test_a_person_may_take_it_back(stopped) -> None:
     ("settings", "to_step", "kind", "words"),
     [
         ({"train.batch_rows": 4}, None, RecipeError, "which rows a step reads"),
-        ({"model.layers": 3}, None, RecipeError, "weights are those of another network"),
-        ({"model.activation": "swiglu"}, None, RecipeError, "a gate has weights of its own"),
+        ({"model.layers": 3}, None, RecipeError, "the weights belong to the network as it is"),
+        ({"model.activation": "swiglu"}, None, RecipeError, "a gated activation has weights of its own"),
         ({"train.optimizer.kind": "adam"}, None, RecipeError, "train.optimizer.kind"),
-        ({}, 5, InputError, "the run can go on from 0, 3, 6"),
+        ({}, 5, InputError, "the run can resume from 0, 3, 6"),
     ],
 )
 def test_what_cannot_be_changed(
@@ -144,7 +144,7 @@ def test_what_cannot_be_changed(
 def test_a_run_at_its_end_cannot_be_resumed(stopped, tmp_path: Path) -> None:
     run = stopped()
     train(run)
-    with pytest.raises(InputError, match="came to its end"):
+    with pytest.raises(InputError, match="is finished"):
         intervene(run.out, {}, None, "")
     with pytest.raises(InputError, match="no training began"):
         intervene(tmp_path / "nowhere", {}, None, "")

@@ -9,9 +9,9 @@ from model.config.network import BERTConfig, GPTConfig
 from model.config.options import GuardConfig, RecoveryStep
 from model.config.train import TrainConfig, TrainerRun
 from model.errors import RecipeError
-from model.guard.decisions import Decision, changed, in_force, skips
+from model.guard.decisions import Decision, effective_config, skips, with_settings
 from model.guard.detection import Divergence
-from model.guard.policy import Health, NothingLeft, check_ladder, decide, default_ladder, settings_of
+from model.guard.policy import Health, RecoveryExhausted, check_policy, decide, default_policy, settings_of
 
 STEPS = 1000
 HEALTHY = [300, 350, 400]
@@ -52,7 +52,7 @@ def test_the_first_time_nothing_changes_but_the_data() -> None:
     assert decision.to_step == 400, "the newest healthy one at least 20 steps before step 425"
     assert decision.skipped == (16 * 423, 16 * 438), "from two steps before its onset to two behind step 435"
     assert decision.settings == {}
-    assert in_force(make_run(), [decision]) == make_run()
+    assert effective_config(make_run(), [decision]) == make_run()
     assert fired(make_run(), 419)[0].to_step == 350, "step 400 is only 19 steps before"
 
 
@@ -61,11 +61,11 @@ def test_the_same_trouble_goes_further_back_and_changes_more() -> None:
     decisions = fired(run, 425, 430, 440, 441, 435)
     assert [decision.to_step for decision in decisions] == [400, 350, 350, 350, 350]
     assert [decision.firing for decision in decisions] == [1, 2, 3, 4, 5]
-    rates = [in_force(run, decisions[:count]).train.schedule.peak_lr for count in range(1, 6)]
+    rates = [effective_config(run, decisions[:count]).train.schedule.peak_lr for count in range(1, 6)]
     assert rates == pytest.approx([2e-3, 1.8e-3, 2e-3 * 2 / 3, 1e-3, 2e-2])
-    assert in_force(run, decisions[:4]).train.clip.max_norm == 0.3
-    assert in_force(run, decisions).train.optimizer.kind == "sgd"
-    with pytest.raises(NothingLeft, match="each of the 5 rungs"):
+    assert effective_config(run, decisions[:4]).train.clip.max_norm == 0.3
+    assert effective_config(run, decisions).train.optimizer.kind == "sgd"
+    with pytest.raises(RecoveryExhausted, match="each of the 5 steps"):
         decided(run, decisions, 436, 446)
 
 
@@ -73,13 +73,13 @@ def test_other_trouble_begins_at_the_first_rung_with_what_holds_by_then() -> Non
     run = make_run()
     decisions = fired(run, 425, 430, 800, 810)
     assert [decision.firing for decision in decisions] == [1, 2, 1, 2]
-    assert in_force(run, decisions).train.schedule.peak_lr == pytest.approx(2e-3 * 0.9 * 0.9)
+    assert effective_config(run, decisions).train.schedule.peak_lr == pytest.approx(2e-3 * 0.9 * 0.9)
 
 
 def test_most_rollbacks() -> None:
     run = make_run(guard={"most_rollbacks": 2})
     decisions = fired(run, 200, 500)
-    with pytest.raises(NothingLeft, match="gone back 2 times"):
+    with pytest.raises(RecoveryExhausted, match="rolled back 2 times"):
         decided(run, decisions, 900, 910)
 
 
@@ -98,25 +98,25 @@ def test_where_nothing_is_healthy_the_run_begins_anew() -> None:
 
 
 def test_float16_becomes_bfloat16_at_last_and_sgd_stays_sgd() -> None:
-    assert default_ladder(make_run(dtype="float16"))[-1].dtype == "bfloat16"
+    assert default_policy(make_run(dtype="float16"))[-1].dtype == "bfloat16"
     half = make_run(dtype="float16", loss_scale={"start": 2.0**10})
-    assert changed(half, settings_of(default_ladder(half)[-1], half)).train.dtype == "bfloat16"
-    assert len(default_ladder(make_run(optimizer={"kind": "sgd"}))) == 4
+    assert with_settings(half, settings_of(default_policy(half)[-1], half)).train.dtype == "bfloat16"
+    assert len(default_policy(make_run(optimizer={"kind": "sgd"}))) == 4
 
 
 def test_a_rate_that_came_from_another_width_stays_adamws() -> None:
     wider = make_run(GPTConfig(width=64, heads=4, mup_base_width=32, mup_base_head_size=16))
-    check_ladder(wider)
-    assert [rung.optimizer for rung in default_ladder(wider)] == [None] * 4
+    check_policy(wider)
+    assert [rung.optimizer for rung in default_policy(wider)] == [None] * 4
     as_wide = make_run(GPTConfig(width=32, heads=2, mup_base_width=32))
-    assert default_ladder(as_wide)[-1].optimizer == "sgd"
+    assert default_policy(as_wide)[-1].optimizer == "sgd"
 
 
 def test_a_ladder_of_ones_own() -> None:
     run = make_run(guard={"ladder": [{"lr_factor": 0.5}]})
     decisions = fired(run, 425)
-    assert in_force(run, decisions).train.schedule.peak_lr == 1e-3
-    with pytest.raises(NothingLeft, match="each of the 1 rungs"):
+    assert effective_config(run, decisions).train.schedule.peak_lr == 1e-3
+    with pytest.raises(RecoveryExhausted, match="each of the 1 steps"):
         decided(run, decisions, 426, 440)
 
 
@@ -124,7 +124,7 @@ def test_a_run_that_left_out_a_tenth_of_its_rows_is_none() -> None:
     """15 steps of 1,000 at a time, of which nine overlap in the second: 21 are 2.1%."""
     run = make_run(guard={"most_skipped": 0.02})
     decisions = fired(run, 425)
-    with pytest.raises(NothingLeft, match="more than 2% of the run's 16,000 rows"):
+    with pytest.raises(RecoveryExhausted, match="more than 2% of the run's 16,000 rows"):
         decided(run, decisions, 431, 441)
     assert decided(make_run(guard={"most_skipped": 0.021}), decisions, 431, 441).firing == 2
 
@@ -144,12 +144,12 @@ def test_skips_are_for_steps_that_read_any_of_the_positions() -> None:
 def test_what_was_left_out_stays_left_out() -> None:
     """A setting that only networks of one kind have must not be thought chosen because the run was written down."""
     run = make_run()
-    again = changed(run, {"train.optimizer.kind": "sgd", "model.activation": "relu"})
+    again = with_settings(run, {"train.optimizer.kind": "sgd", "model.activation": "relu"})
     assert again.train.model_fields_set == {"optimizer"}
     assert isinstance(again.model, GPTConfig)
     assert again.model.activation == "relu"
     bert = run.model_copy(update={"model": BERTConfig()})
-    assert isinstance(changed(bert, {"train.threads": 1}).model, BERTConfig)
+    assert isinstance(with_settings(bert, {"train.threads": 1}).model, BERTConfig)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_what_was_left_out_stays_left_out() -> None:
 )
 def test_changes_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
-        changed(make_run(), settings)
+        with_settings(make_run(), settings)
 
 
 def test_rungs_are_written_in_a_recipe() -> None:

@@ -23,7 +23,7 @@ def noisy(step: int) -> float:
 
 
 def told(detector: Detector, step: int, loss: float, norm: float = 1.0, heat: float = 1.0) -> Divergence | None:
-    return detector.take(step, detector.level(loss, norm), loss, norm, [heat], halved=False)
+    return detector.update(step, detector.level(loss, norm), loss, norm, [heat], halved=False)
 
 
 def after(steps: int, config: GuardConfig = CONFIG) -> Detector:
@@ -146,7 +146,7 @@ NAMES = ("embedding", "block 0 attention logits", "block 0", "logits")
 
 def read(detector: Detector, steps: Iterable[int], *heat: float, loss: float | None = None) -> Divergence | None:
     for step in steps:
-        found = detector.take(step, "clean", loss or noisy(step), 1.0, heat, halved=False)
+        found = detector.update(step, "clean", loss or noisy(step), 1.0, heat, halved=False)
         if found is not None:
             return found
     return None
@@ -224,7 +224,7 @@ def test_a_lower_limit_tells_sooner() -> None:
     wide = GuardConfig(least_loss_deviation=0.2)
     detectors = after(128, wide), after(128, wide)
     steps = [
-        next(step for step in range(128, 200) if one.take(step, "clean", 3.4, 1.0, [1.0], halved=False, limit=limit))
+        next(step for step in range(128, 200) if one.update(step, "clean", 3.4, 1.0, [1.0], halved=False, limit=limit))
         for one, limit in zip(detectors, (12.0, 6.0), strict=True)
     ]
     assert steps[1] < steps[0]
@@ -233,11 +233,11 @@ def test_a_lower_limit_tells_sooner() -> None:
 def test_four_halvings_of_the_loss_scale_within_50_steps_are_divergence() -> None:
     detector = after(128)
     steps = (130, 150, 170, 179)
-    found = [detector.take(step, "clean", math.inf, math.inf, [1.0], halved=True) for step in steps]
+    found = [detector.update(step, "clean", math.inf, math.inf, [1.0], halved=True) for step in steps]
     assert [one is not None for one in found] == [False, False, False, True]
     detector = after(128)
     steps = (130, 150, 170, 181)
-    assert not any(detector.take(step, "clean", math.inf, math.inf, [1.0], halved=True) for step in steps)
+    assert not any(detector.update(step, "clean", math.inf, math.inf, [1.0], halved=True) for step in steps)
 
 
 def test_without_the_guard_only_numbers_that_are_none_count() -> None:

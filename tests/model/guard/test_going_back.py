@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import model.train.trainer
-from model.checkpoint.metrics import Journal, kept_rows, kept_steps
+from model.checkpoint.metrics import MetricsLog, final_rows, final_steps
 from model.config.train import TrainerRun
 from model.engines import make_engine
 from model.engines.base import Admits, StepResult, admit_all
@@ -83,11 +83,11 @@ def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_ru
     assert (decision.onset, decision.step, decision.to_step) == (40, 42, 33), "six clean steps follow on step 33"
     assert decision.skipped == (2 * 38, 2 * 45)
     steps, events = table(result, "steps"), table(result, "events").to_pylist()
-    kept = kept_steps(steps).to_pylist()
+    kept = final_steps(steps).to_pylist()
     assert [row["step"] for row in kept] == list(range(STEPS))
     assert [row["step"] for row in kept if not row["applied"]] == list(range(38, 45))
     assert [row["attempt"] for row in kept] == [0] * 33 + [1] * 27
-    assert kept_rows(table(result, "metrics"), steps).column("step").to_pylist() == [*range(38), *range(45, STEPS)]
+    assert final_rows(table(result, "metrics"), steps).column("step").to_pylist() == [*range(38), *range(45, STEPS)]
     told = [event for event in events if event["kind"] == "rollback"]
     assert [event["positions"] for event in told] == [list(range(76, 90))]
     assert [event["step"] for event in events if event["kind"] == "skipped_data"] == list(range(38, 45))
@@ -98,7 +98,7 @@ def test_a_run_that_diverges_goes_back_skips_the_data_and_ends_well(run, make_ru
     fail(range(0))
     reference = make_run("reference", positions=2 * STEPS, guard={**GUARD, "most_skipped": 0.3})
     from_start = decision.model_copy(update={"to_step": 0, "step": 0, "onset": 0})
-    write_decision(reference.out, from_start, Journal())
+    write_decision(reference.out, from_start, MetricsLog())
     assert weights(train(reference)) == weights(result)
 
 
@@ -111,8 +111,10 @@ def test_a_run_that_dies_on_its_way_back_goes_back_all_the_same(run, make_run, f
         raise Infra("killed behind the decision")
 
     with monkeypatch.context() as patch:
-        real = model.train.trainer.drop_abandoned
-        patch.setattr(model.train.trainer, "drop_abandoned", lambda folder, made: die() if made else real(folder, made))
+        real = model.train.trainer.delete_abandoned
+        patch.setattr(
+            model.train.trainer, "delete_abandoned", lambda folder, made: die() if made else real(folder, made)
+        )
         with pytest.raises(Infra):
             train(other)
     again = train(other)
@@ -126,7 +128,7 @@ def test_what_a_killed_process_left_of_a_decision_is_no_obstacle(tmp_path: Path)
     left.mkdir(parents=True)
     (left / "decision.json").write_bytes(b"{")
     decision = Decision(attempt=1, by="guard", cause="it rose", onset=5, step=6, to_step=0)
-    write_decision(tmp_path, decision, Journal())
+    write_decision(tmp_path, decision, MetricsLog())
     assert read_decisions(tmp_path) == [decision]
     assert not left.exists()
 
@@ -136,7 +138,7 @@ def test_trouble_that_comes_back_takes_the_next_rung_and_ends_with_a_report(make
     ladder = [{}, {"lr_factor": 0.5}]
     run = make_run(positions=3 * STEPS, guard={**GUARD, "most_skipped": 0.9, "ladder": ladder})
     fail(range(40, 2 * STEPS), attempts=9)
-    with pytest.raises(Numerics, match="each of the 2 rungs") as ended:
+    with pytest.raises(Numerics, match="each of the 2 steps") as ended:
         train(run)
     assert "train.schedule.peak_lr = 0.005" in str(ended.value)
     first, second = read_decisions(run.out)
@@ -167,7 +169,7 @@ def test_a_ladder_that_the_run_cannot_climb_is_refused_before_the_first_step(mak
 
 
 def test_a_decision_that_cannot_be_read_is_no_silent_win(run) -> None:
-    write_decision(run.out, Decision(attempt=1, by="guard", cause="", onset=0, step=0, to_step=0), Journal())
+    write_decision(run.out, Decision(attempt=1, by="guard", cause="", onset=0, step=0, to_step=0), MetricsLog())
     write_atomically(run.out / "attempts" / "0001" / "decision.json", b"{")
-    with pytest.raises(IntegrityError, match=r"decision\.json cannot be read"):
+    with pytest.raises(IntegrityError, match=r"decision\.json does not agree with its digest"):
         train(run)

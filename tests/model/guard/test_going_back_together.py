@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from model.checkpoint.metrics import Journal
+from model.checkpoint.metrics import MetricsLog
 from model.config.train import TrainerRun
 from model.guard.decisions import read_decisions
 from model.guard.guard import write_decision
@@ -52,6 +52,6 @@ def test_one_rank_is_enough_for_all_to_go_back(make_run, settings: dict[str, Any
     result = carry_out(run, 20, 22)
     (decision,) = read_decisions(run.out)
     assert (decision.onset, decision.step, decision.to_step, decision.skipped) == (20, 22, 12, (36, 50))
-    write_decision(reference.out, decision.model_copy(update={"to_step": 0, "step": 0, "onset": 0}), Journal())
+    write_decision(reference.out, decision.model_copy(update={"to_step": 0, "step": 0, "onset": 0}), MetricsLog())
     weights = (carry_out(reference, -1, -1) / "model.safetensors").read_bytes()
     assert (result / "model.safetensors").read_bytes() == weights

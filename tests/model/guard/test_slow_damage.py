@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.ipc
 import pytest
 
-from model.checkpoint.metrics import kept_rows, kept_steps
+from model.checkpoint.metrics import final_rows, final_steps
 from model.config.train import TrainerRun
 from model.errors import Paused
 from model.guard.decisions import read_decisions
@@ -47,7 +47,7 @@ def table(folder: Path, name: str) -> pyarrow.Table:
 
 def readings(result: Path, begin: int, end: int) -> np.ndarray:
     """Median of each thermometer over the steps [begin, end) that lead to the weights."""
-    metrics = kept_rows(table(result, "metrics"), table(result, "steps"))
+    metrics = final_rows(table(result, "metrics"), table(result, "steps"))
     read = zip(metrics.column("step").to_pylist(), metrics.column("thermometers").to_pylist(), strict=True)
     return np.median([heat for step, heat in read if begin <= step < end], axis=0)
 
@@ -58,7 +58,7 @@ def check(run: TrainerRun, result: Path, length: int) -> None:
     first, last = decisions[0], decisions[-1]
     assert BEGIN < first.onset <= BEGIN + 2, "the first raised step moves the weights that the next one reads"
     assert first.to_step < BEGIN
-    steps = kept_steps(table(result, "steps")).to_pylist()
+    steps = final_steps(table(result, "steps")).to_pylist()
     raised = [row["step"] for row in steps if row["applied"] and BEGIN <= row["step"] < BEGIN + length]
     assert len(raised) <= length // 8, "fewer are not seen, and do no harm that lasts"
     assert max(readings(result, STEPS - 30, STEPS)) < 15, "95 without a guard, 28 under one that dates late"

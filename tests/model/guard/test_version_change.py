@@ -16,7 +16,7 @@ from model.config.train import TrainerRun
 from model.digests import digest_file
 from model.errors import GuardError, InputError, Paused
 from model.guard.decisions import read_decisions
-from model.train.intervention import _furthest, _train, change_versions, reached
+from model.train.intervention import _max_difference, _train, change_versions, resumable_steps
 from model.train.trainer import train
 
 STEPS = 40
@@ -96,10 +96,10 @@ def test_the_same_arithmetic_goes_on_to_the_same_weights(paused) -> None:
 def test_another_arithmetic_does_not_go_on(paused) -> None:
     run = paused()
     rewrite(checkpoints(run)[-1], with_losses(1.001))
-    with pytest.raises(GuardError, match=r"steps 10 to 29, made again, differ in loss by up to 9\.99e-04"):
+    with pytest.raises(GuardError, match=r"steps 10 to 29, computed again, differ in loss by up to 9\.99e-04"):
         change_versions(run.out, {}, {}, "")
     assert read_decisions(run.out) == []
-    assert reached(run.out) == [5, 10, 15, 20, 25, 30]
+    assert resumable_steps(run.out) == [5, 10, 15, 20, 25, 30]
     train(run)
 
 
@@ -124,18 +124,18 @@ def test_too_few_steps_to_compare(paused) -> None:
 def test_steps_are_compared_behind_the_last_change_alone(paused) -> None:
     run = paused()
     change_versions(run.out, {}, {"train.schedule.peak_lr": 0.005}, "")
-    with pytest.raises(InputError, match="the run has made 0 steps since its start or the last change"):
+    with pytest.raises(InputError, match="the run has made 0 steps since its start or its last change"):
         change_versions(run.out, {}, {}, "")
 
 
 def test_numbers_that_are_none_are_the_same_on_both_sides_alone() -> None:
     """A step that was left out for its numbers is left out again; one that computes another number is a difference."""
-    assert _furthest([2.0, math.nan], [2.0, math.nan]) == 0.0
-    assert _furthest([2.0, 4.0], [2.0, 3.0]) == 0.25
+    assert _max_difference([2.0, math.nan], [2.0, math.nan]) == 0.0
+    assert _max_difference([2.0, 4.0], [2.0, 3.0]) == 0.25
     for before, now in ((math.nan, 2.0), (2.0, math.nan)):
-        assert _furthest([before], [now]) == math.inf
+        assert _max_difference([before], [now]) == math.inf
 
 
 def test_a_version_that_cannot_train_says_why(tmp_path: Path) -> None:
-    with pytest.raises(GuardError, match=r"did not come through 20 steps that the run has made: .*run\.json"):
+    with pytest.raises(GuardError, match=r"failed within 20 steps that the run has made before: .*run\.json"):
         _train(tmp_path)

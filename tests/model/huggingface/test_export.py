@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from model.config.network import BERTConfig, GPTConfig, T5Config
 from model.errors import InputError, RecipeError
-from model.huggingface.base import give_back
+from model.huggingface.base import export_weights
 from model.huggingface.io import export_network, open_published, read_published
 from model.huggingface.neox import NEOX
-from model.huggingface.opt import OPT, opt_origins
+from model.huggingface.opt import OPT, opt_weight_map
 from model.huggingface.registry import fitting_family, obstacles
 from model.model_files import published_digest
 from model.nn.bert import BERT
@@ -97,7 +97,7 @@ def test_transformers_own_opt_is_read_and_given_back(tmp_path: Path) -> None:
     torch.testing.assert_close(ours(TOKENS), theirs(TOKENS).logits, **CLOSE)
     assert obstacles(ours.config, OPT) == []
     kept = load_file(tmp_path / "model.safetensors")
-    back = give_back(ours.state_dict(), opt_origins(ours.config))
+    back = export_weights(ours.state_dict(), opt_weight_map(ours.config))
     assert {name for name in back if not torch.equal(back[name], kept[name])} == set()
     assert kept.keys() - back.keys() <= {"lm_head.weight"}
 
@@ -242,10 +242,12 @@ def test_what_does_not_fit_is_told_by_name(small_gpt2: Path) -> None:
     ):
         open_published(small_gpt2)
     resettled(small_gpt2, n_inner=None, scale_attn_by_inverse_layer_idx=True)
-    with pytest.raises(InputError, match=r"scale_attn_by_inverse_layer_idx = True, and the networks here know False"):
+    with pytest.raises(
+        InputError, match=r"scale_attn_by_inverse_layer_idx = True, and the networks here support False"
+    ):
         open_published(small_gpt2)
     resettled(small_gpt2, model_type="mamba")
-    with pytest.raises(InputError, match=r"model_type = mamba, and the networks here know gpt2, opt, llama"):
+    with pytest.raises(InputError, match=r"model_type = mamba, and the networks here support gpt2, opt, llama"):
         open_published(small_gpt2)
 
 
@@ -263,7 +265,7 @@ def test_grouped_queries_and_scaled_positions_are_refused(tmp_path: Path) -> Non
     ours = shaken(GPT(GPTConfig.model_validate(SIZES | LLAMA)))
     export_network(tmp_path, ours.config, ours.state_dict(), {})
     resettled(tmp_path, num_key_value_heads=1)
-    with pytest.raises(InputError, match="num_key_value_heads = 1, and the networks here know 2"):
+    with pytest.raises(InputError, match="num_key_value_heads = 1, and the networks here support 2"):
         open_published(tmp_path)
     resettled(tmp_path, num_key_value_heads=2, rope_scaling={"rope_type": "llama3", "factor": 8.0})
     with pytest.raises(InputError, match="rope_scaling = llama3"):

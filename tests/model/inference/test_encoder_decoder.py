@@ -1,4 +1,4 @@
-"""T5 writes: with its cache as without it, many texts as each alone, and holes filled in their order."""
+"""T5 writes: with its cache as without it, many texts as each alone, and blanks filled in their order."""
 
 import time
 from typing import Any
@@ -9,12 +9,12 @@ import torch
 from model.config.network import T5Config
 from model.errors import InputError
 from model.inference.generate import Sampling
-from model.inference.seq2seq import SpanRule, Writing, only, stream_target, write_targets
+from model.inference.seq2seq import DecoderTokens, SpanRule, allow_only, stream_target, write_targets
 from model.nn.block import KeyValueCache
 from model.nn.t5 import T5
 
 VOCABULARY, STOP = 40, 1
-WRITING = Writing(start=0, stop=STOP)
+WRITING = DecoderTokens(start=0, stop=STOP)
 GREEDY = Sampling(temperature=0.0)
 TEXTS = [[5, 6, 7, 8, 9, 1], [10, 11, 1], [12, 13, 14, 15, 16, 17, 18, 1], [19, 1]]
 
@@ -75,7 +75,7 @@ def test_greedy_text_is_that_without_a_cache_alone_and_among_others(network: T5)
 
 def test_a_text_that_has_ended_is_left_while_others_go_on(network: T5) -> None:
     # Row 1 may write nothing, row 3 one token; the others are free.
-    rules = [None, only([[]], STOP), None, only([[7]], STOP)]
+    rules = [None, allow_only([[]], STOP), None, allow_only([[7]], STOP)]
     written = write_targets(network, TEXTS, WRITING, max_new_tokens=12, allowed=rules)
     free = write_targets(network, TEXTS, WRITING, max_new_tokens=12)
     assert written == [free[0], [], free[2], [7]]
@@ -83,7 +83,7 @@ def test_a_text_that_has_ended_is_left_while_others_go_on(network: T5) -> None:
 
 def test_only_lets_nothing_be_written_but_the_answers(network: T5) -> None:
     answers = [[20], [20, 21], [22, 23, 24]]
-    rule = only(answers, STOP)
+    rule = allow_only(answers, STOP)
     assert [list(rule(begun)) for begun in ((), (20,), (20, 21), (22,))] == [[20, 22], [STOP, 21], [STOP], [23]]
     for written in write_targets(network, TEXTS, WRITING, max_new_tokens=9, allowed=[rule] * 4):
         assert written in answers
@@ -99,7 +99,7 @@ def test_the_seed_decides_and_a_sample_does_not_depend_on_how_many_there_are(net
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_hole_is_filled_with_words(network: T5, seed: int) -> None:
-    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, holes=3, longest_span=4, stop=STOP)
+    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, blanks=3, longest_span=4, stop=STOP)
     sampling = Sampling(seed=seed)
     written = list(stream_target(network, TEXTS[0], WRITING, sampling, max_new_tokens=99, allowed=rule))
     spans = rule.spans(written)
@@ -110,7 +110,7 @@ def test_every_hole_is_filled_with_words(network: T5, seed: int) -> None:
 
 
 def test_the_last_span_ends_with_the_sentinel_that_would_come_next() -> None:
-    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, holes=2, longest_span=4, stop=STOP)
+    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, blanks=2, longest_span=4, stop=STOP)
     words = list(range(3, 37))
     assert rule((39,)) == words
     assert rule((39, 5)) == [*words, 38]
@@ -121,7 +121,7 @@ def test_the_last_span_ends_with_the_sentinel_that_would_come_next() -> None:
 
 
 def test_a_network_that_was_taught_many_holes_does_not_run_to_the_limit(network: T5) -> None:
-    """Whatever it has read, this one writes 39, a word, 38, a word, 37, as training with three holes teaches."""
+    """Whatever it has read, this one writes 39, a word, 38, a word, 37, as training with three blanks teaches."""
     follows = {0: 39, 39: 5, 38: 6, 37: 7, 5: 38, 6: 37, 7: STOP}
 
     class Taught:
@@ -136,15 +136,15 @@ def test_a_network_that_was_taught_many_holes_does_not_run_to_the_limit(network:
         def logits(self, hidden: torch.Tensor) -> torch.Tensor:
             return torch.nn.functional.one_hot(torch.tensor(follows[int(hidden)]), VOCABULARY).float()
 
-    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, holes=1, longest_span=50, stop=STOP)
+    rule = SpanRule([39, 38, 37], [0, 1, 2], VOCABULARY, blanks=1, longest_span=50, stop=STOP)
     taught: Any = Taught()
     written = list(stream_target(taught, TEXTS[0], WRITING, GREEDY, max_new_tokens=99, allowed=rule))
     assert rule.spans(written) == [[5]]
 
 
 def test_too_many_holes_and_nothing_to_read_are_refused(network: T5) -> None:
-    with pytest.raises(InputError, match="3 holes needs as many sentinels, and the vocabulary has 2"):
-        SpanRule([39, 38], [0], VOCABULARY, holes=3, longest_span=4, stop=STOP)
+    with pytest.raises(InputError, match="3 blanks needs as many sentinels, and the vocabulary has 2"):
+        SpanRule([39, 38], [0], VOCABULARY, blanks=3, longest_span=4, stop=STOP)
     with pytest.raises(InputError, match="nothing to read"):
         stream_target(network, [], WRITING, GREEDY, max_new_tokens=1)
 

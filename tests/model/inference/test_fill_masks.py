@@ -34,14 +34,14 @@ def test_the_surest_hole_is_filled_first_and_the_next_one_sees_it(network: BERT)
     expected = {}
     while left:
         found = probabilities(network, tokens)
-        hole = max(left, key=lambda hole: float(found[hole].max()))
-        token = int(found[hole].argmax())
-        expected[hole] = (token, float(found[hole, token]))
-        tokens[HOLES[hole]] = token
-        left.remove(hole)
+        blank = max(left, key=lambda blank: float(found[blank].max()))
+        token = int(found[blank].argmax())
+        expected[blank] = (token, float(found[blank, token]))
+        tokens[HOLES[blank]] = token
+        left.remove(blank)
     filled = fill_masks(network, TOKENS, HOLES, ANY, GREEDY)
-    assert [one.token for one in filled] == [expected[hole][0] for hole in range(3)]
-    assert [one.probability for one in filled] == pytest.approx([expected[hole][1] for hole in range(3)])
+    assert [one.token for one in filled] == [expected[blank][0] for blank in range(3)]
+    assert [one.probability for one in filled] == pytest.approx([expected[blank][1] for blank in range(3)])
     for one in filled:
         assert one.likeliest[0] == (one.token, one.probability)
         assert [p for _, p in one.likeliest] == sorted((p for _, p in one.likeliest), reverse=True)
@@ -67,5 +67,5 @@ def test_samples_differ_and_come_again(network: BERT) -> None:
 
 
 def test_a_text_beyond_the_context_is_refused(network: BERT) -> None:
-    with pytest.raises(InputError, match="17 tokens, and the model sees 16"):
+    with pytest.raises(InputError, match="17 tokens, and the model's context is 16"):
         fill_masks(network, [CLS, *[5] * 15, MASK], [16], ANY[:1], GREEDY)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.launch.diagnostics import LARGEST, SIZE, available_memory, private_memory, shortage, wrong_product
+from model.launch.diagnostics import LARGEST, SIZE, available_memory, find_shortage, find_wrong_product, private_memory
 
 CPU = torch.device("cpu")
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_right_products_are_believed(dtype: torch.dtype) -> None:
     assert SIZE * LARGEST**2 < 2**24, "or float32 would round"
-    assert wrong_product(CPU, dtype) is None
+    assert find_wrong_product(CPU, dtype) is None
 
 
 @pytest.mark.parametrize("change", [1.0, 0.5, -3e6, float("nan"), float("inf")])
@@ -29,7 +29,7 @@ def test_one_wrong_element_of_one_product_is_found_and_named(change: float) -> N
             product[5, 700] += change
         return product
 
-    words = wrong_product(CPU, torch.float32, wrong_once)
+    words = find_wrong_product(CPU, torch.float32, wrong_once)
     assert words is not None
     assert "wrong product of matrices in torch.float32" in words
     if change in (1.0, -3e6):
@@ -43,26 +43,26 @@ def test_bits_that_cancel_in_a_row_are_found_by_columns() -> None:
         product[3, 2] -= 2
         return product
 
-    assert wrong_product(CPU, torch.float32, wrong) is not None
+    assert find_wrong_product(CPU, torch.float32, wrong) is not None
 
 
 def test_sums_in_another_order_are_no_fault() -> None:
-    in_double = wrong_product(CPU, torch.float32, lambda left, right: (left.double() @ right.double()).float())
+    in_double = find_wrong_product(CPU, torch.float32, lambda left, right: (left.double() @ right.double()).float())
     assert in_double is None
 
 
 def test_no_room_for_a_checkpoint_or_for_ranks_is_told(tmp_path: Path) -> None:
-    assert shortage(tmp_path, memory_needed=1) is None
+    assert find_shortage(tmp_path, memory_needed=1) is None
     checkpoint = tmp_path / "checkpoints" / "step-000000003"
     checkpoint.mkdir(parents=True)
     with (checkpoint / "weights.safetensors").open("wb") as sparse:
         sparse.truncate(1 << 42)
-    assert "the disk has" in (shortage(tmp_path, memory_needed=1) or "")
+    assert "the disk has" in (find_shortage(tmp_path, memory_needed=1) or "")
     left_over = tmp_path / "checkpoints" / "tmp-000000006"
     left_over.mkdir()
     with (left_over / "weights.safetensors").open("wb") as sparse:
         sparse.truncate(1 << 42)
-    assert shortage(tmp_path, memory_needed=1) is None, "what a failed write left is removed before the next one"
+    assert find_shortage(tmp_path, memory_needed=1) is None, "what a failed write left is removed before the next one"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells memory in /proc")
@@ -70,7 +70,7 @@ def test_memory_that_is_not_there_is_told(tmp_path: Path) -> None:
     free = available_memory()
     assert free is not None
     assert 1 << 20 < free < 1 << 50
-    assert "MiB of memory are free, and the ranks took" in (shortage(tmp_path, memory_needed=1 << 50) or "")
+    assert "MiB of memory are free, and the ranks used" in (find_shortage(tmp_path, memory_needed=1 << 50) or "")
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the system tells memory in /proc")

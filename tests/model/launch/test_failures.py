@@ -9,9 +9,16 @@ import pytest
 import torch
 
 from model.errors import Bug, GuardError, Infra, InputError, IntegrityError, Numerics, RecipeError
-from model.launch.failures import End, as_told, judge, leave_words, make_room_for_words, read_words
+from model.launch.failures import (
+    RankExit,
+    read_error_report,
+    reported_error,
+    reserve_error_report,
+    root_cause,
+    write_error_report,
+)
 
-LOST = End(0, 75, None)
+HINT = RankExit(0, 75, None)
 
 
 @pytest.mark.parametrize(
@@ -27,42 +34,42 @@ LOST = End(0, 75, None)
     ],
 )
 def test_the_class_of_an_error_says_whether_another_attempt_is_made(error, kind: str, again: bool) -> None:
-    failure = judge([LOST, End(1, error.exit_code, f"{error.__name__}: what happened\n")], 2)
+    failure = root_cause([HINT, RankExit(1, error.exit_code, f"{error.__name__}: what happened\n")], 2)
     assert failure is not None
     assert (failure.kind, failure.restarts, failure.code) == (kind, again, error.exit_code)
-    assert (failure.rank, failure.words) == (1, f"{error.__name__}: what happened")
+    assert (failure.rank, failure.message) == (1, f"{error.__name__}: what happened")
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGBUS])
 def test_a_signal_is_of_the_machine(number: signal.Signals) -> None:
-    failure = judge([LOST, End(1, -number, None)], 2)
+    failure = root_cause([HINT, RankExit(1, -number, None)], 2)
     assert failure is not None
     assert failure.restarts
     assert (failure.rank, failure.signal, failure.code) == (1, number.name, 75)
-    assert f"rank 1 of 2 was killed by {number.name}" in failure.words
+    assert f"rank 1 of 2 was killed by {number.name}" in failure.message
 
 
 def test_causes_count_before_consequences() -> None:
-    killed, aborted = End(0, -signal.SIGKILL, None), End(1, -signal.SIGABRT, None)
-    bug, stopped = End(2, 70, "Bug: RuntimeError: odd"), End(3, 75, "Infra: asked to stop")
+    killed, aborted = RankExit(0, -signal.SIGKILL, None), RankExit(1, -signal.SIGABRT, None)
+    bug, stopped = RankExit(2, 70, "Bug: RuntimeError: odd"), RankExit(3, 75, "Infra: asked to stop")
 
-    def blamed(*ends: End) -> int | None:
-        failure = judge(ends, 5)
+    def blamed(*ends: RankExit) -> int | None:
+        failure = root_cause(ends, 5)
         return failure and failure.rank
 
-    assert blamed(LOST, stopped, aborted, bug, killed) == 0
-    assert blamed(LOST, stopped, aborted, bug) == 2
-    assert blamed(LOST, stopped, aborted) == 1
-    assert blamed(LOST, stopped) == 3
-    assert blamed(End(4, 75, None), LOST) == 4, "the first of several to end"
-    assert judge([End(0, 0, None), End(1, 0, None)], 2) is None
+    assert blamed(HINT, stopped, aborted, bug, killed) == 0
+    assert blamed(HINT, stopped, aborted, bug) == 2
+    assert blamed(HINT, stopped, aborted) == 1
+    assert blamed(HINT, stopped) == 3
+    assert blamed(RankExit(4, 75, None), HINT) == 4, "the first of several to end"
+    assert root_cause([RankExit(0, 0, None), RankExit(1, 0, None)], 2) is None
 
 
 def test_a_rank_that_could_not_leave_a_word_was_failed_by_the_machine() -> None:
-    failure = judge([End(0, 1, None)], 1)
+    failure = root_cause([RankExit(0, 1, None)], 1)
     assert failure is not None
     assert failure.restarts
-    assert "the trainer ended with exit code 1 and without a word" in failure.words
+    assert "the trainer ended with exit code 1 and without an error report" in failure.message
 
 
 def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) -> None:
@@ -71,18 +78,18 @@ def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) ->
         pytest.skip("this user may not mount a small file system to fill up")
     try:
         file = tmp_path / "rank-0.words"
-        make_room_for_words(file)
-        assert read_words(file) is None
+        reserve_error_report(file)
+        assert read_error_report(file) is None
         with (tmp_path / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
             while ballast.write(bytes(4096)):
                 pass
-        leave_words(file, "Infra: No space left on device\n")
-        assert read_words(file) == "Infra: No space left on device\n"
+        write_error_report(file, "Infra: No space left on device\n")
+        assert read_error_report(file) == "Infra: No space left on device\n"
     finally:
         subprocess.run(["umount", str(tmp_path)], check=True)
-    leave_words(tmp_path / "other", "x" * 10_000)
-    assert read_words(tmp_path / "other") == "x" * 4096
-    assert read_words(tmp_path / "none") is None
+    write_error_report(tmp_path / "other", "x" * 10_000)
+    assert read_error_report(tmp_path / "other") == "x" * 4096
+    assert read_error_report(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -103,5 +110,5 @@ def test_last_words_need_no_room_on_a_disk_that_has_filled_up(tmp_path: Path) ->
     ],
 )
 def test_what_a_rank_tells_of_an_exception(error: Exception, told: type | None) -> None:
-    found = as_told(error)
+    found = reported_error(error)
     assert found is None if told is None else type(found) is told

@@ -19,7 +19,7 @@ import pyarrow.ipc
 import pytest
 
 from model.config.train import TrainerRun
-from model.launch.failures import read_record
+from model.launch.failures import read_restarts
 
 PROJECT = Path(__file__).resolve().parents[3]
 EXACT_FILES = ("model.safetensors", "steps.arrow", "metrics.arrow")
@@ -150,7 +150,7 @@ def test_two_hosts_compute_what_one_does(make_run, two_hosts, wire: Wire) -> Non
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
         finish(first, second)
     assert result(run) == one_host(make_run, **SHORT)
-    assert read_record(run.out) == []
+    assert read_restarts(run.out) == []
     assert not list(run.out.glob("ranks-*"))
 
 
@@ -173,11 +173,11 @@ def test_a_host_that_is_cut_off_is_done_without_and_taken_back(two_hosts, wire: 
     with gone_afterwards(first := wire.start(0, run), second := wire.start(1, run)):
         wait_until(lambda: checkpoints(run) > 0)
         wire.cut()
-        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 1 for line in read_record(run.out)))
+        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 1 for line in read_restarts(run.out)))
         cut_at = newest(run)
         wait_until(lambda: newest(run) > cut_at)
         wire.mend()
-        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 2 for line in read_record(run.out)))
+        wait_until(lambda: any(line["kind"] == "hosts" and line["hosts"] == 2 for line in read_restarts(run.out)))
         finish(first, second)
     told = [detail["hosts"] for kind, detail in events(run) if kind == "hosts"]
     assert told == [1, 2]

@@ -18,7 +18,7 @@ import pytest
 
 from model.config.launch import RestartsConfig
 from model.config.train import TrainerRun
-from model.launch.failures import read_record
+from model.launch.failures import read_restarts
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds the ranks in /proc")
 
@@ -92,7 +92,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, build_run, launch: Lau
             run = build_run(tmp_path_factory.mktemp("undisturbed"), **LONG, ranks=ranks)
             code, _, err = finish(launch(run))
             assert (code, err) == (0, "")
-            assert not read_record(run.out)
+            assert not read_restarts(run.out)
             found[ranks] = result(run)
         return found[ranks]
 
@@ -112,7 +112,7 @@ def test_a_rank_that_falls_silent_is_named_killed_and_started_again(make_run, la
     run = make_run(**LONG, ranks=ranks, hang_seconds=4, restarts=AT_ONCE)
     trainer = launch(run)
     silent = disturb(trainer, run, signal.SIGSTOP)
-    wait_until(lambda: bool(read_record(run.out)))
+    wait_until(lambda: bool(read_restarts(run.out)))
     wait_until(lambda: not is_alive(silent), seconds=10)
     code, messages, err = finish(trainer)
     assert code == 0, err
@@ -153,10 +153,10 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
         attempts: set[bytes] = set()
         while len(attempts) < times:
             for pid in training(trainer)[-1:]:
-                meeting = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[6]
-                if meeting not in attempts:
+                rank_dir = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[6]
+                if rank_dir not in attempts:
                     os.kill(pid, signal.SIGKILL)
-                    attempts.add(meeting)
+                    attempts.add(rank_dir)
             time.sleep(0.005)
 
     trainer = launch(run)
@@ -165,7 +165,7 @@ def test_several_deaths_in_a_row_are_outlived_and_one_more_is_not(make_run, laun
     assert code == 75
     assert "training failed 3 times in a row without a checkpoint behind step 0" in err
     assert "was killed by SIGKILL" in err
-    assert len(read_record(run.out)) == 2
+    assert len(read_restarts(run.out)) == 2
 
     trainer = launch(run)
     kill_early(trainer, 2)
@@ -200,7 +200,7 @@ def test_a_stop_is_no_failure(make_run, launch: Launch) -> None:
     assert code == 75
     assert err.startswith("Infra: asked to stop after step")
     assert messages[-1]["kind"] == "checkpoint"
-    assert not read_record(run.out)
+    assert not read_restarts(run.out)
 
 
 def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_path: Path) -> None:
@@ -224,10 +224,10 @@ def test_a_fault_of_a_program_is_told_once_and_not_tried_again(make_run, tmp_pat
     assert done.returncode == 70, done.stderr
     assert done.stderr.count("Bug: ZeroDivisionError: division by zero") == 1
     assert done.stderr.count("Traceback") == 1
-    assert not read_record(run.out)
+    assert not read_restarts(run.out)
 
 
-def test_where_the_machine_refuses_again_and_again_training_is_given_up(make_run, tmp_path: Path) -> None:
+def test_where_the_machine_refuses_again_and_again_training_is_out_of_restarts(make_run, tmp_path: Path) -> None:
     """No file may grow beyond 8 KiB, and a checkpoint does: the same failure at the same step each time."""
     run = make_run(**LONG, restarts=AT_ONCE | {"most": 1})
     file = tmp_path / "run.json"
@@ -244,7 +244,7 @@ def test_where_the_machine_refuses_again_and_again_training_is_given_up(make_run
     assert done.returncode == 75, done.stderr
     assert "training failed 2 times in a row without a checkpoint behind step 0" in done.stderr
     assert "File too large" in done.stderr
-    assert len(read_record(run.out)) == 1
+    assert len(read_restarts(run.out)) == 1
 
 
 WRONG_BY_ONE = """
@@ -280,7 +280,7 @@ def test_a_machine_that_computes_wrongly_is_not_trained_on_again(make_run, tmp_p
     code, _, err = finish(trainer)
     assert code == 75
     assert "cpu gave a wrong product of matrices in torch.float32: in row 2, column 9" in err.splitlines()[-1]
-    assert len(read_record(run.out)) == 1
+    assert len(read_restarts(run.out)) == 1
     assert not (run.out / "result").exists()
 
 
@@ -324,7 +324,7 @@ def test_a_rank_without_memory_is_started_again(make_run, launch: Launch, undist
     resource.prlimit(rank, resource.RLIMIT_AS, (1 << 20, 1 << 20))
     code, _, err = finish(trainer)
     assert code == 0, err
-    assert len(read_record(run.out)) == 1
+    assert len(read_restarts(run.out)) == 1
     assert result(run) == undisturbed(1)
 
 

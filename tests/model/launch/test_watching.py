@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from model.distributed.heartbeat import BETWEEN_STEPS, STEPPING, Beat, Heartbeat, is_held, read_beat
-from model.launch.watchdog import SLOW_STEPS, Watch
+from model.launch.watchdog import SLOW_STEPS, RankMonitor
 
 TWO = frozenset((0, 1))
 
@@ -44,38 +44,38 @@ def test_without_a_whole_line_there_is_no_beat(tmp_path: Path) -> None:
 
 
 def test_the_silent_rank_that_does_not_wait_is_the_one_that_hangs() -> None:
-    watch = Watch(2, hang_seconds=10, start_seconds=60, now=0)
-    watch.look({0: stepping(4, 5, waiting=True), 1: stepping(3, 5)}, now=1)
+    watch = RankMonitor(2, hang_seconds=10, start_seconds=60, now=0)
+    watch.update({0: stepping(4, 5, waiting=True), 1: stepping(3, 5)}, now=1)
     assert watch.hang(11, TWO) is None
     hang = watch.hang(11.5, TWO)
     assert hang is not None
     assert (hang.rank, hang.waits, hang.step, hang.limit) == (1, False, 5, "hang_seconds")
-    watch.look({1: stepping(4, 6)}, now=11.6)
+    watch.update({1: stepping(4, 6)}, now=11.6)
     still = watch.hang(11.7, TWO)
     assert still is not None
     assert (still.rank, still.silent_seconds) == (1, 11.7 - 11.6), "the first still waits, and for the second"
 
 
 def test_where_no_steps_are_made_another_limit_holds() -> None:
-    watch = Watch(2, hang_seconds=10, start_seconds=60, now=0)
+    watch = RankMonitor(2, hang_seconds=10, start_seconds=60, now=0)
     assert watch.hang(59, TWO) is None
     told = watch.hang(61, TWO)
     assert told is not None
     assert told.limit == "start_seconds"
     assert watch.hang(61, frozenset()) is None, "none of them runs any more"
-    watch.look({rank: stepping(1, 0) for rank in TWO}, now=61)
-    watch.look({rank: Beat(2, BETWEEN_STEPS, 1, 0.0, waiting=False) for rank in TWO}, now=62)
+    watch.update({rank: stepping(1, 0) for rank in TWO}, now=61)
+    watch.update({rank: Beat(2, BETWEEN_STEPS, 1, 0.0, waiting=False) for rank in TWO}, now=62)
     assert watch.hang(121, TWO) is None
     assert watch.hang(123, TWO) is not None
 
 
 def test_a_rank_whose_own_work_takes_over_three_times_as_long_is_told_once() -> None:
-    watch = Watch(3, hang_seconds=10, start_seconds=60, now=0)
+    watch = RankMonitor(3, hang_seconds=10, start_seconds=60, now=0)
     told = []
     for step in range(4 * SLOW_STEPS):
         # From step 40 on the last rank needs 0.5 s of work a step where the others need 0.1 s.
         busy = [0.1 * step, 0.1 * step, 0.1 * step + max(0, step - 40) * 0.4]
-        watch.look({rank: stepping(step + 1, step, busy[rank]) for rank in range(3)}, now=step)
+        watch.update({rank: stepping(step + 1, step, busy[rank]) for rank in range(3)}, now=step)
         told += watch.slow()
     assert [slow.rank for slow in told] == [2]
     assert 40 < told[0].step <= 40 + SLOW_STEPS
@@ -84,16 +84,16 @@ def test_a_rank_whose_own_work_takes_over_three_times_as_long_is_told_once() -> 
 
 
 def test_nobody_is_slow_alone_or_by_a_few_milliseconds() -> None:
-    alone, close = Watch(1, 10, 60, now=0), Watch(2, 10, 60, now=0)
+    alone, close = RankMonitor(1, 10, 60, now=0), RankMonitor(2, 10, 60, now=0)
     for step in range(3 * SLOW_STEPS):
-        alone.look({0: stepping(step + 1, step, 9.0 * step)}, now=step)
-        close.look({0: stepping(step + 1, step, 0.010 * step), 1: stepping(step + 1, step, 0.001 * step)}, now=step)
+        alone.update({0: stepping(step + 1, step, 9.0 * step)}, now=step)
+        close.update({0: stepping(step + 1, step, 0.010 * step), 1: stepping(step + 1, step, 0.001 * step)}, now=step)
     assert alone.slow() == close.slow() == []
 
 
 def test_steps_that_are_faster_than_looks_are_compared_too() -> None:
-    watch = Watch(2, 10, 60, now=0)
+    watch = RankMonitor(2, 10, 60, now=0)
     for look in range(4):
         step = 100 * look
-        watch.look({0: stepping(look + 1, step, 0.01 * step), 1: stepping(look + 1, step, 0.1 * step)}, now=look)
+        watch.update({0: stepping(look + 1, step, 0.01 * step), 1: stepping(look + 1, step, 0.1 * step)}, now=look)
     assert [slow.rank for slow in watch.slow()] == [1]

@@ -11,7 +11,7 @@ from model.config.presets import PRESETS, expand_preset
 from model.errors import RecipeError
 from model.huggingface.neox import NEOX
 from model.huggingface.registry import fitting_family, settings_of
-from model.huggingface.yalm import yalm_origins
+from model.huggingface.yalm import yalm_weight_map
 from model.nn.factory import make_network, parameter_count
 
 PARAMETERS = {
@@ -88,24 +88,24 @@ def test_a_preset_s_weights_have_the_names_and_shapes_of_transformers_class(name
         theirs["embed_out.weight"] = theirs.pop("lm_head.weight")
     mapped = {
         published: shape
-        for weight, origin in family.origins(config).items()
-        for published, shape in zip(origin.names, origin.given_shapes(ours[weight]), strict=True)
+        for weight, source in family.weight_map(config).items()
+        for published, shape in zip(source.names, source.published_shapes(ours[weight]), strict=True)
     }
-    assert family.origins(config).keys() == ours.keys()
+    assert family.weight_map(config).keys() == ours.keys()
     assert mapped.items() <= theirs.items()
-    assert theirs.keys() - mapped.keys() <= {*family.copies(config)}
+    assert theirs.keys() - mapped.keys() <= {*family.aliases(config)}
 
 
 def test_yalm_s_weights_have_the_names_and_shapes_of_its_program() -> None:
     config = preset_config("yalm-100b")
     with torch.device("meta"):
         ours = make_network(config).state_dict()
-    origins = yalm_origins(config)
-    assert origins.keys() == ours.keys()
+    weight_map = yalm_weight_map(config)
+    assert weight_map.keys() == ours.keys()
     mapped = {
         published: shape
-        for weight, origin in origins.items()
-        for published, shape in zip(origin.names, origin.given_shapes(ours[weight]), strict=True)
+        for weight, source in weight_map.items()
+        for published, shape in zip(source.names, source.published_shapes(ours[weight]), strict=True)
     }
     # What its program makes of 80 layers, width 10240, an embedding of 2048 and 128,000 pieces.
     assert mapped["layer_00.word_embeddings.weight"] == (128_000, 2048)

@@ -37,11 +37,14 @@ def test_rows_that_say_what_the_run_expects_are_trained_on(over) -> None:
         ),
         (
             {"objective": "span_corruption"},
-            r'laid out for span_corruption.*Set chunk\.objective = "causal_lm"',
+            r'built for span_corruption.*Set chunk\.objective = "causal_lm"',
         ),
-        ({"vocab_size": 47}, r"written in 47 pieces.*rows for\s+48.*Leave train\.model\.vocab_size out"),
-        ({"pad": 1}, r"padded with 1 and close documents with 2; this run says 3 and\s+2"),
-        ({"eos": 5}, r"padded with 3 and close documents with 5; this run says 3 and\s+2"),
+        (
+            {"vocab_size": 47},
+            r"vocabulary of 47 tokens.*network has 48\s+embedding rows.*Leave train\.model\.vocab_size out",
+        ),
+        ({"pad": 1}, r"padded with id 1 and end documents with id 2; this run expects\s+3 and 2"),
+        ({"eos": 5}, r"padded with id 3 and end documents with id 5; this run expects\s+3 and 2"),
     ],
 )
 def test_rows_that_contradict_the_run_are_refused_with_the_cure(over, said: dict, words: str) -> None:

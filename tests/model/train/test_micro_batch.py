@@ -19,12 +19,12 @@ from model.train.micro_batch import (
     Trial,
     bytes_of_step,
     divisors,
-    forget_peak,
     largest_that_fits,
     peak_bytes,
+    reset_peak,
     resident_bytes,
 )
-from model.train.resume import deciding
+from model.train.resume import deciding_settings
 from model.train.trainer import train
 
 
@@ -45,7 +45,7 @@ def test_sizes_are_tried_up_to_the_largest_that_fits(limit: int, rows: list[int]
 
 
 def test_where_not_one_row_fits_it_is_told_with_the_cure() -> None:
-    with pytest.raises(RecipeError, match="one row takes 3 MiB, and training may take 2 MiB"):
+    with pytest.raises(RecipeError, match="one row needs 3 MiB, and each rank may use 2 MiB"):
         largest_that_fits([1, 2], 2 << 20, linear(1 << 20, 2 << 20, []))
 
 
@@ -69,7 +69,7 @@ def test_peaks_are_seen_and_forgotten() -> None:
     high = peak_bytes()
     assert high >= resident >= 200 << 20
     del block
-    forget_peak()
+    reset_peak()
     assert peak_bytes() < high - (100 << 20)
 
 
@@ -99,7 +99,7 @@ def test_a_run_goes_on_with_the_size_that_it_found(make_run) -> None:
     run: TrainerRun = make_run(batch_rows=6, positions=24, micro_batch_rows="auto")
     run.out.mkdir(parents=True)
     # Found where less memory was free.
-    decided_for = digest_bytes(deciding(run).encode())
+    decided_for = digest_bytes(deciding_settings(run).encode())
     write_sealed(run.out / DECISION, {"rows": 2, "decided_for": decided_for})
     train(run)
     assert json.loads((run.out / "result" / "model.json").read_text())["train"]["micro_batch_rows"] == 2
@@ -123,9 +123,9 @@ def test_each_setting_that_takes_other_memory_asks_for_another_decision(make_run
     changes = ({"recompute": True}, {"optimizer": OptimizerConfig(kind="sgd")}, {"dtype": "bfloat16"}, {"ranks": 2})
     others = [run.model_copy(update={"train": run.train.model_copy(update=change)}) for change in changes]
     others.append(run.model_copy(update={"model": run.model.model_copy(update={"layers": 3})}))
-    assert len({deciding(one) for one in (run, *others)}) == 1 + len(others)
+    assert len({deciding_settings(one) for one in (run, *others)}) == 1 + len(others)
     elsewhere = run.model_copy(update={"train": run.train.model_copy(update={"checkpoint_steps": 9})})
-    assert deciding(elsewhere) == deciding(run)
+    assert deciding_settings(elsewhere) == deciding_settings(run)
 
 
 @pytest.mark.parametrize(

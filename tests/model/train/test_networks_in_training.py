@@ -197,7 +197,7 @@ def test_rows_of_another_objective_are_refused_before_the_first_step(run_of, lau
     trainer = launch(run)
     _, err = trainer.communicate(timeout=60)
     assert trainer.returncode == InputError.exit_code, err
-    assert "laid out for masked_lm, and the network (t5) is trained on span_corruption" in err
+    assert "built for masked_lm, and the network (t5) is trained on span_corruption" in err
     assert not Path(run.out / "checkpoints").exists()
 
 

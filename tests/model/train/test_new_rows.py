@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from model.errors import InputError
-from model.train.initial_weights import NOISE, read_added_pieces, starting_rows
+from model.train.initial_weights import NOISE, initial_rows, read_added_pieces
 
 TABLE = torch.tensor([[0.0, 8.0], [2.0, 8.0], [4.0, 0.0], [6.0, 0.0]])
 
 
 def rows(base_ids: list[tuple[int, ...]], start: str, seed: int = 1, table: Tensor = TABLE) -> Tensor:
-    return starting_rows(table, base_ids, start, seed, init_std=0.02).rows_ND
+    return initial_rows(table, base_ids, start, seed, init_std=0.02).rows_ND
 
 
 def test_a_row_is_the_mean_of_the_rows_that_wrote_its_bytes() -> None:
@@ -36,7 +36,7 @@ def test_random_rows_start_as_in_a_fresh_network() -> None:
 
 def test_where_ids_say_nothing_the_mean_of_all_stands_in_each_with_its_own_noise() -> None:
     """T5 writes every Chinese character as its unknown token, here 3: all rows would start as that one."""
-    start = starting_rows(TABLE, [(3,), (1, 2), (3,), (), (3,)], "mean", 1, 0.02)
+    start = initial_rows(TABLE, [(3,), (1, 2), (3,), (), (3,)], "mean", 1, 0.02)
     assert start.without_meaning == 4
     assert start.rows_ND[1].tolist() == [3.0, 4.0]
     stand_in = start.rows_ND[[0, 2, 3, 4]]
@@ -71,9 +71,9 @@ def test_a_table_names_the_rows_beyond_the_base(tmp_path: Path) -> None:
         (
             [5, 6],
             [[1], [2]],
-            r"speaks of the pieces 5 to 6 \(2 rows\).* has 4 to 5.*set vocab\.base.*embedding_rows to 4",
+            r"describes the tokens 5 to 6 \(2 rows\).* has 4 to 5.*set vocab\.base.*embedding_rows to 4",
         ),
-        ([], [], "speaks of the pieces nothing"),
+        ([], [], "describes the tokens none"),
         ([4, 5], [[1], [4]], "names 4 as an id of the base, which has 4 rows"),
     ],
 )

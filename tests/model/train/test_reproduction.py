@@ -11,7 +11,7 @@ from model.checkpoint.run_folder import RUN_FILE
 from model.code_digest import code_digest
 from model.config.train import TrainerRun
 from model.guard.decisions import Decision
-from model.train.reproduction import LOCK, REPRODUCTION, installed, write_reproduction
+from model.train.reproduction import LOCK, REPRODUCTION, installed_packages, write_reproduction
 
 
 def test_a_trained_model_says_what_made_it(
@@ -50,4 +50,4 @@ def test_of_two_versions_on_the_path_the_lock_names_the_one_that_is_imported(
     other.mkdir()
     (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.2.3\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert [line for line in installed() if line.startswith("torch==")] == ["torch==1.2.3"]
+    assert [line for line in installed_packages() if line.startswith("torch==")] == ["torch==1.2.3"]

@@ -23,7 +23,7 @@ from model.errors import InputError, IntegrityError, RecipeError
 from model.file_content import ChangedInput
 from model.huggingface.io import base_digest, base_weights
 from model.optim.optimizers import make_optimizer
-from model.train.initial_weights import starting_network
+from model.train.initial_weights import initial_network
 from model.train.trainer import train
 
 OLD, NEW = 40, 8
@@ -98,7 +98,7 @@ def test_training_goes_on_from_the_weights_of_a_trained_model(make_run) -> None:
 
 
 def test_at_the_start_old_pieces_have_their_logits_and_new_rows_are_means(extend, base: Path) -> None:
-    start = starting_network(extend(), resumes=False)
+    start = initial_network(extend(), resumes=False)
     trained = load_model(base)
     tokens = torch.randint(4, OLD, (3, 16), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(start.network(tokens)[..., :OLD], trained(tokens), rtol=0, atol=1e-6)
@@ -109,8 +109,8 @@ def test_at_the_start_old_pieces_have_their_logits_and_new_rows_are_means(extend
 
 
 def test_rows_of_their_own_give_the_logits_of_one_table(extend) -> None:
-    one = starting_network(extend(), resumes=False).network
-    split = starting_network(extend(trainable="new_rows"), resumes=False).network
+    one = initial_network(extend(), resumes=False).network
+    split = initial_network(extend(trainable="new_rows"), resumes=False).network
     every_piece = torch.arange(OLD + NEW).view(3, 16)
     torch.testing.assert_close(split(every_piece), one(every_piece), rtol=0, atol=1e-6)
 
@@ -142,7 +142,7 @@ def test_old_weights_do_not_move_by_a_bit_and_new_rows_learn(
     assert after["embedding.weight"].shape == (OLD + NEW, 16)
     assert torch.equal(after["embedding.weight"][:OLD], before["embedding.weight"])
     assert all(torch.equal(after[name], before[name]) for name in before if name != "embedding.weight")
-    started = starting_network(extend("again"), resumes=False).network.embedding.weight.detach()
+    started = initial_network(extend("again"), resumes=False).network.embedding.weight.detach()
     moved = (after["embedding.weight"] - started)[OLD:].abs().max(dim=1).values
     assert (moved > 1e-3).all()
     with pa.OSFile(str(run.out / "result" / "metrics.arrow"), "rb") as source:
@@ -182,7 +182,7 @@ def test_killed_with_rows_of_their_own_it_ends_with_the_bytes_of_an_undisturbed_
 
 
 def test_new_rows_are_not_decayed_and_nothing_else_is_in_the_optimizer(extend) -> None:
-    network = starting_network(extend(**ALONE), resumes=False).network
+    network = initial_network(extend(**ALONE), resumes=False).network
     (group,) = make_optimizer(network, OptimizerConfig(weight_decay=0.5)).param_groups
     assert [id(parameter) for parameter in group["params"]] == [id(network.new_rows)]
     assert group["weight_decay"] == 0
@@ -198,9 +198,13 @@ def test_where_all_weights_learn_the_old_ones_move_too(extend, base: Path) -> No
     [
         ({"model": {"layers": 1}}, RecipeError, "has layers = 2, and this run asks for 1. Set train.model.layers = 2"),
         ({"base": {"tokenizer_digest": "another"}}, InputError, "trained with the tokenizer of the base, not with"),
-        ({"base": {"added_pieces": None}}, InputError, "has 40 rows, and this run's vocabulary 48 pieces"),
-        ({"model": {"vocab_size": OLD}}, InputError, r"only 40 pieces\. Set vocab\.embedding_rows to 40"),
-        ({"model": {"vocab_size": 50}}, InputError, r"speaks of the pieces 40 to 47 .* has 40 to 49"),
+        (
+            {"base": {"added_pieces": None}},
+            InputError,
+            "has 40 embedding rows, and this run's vocabulary has 48 tokens",
+        ),
+        ({"model": {"vocab_size": OLD}}, InputError, r"only 40 tokens\. Set vocab\.embedding_rows to 40"),
+        ({"model": {"vocab_size": 50}}, InputError, r"describes the tokens 40 to 47 .* has 40 to 49"),
         ({"base": {"folder": "/nowhere"}}, InputError, "/nowhere holds no model"),
     ],
 )
@@ -244,7 +248,7 @@ def test_new_rows_of_a_head_of_its_own_start_and_learn_as_the_embedding_s(
     own = run.model.model_copy(update={"tied_head": False, "head_bias": True})
     run = run.model_copy(update={"base": run.base.model_copy(update={"folder": own_head}), "model": own})
     before = weights(own_head)
-    network = starting_network(run, resumes=False).network
+    network = initial_network(run, resumes=False).network
     torch.testing.assert_close(network.new_head_rows[0], before["head.weight"][[10, 20]].mean(dim=0))
     torch.testing.assert_close(network.new_rows[0], before["embedding.weight"][[10, 20]].mean(dim=0))
     code, _, err = finish(launch(run))
@@ -263,7 +267,7 @@ def test_new_rows_of_a_head_of_its_own_start_in_one_table_too(extend, own_head: 
     run = extend()
     own = run.model.model_copy(update={"tied_head": False, "head_bias": True})
     run = run.model_copy(update={"base": run.base.model_copy(update={"folder": own_head}), "model": own})
-    network, before = starting_network(run, resumes=False).network, weights(own_head)
+    network, before = initial_network(run, resumes=False).network, weights(own_head)
     assert network.new_head_rows is None
     torch.testing.assert_close(network.head.weight[OLD + 1], before["head.weight"][[11, 21]].mean(dim=0))
     assert torch.equal(network.head.weight[:OLD], before["head.weight"])

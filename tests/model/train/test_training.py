@@ -185,7 +185,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(make_run, launch) -> N
     other = run.model_copy(update={"train": run.train.model_copy(update={"seed": 2})})
     code, _, err = finish(launch(other))
     assert code == 3
-    assert "goes on only under the configuration that made it" in err
+    assert "be resumed only under the configuration that made it" in err
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pyarrow.ipc
 import pytest
 from pydantic import ValidationError
 
-from model.checkpoint.metrics import Journal, journal_file
+from model.checkpoint.metrics import MetricsLog, table_file
 from model.checkpoint.weights import load_model
 from model.config.train import TrainConfig, TrainerRun
 from model.data.schema import VALIDATION
@@ -48,7 +48,7 @@ def with_looks(run: TrainerRun, path: Path | None, out: str, **settings: int) ->
 
 
 def rows_of(result: Path) -> list[dict]:
-    with pa.OSFile(str(result / journal_file("validation")), "rb") as source:
+    with pa.OSFile(str(result / table_file("validation")), "rb") as source:
         return pa.ipc.open_file(source).read_all().to_pylist()
 
 
@@ -113,12 +113,12 @@ def test_engines_that_have_no_whole_network_refuse(settings: dict[str, object]) 
 
 
 def test_a_journal_of_an_earlier_version_has_no_looks(tmp_path: Path) -> None:
-    journal = Journal()
+    journal = MetricsLog()
     journal.add("validation", step=0, source="a", rows=1, predictions=2, nats_per_token=1.0, bits_per_byte=None)
     journal.write(tmp_path)
-    assert Journal.read(tmp_path).tables()["validation"].num_rows == 1
+    assert MetricsLog.read(tmp_path).tables()["validation"].num_rows == 1
     (tmp_path / "validation.arrow").unlink()
-    assert Journal.read(tmp_path).tables()["validation"] == VALIDATION.empty_table()
+    assert MetricsLog.read(tmp_path).tables()["validation"] == VALIDATION.empty_table()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from model.launch.failures import RECORD
+from model.launch.failures import RESTARTS_FILE
 from model.train.micro_batch import DECISION
 from tasks.train.run import MICRO_BATCH, kept_files
 
@@ -19,7 +19,7 @@ def test_complete_checkpoints_come_before_what_was_decided(tmp_path: Path) -> No
     write(out, "checkpoints/step-000000010/weights", "checkpoints/step-000000010/COMPLETE")
     write(out, "checkpoints/step-000000030/weights", "checkpoints/tmp-000000040/COMPLETE")
     write(out, "attempts/0001/decision.json", "attempts/tmp-0002/decision.json")
-    write(out, "heartbeat", "run.json", "result/model.json", RECORD, DECISION)
+    write(out, "heartbeat", "run.json", "result/model.json", RESTARTS_FILE, DECISION)
     groups = [[path.relative_to(out).as_posix() for path in group] for group in kept_files(tmp_path)]
     assert groups == [
         ["checkpoints/step-000000010/COMPLETE", "checkpoints/step-000000010/weights"],

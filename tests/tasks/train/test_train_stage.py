@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from model.checkpoint.metrics import Journal
+from model.checkpoint.metrics import MetricsLog
 from model.errors import InputError, Paused, RecipeError
 from model.launch.failures import FEWER_RANKS, LONGEST_PAUSE
 from tasks.artifacts.artifact import Artifact
@@ -173,7 +173,7 @@ def test_rollbacks_are_shown_where_the_run_was_started(context, parents, monkeyp
 
 
 def test_steps_that_fewer_ranks_computed_make_the_model_inexact():
-    journal = Journal()
+    journal = MetricsLog()
     journal.add("steps", step=0, pos_start=0, pos_end=4, row_pieces=1, applied=True)
     assert _facts(journal.tables(), [])["exact"] is True
     journal.event(0, FEWER_RANKS, "Infra", ranks=1, of=2)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.inference.text_match import best_of, is_chinese, is_same, segments_of, shared, words_of
+from model.inference.text_match import best_of, f1_score, is_chinese, is_exact_match, split_segments, split_words
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from model.inference.text_match import best_of, is_chinese, is_same, segments_of
     ],
 )
 def test_words_as_squad_compares_them(text: str, words: list[str]) -> None:
-    assert words_of(text) == words
+    assert split_words(text) == words
 
 
 @pytest.mark.parametrize(
@@ -39,26 +39,26 @@ def test_words_as_squad_compares_them(text: str, words: list[str]) -> None:
     ],
 )
 def test_segments_as_cmrc_compares_them(text: str, segments: list[str]) -> None:
-    assert segments_of(text) == segments
+    assert split_segments(text) == segments
 
 
 def test_words_are_shared_in_any_order_and_chinese_runs_in_theirs() -> None:
-    assert shared("the red forge", "red iron forge door", chinese=False) == pytest.approx(2 * 2 / (2 + 4))
-    assert shared("forge red", "red forge", chinese=False) == 1.0
+    assert f1_score("the red forge", "red iron forge door", chinese=False) == pytest.approx(2 * 2 / (2 + 4))
+    assert f1_score("forge red", "red forge", chinese=False) == 1.0
     # Three of four characters of one and of five of the other stand in a row.
-    assert shared("打铁匠人", "铁匠人在家", chinese=True) == pytest.approx(2 * 3 / (4 + 5))
-    assert shared("人匠", "匠人", chinese=True) == pytest.approx(2 * 1 / (2 + 2))
+    assert f1_score("打铁匠人", "铁匠人在家", chinese=True) == pytest.approx(2 * 3 / (4 + 5))
+    assert f1_score("人匠", "匠人", chinese=True) == pytest.approx(2 * 1 / (2 + 2))
     for chinese in (False, True):
-        assert shared("", "", chinese=chinese) == 1.0
-        assert shared("铁匠", "", chinese=chinese) == 0.0
-        assert shared("铁", "匠", chinese=chinese) == 0.0
+        assert f1_score("", "", chinese=chinese) == 1.0
+        assert f1_score("铁匠", "", chinese=chinese) == 0.0
+        assert f1_score("铁", "匠", chinese=chinese) == 0.0
 
 
 def test_signs_and_articles_do_not_count() -> None:
-    assert is_same("a red forge", "The Red Forge.", chinese=False)
-    assert not is_same("redforge", "red forge", chinese=False)
-    assert is_same(" 《铁匠》。", "铁匠", chinese=True)
-    assert not is_same("铁匠", "匠", chinese=True)
+    assert is_exact_match("a red forge", "The Red Forge.", chinese=False)
+    assert not is_exact_match("redforge", "red forge", chinese=False)
+    assert is_exact_match(" 《铁匠》。", "铁匠", chinese=True)
+    assert not is_exact_match("铁匠", "匠", chinese=True)
 
 
 def test_an_answer_that_says_nothing_is_none() -> None:
@@ -85,9 +85,9 @@ def test_which_texts_are_chinese(text: str, chinese: bool) -> None:
 
 @given(st.text("ab 铁匠在。,the", max_size=12), st.text("ab 铁匠在。,the", max_size=12), st.booleans())
 def test_the_share_is_symmetric_and_whole_for_the_same(one: str, other: str, chinese: bool) -> None:
-    there = shared(one, other, chinese=chinese)
-    assert there == shared(other, one, chinese=chinese)
+    there = f1_score(one, other, chinese=chinese)
+    assert there == f1_score(other, one, chinese=chinese)
     assert 0 <= there <= 1
-    assert shared(one, one, chinese=chinese) == 1.0
-    if is_same(one, other, chinese=chinese):
+    assert f1_score(one, one, chinese=chinese) == 1.0
+    if is_exact_match(one, other, chinese=chinese):
         assert there == 1.0
