@@ -1,11 +1,10 @@
-"""Documents that must not come back: a list of domains, ids and hashes, each removal with its row in the ledger.
+"""The deny-list, and everything else that a recipe brings to cleaning besides names and limits.
 
-The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or stands in the recipe.
-An id is a document's, as `bessemer why` shows it; a hash is BLAKE3-128 of the text, as it was read or was cleaned.
-A domain stands for its subdomains too. The list is a part of the stage's identity, so that a new entry reaches every
-document that is cleaned from then on, also those that the earlier run kept.
-
-What a recipe brings besides names and limits: a deny-list, lists of words and spellings, functions of the user.
+A deny-list names documents that must not be learned from, by domain, id or hash; every removal has its row in the
+ledger. It is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or is written in the
+recipe. An id is a document's, as `bessemer data history` shows it; a hash is BLAKE3-128 of the text, as it was read or
+was cleaned. A domain includes its subdomains. The list is part of the stage's identity, so that a new entry also
+reaches documents that an earlier run kept.
 """
 
 import re
@@ -23,15 +22,13 @@ from tasks.clean.edits.spelling import SpellingList
 from tasks.clean.filters.word_lists import WordList
 
 KINDS = ("domain", "id", "hash")
-
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
-
 _DOMAIN = re.compile(r"[^\s/:@]+\.[^\s/:@.]+")
 
 
 @dataclass(frozen=True)
 class DenyList:
-    """What may not pass."""
+    """Domains, document ids and text digests that are denied."""
 
     domains: frozenset[str] = frozenset()
     ids: frozenset[bytes] = frozenset()
@@ -41,7 +38,7 @@ class DenyList:
         return bool(self.domains or self.ids or self.hashes)
 
     def match(self, doc_id: bytes, domain: str, text_digest: bytes) -> tuple[str, str] | None:
-        """(rule, the entry that matches) for a document that is denied; None for any other."""
+        """Return (rule, matching entry) for a document that is denied; None for any other."""
         if doc_id in self.ids:
             return "deny_id", doc_id.hex()
         if text_digest in self.hashes:
@@ -54,7 +51,7 @@ class DenyList:
         return None
 
     def digest(self) -> str:
-        """BLAKE3-128 over all entries, whatever their order."""
+        """Return BLAKE3-128 over all entries, whatever their order."""
         words = sorted(
             [f"domain {domain}" for domain in self.domains]
             + [f"id {doc_id.hex()}" for doc_id in self.ids]
@@ -63,17 +60,36 @@ class DenyList:
         return blake3.blake3("\n".join(words).encode()).hexdigest(length=16)
 
 
+class UserFunction(Protocol):
+    """A function of the user that a worker process can load again (`tasks.execution.plugins.Extension`)."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Return an edit `(text, context) -> text`, a rule `(text, context) -> reason or None`, or a `Rule`."""
+        ...
+
+
+@dataclass(frozen=True)
+class UserResources:
+    """A deny-list, word lists by name, lists of spellings, and functions of the user by `module:function`."""
+
+    deny: DenyList = field(default_factory=DenyList)
+    word_lists: Mapping[str, WordList] = field(default_factory=dict)
+    spellings: tuple[SpellingList, ...] = ()
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
+
+
 def read_deny_list(config: DenyConfig) -> DenyList:
-    """The entries of the recipe and of its file; raises InputError or RecipeError where one cannot be understood."""
+    """Return the entries of the recipe and of its file; raises InputError or RecipeError for one that is malformed."""
     entries: dict[str, set[str]] = {kind: set() for kind in KINDS}
-    written = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
-    for kind, values in written:
+    given = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
+    for kind, values in given:
         for value in values:
             if not _is_entry(kind, value):
-                raise RecipeError(f"clean.deny: `{value}` is no {kind} ({_form(kind)})")
+                raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {_describe_form(kind)}")
             entries[kind].add(value.lower())
     if config.path is not None:
-        for kind, value in _entries_of(Path(config.path)):
+        for kind, value in _read_entries(Path(config.path)):
             entries[kind].add(value.lower())
     return DenyList(
         frozenset(entries["domain"]),
@@ -82,18 +98,20 @@ def read_deny_list(config: DenyConfig) -> DenyList:
     )
 
 
-def _entries_of(path: Path) -> Iterable[tuple[str, str]]:
+def _read_entries(path: Path) -> Iterable[tuple[str, str]]:
     try:
         lines = file_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"clean.deny.path: {path} cannot be read ({error}); nothing was cleaned without it") from error
+        raise InputError(
+            f"clean.deny.path: {path} cannot be read ({error}). Nothing was cleaned; check the path"
+        ) from error
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
         if len(words) != 2 or words[0] not in KINDS or not _is_entry(words[0], words[1]):
             raise InputError(
-                f"{path}, line {number}: `{line.strip()}` is no entry of a deny-list; write `domain example.org`,"
+                f"{path}, line {number}: `{line.strip()}` is not a deny-list entry; write `domain example.org`,"
                 f" `id HEX` or `hash HEX` (32 hexadecimal digits)"
             )
         yield words[0], words[1]
@@ -103,24 +121,5 @@ def _is_entry(kind: str, value: str) -> bool:
     return bool((_DOMAIN if kind == "domain" else _HEX).fullmatch(value))
 
 
-def _form(kind: str) -> str:
+def _describe_form(kind: str) -> str:
     return "a host name such as example.org" if kind == "domain" else "32 hexadecimal digits"
-
-
-class Loaded(Protocol):
-    """A function of the user that finds itself again in a worker process (`tasks.execution.plugins.Extension`)."""
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """An edit `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `Rule`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Supplied:
-    """A deny-list, word lists by name, lists of spellings, and functions of the user by `module:function`."""
-
-    deny: DenyList = field(default_factory=DenyList)
-    word_lists: Mapping[str, WordList] = field(default_factory=dict)
-    spellings: tuple[SpellingList, ...] = ()
-    functions: Mapping[str, Loaded] = field(default_factory=dict)

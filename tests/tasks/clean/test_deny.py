@@ -64,7 +64,7 @@ def test_an_entry_that_is_none_stops_before_work(tmp_path, line):
 
 
 def test_what_the_recipe_names_must_make_sense_and_exist(tmp_path):
-    with pytest.raises(RecipeError, match="no domain"):
+    with pytest.raises(RecipeError, match="not a valid domain"):
         read_deny_list(DenyConfig(domains=("http://a.org/x",)))
     with pytest.raises(InputError, match="cannot be read"):
         read_deny_list(DenyConfig(path=str(tmp_path / "none.txt")))

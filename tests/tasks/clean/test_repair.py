@@ -6,10 +6,10 @@ from ftfy.badness import is_bad
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.edits.unicode_repair import compose, remove_invisible, undo_entities, undo_mojibake
 
-TEXT = About("text")
+TEXT = DocumentContext("text")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_in_a_long_line_the_surroundings_of_signs_tell(piece, sound):
 def test_entities_are_undone_only_in_text_without_markup():
     assert undo_entities("caf&eacute; &amp; co", TEXT) == "café & co"
     assert undo_entities("a <b> &amp; c", TEXT) == "a <b> &amp; c"
-    assert undo_entities("a &amp; c", About("markdown")) == "a &amp; c"
+    assert undo_entities("a &amp; c", DocumentContext("markdown")) == "a &amp; c"
 
 
 def test_letters_and_marks_are_composed():
