@@ -15,7 +15,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import EarlierPart, datasketch_index, datasketch_query
-from tasks.dedup.lsh import passes_of
+from tasks.dedup.lsh import BYTES_PER_KEY, passes_within
 from tasks.dedup.stage import build_dedup
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -198,7 +198,7 @@ def test_the_example_of_the_documentation_finds_a_copy(context, make_documents) 
 
 
 def test_less_memory_means_more_passes() -> None:
-    assert [passes_of(1000, memory) for memory in (8000, 7999, 4000, 2001, 1000)] == [1, 2, 2, 4, 8]
+    assert [passes_within(1000 * BYTES_PER_KEY, memory) for memory in (8000, 7999, 4000, 2001, 1000)] == [1, 2, 2, 4, 8]
 
 
 def test_a_run_stands_for_the_index_that_it_ended_with(context, make_documents) -> None:

@@ -15,9 +15,10 @@ from tasks.artifacts.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import lines_of
-from tasks.dedup.exact_substrings import passes_of, repeated_substrings
+from tasks.dedup.exact_substrings import BYTES_PER_WINDOW, repeated_substrings
+from tasks.dedup.lsh import passes_within
 from tasks.dedup.minhash import text_buffers
-from tasks.dedup.near_duplicates import Fates
+from tasks.dedup.near_duplicates import DuplicateDecisions
 from tasks.dedup.stage import build_dedup
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -178,22 +179,22 @@ class Texts(Corpus):
         return pa.array(self.parts[part], pa.large_string())
 
 
-def corpus_of(texts: list[str]) -> tuple[Corpus, Fates]:
+def corpus_of(texts: list[str]) -> tuple[Corpus, DuplicateDecisions]:
     rows = len(texts)
     sizes = np.array([len(text.encode()) for text in texts], np.int64)
     nothing = np.zeros((rows, 16), np.uint8)
     corpus = Texts([texts], np.array([0, rows]), 0, nothing, nothing, sizes, np.zeros(rows, np.int32), ["web"], [])  # pyright: ignore[reportArgumentType]
     stays, rank = np.full(rows, -1), np.arange(rows, dtype=np.uint32)
-    return corpus, Fates(stays, np.zeros(rows, np.float32), np.zeros(rows, np.bool_), rank)
+    return corpus, DuplicateDecisions(stays, np.zeros(rows, np.float32), np.zeros(rows, np.bool_), rank)
 
 
 @given(st.lists(st.text("ab", max_size=60), min_size=1, max_size=6), st.sampled_from([1 << 10, 1 << 30]))
 @settings(deadline=None, max_examples=100)
 def test_what_is_cut_is_what_a_suffix_array_finds(texts: list[str], memory: int) -> None:
     length = 6
-    corpus, fates = corpus_of(texts)
+    corpus, decisions = corpus_of(texts)
     config = PASSAGES.model_copy(update={"repeated_bytes": length, "memory_bytes": memory})
-    rows, starts, ends, firsts = repeated_substrings(corpus, fates, config)
+    rows, starts, ends, firsts = repeated_substrings(corpus, decisions, config)
     cut = {(row, byte) for row, start, end in zip(rows, starts, ends, strict=True) for byte in range(start, end)}
     windows = by_suffix_array([text.encode() for text in texts], length)
     assert cut == {(number, byte) for number, place in windows for byte in range(place, place + length)}
@@ -204,9 +205,9 @@ def test_what_is_cut_is_what_a_suffix_array_finds(texts: list[str], memory: int)
 @settings(deadline=None, max_examples=100)
 def test_cuts_are_text_without_a_second_copy(texts: list[str]) -> None:
     length = 6
-    corpus, fates = corpus_of(texts)
+    corpus, decisions = corpus_of(texts)
     config = PASSAGES.model_copy(update={"repeated_bytes": length})
-    rows, starts, ends, _ = repeated_substrings(corpus, fates, config)
+    rows, starts, ends, _ = repeated_substrings(corpus, decisions, config)
     encoded = [text.encode() for text in texts]
     windows = by_suffix_array(encoded, length)
     repeated = {(number, byte) for number, place in windows for byte in range(place, place + length)}
@@ -217,7 +218,7 @@ def test_cuts_are_text_without_a_second_copy(texts: list[str]) -> None:
 
 
 def test_less_memory_means_more_passes() -> None:
-    assert [passes_of(1000, memory) for memory in (48_000, 47_999, 10_000)] == [1, 2, 8]
+    assert [passes_within(1000 * BYTES_PER_WINDOW, memory) for memory in (48_000, 47_999, 10_000)] == [1, 2, 8]
 
 
 def test_lines_are_the_same_for_any_memory_and_threads(tmp_path, make_documents) -> None:
