@@ -21,7 +21,7 @@ def test_the_window_goes_with_the_leak_on_both_sides() -> None:
     plan = cut_text(b"0123456789ABCDEF", [region(6, 8)], CONFIG)
     assert plan.pieces == ((0, 4), (10, 16))
     assert [(cut.start, cut.end) for cut in plan.cuts] == [(4, 10)]
-    assert plan.fate is None
+    assert plan.drop_rule is None
 
 
 def test_windows_count_characters_not_bytes() -> None:
@@ -67,10 +67,10 @@ def test_overlapping_windows_become_one_cut() -> None:
 
 
 def test_nothing_left_and_too_many_pieces_drop_the_document() -> None:
-    assert cut_text(b"01234567", [region(3, 5)], CONFIG).fate == "no_piece_left"
+    assert cut_text(b"01234567", [region(3, 5)], CONFIG).drop_rule == "no_piece_left"
     many = [region(start, start + 1) for start in range(10, 90, 10)]
-    assert cut_text(bytes(100), many, CONFIG).fate == "too_many_pieces"
-    assert cut_text(bytes(100), many[:2], CONFIG).fate is None
+    assert cut_text(bytes(100), many, CONFIG).drop_rule == "too_many_pieces"
+    assert cut_text(bytes(100), many[:2], CONFIG).drop_rule is None
 
 
 @given(st.text(st.sampled_from("aя中😀 \n"), min_size=1, max_size=120), st.data())

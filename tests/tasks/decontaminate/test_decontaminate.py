@@ -441,7 +441,7 @@ def test_a_benchmark_replaced_between_its_digest_and_the_reading_is_an_error(
 def test_a_benchmark_that_unpacks_to_more_than_memory_is_an_error(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MOST_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(records, "MAX_UNPACKED_BYTES", 100_000)
     path = tmp_path / f"quiz{suffix}"
     text = f"{json.dumps({'id': 1, 'question': 'x' * 99_000, 'answer': 'y'})}\n".encode()
     for times, refused in ((1, False), (2, True)):
