@@ -8,7 +8,7 @@ conditioning (Gao et al. 2025, MeCo). The tag is part of the text from then on: 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -43,12 +43,6 @@ EditFunction = Callable[..., str]
 Rewrite = Callable[[Texts, np.ndarray, Any], tuple[np.ndarray, np.ndarray]]
 _NO_ROWS = np.zeros(0, np.int64)
 HTML_TO_TEXT = "html_to_text"
-
-REWRITES: dict[str, Rewrite] = {
-    "mojibake": select_broken_texts,
-    "control_characters": rewrite_invisible,
-    "c4_short_lines": rewrite_short_lines,
-}
 
 
 @dataclass(frozen=True)
@@ -92,9 +86,8 @@ class Edit:
 
 
 def edit_of(name: str, limit: float | None) -> Edit:
-    """Return the edit of a name that `presets.EDITS` lists."""
-    function, trigger = EDIT_FUNCTIONS[name]
-    return Edit(name, function, trigger, limit, REWRITES.get(name))
+    """Return the edit of a name that `presets.EDITS` lists, with its limit."""
+    return replace(EDIT_REGISTRY[name], limit=limit)
 
 
 def tag_domain(text: str, context: DocumentContext) -> str:
@@ -107,29 +100,37 @@ def tag_source(text: str, context: DocumentContext) -> str:
     return f"Source: {context.source}\n\n{text}"
 
 
-EDIT_FUNCTIONS: dict[str, tuple[EditFunction, int]] = {
-    "mojibake": (undo_mojibake, prefilter.MOJIBAKE),
-    "entities": (undo_entities, prefilter.AMPERSAND),
-    "nfc": (compose, prefilter.COMPOSITION),
-    "control_characters": (remove_invisible, prefilter.INVISIBLE_CHARACTER),
-    "alt_texts": (images_to_alt_texts, prefilter.IMAGE),
-    "markup": (remove_markup, prefilter.MARKUP),
-    "homoglyphs": (fold_homoglyphs, prefilter.NON_ASCII),
-    "emoji": (emoji_to_words, prefilter.EMOJI),
-    "emoticons": (emoticons_to_words, prefilter.EMOTICON),
-    "shortcodes": (shortcodes_to_words, prefilter.SHORTCODE),
-    "stickers": (stickers_to_words, prefilter.STICKER),
-    "email": (mask_emails, prefilter.AT),
-    "ip_address": (mask_ip_addresses, prefilter.DOTTED_DIGITS | prefilter.COLON_GROUP),
-    "phone": (mask_phones, prefilter.DIGIT_RUN),
-    "payment_card": (mask_payment_cards, prefilter.LONG_DIGIT_RUN),
-    "c4_citations": (remove_citations, prefilter.CITATION),
-    "c4_javascript_lines": (remove_javascript_lines, prefilter.JAVASCRIPT),
-    "c4_policy_lines": (remove_policy_lines, prefilter.POLICY),
-    "c4_unfinished_lines": (remove_unfinished_lines, prefilter.ALWAYS),
-    "c4_short_lines": (remove_short_lines, prefilter.ALWAYS | prefilter.UNSEGMENTED_SCRIPT),
-    "repeated_lines": (collapse_repeated_lines, prefilter.REPEATED_LINE),
-    "source_tag": (tag_source, prefilter.ALWAYS),
-    "domain_tag": (tag_domain, prefilter.ALWAYS),
+EDIT_REGISTRY: dict[str, Edit] = {
+    edit.name: edit
+    for edit in (
+        Edit("mojibake", undo_mojibake, prefilter.MOJIBAKE, rewrite=select_broken_texts),
+        Edit("entities", undo_entities, prefilter.AMPERSAND),
+        Edit("nfc", compose, prefilter.COMPOSITION),
+        Edit("control_characters", remove_invisible, prefilter.INVISIBLE_CHARACTER, rewrite=rewrite_invisible),
+        Edit("alt_texts", images_to_alt_texts, prefilter.IMAGE),
+        Edit("markup", remove_markup, prefilter.MARKUP),
+        Edit("homoglyphs", fold_homoglyphs, prefilter.NON_ASCII),
+        Edit("emoji", emoji_to_words, prefilter.EMOJI),
+        Edit("emoticons", emoticons_to_words, prefilter.EMOTICON),
+        Edit("shortcodes", shortcodes_to_words, prefilter.SHORTCODE),
+        Edit("stickers", stickers_to_words, prefilter.STICKER),
+        Edit("email", mask_emails, prefilter.AT),
+        Edit("ip_address", mask_ip_addresses, prefilter.DOTTED_DIGITS | prefilter.COLON_GROUP),
+        Edit("phone", mask_phones, prefilter.DIGIT_RUN),
+        Edit("payment_card", mask_payment_cards, prefilter.LONG_DIGIT_RUN),
+        Edit("c4_citations", remove_citations, prefilter.CITATION),
+        Edit("c4_javascript_lines", remove_javascript_lines, prefilter.JAVASCRIPT),
+        Edit("c4_policy_lines", remove_policy_lines, prefilter.POLICY),
+        Edit("c4_unfinished_lines", remove_unfinished_lines),
+        Edit(
+            "c4_short_lines",
+            remove_short_lines,
+            prefilter.ALWAYS | prefilter.UNSEGMENTED_SCRIPT,
+            rewrite=rewrite_short_lines,
+        ),
+        Edit("repeated_lines", collapse_repeated_lines, prefilter.REPEATED_LINE),
+        Edit("source_tag", tag_source),
+        Edit("domain_tag", tag_domain),
+    )
 }
-"""Name -> function and trigger, in the order of `presets.EDITS`; HTML pages become text before all of them."""
+"""Name -> edit without its limit, in the order of `presets.EDITS`; HTML pages become text before all of them."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
-from tasks.clean.edits.registry import EDIT_FUNCTIONS, HTML_TO_TEXT
+from tasks.clean.edits.registry import EDIT_REGISTRY, HTML_TO_TEXT
 from tasks.clean.filters import heuristics
 from tasks.clean.filters.heuristics import RULES
 from tasks.clean.filters.rule import Rule, TextStatistics
@@ -29,8 +29,8 @@ def measure(function, text, *, language=None, limit=0.0):
 
 def test_every_name_has_its_code_and_every_code_its_name():
     assert set(RULES) == set(LIMITS)
-    assert {*EDIT_FUNCTIONS, HTML_TO_TEXT, SPELLING} == set(EDITS)
-    assert list(EDIT_FUNCTIONS) == [name for name in EDITS if name not in (HTML_TO_TEXT, SPELLING)]
+    assert {*EDIT_REGISTRY, HTML_TO_TEXT, SPELLING} == set(EDITS)
+    assert list(EDIT_REGISTRY) == [name for name in EDITS if name not in (HTML_TO_TEXT, SPELLING)]
     for preset in PRESETS.values():
         assert preset.edits <= set(EDITS)
         assert preset.rules <= set(LIMITS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.document import DocumentContext
-from tasks.clean.edits.registry import EDIT_FUNCTIONS, REWRITES, edit_of
+from tasks.clean.edits.registry import EDIT_REGISTRY, edit_of
 from tasks.clean.edits.unicode_repair import remove_invisible
 from tasks.clean.kernels.characters import count_words
 from tasks.clean.kernels.prefilter import LINE_FEATURES, REPEATED_LINE
@@ -67,7 +67,7 @@ def test_only_the_rows_that_are_asked_for_change():
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["same", "other", "", " ", "我", "a same"]), max_size=8).map("\n".join))
-def test_a_look_at_lines_alone_finds_the_signs_of_lines(text):
+def test_a_scan_of_lines_alone_finds_the_features_of_lines(text):
     texts = Texts.of(["before"])
     assert texts.features[0]
     texts.wanted_features = REPEATED_LINE
@@ -82,8 +82,9 @@ def test_the_buffer_grows_with_its_texts():
         assert (texts.text(0), bytes(texts.raw(1))) == ("z" * size, b"y")
 
 
-def test_kernels_stand_beside_functions_of_the_same_name():
-    assert set(REWRITES) <= set(EDIT_FUNCTIONS)
+def test_three_edits_have_a_kernel_too():
+    with_kernel = {name for name, edit in EDIT_REGISTRY.items() if edit.rewrite is not None}
+    assert with_kernel == {"mojibake", "control_characters", "c4_short_lines"}
 
 
 @pytest.mark.parametrize("limit", [0, 1])

@@ -1,4 +1,4 @@
-"""An edit whose sign is absent changes nothing, on any text: the gate never hides work from an edit."""
+"""An edit whose trigger is absent changes nothing, on any text: the prefilter never hides work from an edit."""
 
 import ftfy
 import numpy as np
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tasks.clean.batch import Texts
 from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import ANYWHERE, ISOLATED_EMOTICONS
-from tasks.clean.edits.registry import EDIT_FUNCTIONS
+from tasks.clean.edits.registry import EDIT_REGISTRY
 from tasks.clean.kernels.prefilter import (
     ALWAYS,
     AT,
@@ -38,7 +38,7 @@ TEXTS = st.one_of(
     st.text(st.sampled_from("0123456789 .-+():"), max_size=40),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
 )
-SIGNED = {name: edit for name, edit in EDIT_FUNCTIONS.items() if edit[1] != ALWAYS}
+TRIGGERED = {name: edit for name, edit in EDIT_REGISTRY.items() if edit.trigger != ALWAYS}
 
 
 def features(text):
@@ -47,19 +47,19 @@ def features(text):
 
 @settings(max_examples=150, deadline=None)
 @given(TEXTS)
-def test_an_edit_without_its_sign_changes_nothing(text):
+def test_an_edit_whose_trigger_is_absent_changes_nothing(text):
     found = features(text)
-    for name, (function, sign) in SIGNED.items():
-        if not found & sign:
+    for name, edit in TRIGGERED.items():
+        if not found & edit.trigger:
             for kind in ("text", "markdown", "html"):
-                assert function(text, DocumentContext(kind, "en")) == text, name
+                assert edit.function(text, DocumentContext(kind, "en")) == text, name
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвыРСЂЃ中の한\u2009\u200a¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093🙂❤️"))
 )
-def test_whatever_ftfy_finds_bad_has_the_sign_of_mojibake(line):
+def test_whatever_ftfy_finds_bad_is_flagged_as_mojibake(line):
     if is_bad(line) or ftfy.fix_encoding(line) != line:
         assert features(line) & MOJIBAKE
 
@@ -75,8 +75,8 @@ def test_whatever_ftfy_finds_bad_has_the_sign_of_mojibake(line):
     ],
 )
 def test_sound_text_needs_no_edit_of_repair(sound):
-    wanted = [EDIT_FUNCTIONS[name][1] for name in ("mojibake", "entities", "control_characters", "markup", "emoji")]
-    assert not any(features(sound) & sign for sign in wanted)
+    wanted = [EDIT_REGISTRY[name].trigger for name in ("mojibake", "entities", "control_characters", "markup", "emoji")]
+    assert not any(features(sound) & trigger for trigger in wanted)
 
 
 def test_documents_of_a_buffer_are_told_apart():
@@ -87,7 +87,7 @@ def test_documents_of_a_buffer_are_told_apart():
     assert third == ALWAYS | REPEATED_LINE
 
 
-def test_signs_of_blanks_scripts_words_and_digits():
+def test_features_of_whitespace_scripts_words_and_digits():
     assert features("") & BLANK_TEXT
     assert features(" \n\u3000\t") & BLANK_TEXT
     assert not features(" \n.") & BLANK_TEXT
