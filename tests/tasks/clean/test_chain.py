@@ -74,7 +74,7 @@ def test_an_empty_list_of_rules_means_none():
     assert Chain.of(CleanConfig(rules=()), "gopher").clean("two words", context).dropped is None
 
 
-def test_kept_edited_and_dropped_documents_meet_their_rows():
+def test_kept_edited_and_dropped_documents_have_their_ledger_rows():
     untouched, edited, short = (
         ("s", "text", PROSE),
         ("s", "text", PROSE + " Write to jo@mill.org\u200b!"),
@@ -234,7 +234,7 @@ def many_kinds() -> pa.Table:
     return rows.set_column(3, field, languages.dictionary_encode().cast(field.type))
 
 
-def test_a_documents_fate_does_not_depend_on_its_neighbours():
+def test_the_decision_on_a_document_does_not_depend_on_its_neighbours():
     rows = many_kinds()
     config = CleanConfig(presets={"t": "fineweb"})
     together = clean_part(config, rows, 0)

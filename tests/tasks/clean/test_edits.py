@@ -1,4 +1,4 @@
-"""Markup, emoji, personal data and lines: each edit does its one thing, and nothing near it."""
+"""Markup, emoji, personal data and lines: each edit changes what it should, and nothing near it."""
 
 import time
 
@@ -79,7 +79,7 @@ def test_the_quick_search_knows_every_emoji():
     assert [picture for picture in emoji.EMOJI_DATA if not MAY_BE_EMOJI.search(picture)] == []
 
 
-def test_emoticons_stand_alone_to_count():
+def test_only_isolated_emoticons_count():
     assert emoticons_to_words("fine :-) and <3.", TEXT) == "fine slightly smiling face and red heart."
     for sound in ("http://x", "f(x=8)", "a:P b", "ratio 1:D4"):
         assert emoticons_to_words(sound, TEXT) == sound
@@ -143,7 +143,7 @@ def test_payment_cards_are_masked(before, after):
     assert mask_payment_cards(before, TEXT) == after
 
 
-def test_luhn_by_hand():
+def test_luhn_of_known_numbers():
     assert passes_luhn("18")  # 8 + (1 * 2) = 10
     assert not passes_luhn("19")
     assert passes_luhn("59")  # 9 + (5 * 2 - 9) = 10

@@ -1,4 +1,4 @@
-"""Languages are told offline, with a confidence that speaks of the whole text."""
+"""Languages are identified offline, with a confidence over the whole text."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def identify(text):
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_a_text_in_one_language_is_told_with_confidence(language):
+def test_a_text_in_one_language_is_identified_with_confidence(language):
     found, confidence = identify(TEXTS[language] * 3)
     assert found == language
     assert confidence > 0.9
@@ -59,7 +59,7 @@ def test_an_identified_language_names_the_emoji():
 
 
 def test_rules_see_the_language_of_the_edited_text():
-    """What an edit took away, or an emoticon that named itself before, must not count."""
+    """Text that an edit removed, or an emoticon replaced by its name before, must not count."""
     chain = Chain.of(CleanConfig(preset="fineweb", rules=("language_confidence",)), "fineweb")
     short_lines = "\n".join(TEXTS["it"].split()) + "\n"
     with_face = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4} :-)", DocumentContext())
@@ -69,7 +69,7 @@ def test_rules_see_the_language_of_the_edited_text():
     assert with_face.language[1] == pytest.approx(without.language[1], abs=0.05)
 
 
-def test_a_document_among_others_is_told_as_alone():
+def test_a_document_among_others_is_identified_as_alone():
     texts = [text * times for times in (1, 3, 40) for text in TEXTS.values()]
     together = Texts.of(texts)
     languages, confidences = identify_languages(together.data, together.begins, together.ends)

@@ -74,12 +74,12 @@ def test_whatever_ftfy_finds_bad_is_flagged_as_mojibake(line):
         "日本語のテキスト",
     ],
 )
-def test_sound_text_needs_no_edit_of_repair(sound):
+def test_undamaged_text_needs_no_repair(sound):
     wanted = [EDIT_REGISTRY[name].trigger for name in ("mojibake", "entities", "control_characters", "markup", "emoji")]
     assert not any(features(sound) & trigger for trigger in wanted)
 
 
-def test_documents_of_a_buffer_are_told_apart():
+def test_documents_of_a_buffer_are_scanned_separately():
     raw = np.frombuffer(b"a@b.org plain same\nsame", np.uint8)
     first, second, third = Texts(raw, np.array([0, 7, 14, 23], np.int64)).features.tolist()
     assert first == ALWAYS | AT

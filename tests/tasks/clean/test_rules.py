@@ -1,4 +1,4 @@
-"""Each rule measures what its paper says, by hand-countable examples, in spaced and spaceless scripts."""
+"""Each rule measures what its paper says, on small countable examples, in scripts with and without spaces."""
 
 import re
 
@@ -83,7 +83,7 @@ def test_gopher_repetition_of_lines_and_paragraphs():
 
 
 def test_the_most_frequent_pair_of_words():
-    # "ab cd" stands twice: 2 * 4 of 12 characters.
+    # "ab cd" occurs twice: 2 * 4 of 12 characters.
     assert measure(lambda s, limit: heuristics.top_gram(2, s, limit), "ab cd xx ab cd yy") == pytest.approx(8 / 12)
     assert measure(lambda s, limit: heuristics.top_gram(2, s, limit), "a b c d") == 0
 
@@ -151,7 +151,7 @@ def test_a_value_on_the_limit_passes():
     assert failing("gopher_words_max", fifty, 49) == [50]
 
 
-def test_a_rule_that_says_nothing_fails_nobody():
+def test_a_rule_that_does_not_apply_fails_no_document():
     assert failing("gopher_mean_word_min", "全是汉字没有空格", 3) == []
     assert failing("gopher_bullet_lines", "\n\n", 0) == []
 

@@ -35,7 +35,7 @@ def test_a_list_is_for_its_language() -> None:
     assert correct_spelling((anywhere,), "alot", DocumentContext()) == "a lot"
 
 
-def test_in_a_script_without_blanks_it_stands_anywhere_and_the_longest_wins() -> None:
+def test_in_a_script_without_spaces_it_matches_anywhere_and_the_longest_wins() -> None:
     chinese = SpellingList("zh", {"帐号": "账号", "帐": "账"})
     assert correct_spelling((chinese,), "我的帐号和帐。", DocumentContext(language="zh")) == "我的账号和账。"
 
@@ -47,7 +47,7 @@ def test_a_list_is_read_from_its_file(tmp_path: Path) -> None:
     assert found.corrections == {"recieve": "receive", "alot": "a lot"}
 
 
-def test_the_digest_tells_pairs_and_language_and_not_their_order() -> None:
+def test_the_digest_depends_on_pairs_and_language_and_not_on_their_order() -> None:
     turned = SpellingList("en", dict(reversed(ENGLISH.corrections.items())))
     assert turned.digest() == ENGLISH.digest()
     assert SpellingList("de", ENGLISH.corrections).digest() != ENGLISH.digest()

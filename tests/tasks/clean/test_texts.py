@@ -52,12 +52,12 @@ def test_the_kernel_leaves_out_short_lines(texts, words):
     assert edited("c4_short_lines", texts, words) == expected
 
 
-def test_texts_that_are_too_hard_for_the_kernel_are_edited_all_the_same():
+def test_texts_that_the_kernel_leaves_to_python_are_edited_too():
     texts = ["a\u200bb", "\x1b[31mred", "la\u200dtin", "plain"]
     assert edited("control_characters", texts) == ["ab", "red", "latin", "plain"]
 
 
-def test_only_the_rows_that_are_asked_for_change():
+def test_only_the_given_rows_change():
     texts = Texts.of(["a\u200bb", "c\u200bd", "e@f.org"])
     changed = edit_of("control_characters", None).apply_to_many(texts, contexts(3), np.array([1]))
     assert changed.tolist() == [1]

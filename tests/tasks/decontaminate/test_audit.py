@@ -1,4 +1,5 @@
-"""The planted audit: it finds what is planted, sees what a broken search misses, and leaves no trace in the output."""
+"""Controls: injected items are found, a broken search is visible in recall and precision, and the output has no
+trace."""
 
 import dataclasses
 import json
@@ -42,7 +43,7 @@ def audited(patterns: Patterns, controls: list[Control] | None = None) -> dict[s
     return measure_search(controls or make_controls(patterns, evidence, HOSTS, CONFIG), patterns, evidence, CONFIG)
 
 
-def test_all_six_forms_are_planted_and_found() -> None:
+def test_all_six_forms_are_injected_and_found() -> None:
     facts = audited(build_patterns(benchmark_items(), CONFIG))
     assert [(form, line["planted"], line["found"]) for form, line in facts["forms"].items()] == [
         (form, 20, 20) for form in FORMS
@@ -82,7 +83,7 @@ def test_hosts_are_ordinary_clean_documents_and_the_same_in_any_order() -> None:
     assert sorted((99 - backwards).tolist()) == hosts.tolist()
 
 
-def test_a_run_reports_the_audit_and_puts_out_no_planted_text(
+def test_a_run_reports_the_audit_and_puts_out_no_injected_text(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     path = tmp_path / "quiz.jsonl"
@@ -100,7 +101,7 @@ def test_a_run_reports_the_audit_and_puts_out_no_planted_text(
     assert without.content == result.content
 
 
-def test_nothing_is_planted_without_items_or_hosts() -> None:
+def test_nothing_is_injected_without_items_or_hosts() -> None:
     assert audited(build_patterns([], CONFIG))["planted"] == 0
     patterns = build_patterns(benchmark_items(), CONFIG)
     nothing = np.zeros(len(patterns), np.bool_)

@@ -222,7 +222,7 @@ def test_half_of_a_chinese_question_alone_is_no_leak_and_most_of_it_is(
         assert states(build_decontaminate(context, documents, config)) == {"q0": state}
 
 
-def test_forty_chinese_characters_count_when_they_stand_together_and_not_when_strewn(
+def test_forty_chinese_characters_count_when_contiguous_and_not_when_scattered(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     item = chinese(1, 300)
@@ -270,7 +270,7 @@ def test_common_ngrams_are_no_evidence_but_a_full_item_is_however_often_it_was_c
     assert all(entry["documents"] == 15 for entry in listed)
 
 
-def test_a_common_stretch_far_from_the_leak_is_left_alone(
+def test_a_common_passage_far_from_the_leak_is_left_alone(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     licence, own = prose(1, 20), prose(2, 30)

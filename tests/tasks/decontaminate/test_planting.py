@@ -1,4 +1,4 @@
-"""Planted forms keep the item's words and nothing else of it; near misses keep no run of an n-gram's length."""
+"""Injected forms keep the item's words and nothing else of it; near misses keep no run of an n-gram's length."""
 
 import numpy as np
 import pytest

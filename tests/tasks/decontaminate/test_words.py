@@ -1,4 +1,4 @@
-"""Folding for matching: what counts as the same word, where words stand, and that kernel and plain Python agree."""
+"""Folding for matching: what counts as the same word, where words are, and that kernel and plain Python agree."""
 
 import unicodedata
 
@@ -14,8 +14,8 @@ ALPHABET = "ab Zé дЖ中文がの㎏ﬁ½，.\n&amp;#39; '-_\u200b\u00ad\ufe0f
 
 def kernel_words(text: str) -> list[tuple[int, int, int]]:
     data = np.frombuffer(text.encode() or b" ", np.uint8)
-    room = max_words(data.size)
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    capacity = max_words(data.size)
+    hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
     table = fold_table()
     count, own = hash_words(data, 0, data.size, table.entries, table.pool, hashes, starts, ends)
     assert own == sum(word.unsegmented for word in fold_words(text))
@@ -67,12 +67,12 @@ def test_disguises_fold_to_the_plain_words(disguised: str, plain: str) -> None:
     assert forms(disguised) == forms(plain)
 
 
-def test_each_character_of_a_script_without_blanks_is_a_word() -> None:
+def test_each_character_of_a_script_without_spaces_is_a_word() -> None:
     assert forms("我有2只猫。") == ["我", "有", "2", "只", "猫"]
     assert [(word.start, word.end) for word in fold_words("我有2")] == [(0, 3), (3, 6), (6, 7)]
 
 
-def test_an_ampersand_that_is_no_entity_hides_nothing() -> None:
+def test_an_ampersand_without_an_entity_hides_nothing() -> None:
     assert forms("AT&T; R&D &amp x &;y &#;z") == forms("AT T R D amp x y z")
 
 
@@ -81,7 +81,7 @@ def test_different_words_stay_different() -> None:
     assert len({tuple(forms(word)) for word in words}) == len(words)
 
 
-def test_room_is_enough_for_the_densest_character() -> None:
+def test_capacity_is_enough_for_the_densest_character() -> None:
     densest = max((len(fold_words(chr(code))) / len(chr(code).encode())) for code in range(0x3300, 0x33FF))
     assert densest == 2.0
     text = "\u3316" * 500

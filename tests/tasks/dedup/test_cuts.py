@@ -1,4 +1,4 @@
-"""Repeated lines, paragraphs and passages: what is cut, what stays, and that nothing is lost."""
+"""Repeated lines, paragraphs and passages: what is cut, what is kept, and that nothing is lost."""
 
 import json
 import random
@@ -42,9 +42,7 @@ def ledger_of(artifact: Artifact) -> list[dict]:
     return [{**row, "evidence": json.loads(row["evidence"])} for row in rows]
 
 
-def test_a_line_that_stands_in_several_documents_stays_in_the_first(
-    context: RunContext, make_documents: MakeDocuments
-) -> None:
+def test_a_line_in_several_documents_is_kept_in_the_first(context: RunContext, make_documents: MakeDocuments) -> None:
     long, short = f"{prose(1, 90)}\n{COOKIES}end one\n", f"{COOKIES.upper()}{prose(2)}\nend one\n"
     documents = make_documents([[("web", short)], [("web", long)]])
     result = build_dedup(context, documents, LINES)
@@ -83,7 +81,7 @@ def test_lines_of_chinese_are_counted_in_characters() -> None:
     ]
 
 
-def test_a_document_of_repeated_lines_alone_goes_and_one_that_stands_for_copies_stays_whole(
+def test_a_document_of_repeated_lines_alone_is_dropped_and_one_that_represents_copies_is_kept_whole(
     context, make_documents
 ) -> None:
     first, second = prose(1), prose(2)
@@ -137,7 +135,7 @@ def test_passages_end_at_character_borders(context, make_documents) -> None:
     assert texts_of(result) == [first, prose(3) + "丂" + "七" + prose(4)]
 
 
-def test_ninety_nine_bytes_stay_and_a_hundred_go(context, make_documents) -> None:
+def test_ninety_nine_bytes_are_kept_and_a_hundred_are_cut(context, make_documents) -> None:
     passage = prose(5, 100)[:100]
     for length, kept in ((99, True), (100, False)):
         shared = passage[:length]
