@@ -5,8 +5,9 @@ batches, edit by edit and rule by rule: for one small document alone, most of th
 """
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,16 +17,35 @@ from tasks.clean.config import CleanConfig
 from tasks.clean.document import DocumentContext, Outcome, Verdicts
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
-from tasks.clean.edits.spelling import correct_spelling
-from tasks.clean.filters.blocklist import UserResources
+from tasks.clean.edits.spelling import SpellingList, correct_spelling
+from tasks.clean.filters.blocklist import DenyList
 from tasks.clean.filters.heuristics import RULES
 from tasks.clean.filters.language import language_model
 from tasks.clean.filters.rule import CountedRule, Rule, TextStatistics
-from tasks.clean.filters.word_lists import word_list_rule
+from tasks.clean.filters.word_lists import WordList, word_list_rule
 from tasks.clean.kernels.measurements import Measurements
 from tasks.clean.kernels.prefilter import ALL_FEATURES, BLANK_TEXT
 from tasks.clean.kernels.repetition import Slots
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
+
+
+class UserFunction(Protocol):
+    """A function of the user that a worker process can load again (`tasks.execution.plugins.Extension`)."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Return an edit `(text, context) -> text`, a rule `(text, context) -> reason or None`, or a `Rule`."""
+        ...
+
+
+@dataclass(frozen=True)
+class UserResources:
+    """Deny-list, word lists by name, spelling lists, and functions by `module:function`, which a recipe brings."""
+
+    deny: DenyList = field(default_factory=DenyList)
+    word_lists: Mapping[str, WordList] = field(default_factory=dict)
+    spellings: tuple[SpellingList, ...] = ()
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -142,7 +162,7 @@ class Chain:
                 extracted[row] = text
         verdicts.edit(extracted, HTML_TO_TEXT)
         texts.replace(extracted)
-        return rows[verdicts.stays[rows]]
+        return rows[verdicts.is_kept[rows]]
 
     def _filter_languages(
         self, texts: Texts, contexts: BatchContext, rows: np.ndarray, verdicts: Verdicts

@@ -63,7 +63,7 @@ class Verdicts:
         self.evidence: dict[int, str] = {}
 
     @property
-    def stays(self) -> np.ndarray:
+    def is_kept(self) -> np.ndarray:
         """Return which documents are kept (bool)."""
         return self.rules == _STAYS
 

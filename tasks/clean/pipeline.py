@@ -11,10 +11,9 @@ from tasks.artifacts.map_parts import PartResult, map_parts
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import DocumentBatch, iter_batches
-from tasks.clean.chain import Chain, clean_batch
+from tasks.clean.chain import Chain, UserResources, clean_batch
 from tasks.clean.config import CleanConfig
 from tasks.clean.document import Verdicts
-from tasks.clean.filters.blocklist import UserResources
 from tasks.clean.filters.quality import QualityModel, train_quality
 from tasks.clean.presets import PRESETS, QUALITY
 from tasks.clean.results import PartTables
@@ -57,7 +56,7 @@ def clean_part(
         verdicts = Verdicts(len(batch))
         if resources.deny:
             _drop_denied(batch, verdicts, resources)
-        clean_batch(batch, np.flatnonzero(verdicts.stays), config, chains, verdicts)
+        clean_batch(batch, np.flatnonzero(verdicts.is_kept), config, chains, verdicts)
         digests = _digests_of_edited(batch, verdicts)
         if resources.deny:
             _drop_denied_texts(digests, verdicts, resources)
@@ -80,7 +79,7 @@ def _digests_of_edited(batch: DocumentBatch, verdicts: Verdicts) -> dict[int, by
     return {
         row: blake3.blake3(batch.texts.raw(row).data).digest(length=16)
         for row in sorted(verdicts.edits)
-        if verdicts.stays[row]
+        if verdicts.is_kept[row]
     }
 
 
@@ -93,7 +92,7 @@ def _drop_denied_texts(digests: dict[int, bytes], verdicts: Verdicts, resources:
 
 def _drop_low_quality(batch: DocumentBatch, verdicts: Verdicts, quality: QualityModel) -> None:
     ids = batch.column("doc_id")
-    for row in np.flatnonzero(verdicts.stays).tolist():
+    for row in np.flatnonzero(verdicts.is_kept).tolist():
         dropped = quality.verdict(ids[row], batch.sources[row], batch.texts.raw(row))
         if dropped is not None:
             verdicts.drop(row, dropped.rule, dropped.value, dropped.limit)

@@ -36,7 +36,7 @@ class PartTables:
 
     def add(self, batch: DocumentBatch, verdicts: Verdicts, digests: dict[int, bytes]) -> None:
         """Add the next batch and what was decided about it; `digests` are those of edited texts, by row."""
-        kept = np.flatnonzero(verdicts.stays)
+        kept = np.flatnonzero(verdicts.is_kept)
         texts = batch.texts
         sizes = texts.sizes
         self._kept.append(batch.first + kept)
@@ -72,7 +72,7 @@ class PartTables:
         sources = np.array(batch.sources)
         for source in dict.fromkeys(batch.sources):
             of_source = sources == source
-            kept = of_source & verdicts.stays
+            kept = of_source & verdicts.is_kept
             counts = self._report.source(source)
             counts.documents_in += int(of_source.sum())
             counts.bytes_in += int(batch.sizes[of_source].sum())
@@ -85,7 +85,7 @@ class PartTables:
                     counts.edited.update(edits)
 
     def _write_ledger(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
-        is_drop = ~verdicts.stays
+        is_drop = ~verdicts.is_kept
         is_row = is_drop.copy()
         is_row[list(verdicts.edits)] = True
         rows = np.flatnonzero(is_row)

@@ -13,7 +13,7 @@ from tasks.clean.config import CleanConfig
 from tasks.execution.executor import make_executor
 
 if TYPE_CHECKING:
-    from tasks.clean.filters.blocklist import UserResources
+    from tasks.clean.chain import UserResources
 
 CLEAN = Stage(
     "clean",
@@ -59,8 +59,9 @@ def read_user_resources(config: CleanConfig) -> "tuple[UserResources | None, dic
     extensions = config.extensions
     if not (config.deny.is_used or config.word_lists or config.spelling or extensions):
         return None, {}
+    from tasks.clean.chain import UserResources
     from tasks.clean.edits.spelling import read_spelling_list
-    from tasks.clean.filters.blocklist import UserResources, read_deny_list
+    from tasks.clean.filters.blocklist import read_deny_list
     from tasks.clean.filters.word_lists import read_word_list
     from tasks.execution.plugins import is_extension, load_extension
 

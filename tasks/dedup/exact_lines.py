@@ -121,8 +121,8 @@ def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig
 
 
 def _drop_rows(cuts: Cuts, rows: npt.NDArray[np.bool_]) -> Cuts:
-    stay = ~rows[cuts.rows]
-    return Cuts(cuts.rows[stay], cuts.starts[stay], cuts.ends[stay], cuts.firsts[stay])
+    kept = ~rows[cuts.rows]
+    return Cuts(cuts.rows[kept], cuts.starts[kept], cuts.ends[kept], cuts.firsts[kept])
 
 
 def remove_ranges(text: bytes, cuts: Iterable[tuple[int, int]]) -> bytes:

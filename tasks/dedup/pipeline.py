@@ -171,7 +171,7 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
     texts = text_column(table)
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(texts).to_pylist()
-    stays = np.ones(table.num_rows, np.bool_)
+    is_kept = np.ones(table.num_rows, np.bool_)
     cut_rows: list[int] = []
     remains: list[bytes] = []
     for row, (doc_id, source, size) in enumerate(zip(doc_ids, sources, sizes, strict=True)):
@@ -192,7 +192,7 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
                 bytes_out=0,
                 evidence=evidence,
             )
-            stays[row] = False
+            is_kept[row] = False
             continue
         if row in decisions.emptied:
             counts.dropped[NOTHING_OF_ITS_OWN] += 1
@@ -204,7 +204,7 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
                 bytes_out=0,
                 evidence=json.dumps({"survivor": cuts[0].representative, "passages": len(cuts)}),
             )
-            stays[row] = False
+            is_kept[row] = False
             continue
         if cuts:
             remains.append(remove_ranges(texts[row].as_py().encode(), [(cut.start, cut.end) for cut in cuts]))
@@ -214,14 +214,14 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: Par
         counts.documents_out += 1
         counts.pieces_out += 1
         counts.bytes_out += size
-    mask = pa.array(stays)
+    mask = pa.array(is_kept)
     tables = {
         "documents": _with_texts(table, cut_rows, remains).filter(mask),
         "ledger": ledger.table(),
         "index": index_table(
             table.column("doc_id").filter(mask),
             table.column("text_digest").filter(mask),
-            _signatures(decisions.signatures)[stays],
+            _signatures(decisions.signatures)[is_kept],
         ),
     }
     if cut_rows:

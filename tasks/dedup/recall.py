@@ -205,7 +205,7 @@ def _found(
     enough = agreement >= min_agreement(config.threshold, config.signature_length)
     found = np.zeros(len(copies), np.bool_)
     found[compared] = True
-    # Copies under the threshold would be compared and then stay; for the curve, being compared is what counts.
+    # Copies under the threshold would be compared and then be kept; for the curve, being compared is what counts.
     below = np.array([injected.jaccard < config.threshold for injected in copies])
     return (found & (enough | below)).tolist()
 

@@ -1,25 +1,21 @@
-"""The deny-list, and everything else that a recipe brings to cleaning besides names and limits.
+"""The deny-list: documents that must not be learned from, by domain, id or hash.
 
-A deny-list names documents that must not be learned from, by domain, id or hash; every removal has its row in the
-ledger. It is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or is written in the
+The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or is written in the
 recipe. An id is a document's, as `bessemer data history` shows it; a hash is BLAKE3-128 of the text, as it was read or
-was cleaned. A domain includes its subdomains. The list is part of the stage's identity, so that a new entry also
-reaches documents that an earlier run kept.
+was cleaned. A domain includes its subdomains. Every removal has its row in the ledger. The list is part of the stage's
+identity, so that a new entry also reaches documents that an earlier run kept.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import blake3
 
 from model.digests import file_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
-from tasks.clean.edits.spelling import SpellingList
-from tasks.clean.filters.word_lists import WordList
 
 KINDS = ("domain", "id", "hash")
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
@@ -58,25 +54,6 @@ class DenyList:
             + [f"hash {digest.hex()}" for digest in self.hashes]
         )
         return blake3.blake3("\n".join(words).encode()).hexdigest(length=16)
-
-
-class UserFunction(Protocol):
-    """A function of the user that a worker process can load again (`tasks.execution.plugins.Extension`)."""
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """Return an edit `(text, context) -> text`, a rule `(text, context) -> reason or None`, or a `Rule`."""
-        ...
-
-
-@dataclass(frozen=True)
-class UserResources:
-    """A deny-list, word lists by name, lists of spellings, and functions of the user by `module:function`."""
-
-    deny: DenyList = field(default_factory=DenyList)
-    word_lists: Mapping[str, WordList] = field(default_factory=dict)
-    spellings: tuple[SpellingList, ...] = ()
-    functions: Mapping[str, UserFunction] = field(default_factory=dict)
 
 
 def read_deny_list(config: DenyConfig) -> DenyList:

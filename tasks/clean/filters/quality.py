@@ -24,10 +24,9 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
 from tasks.clean.batch import iter_batches
-from tasks.clean.chain import Chain, clean_batch
+from tasks.clean.chain import Chain, UserResources, clean_batch
 from tasks.clean.config import CleanConfig, QualityConfig
 from tasks.clean.document import Dropped, Verdicts
-from tasks.clean.filters.blocklist import UserResources
 from tasks.clean.filters.quality_features import (
     DIMENSIONS,
     MAX_FEATURES,
@@ -162,7 +161,7 @@ def training_texts(
             verdicts = Verdicts(len(batch))
             clean_batch(batch, np.array(rows, np.int64), config, chains, verdicts)
             for row in rows:
-                if verdicts.stays[row]:
+                if verdicts.is_kept[row]:
                     sources.append(batch.sources[row])
                     texts.append(middle(batch.texts.raw(row)))
         workspace.advance(number + 1, len(files), "parts read for the quality classifier")

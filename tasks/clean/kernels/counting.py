@@ -189,7 +189,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             elif may_end_sentence and flags & SENTENCE_CLOSER == 0:
                 sentences += is_whitespace
                 may_end_sentence = False
-            # Signs
+            # Single characters
             if codepoint == 46:
                 dots += 1
             else:
