@@ -75,8 +75,7 @@ class ExtensionsConfig(StrictConfig):
 
 
 class QualityConfig(StrictConfig):
-    """A classifier that learns to tell good sources from the rest, and keeps of the rest what is like them (Brown et
-    al. 2020, appendix A)."""
+    """A classifier that learns to tell good sources from the rest, and keeps of the rest what is like them (GPT-3)."""
 
     good: tuple[str, ...] = Field(min_length=1)
     """Sources of good text; they are kept whole."""

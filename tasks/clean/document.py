@@ -11,8 +11,11 @@ _STAYS = -1
 
 @dataclass(frozen=True, slots=True)
 class DocumentContext:
-    """`kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
-    the name of the source; `domain` the host of the document's URL, "" where it has none."""
+    """What is known of a document besides its text.
+
+    `kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
+    the name of the source; `domain` the host of the document's URL, "" where it has none.
+    """
 
     kind: str = "text"
     language: str | None = None
@@ -33,8 +36,11 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One document after cleaning: its text (UTF-8), the names of the edits that changed it in order, why it was
-    dropped (None where it is kept), and (language, confidence) where the language was identified."""
+    """One document after cleaning: its text (UTF-8) and what was done to it.
+
+    `edits` names the edits that changed it, in order; `dropped` is None where it is kept; `language` is (language,
+    confidence) where it was identified.
+    """
 
     raw: np.ndarray
     edits: tuple[str, ...] = ()

@@ -57,8 +57,10 @@ def read_records(
 
 
 def value_of(record: Record, key: str) -> Any:
-    """Return the value under `key`, a path of names with dots between, in lists of each entry; None where there is
-    none."""
+    """Return the value under `key`, a path of names with dots between; None where there is none.
+
+    Of a list on the path, the values of all entries are returned.
+    """
     value: Any = record.get(key)
     if value is None and "." in key:
         value = record

@@ -127,8 +127,7 @@ class _TextMatch:
     config: DecontaminateConfig
 
     def regions(self, occurrences: I64, weak: npt.NDArray[np.bool_], *, contained: bool) -> list[Region]:
-        """Return the runs of hits at `occurrences`; hits join where at most an n-gram's length of words lies
-        between."""
+        """Return the runs of hits at `occurrences`; hits join where at most an n-gram of other words is between."""
         patterns, hits = self.patterns, self.hits
         whole = bool(patterns.short[self.text])
         needed = 0

@@ -98,8 +98,10 @@ def make_controls(
 def measure_search(
     controls: Sequence[Control], patterns: Patterns, evidence: Evidence, config: DecontaminateConfig
 ) -> dict[str, Any]:
-    """Return facts of the run: recall by form and over all, and precision over all reports, with Wilson's 95%
-    intervals."""
+    """Return facts of the run: recall by form and over all, and precision over all reports.
+
+    Each has Wilson's 95% interval.
+    """
     reported = _reported_items(controls, patterns, evidence, config)
     forms: dict[str, dict[str, Any]] = {}
     for form in FORMS:
@@ -194,8 +196,7 @@ def _replace_border(host: str, border: str, inset: str, generator: np.random.Gen
 
 
 def rewrapped(text: str, generator: np.random.Generator) -> str:
-    """Wrap `text` into lines of at most 24 to 79 characters (longer words get their own), each after the same
-    margin."""
+    """Wrap `text` into lines of at most 24 to 79 characters, unless a word is longer, each after the same margin."""
     width, margin = int(generator.integers(24, 80)), _MARGINS[int(generator.integers(len(_MARGINS)))]
     lines = [margin]
     for atom in _ATOM.findall(text):
@@ -209,8 +210,11 @@ def rewrapped(text: str, generator: np.random.Generator) -> str:
 
 
 def varied(text: str, generator: np.random.Generator) -> str:
-    """Vary `text` in one way: other capitals, look-alike letters of another script, full-width forms, zero-width spaces
-    within words, or other punctuation."""
+    """Vary `text` in one way.
+
+    The ways: other capitals, look-alike letters of another script, full-width forms, zero-width spaces within words, or
+    other punctuation.
+    """
     changed = _VARIATIONS[int(generator.integers(len(_VARIATIONS)))](text)
     # Chinese has neither capitals nor Latin twins: only a change of punctuation remains.
     return changed if changed != text else _without_punctuation(text)

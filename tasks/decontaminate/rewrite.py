@@ -70,8 +70,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutText:
-    """What cutting leaves: pieces and cuts tile the text. `drop_rule` is None, or why the document is dropped
-    instead."""
+    """What cutting leaves: pieces and cuts tile the text; `drop_rule` is set where the document is dropped instead."""
 
     pieces: tuple[tuple[int, int], ...]
     cuts: tuple[Cut, ...]
@@ -253,8 +252,7 @@ def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig
 
 
 def _rest_of_word(inner: str, outwards: str) -> int:
-    """Return how many characters of `outwards` continue the word of the window's edge character `inner`; 0 where it
-    never ends."""
+    """Return how many characters of `outwards` continue the word that `inner` ends; 0 where it never ends."""
     for length, character in enumerate(outwards):
         if _separates_words(inner) or _separates_words(character):
             return length

@@ -1,4 +1,4 @@
-"""The decontaminate stage as the build sees it: its name, roots and libraries. Loads neither Prefect nor heavy
+"""The decontaminate stage as the build sees it: name, roots and libraries. Loads neither Prefect nor heavy
 libraries."""
 
 from dataclasses import dataclass

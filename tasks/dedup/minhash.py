@@ -63,8 +63,7 @@ _SHIFT33 = np.uint64(33)
 
 
 def signatures_of(data: U8, offsets: I64, width: int, length: int, seed: int) -> U32:
-    """Return the signatures (rows, length) of the texts in an Arrow string column's buffers (`offsets`: rows + 1
-    values)."""
+    """Return the signatures (rows, length) of the texts in an Arrow string column's buffers."""
     capacity = int(np.diff(offsets).max(initial=0)) // 2 + 2
     words, shingles = np.empty(capacity, np.uint64), np.empty(capacity, np.uint64)
     signatures = np.full((offsets.size - 1, length), np.uint32(0xFFFFFFFF))

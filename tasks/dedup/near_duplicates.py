@@ -29,8 +29,7 @@ ShingleSets = Callable[[I64], tuple[U64, I64]]
 
 @dataclass(frozen=True)
 class DuplicateDecisions:
-    """For each document, by global row: its representative, their similarity, and whether they are byte for
-    byte equal."""
+    """For each document, by global row: representative, similarity, and whether the two are byte for byte equal."""
 
     representative: I64
     """Global row of the document that is kept instead; -1 for a document that is kept."""
@@ -98,8 +97,7 @@ def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
 def _near_duplicates(
     earlier: int, config: DedupConfig, buckets: Buckets, slot: U32, signatures: U32, sets: U64, starts: I64
 ) -> tuple[U32, npt.NDArray[np.float64]]:
-    """Return (kept candidate of which each candidate is a copy, or NO_REPRESENTATIVE; their similarity), by rank among
-    the candidates."""
+    """Return, by rank among the candidates, (representative or NO_REPRESENTATIVE, similarity) of each."""
     count = buckets.candidates.size
     representative, similarity = np.full(count, NO_REPRESENTATIVE), np.zeros(count, np.float64)
     last_node, fill = np.full(buckets.count, NO_REPRESENTATIVE), np.zeros(buckets.count, np.uint16)

@@ -78,8 +78,7 @@ def deduplicate(
     executor: Executor,
     earlier: Sequence[Artifact] = (),
 ) -> StageReport:
-    """Remove exact and near duplicates from DOCUMENTS, and cut repeated lines and passages where the settings ask for
-    it.
+    """Remove exact and near duplicates from DOCUMENTS, and optionally cut repeated lines and passages.
 
     Copies of kept documents of `earlier` dedup artifacts are removed too. The bytes are the same for any number of
     threads. Raises RecipeError or InputError when an earlier artifact cannot be compared with.
@@ -119,8 +118,7 @@ def _cluster_facts(corpus: Corpus, decisions: DuplicateDecisions) -> dict[str, i
 
 
 def _similarity_facts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> list[list[float]]:
-    """Return [[from, to, near duplicates removed at a true Jaccard similarity in between], ...] from the threshold to
-    1."""
+    """Return [[from, to, near duplicates removed at a true Jaccard similarity in between], ...]."""
     own = slice(corpus.earlier, None)
     near = decisions.jaccard[own][(decisions.representative[own] >= 0) & ~decisions.exact[own]]
     edges = np.linspace(config.threshold, 1.0, SIMILARITY_BINS + 1)

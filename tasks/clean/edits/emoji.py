@@ -1,5 +1,4 @@
-"""Emoji, emoticons and their codes as words: a small vocabulary has no token for them, but for the words of their
-names.
+"""Emoji, emoticons and their codes as words: a small vocabulary has tokens for the words of their names alone.
 
 Names are those of Unicode CLDR as the `emoji` package ships them, in the document's language where it is among its
 fourteen, else in English. A run of one emoji counts once. Characters that are text by default (such as © and ™) are

@@ -53,8 +53,7 @@ def mask_emails(text: str, _context: DocumentContext) -> str:
 
 
 def mask_ip_addresses(text: str, _context: DocumentContext) -> str:
-    """Replace public IPv4 and IPv6 addresses by `<ip_address>`; private and reserved ranges and version numbers are
-    kept."""
+    """Replace public IPv4 and IPv6 addresses by `<ip_address>`; private ranges and version numbers are kept."""
     if _MAY_BE_IPV4.search(text):
         text = _IPV4.sub(_ipv4, text)
     return _IPV6.sub(_ipv6, text) if _MAY_BE_IPV6.search(text) else text

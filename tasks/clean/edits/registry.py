@@ -47,11 +47,10 @@ HTML_TO_TEXT = "html_to_text"
 
 @dataclass(frozen=True)
 class Edit:
-    """`function(text, context)`, or `function(text, context, limit)` where it has a `limit`; runs on texts with a flag
-    of `trigger`.
+    """A named edit: `function(text, context)`, or `function(text, context, limit)` where it has a `limit`.
 
-    `rewrite(texts, rows, limit)`, where there is one, does the same to many texts (`Texts.rewrite`), and leaves those
-    that need Python to the function.
+    It runs on texts with a flag of `trigger`. `rewrite(texts, rows, limit)`, where there is one, does the same to many
+    texts (`Texts.rewrite`), and leaves those that need Python to the function.
     """
 
     name: str

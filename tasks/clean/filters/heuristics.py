@@ -156,8 +156,7 @@ def lorem_ipsum(measurements: Measurements, _limit: float) -> np.ndarray:
 
 
 def curly_brackets(measurements: Measurements, _limit: float) -> np.ndarray:
-    """Return the number of opening curly brackets, the paper's sign of code. Not in the preset `c4`, which keeps
-    technical prose."""
+    """Return the number of `{`, the paper's sign of code; not in the preset `c4`, which keeps technical prose."""
     return measurements.count_of(counting.OPENING_BRACES)
 
 

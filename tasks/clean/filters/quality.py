@@ -1,12 +1,11 @@
-"""A quality classifier, trained on the recipe's good sources; of the rest it keeps what is like them (Brown et al.
-2020, appendix A).
+"""A quality classifier, trained on the recipe's good sources; of the rest it keeps what is like them.
 
-It learns from the same number of cleaned documents of each source, chosen by their ids. Features are hashed: words,
-word pairs, runs of one to three word shapes (`Xx.`, `x`, `9`), symbols, lengths of lines. All but the first two carry
-over to sources and languages that the classifier has not seen. The model is logistic regression by AdaGrad over the
-documents in a seeded order, with both classes weighted equally. It is evaluated on unseen sources by leaving out one
-source of each class in turn. A document of the rest is kept when a Pareto draw, a function of its id, is above 1 -
-score, so that some unlike text is kept too.
+The method is that of GPT-3 (Brown et al. 2020, appendix A). The classifier learns from the same number of cleaned
+documents of each source, chosen by their ids. Features are hashed: words, word pairs, runs of one to three word shapes
+(`Xx.`, `x`, `9`), symbols, lengths of lines. All but the first two carry over to sources and languages that the
+classifier has not seen. The model is logistic regression by AdaGrad over the documents in a seeded order, with both
+classes weighted equally. It is evaluated on unseen sources by leaving out one source of each class in turn. A document
+of the rest is kept when a Pareto draw, a function of its id, is above 1 - score, so that some unlike text is kept too.
 """
 
 import heapq

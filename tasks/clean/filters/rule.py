@@ -146,8 +146,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class CountedRule:
-    """A rule that is arithmetic on counts: `measure(measurements, limit)` returns the values of many documents at once
-    (NaN where it does not apply). Otherwise as `Rule`."""
+    """A rule that is arithmetic on counts.
+
+    `measure(measurements, limit)` returns the values of many documents at once, NaN where the rule does not apply.
+    Otherwise as `Rule`.
+    """
 
     name: str
     measure: Callable[[Measurements, float], np.ndarray]

@@ -259,8 +259,7 @@ def mojibake_in_lines(raw: np.ndarray) -> np.ndarray:
 
 @kernel
 def suggests_mojibake(before, before_flags, flags):
-    """Return whether two neighbours outside ASCII, one of them not plain text of its script, or one character alone,
-    suggest mojibake."""
+    """Return whether a character, alone or with the one before it, suggests mojibake."""
     return flags & MOJIBAKE_ALONE != 0 or (before >= 0x80 and (flags & UNDAMAGED == 0 or before_flags & UNDAMAGED == 0))
 
 

@@ -307,8 +307,11 @@ def max_units(size: int, texts: int) -> int:
 
 @dataclass(frozen=True)
 class StopWords:
-    """Stop words of all languages. `keys` and `numbers` are an open-addressed table, word's hash to its number; `lists`
-    is (languages, words) in bits of uint64; `longest` the characters of the longest word."""
+    """Stop words of all languages, as a hash table.
+
+    `keys` and `numbers` are an open-addressed table, word's hash to its number; `lists` is (languages, words) in bits
+    of uint64; `longest` is the characters of the longest word.
+    """
 
     keys: np.ndarray
     numbers: np.ndarray

@@ -31,8 +31,11 @@ _FEATURE_CHARACTERS = "\n&<[@:0123456789vVkKmM"
 
 @dataclass(frozen=True)
 class EmoticonTables:
-    """Emoticons and stickers. `beginnings` maps the slot of three bytes to the place in `entries` of those that may
-    begin with them, up to a -1 (0 for none); number i is `letters[bounds[i]:bounds[i + 1]]`, of one of the `kinds`."""
+    """Emoticons and stickers, as the feature scan looks them up.
+
+    `beginnings` maps the slot of three bytes to the place in `entries` of those that may begin with them, up to a -1 (0
+    for none); number i is `letters[bounds[i]:bounds[i + 1]]`, of one of the `kinds`.
+    """
 
     beginnings: npt.NDArray[np.int16]
     entries: npt.NDArray[np.int16]
@@ -95,10 +98,10 @@ def _may_end_emoticon(byte):
 
 @functools.cache
 def skippable_characters(isolated: tuple[str, ...], anywhere: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-    """Return for each code point below 0x10000 where it may be skipped (INSIDE, AFTER_WHITESPACE) and what it is; 0 for
-    nowhere.
+    """Return for each code point below 0x10000 where the scan may skip it, and what it is; 0 for nowhere.
 
-    An emoticon of `anywhere` may begin after any character, one of `isolated` after whitespace only.
+    The flags are INSIDE, AFTER_WHITESPACE and SKIPPABLE_*. An emoticon of `anywhere` may begin after any character, one
+    of `isolated` after whitespace only.
     """
     flags = character_flags()[: 1 << 16]
     may_have_feature = INVISIBLE | MAY_BE_EMOJI | MAY_COMPOSE | MOJIBAKE_ALONE

@@ -51,6 +51,12 @@ def parent(root, *parts: pa.Table):
         for index, rows in enumerate(parts):
             with workspace.unit(unit_name(index)) as unit:
                 write_table(unit, "documents", rows, table_file_name("documents", unit_name(index)))
+            for row in rows.to_pylist():
+                counts, size = together.source(row["source"]), len(row["text"].encode())
+                counts.documents_in += 1
+                counts.documents_out += 1
+                counts.bytes_in += size
+                counts.bytes_out += size
         return together
 
     return build_artifact(
