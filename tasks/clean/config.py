@@ -75,7 +75,8 @@ class ExtensionsConfig(StrictConfig):
 
 
 class QualityConfig(StrictConfig):
-    """A classifier that learns to tell good sources from the rest, and keeps of the rest what is like them (GPT-3)."""
+    """A classifier that learns from good sources and keeps of the rest what is like them (Brown et al. 2020, appendix
+    A)."""
 
     good: tuple[str, ...] = Field(min_length=1)
     """Sources of good text; they are kept whole."""

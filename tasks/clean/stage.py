@@ -1,4 +1,4 @@
-"""The clean stage as the build sees it: its name, roots and libraries. Loads neither Prefect nor heavy libraries."""
+"""The clean stage as the build sees it: name, roots, libraries. Loads neither Prefect nor heavy libraries."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -40,9 +40,9 @@ VERBATIM, PARAGRAPH, REWRAPPED, INLINE, VARIANT, SHORT = FORMS = (
 """At the head of a document, between its paragraphs, in lines of another width, within a sentence, with other letters;
 `short` are texts of fewer words than an n-gram, placed in one of the first four ways."""
 
-_UNSPACED = "".join(chr(codepoint) for codepoint in range(0xE00, 0x10000) if is_unspaced(codepoint))
-_WORD = re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}]+")
-_ATOM = re.compile(f"[{_UNSPACED}]|[^\\s{_UNSPACED}]+|\\s+")
+_UNSEGMENTED = "".join(chr(codepoint) for codepoint in range(0xE00, 0x10000) if is_unspaced(codepoint))
+_WORD = re.compile(f"[{_UNSEGMENTED}]|[^\\W_{_UNSEGMENTED}]+")
+_ATOM = re.compile(f"[{_UNSEGMENTED}]|[^\\s{_UNSEGMENTED}]+|\\s+")
 _MARGINS = ("", "    ", "> ", "# ", "\t")
 _LATIN, _CYRILLIC = "aceopxyABCEHKMOPTX", "асеорхуАВСЕНКМОРТХ"
 _TWINS = dict(zip(_LATIN + _CYRILLIC, _CYRILLIC + _LATIN, strict=True))

@@ -1,5 +1,4 @@
-"""The decontaminate stage as the build sees it: name, roots and libraries. Loads neither Prefect nor heavy
-libraries."""
+"""The decontaminate stage as the build sees it: name, roots, libraries. Loads neither Prefect nor heavy libraries."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The dedup stage as the build sees it: its name, roots and libraries. Loads neither Prefect nor heavy libraries."""
+"""The dedup stage as the build sees it: name, roots, libraries. Loads neither Prefect nor heavy libraries."""
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
