@@ -90,7 +90,7 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
     """Decide the fates of `count` documents, and watch the memory of this process."""
     from tasks.dedup.config import DedupConfig
     from tasks.dedup.corpus import Corpus
-    from tasks.dedup.near_duplicates import decide_fates
+    from tasks.dedup.near_duplicates import find_duplicates
 
     files = sorted(scratch.glob("*.npy"))
     signatures = [np.load(path, mmap_mode="r") for path in files]
@@ -130,11 +130,11 @@ def cluster(count: int, scratch: Path) -> dict[str, float]:
     watcher = threading.Thread(target=watch)
     watcher.start()
     began = time.perf_counter()
-    fates = decide_fates(corpus, DedupConfig(threads=1), scratch, shingle_sets)
+    decisions = find_duplicates(corpus, DedupConfig(threads=1), scratch, shingle_sets)
     seconds = time.perf_counter() - began
     done.set()
     watcher.join()
-    removed = int((fates.survivor >= 0).sum())
+    removed = int((decisions.representative >= 0).sum())
     return {"seconds": seconds, "memory": peak["RssAnon"], "mapped": peak["RssFile"], "removed": removed}
 
 

@@ -36,11 +36,11 @@ def bessemer(texts: list[str], items: Path) -> Callable[[], object]:
 def words(texts: list[str], items: Path) -> Callable[[], object]:
     import numpy as np
 
-    from tasks.decontaminate.normalize import fold_table, hash_words, word_room
+    from tasks.decontaminate.normalize import fold_table, hash_words, max_words
 
     del items
     data, offsets = buffers_of(texts)
-    room, table = word_room(int(np.diff(offsets).max())), fold_table()
+    room, table = max_words(int(np.diff(offsets).max())), fold_table()
     hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
 
     def hash_all() -> None:
@@ -55,11 +55,11 @@ def numpy(texts: list[str], items: Path) -> Callable[[], object]:
     import numpy as np
 
     from tasks.decontaminate.ngrams import BASE
-    from tasks.decontaminate.normalize import fold_table, hash_words, word_room
+    from tasks.decontaminate.normalize import fold_table, hash_words, max_words
 
     wanted = np.sort(patterns_of(items).hashes)
     data, offsets = buffers_of(texts)
-    room, table = word_room(int(np.diff(offsets).max())), fold_table()
+    room, table = max_words(int(np.diff(offsets).max())), fold_table()
     hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
 
     def search() -> int:

@@ -27,7 +27,7 @@ from model.errors import InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.schema import DOCUMENTS
 from tasks.artifacts.tables import read_table
-from tasks.clean.batch import handfuls_of
+from tasks.clean.batch import iter_batches
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
 from tasks.clean.edits.registry import HTML_TO_TEXT
@@ -243,9 +243,9 @@ def around_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: s
     except ValidationError:
         return None  # Paths of what the recipe brought are no part of the identity.
     row = {name: document[name] for name in DOCUMENTS.names}
-    (handful,) = handfuls_of(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
-    about = handful.abouts.about(0)
-    chain = Chain.of(config, config.preset_of(about.source, about.kind))
+    (batch,) = iter_batches(pa.Table.from_pylist([row], schema=DOCUMENTS), config.emoji)
+    context = batch.contexts.at(0)
+    chain = Chain.of(config, config.preset_of(context.source, context.kind))
     order = [HTML_TO_TEXT, *(step.name for step in chain.edits)]
     if edit not in order:
         return None
@@ -254,7 +254,7 @@ def around_edit(clean: Artifact, document: dict[str, Any], cleaned: str, edit: s
         steps = tuple(step for step in chain.edits if step.name in edits)
         reads_html = chain.reads_html and HTML_TO_TEXT in edits
         some = replace(chain, edits=steps, rules=(), languages=frozenset(), reads_html=reads_html)
-        return some.clean(document["text"], about).text
+        return some.clean(document["text"], context).text
 
     if after(order) != cleaned:
         return None

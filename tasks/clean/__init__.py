@@ -1,11 +1,19 @@
-"""Stage 2, clean: DOCUMENTS become text worth learning, and what is not worth it is dropped by a named rule.
+"""Stage 2, clean: repair and strip documents of raw text, and drop those not worth training on, each by a named rule.
 
-What: a chain of small named edits (mojibake, NFC, control characters, HTML and leftover markup to text, emoji to words,
-personal data, repeated lines) and of small named rules with their papers' limits. A preset says which of them a source
-goes through. Part i becomes part i.
+A chain of small named edits (mojibake, NFC, control characters, HTML and leftover markup to text, emoji to words,
+personal data, repeated lines) and of small named rules with the limits of their papers. A preset names those that a
+source goes through. Part i of the input becomes part i of the output.
 
-Papers: Gopher (Rae et al. 2021, appendix A.1), C4 (Raffel et al. 2020, section 2.2), Codex (Chen et al. 2021, section
-3.1) and StarCoder (Li et al. 2023) for code.
+To add a rule:
+1. Write its measure in `filters/heuristics.py` (batch -> a value for each document) and add it to `RULES` there.
+2. Add its limit to `presets.LIMITS`, where it shall run: recipes may then name it in `rules` and `add`.
+3. Add its name to a preset in `presets.PRESETS`, where that preset shall use it.
+
+An edit is added likewise: a function `(text, context) -> text` in `edits/`, a line in `edits/registry.py`, its name in
+`presets.EDITS`.
+
+Papers: Gopher (Rae et al. 2021, appendix A.1), C4 (Raffel et al. 2020, section 2.2), FineWeb (Penedo et al. 2024,
+section 3), Codex (Chen et al. 2021, section 3.1) and StarCoder (Li et al. 2023) for code.
 
 In -> out: DOCUMENTS -> DOCUMENTS + LEDGER.
 """

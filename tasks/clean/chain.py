@@ -1,40 +1,51 @@
-"""The chain of edits and rules that documents go through: which they are, in which order, and what they do to them.
+"""The chain of edits and rules that documents go through: which they are, in which order, and what they do.
 
-What happens to a document depends on its text, format, language, source and address, and on nothing else. A handful of
-documents goes through side by side, edit by edit and rule by rule, since most of what an edit or a rule does for one
-small document alone is getting ready for it.
+The result depends on a document's text, format, language, source and URL, and on nothing else. Documents go through in
+batches, edit by edit and rule by rule: for one small document alone, most of the work would be setting up kernels.
 """
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 import numpy as np
 
 from model.errors import RecipeError
-from tasks.clean.batch import Abouts, Handful, Texts
+from tasks.clean.batch import BatchContext, DocumentBatch, Texts
 from tasks.clean.config import CleanConfig
-from tasks.clean.document import About, Outcome, Verdicts
+from tasks.clean.document import DocumentContext, Outcome, Verdicts
 from tasks.clean.edits.html import html_to_text
 from tasks.clean.edits.registry import HTML_TO_TEXT, Edit, edit_of
-from tasks.clean.edits.spelling import correct_spelling
-from tasks.clean.filters import heuristics as c4
-from tasks.clean.filters import heuristics as fineweb
-from tasks.clean.filters import heuristics as gopher
-from tasks.clean.filters import heuristics as source_code
-from tasks.clean.filters.blocklist import Supplied
+from tasks.clean.edits.spelling import SpellingList, correct_spelling
+from tasks.clean.filters.blocklist import DenyList
+from tasks.clean.filters.heuristics import RULES
 from tasks.clean.filters.language import language_model
 from tasks.clean.filters.rule import CountedRule, Rule, TextStatistics
-from tasks.clean.filters.word_lists import word_list_rule
+from tasks.clean.filters.word_lists import WordList, word_list_rule
 from tasks.clean.kernels.measurements import Measurements
-from tasks.clean.kernels.prefilter import ALL_SIGNS, BLANK_TEXT
+from tasks.clean.kernels.prefilter import ALL_FEATURES, BLANK_TEXT
 from tasks.clean.kernels.repetition import Slots
 from tasks.clean.presets import EDIT_LIMITS, EDITS, EMPTY, HTML_NO_TEXT, LANGUAGE, LIMITS, PICTURES, PRESETS, SPELLING
 
-RULES: dict[str, Rule | CountedRule] = {
-    rule.name: rule
-    for rule in (*gopher.GOPHER_RULES, *c4.C4_RULES, *fineweb.FINEWEB_RULES, *source_code.SOURCE_CODE_RULES)
-}
+
+class UserFunction(Protocol):
+    """A function of the user that a worker process can load again (`tasks.execution.plugins.Extension`)."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """Return an edit `(text, context) -> text`, a rule `(text, context) -> reason or None`, or a `Rule`."""
+        ...
+
+
+@dataclass(frozen=True)
+class UserResources:
+    """Deny-list, word lists by name, spelling lists, and functions by `module:function`, which a recipe brings."""
+
+    deny: DenyList = field(default_factory=DenyList)
+    word_lists: Mapping[str, WordList] = field(default_factory=dict)
+    spellings: tuple[SpellingList, ...] = ()
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,15 +61,15 @@ class Chain:
     html_extractor: str = "trafilatura"
 
     @staticmethod
-    def of(config: CleanConfig, preset: str, supplied: Supplied | None = None) -> "Chain":
-        """The chain of a preset with all that the configuration changes about it."""
-        supplied = supplied or Supplied()
+    def of(config: CleanConfig, preset: str, resources: UserResources | None = None) -> "Chain":
+        """Return the chain of a preset with all changes that the configuration makes to it."""
+        resources = resources or UserResources()
         without = set(config.without) | (PICTURES if config.emoji == "keep" else frozenset())
         chosen = PRESETS[preset]
-        asked = {*chosen.edits, *config.add, *((SPELLING,) if config.spelling else ())}
+        names = {*chosen.edits, *config.add, *((SPELLING,) if config.spelling else ())}
         edits, rules = config.edits, config.rules
         if edits is None:
-            edits = tuple(name for name in EDITS if name in asked)
+            edits = tuple(name for name in EDITS if name in names)
         elif edits:
             edits = (HTML_TO_TEXT, *edits)
         if rules is None:
@@ -68,10 +79,10 @@ class Chain:
             rules = tuple(dict.fromkeys((*rules, *config.extensions.rules)))
         edits = tuple(name for name in edits if name not in without)
         return Chain(
-            tuple(_edit(name, config.limits, supplied) for name in edits if name != HTML_TO_TEXT),
+            tuple(_edit(name, config.limits, resources) for name in edits if name != HTML_TO_TEXT),
             (
-                *(_rule(name, config.limits, supplied) for name in rules if name not in without),
-                *(word_list_rule(words, supplied.word_lists[words.name]) for words in config.word_lists),
+                *(_rule(name, config.limits, resources) for name in rules if name not in without),
+                *(word_list_rule(words, resources.word_lists[words.name]) for words in config.word_lists),
             ),
             HTML_TO_TEXT in edits,
             frozenset(config.languages),
@@ -80,39 +91,41 @@ class Chain:
             config.html_extractor,
         )
 
-    def clean(self, document: str | np.ndarray, about: About) -> Outcome:
-        """One document (str or UTF-8 bytes) through all edits, then all rules until one fails."""
-        texts, abouts, verdicts = Texts.of([document]), Abouts.of(about, identifies=True), Verdicts(1)
-        self.clean_many(texts, abouts, np.zeros(1, np.int64), verdicts)
+    def clean(self, document: str | np.ndarray, context: DocumentContext) -> Outcome:
+        """Clean one document (str or UTF-8 bytes): all edits, then all rules until one fails."""
+        texts, contexts, verdicts = Texts.of([document]), BatchContext.of(context, identify_unknown=True), Verdicts(1)
+        self.clean_many(texts, contexts, np.zeros(1, np.int64), verdicts)
         return Outcome(
-            texts.raw(0), tuple(verdicts.edits.get(0, ())), verdicts.dropped(0), abouts.identified_language(0)
+            texts.raw(0), tuple(verdicts.edits.get(0, ())), verdicts.dropped(0), contexts.identified_language(0)
         )
 
-    def clean_many(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> None:
-        """The documents of `rows` through all edits, then all rules until one fails; `texts`, `abouts` and `verdicts`
-        hold afterwards what became of them."""
-        texts.looked_for = ALL_SIGNS
+    def clean_many(self, texts: Texts, contexts: BatchContext, rows: np.ndarray, verdicts: Verdicts) -> None:
+        """Apply all edits to the documents of `rows`, then all rules until one fails.
+
+        Changes `texts`, `contexts` and `verdicts` in place.
+        """
+        texts.wanted_features = ALL_FEATURES
         if self.reads_html:
-            rows = self._pages_read(texts, abouts, rows, verdicts)
-        before_names = None
-        for edit, later_signs in zip(self.edits, self._later_signs, strict=True):
-            if edit.needs_language and before_names is None:
-                before_names = texts.bounds
-            chosen = rows[texts.signs[rows] & edit.sign != 0]
-            texts.looked_for = later_signs
+            rows = self._extract_pages(texts, contexts, rows, verdicts)
+        bounds_before_names = None
+        for edit, later_features in zip(self.edits, self._later_features, strict=True):
+            if edit.needs_language and bounds_before_names is None:
+                bounds_before_names = texts.bounds
+            chosen = rows[texts.features[rows] & edit.trigger != 0]
+            texts.wanted_features = later_features
             if len(chosen):
                 if edit.needs_language:
-                    abouts.identify_unknown(texts, chosen, before_names)
-                verdicts.edit(edit.apply_to_many(texts, abouts, chosen).tolist(), edit.name)
-        is_blank = texts.signs[rows] & BLANK_TEXT != 0
+                    contexts.identify_unknown(texts, chosen, bounds_before_names)
+                verdicts.edit(edit.apply_to_many(texts, contexts, chosen).tolist(), edit.name)
+        is_blank = texts.features[rows] & BLANK_TEXT != 0
         if is_blank.any():
             verdicts.drop(rows[is_blank], EMPTY)
         rows = rows[~is_blank]
         if self.languages:
-            rows = self._in_wanted_languages(texts, abouts, rows, verdicts)
+            rows = self._filter_languages(texts, contexts, rows, verdicts)
         wanted = np.zeros(len(texts), np.bool_)
         wanted[rows] = True
-        measurements = Measurements(texts, abouts, wanted, self.slots)
+        measurements = Measurements(texts, contexts, wanted, self.slots)
         for rule, limit in self.rules:
             failures = rule.failures(measurements, limit)
             if len(failures.rows):
@@ -121,39 +134,41 @@ class Chain:
                 wanted[failures.rows] = False
             if not wanted.any():
                 break
-        abouts.identify_unknown(texts, np.flatnonzero(wanted))
+        contexts.identify_unknown(texts, np.flatnonzero(wanted))
 
     @functools.cached_property
-    def _later_signs(self) -> list[int]:
-        """For each edit the signs that the edits after it ask for."""
-        signs = [0]
+    def _later_features(self) -> list[int]:
+        """Return for each edit the feature flags that trigger the edits after it."""
+        features = [0]
         for edit in self.edits[:0:-1]:
-            signs.append(signs[-1] | edit.sign)
-        return signs[: len(self.edits)][::-1]
+            features.append(features[-1] | edit.trigger)
+        return features[: len(self.edits)][::-1]
 
-    def _pages_read(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
-        """Pages of HTML become text, or go; returns the rows that are left."""
-        pages = [row for row in rows.tolist() if abouts.kinds[row] == "html"]
+    def _extract_pages(self, texts: Texts, contexts: BatchContext, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
+        """Extract the text of HTML pages, or drop them; returns the rows that are left."""
+        pages = [row for row in rows.tolist() if contexts.kinds[row] == "html"]
         if not pages:
             return rows
         alt_texts = next((edit for edit in self.edits if edit.name == "alt_texts"), None)
-        read: dict[int, str] = {}
+        extracted: dict[int, str] = {}
         for row in pages:
             page = texts.text(row)
             if alt_texts is not None:
-                page = alt_texts.apply(page, abouts.about(row)) or page
+                page = alt_texts.apply(page, contexts.at(row)) or page
             text, failure = html_to_text(page, self.html_extractor)
             if text is None:
                 verdicts.drop(row, HTML_NO_TEXT, evidence={row: failure})
             else:
-                read[row] = text
-        verdicts.edit(read, HTML_TO_TEXT)
-        texts.replace(read)
-        return rows[verdicts.stays[rows]]
+                extracted[row] = text
+        verdicts.edit(extracted, HTML_TO_TEXT)
+        texts.replace(extracted)
+        return rows[verdicts.is_kept[rows]]
 
-    def _in_wanted_languages(self, texts: Texts, abouts: Abouts, rows: np.ndarray, verdicts: Verdicts) -> np.ndarray:
-        """Documents in other languages than the recipe wants go; returns the rows that are left."""
-        found, confidences = abouts.identified(texts, rows)
+    def _filter_languages(
+        self, texts: Texts, contexts: BatchContext, rows: np.ndarray, verdicts: Verdicts
+    ) -> np.ndarray:
+        """Drop documents in languages that the recipe does not list; returns the rows that are left."""
+        found, confidences = contexts.identify(texts, rows)
         names = language_model().languages
         is_wanted = np.array([name in self.languages for name in names])[found[rows]]
         unwanted = rows[~is_wanted]
@@ -162,36 +177,35 @@ class Chain:
         return rows[is_wanted]
 
 
-def clean_handful(
-    handful: Handful, rows: np.ndarray, config: CleanConfig, chains: Mapping[str, Chain], verdicts: Verdicts
+def clean_batch(
+    batch: DocumentBatch, rows: np.ndarray, config: CleanConfig, chains: Mapping[str, Chain], verdicts: Verdicts
 ) -> None:
-    """The documents of `rows`, each through the chain of its preset."""
-    of_preset: dict[str, list[int]] = {}
+    """Clean the documents of `rows`, each by the chain of its preset."""
+    rows_of_preset: dict[str, list[int]] = {}
     for row in rows.tolist():
-        of_preset.setdefault(config.preset_of(handful.sources[row], handful.kinds[row]), []).append(row)
-    for preset, chosen in of_preset.items():
-        chains[preset].clean_many(handful.texts, handful.abouts, np.array(chosen, np.int64), verdicts)
+        rows_of_preset.setdefault(config.preset_of(batch.sources[row], batch.kinds[row]), []).append(row)
+    for preset, chosen in rows_of_preset.items():
+        chains[preset].clean_many(batch.texts, batch.contexts, np.array(chosen, np.int64), verdicts)
 
 
-def _edit(name: str, limits: Mapping[str, float], supplied: Supplied) -> Edit:
-    if name in supplied.functions:
-        return Edit(name, supplied.functions[name].function)
+def _edit(name: str, limits: Mapping[str, float], resources: UserResources) -> Edit:
+    if name in resources.functions:
+        return Edit(name, resources.functions[name].function)
     if name == SPELLING:
-        return Edit(name, functools.partial(correct_spelling, supplied.spellings))
+        return Edit(name, functools.partial(correct_spelling, resources.spellings))
     return edit_of(name, limits.get(name, EDIT_LIMITS.get(name)))
 
 
-def _rule(name: str, limits: Mapping[str, float], supplied: Supplied) -> tuple[Rule | CountedRule, float]:
-    if name not in supplied.functions:
+def _rule(name: str, limits: Mapping[str, float], resources: UserResources) -> tuple[Rule | CountedRule, float]:
+    if name not in resources.functions:
         return RULES[name], limits.get(name, LIMITS[name])
-    own = supplied.functions[name].function
-    if not isinstance(own, Rule | CountedRule):
-        return Rule(name, functools.partial(_own_reason, own)), 0.0
+    function = resources.functions[name].function
+    if not isinstance(function, Rule | CountedRule):
+        return Rule(name, functools.partial(_reason, function)), 0.0
     if name not in limits:
         raise RecipeError(f'clean: the rule `{name}` has no limit; set [clean.limits] "{name}" = ...')
-    return replace(own, name=name), limits[name]
+    return replace(function, name=name), limits[name]
 
 
-def _own_reason(function, statistics: TextStatistics, limit: float) -> str | None:
-    del limit
-    return function(statistics.text, statistics.about) or None
+def _reason(function, statistics: TextStatistics, _limit: float) -> str | None:
+    return function(statistics.text, statistics.context) or None

@@ -1,4 +1,4 @@
-"""What a recipe may say about cleaning: which preset for which source, limits, what emoji become, what is denied."""
+"""Settings of the clean stage: presets by source, limits, what emoji become, what is denied, what the user brings."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -17,10 +17,10 @@ class DenyConfig(StrictConfig):
     """What must not be learned from: documents of these domains, ids or hashes are dropped, whatever else they are."""
 
     path: Annotated[str | None, RUNTIME, Reach.FILE] = None
-    """File of lines `domain example.org`, `id HEX` or `hash HEX`; its entries decide the result, not where it lies."""
+    """File of lines `domain example.org`, `id HEX` or `hash HEX`; its entries decide the result, not its path."""
 
     domains: tuple[str, ...] = ()
-    """Hosts, with all their subdomains; they are compared with the documents' addresses (`url_field` of the source)."""
+    """Hosts, with all their subdomains; they are compared with the documents' URLs (`url_field` of the source)."""
 
     ids: tuple[str, ...] = ()
     """Document ids, as 32 hexadecimal digits."""
@@ -30,7 +30,7 @@ class DenyConfig(StrictConfig):
 
     @property
     def is_used(self) -> bool:
-        """Whether there may be anything to deny."""
+        """Return whether anything may be denied."""
         return bool(self.path or self.domains or self.ids or self.hashes)
 
 
@@ -41,50 +41,51 @@ class WordListConfig(StrictConfig):
     """Name of the list."""
 
     path: Annotated[str, RUNTIME, Reach.FILE]
-    """Text file, an entry a line: words, or phrases of several."""
+    """Text file, an entry a line: a word, or a phrase of several."""
 
     limit: float = Field(default=0.0, ge=0, le=1)
     """Largest share of the document's words that may be on the list (0 to 1)."""
 
 
 class SpellingConfig(StrictConfig):
-    """A list of misspellings and what they become."""
+    """A list of misspellings and their corrections."""
 
     path: Annotated[str, RUNTIME, Reach.FILE]
-    """Text file, a line `wrong TAB right` each; its pairs decide the result, not where it lies."""
+    """Text file, a line `wrong TAB right` each; its pairs decide the result, not its path."""
 
     language: str | None = None
-    """ISO 639-1 code of the documents that it is for; without one it is for all."""
+    """ISO 639-1 code of the documents to correct; without one, all documents."""
 
 
 class ExtensionsConfig(StrictConfig):
-    """Edits and rules of yours: Python functions, named `module:function`.
+    """Your own edits and rules: Python functions, named `module:function`.
 
-    An edit is `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `tasks.clean.filters.rule.Rule`
-    with its limit in `limits`."""
+    An edit is `(text, context) -> text`, a rule `(text, context) -> reason or None`, or a
+    `tasks.clean.filters.rule.Rule` with its limit in `limits`.
+    """
 
     path: Annotated[str, RUNTIME, Reach.CODE]
-    """Folder of the modules, such as `{recipe}`; their code decides the result, not where it lies."""
+    """Folder of the modules, such as `{recipe}`; their code decides the result, not the path."""
 
     edits: tuple[str, ...] = ()
     """Edits that run after those of the preset; `clean.edits` may name them elsewhere in the order."""
 
     rules: tuple[str, ...] = ()
-    """Rules that are looked at after those of the preset."""
+    """Rules that run after those of the preset."""
 
 
 class QualityConfig(StrictConfig):
-    """A classifier that learns to tell good sources from the rest, and keeps of the rest what is like them (Brown et
-    al. 2020, appendix A)."""
+    """A classifier that learns from good sources and keeps of the rest what is like them (Brown et al. 2020, appendix
+    A)."""
 
     good: tuple[str, ...] = Field(min_length=1)
     """Sources of good text; they are kept whole."""
 
     alpha: float = Field(default=9.0, gt=0, le=100)
-    """Shape of the Pareto distribution: a document stays when a draw from it is above 1 - score."""
+    """Shape of the Pareto distribution: a document is kept when a draw from it is above 1 - score."""
 
     documents: int = Field(default=20_000, ge=100, le=10_000_000)
-    """Documents of each kind that it learns from, at most."""
+    """Documents of each class to learn from, at most."""
 
     seed: int = Field(default=0, ge=0)
     """Decides which documents it learns from, in which order, and the draws."""
@@ -97,63 +98,62 @@ class CleanConfig(StrictConfig):
     """Edits and rules for documents that are not code: `gopher`, `c4`, `fineweb`, `minimal` (repair only) or `code`."""
 
     presets: dict[str, PresetName] = Field(default_factory=dict)
-    """Source name -> preset, for sources that need another one; documents of the format code take `code` by default."""
+    """Source name -> preset, for sources that need another one; documents of the format code use `code` by default."""
 
     edits: tuple[str, ...] | None = None
     """Edits in the order in which they run, instead of those of the presets (`[]` for none); null for the presets'.
-    Of a list that names any, `html_to_text` is always the first."""
+    `html_to_text` always runs first where any are listed."""
 
     rules: tuple[str, ...] | None = None
-    """Rules in the order in which they are looked at, instead of those of the presets (`[]` for none); null for the
-    presets'."""
+    """Rules in the order in which they run, instead of those of the presets (`[]` for none); null for the presets'."""
 
     limits: dict[str, float] = Field(default_factory=dict)
     """Name of a rule or edit -> limit in its own unit, instead of the limit of its paper."""
 
     add: tuple[str, ...] = ()
-    """Edits and rules besides those of the preset, such as `homoglyphs`, `source_tag` or `c4_curly_bracket`."""
+    """Edits and rules in addition to those of the preset, such as `homoglyphs`, `source_tag` or `c4_curly_bracket`."""
 
     without: tuple[str, ...] = ()
-    """Edits and rules of the preset that are left out."""
+    """Edits and rules of the preset to leave out."""
 
     extensions: ExtensionsConfig | None = None
-    """Edits and rules of yours."""
+    """Your own edits and rules."""
 
     html_extractor: Literal["trafilatura", "resiliparse"] = "trafilatura"
-    """What finds the main text of web pages: `trafilatura`, which keeps less that does not belong to it, or
-    `resiliparse`, about fifteen times as fast."""
+    """Extractor of the main text of web pages: `trafilatura`, which keeps less boilerplate, or `resiliparse`, about
+    fifteen times as fast."""
 
     emoji: Literal["keep", "name", "drop"] = "name"
     """What becomes of emoji, emoticons and codes for them: kept, replaced by their name in the document's language, or
     removed."""
 
     languages: tuple[str, ...] = ()
-    """ISO 639-1 codes of the languages that are kept, by identification; empty for all."""
+    """ISO 639-1 codes of the languages to keep, by identification; empty for all."""
 
     deny: DenyConfig = DenyConfig()
-    """Documents that are dropped for good."""
+    """Documents that are always dropped."""
 
     word_lists: tuple[WordListConfig, ...] = ()
-    """Lists of words that may not be frequent in a document; none by default."""
+    """Lists of words that must not be frequent in a document; none by default."""
 
     spelling: tuple[SpellingConfig, ...] = ()
-    """Lists of misspellings that are corrected; none by default."""
+    """Lists of misspellings to correct; none by default."""
 
     quality: QualityConfig | None = None
     """A quality classifier, trained in this stage; none by default."""
 
     wipe_out_limit: Annotated[float, RUNTIME] = Field(default=0.9, gt=0, le=1)
     """Largest share of a source's documents that may be dropped (0 to 1) before the stage stops. Sources of fewer than
-    100 documents are not guarded; of one that ends empty the run's screen and page tell."""
+    100 documents are not guarded; the run's terminal summary and page name a source that ends empty."""
 
     wipe_out_overrides: Annotated[dict[str, float], RUNTIME] = Field(default_factory=dict)
-    """Source name -> its own wipe-out limit (0 to 1)."""
+    """Source name -> its own drop-rate limit (0 to 1)."""
 
     workers: Annotated[int, RUNTIME] = Field(default=1, ge=1, le=1024)
-    """Processes (or threads) that clean parts side by side."""
+    """Processes (or threads) that clean parts at the same time."""
 
     machines: Annotated[Machines, RUNTIME] = Machines()
-    """What works on parts: this machine, or a cluster."""
+    """Where parts are cleaned: this machine, or a cluster."""
 
     @model_validator(mode="after")
     def _names_exist(self) -> "CleanConfig":
@@ -172,7 +172,7 @@ class CleanConfig(StrictConfig):
         own = [name for name in (*(self.edits or ()), *(self.rules or ())) if ":" in name]
         if own and self.extensions is None:
             raise ValueError(
-                f'`{own[0]}` names a function of yours; say where its module is: extensions = {{ path = "{{recipe}}" }}'
+                f'`{own[0]}` names a function of yours; set where its module is: extensions = {{ path = "{{recipe}}" }}'
             )
         names = [words.name for words in self.word_lists]
         if len(set(names)) < len(names):
@@ -180,10 +180,10 @@ class CleanConfig(StrictConfig):
         return self
 
     def preset_of(self, source: str, kind: str) -> PresetName:
-        """The preset for a document of `source` whose format is `kind` (text, markdown, html, code)."""
+        """Return the preset for a document of `source` whose format is `kind` (text, markdown, html, code)."""
         return self.presets.get(source) or ("code" if kind == "code" else self.preset)
 
 
 def _check_name(what: str, name: str, known: Iterable[str]) -> None:
     if ":" not in name and name not in known:
-        raise ValueError(f"there is no {what} `{name}`; there are {', '.join(sorted(known))}")
+        raise ValueError(f"there is no {what} `{name}`; choose from {', '.join(sorted(known))}")

@@ -1,7 +1,4 @@
-"""What an edit may know of a document besides its text.
-
-What cleaning decides about documents.
-"""
+"""What edits and rules may know of a document besides its text, and what cleaning decides about documents."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,12 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 CODE = "code"
+_STAYS = -1
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """`kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
-    the name of the source; `domain` the host of the document's address, "" where it has none."""
+class DocumentContext:
+    """What is known of a document besides its text.
+
+    `kind` is text, markdown, html or code; `language` an ISO 639 code or None; `emoji` is `name` or `drop`; `source`
+    the name of the source; `domain` the host of the document's URL, "" where it has none.
+    """
 
     kind: str = "text"
     language: str | None = None
@@ -23,12 +24,9 @@ class About:
     domain: str = ""
 
 
-_STAYS = -1
-
-
 @dataclass(frozen=True)
 class Dropped:
-    """Why a document goes: the rule, and what it measured against its limit where it measures something."""
+    """Why a document is dropped: the rule, and what it measured against its limit where it measures something."""
 
     rule: str
     value: float | None = None
@@ -38,8 +36,11 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The text (UTF-8) after the edits that changed it, by name in order; `dropped` where a rule failed; `language` as
-    it was identified, None where nothing needed it."""
+    """One document after cleaning: its text (UTF-8) and what was done to it.
+
+    `edits` names the edits that changed it, in order; `dropped` is None where it is kept; `language` is (language,
+    confidence) where it was identified.
+    """
 
     raw: np.ndarray
     edits: tuple[str, ...] = ()
@@ -48,15 +49,15 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        """The text."""
+        """Return the text."""
         return self.raw.tobytes().decode()
 
 
 class Verdicts:
-    """What is decided about a handful of documents, by their rows.
+    """What is decided about the documents of a batch, by their rows.
 
-    `rules` (numbers in `names`, -1 for documents that stay), `values` and `limits` (NaN for none) are arrays; `edits`
-    and `evidence` hold the rows that have any.
+    `rules` (indices into `names`, -1 for documents that are kept), `values` and `limits` (NaN for none) are arrays;
+    `edits` and `evidence` hold only the rows that have any.
     """
 
     def __init__(self, documents: int) -> None:
@@ -68,12 +69,12 @@ class Verdicts:
         self.evidence: dict[int, str] = {}
 
     @property
-    def stays(self) -> np.ndarray:
-        """Which documents stay (bool)."""
+    def is_kept(self) -> np.ndarray:
+        """Return which documents are kept (bool)."""
         return self.rules == _STAYS
 
     def edit(self, rows: Iterable[int], name: str) -> None:
-        """Some were changed by an edit."""
+        """Record that an edit changed some rows."""
         for row in rows:
             self.edits.setdefault(row, []).append(name)
 
@@ -86,7 +87,7 @@ class Verdicts:
         *,
         evidence: Mapping[int, str] | None = None,
     ) -> None:
-        """Some go under a rule, with what it measured against which limits (NaN or None for nothing)."""
+        """Drop rows under a rule, with what it measured against which limits (NaN or None for nothing)."""
         if rule not in self.names:
             self.names.append(rule)
         self.rules[rows] = self.names.index(rule)
@@ -95,7 +96,7 @@ class Verdicts:
         self.evidence.update(evidence or {})
 
     def dropped(self, row: int) -> Dropped | None:
-        """Why a document goes; None where it stays."""
+        """Return why a document is dropped; None where it is kept."""
         if self.rules[row] == _STAYS:
             return None
         value, limit = float(self.values[row]), float(self.limits[row])

@@ -1,26 +1,26 @@
 """Names and limits: which edits and rules exist, the limit each rule has in its paper, and the five presets.
 
-Only names stand here, so that a recipe can be checked without loading any of the code behind them. Edits run in the
-order of `EDITS`, then rules in the order of `LIMITS`, unless a recipe lists others; the first rule that fails drops the
+This file holds names alone, so that a recipe is checked without loading the code behind them. Edits run in the order of
+`EDITS`, then rules in the order of `LIMITS`, unless a recipe lists others; the first rule that fails drops the
 document.
 """
 
 from dataclasses import dataclass
 
 HTML_NO_TEXT = "html_no_text"
-"""Dropped: a page in which no main text was found. Not a switchable rule, since nothing is left to keep."""
+"""Dropped: an HTML page in which no main text was found. Cannot be switched off, since nothing is left to keep."""
 
 EMPTY = "empty"
-"""Dropped: nothing but blanks is left after the edits. Not switchable either."""
+"""Dropped: nothing but whitespace is left after the edits. Cannot be switched off either."""
 
 DENIED = ("deny_id", "deny_hash", "deny_domain")
-"""Dropped: on the recipe's deny-list. Looked for first."""
+"""Dropped: on the recipe's deny-list, which is checked first."""
 
 LANGUAGE = "language"
-"""Dropped: in none of the languages that the recipe wants. Without such a list nothing is dropped."""
+"""Dropped: in none of the languages that the recipe lists. Without such a list nothing is dropped."""
 
 QUALITY = "quality"
-"""Dropped: too unlike the sources that the recipe calls good, by the classifier and GPT-3's rule. Looked for last."""
+"""Dropped: too unlike the good sources of the recipe, by the classifier and GPT-3's rule, which are applied last."""
 
 EDITS = (
     "html_to_text",
@@ -51,20 +51,18 @@ EDITS = (
 )
 
 PICTURES = frozenset({"emoji", "emoticons", "shortcodes", "stickers"})
-"""Edits about signs that are shown as pictures, which `clean.emoji` rules."""
+"""Edits of characters and codes that are shown as pictures; `clean.emoji` governs them."""
 
 SPELLING = "spelling"
 """Corrects what the lists of the recipe name; in no preset."""
 
 EDIT_LIMITS: dict[str, float] = {
-    # FineWeb (Penedo et al. 2024, 3.3), which after its language identifier wants 0.65 of English
-    "language_confidence": 0.65,
     "c4_short_lines": 5,  # words, Raffel et al. 2020
-    "repeated_lines": 3,  # equal lines in a row that become one
+    "repeated_lines": 3,  # equal lines in a row, which become one
 }
 
 LIMITS: dict[str, float] = {
-    # FineWeb (Penedo et al. 2024, 3.3), which after its language identifier wants 0.65 of English
+    # FineWeb (Penedo et al. 2024, 3.3): 0.65 for English, by its language identifier
     "language_confidence": 0.65,
     # Gopher, quality (Rae et al. 2021, A.1.1)
     "gopher_words_min": 50,

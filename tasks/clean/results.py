@@ -1,4 +1,4 @@
-"""What becomes of a part: the documents that stay, the ledger's rows, and the counts, gathered a handful at a time."""
+"""The output of one part: kept documents, ledger rows and counts, collected batch by batch."""
 
 import itertools
 from collections import Counter
@@ -10,13 +10,13 @@ from tasks.artifacts.ledger import DROP, EDIT, clip_bytes
 from tasks.artifacts.map_parts import PartResult
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.schema import DOCUMENTS, LEDGER
-from tasks.clean.batch import Handful, Texts
+from tasks.clean.batch import DocumentBatch, Texts
 from tasks.clean.document import Verdicts
 from tasks.clean.presets import LIMITS
 
 LANGUAGES = "languages"
 
-KNOWN_LANGUAGE = LIMITS["language_confidence"]
+MIN_LANGUAGE_CONFIDENCE = LIMITS["language_confidence"]
 """Confidence from which an identified language is written into the document's `lang`."""
 
 
@@ -34,78 +34,78 @@ class PartTables:
         self._digests: dict[int, bytes] = {}
         self._ledger: list[pa.RecordBatch] = []
 
-    def add(self, handful: Handful, verdicts: Verdicts, digests: dict[int, bytes]) -> None:
-        """Take up what was decided about the next documents; `digests` are those of edited texts, by row."""
-        kept = np.flatnonzero(verdicts.stays)
-        texts = handful.texts
+    def add(self, batch: DocumentBatch, verdicts: Verdicts, digests: dict[int, bytes]) -> None:
+        """Add the next batch and what was decided about it; `digests` are those of edited texts, by row."""
+        kept = np.flatnonzero(verdicts.is_kept)
+        texts = batch.texts
         sizes = texts.sizes
-        self._kept.append(handful.first + kept)
+        self._kept.append(batch.first + kept)
         self._keep_texts(texts, kept)
         self._sizes.append(sizes[kept])
-        self._languages += [_known_language(handful, row) for row in kept.tolist()]
-        self._digests.update((handful.first + row, digest) for row, digest in digests.items())
-        self._count(handful, verdicts, sizes)
-        self._write_ledger(handful, verdicts, sizes)
+        self._languages += [_known_language(batch, row) for row in kept.tolist()]
+        self._digests.update((batch.first + row, digest) for row, digest in digests.items())
+        self._count(batch, verdicts, sizes)
+        self._write_ledger(batch, verdicts, sizes)
 
     def result(self) -> PartResult:
-        """DOCUMENTS, LEDGER and the report."""
+        """Return DOCUMENTS, LEDGER and the report."""
         languages = Counter(language or "?" for language in self._languages)
         self._report.facts[LANGUAGES] = dict(languages)
         ledger = pa.Table.from_batches(self._ledger, LEDGER).combine_chunks()
         return PartResult({"documents": self._kept_documents(), "ledger": ledger}, self._report)
 
     def _keep_texts(self, texts: Texts, kept: np.ndarray) -> None:
-        """Copy texts behind the others, those that stand behind one another already in one go."""
+        """Append texts to the buffer; runs that are contiguous in the batch are copied at once."""
         begins, ends = texts.begins[kept], texts.ends[kept]
-        parted = np.flatnonzero(begins[1:] != ends[:-1]) + 1
+        breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
         needed = self._text_size + int((ends - begins).sum())
         if needed > len(self._text):
             grown = np.empty(needed + needed // 2, np.uint8)
             grown[: self._text_size] = self._text[: self._text_size]
             self._text = grown
-        for first, end in itertools.pairwise((0, *parted.tolist(), len(kept))):
+        for first, end in itertools.pairwise((0, *breaks.tolist(), len(kept))):
             run = texts.data[begins[first] : ends[end - 1]] if end else texts.data[:0]
             self._text[self._text_size : self._text_size + len(run)] = run
             self._text_size += len(run)
 
-    def _count(self, handful: Handful, verdicts: Verdicts, sizes: np.ndarray) -> None:
-        sources = np.array(handful.sources)
-        for source in dict.fromkeys(handful.sources):
-            here = sources == source
-            stays = here & verdicts.stays
+    def _count(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
+        sources = np.array(batch.sources)
+        for source in dict.fromkeys(batch.sources):
+            of_source = sources == source
+            kept = of_source & verdicts.is_kept
             counts = self._report.source(source)
-            counts.documents_in += int(here.sum())
-            counts.bytes_in += int(handful.sizes[here].sum())
-            counts.documents_out += int(stays.sum())
-            counts.bytes_out += int(sizes[stays].sum())
-            rules, documents = np.unique(verdicts.rules[here & ~stays], return_counts=True)
+            counts.documents_in += int(of_source.sum())
+            counts.bytes_in += int(batch.sizes[of_source].sum())
+            counts.documents_out += int(kept.sum())
+            counts.bytes_out += int(sizes[kept].sum())
+            rules, documents = np.unique(verdicts.rules[of_source & ~kept], return_counts=True)
             counts.dropped.update({verdicts.names[rule]: int(n) for rule, n in zip(rules, documents, strict=True)})
             for row, edits in verdicts.edits.items():
-                if stays[row]:
+                if kept[row]:
                     counts.edited.update(edits)
 
-    def _write_ledger(self, handful: Handful, verdicts: Verdicts, sizes: np.ndarray) -> None:
-        is_drop = ~verdicts.stays
+    def _write_ledger(self, batch: DocumentBatch, verdicts: Verdicts, sizes: np.ndarray) -> None:
+        is_drop = ~verdicts.is_kept
         is_row = is_drop.copy()
         is_row[list(verdicts.edits)] = True
         rows = np.flatnonzero(is_row)
         if not len(rows):
             return
         dropped = is_drop[rows]
-        evidence = {row: clip_bytes(words) for row, words in verdicts.evidence.items()}
+        evidence = {row: clip_bytes(text) for row, text in verdicts.evidence.items()}
         names = (*verdicts.names, None)
         columns = {
-            "doc_id": handful.rows.column("doc_id").take(pa.array(rows)),
-            "piece": handful.rows.column("piece").take(pa.array(rows)),
+            "doc_id": batch.rows.column("doc_id").take(pa.array(rows)),
+            "piece": batch.rows.column("piece").take(pa.array(rows)),
             "stage": ["clean"] * len(rows),
-            "action": [DROP if gone else EDIT for gone in dropped.tolist()],
+            "action": [DROP if is_dropped else EDIT for is_dropped in dropped.tolist()],
             "rule": [
                 names[rule] or "+".join(verdicts.edits[row])
                 for row, rule in zip(rows.tolist(), verdicts.rules[rows].tolist(), strict=True)
             ],
             "value": _or_null(verdicts.values[rows]),
             "limit": _or_null(verdicts.limits[rows]),
-            "bytes_in": handful.sizes[rows],
+            "bytes_in": batch.sizes[rows],
             "bytes_out": np.where(dropped, 0, sizes[rows]),
             "evidence": [evidence.get(row) for row in rows.tolist()],
         }
@@ -139,12 +139,12 @@ class PartTables:
         return texts.cast(pa.large_string())
 
 
-def _known_language(handful: Handful, row: int) -> str | None:
-    given = handful.abouts.given[row]
+def _known_language(batch: DocumentBatch, row: int) -> str | None:
+    given = batch.contexts.given[row]
     if given is not None:
         return given
-    found = handful.abouts.identified_language(row)
-    return found[0] if found is not None and found[1] >= KNOWN_LANGUAGE else None
+    found = batch.contexts.identified_language(row)
+    return found[0] if found is not None and found[1] >= MIN_LANGUAGE_CONFIDENCE else None
 
 
 def _or_null(values: np.ndarray) -> pa.Array:

@@ -1,4 +1,4 @@
-"""What the build needs to know about clean; knows neither Prefect nor heavy libraries."""
+"""The clean stage as the build sees it: name, roots, libraries. Loads neither Prefect nor heavy libraries."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from tasks.clean.config import CleanConfig
 from tasks.execution.executor import make_executor
 
 if TYPE_CHECKING:
-    from tasks.clean.filters.blocklist import Supplied
+    from tasks.clean.chain import UserResources
 
 CLEAN = Stage(
     "clean",
@@ -38,29 +38,30 @@ CLEAN = Stage(
 
 
 def build_clean(context: RunContext, documents: Artifact, config: CleanConfig) -> Artifact:
-    """DOCUMENTS after edits and rules; reused when neither they nor `documents` changed.
+    """Build DOCUMENTS after edits and rules, or return the artifact that exists for the same inputs and settings.
 
-    Raises InputError or RecipeError before any work where a list or a function of the recipe is missing or wrong.
+    Raises InputError or RecipeError before any work where a list or a function of the recipe is missing or malformed.
     """
-    supplied, external = read_supplied(config)
+    resources, external = read_user_resources(config)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.clean.pipeline import clean_documents
 
         executor = make_executor(config.machines, config.workers, workspace, in_threads=False)
-        return clean_documents(documents, config, supplied, workspace, executor)
+        return clean_documents(documents, config, resources, workspace, executor)
 
     limits = WipeOutLimits(CLEAN.name, config.wipe_out_limit, config.wipe_out_overrides, documents)
     return build_artifact(context, CLEAN, config, {"documents": documents}, run, external=external, limits=limits)
 
 
-def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]]":
-    """What the recipe brings, None for nothing, and a digest of each thing by its name in the identity."""
+def read_user_resources(config: CleanConfig) -> "tuple[UserResources | None, dict[str, str]]":
+    """Return what the recipe brings (None for nothing), and a digest of each resource by its name in the identity."""
     extensions = config.extensions
     if not (config.deny.is_used or config.word_lists or config.spelling or extensions):
         return None, {}
+    from tasks.clean.chain import UserResources
     from tasks.clean.edits.spelling import read_spelling_list
-    from tasks.clean.filters.blocklist import Supplied, read_deny_list
+    from tasks.clean.filters.blocklist import read_deny_list
     from tasks.clean.filters.word_lists import read_word_list
     from tasks.execution.plugins import is_extension, load_extension
 
@@ -78,4 +79,4 @@ def read_supplied(config: CleanConfig) -> "tuple[Supplied | None, dict[str, str]
     digests |= {f"spelling {number}": spelling.digest() for number, spelling in enumerate(spellings, start=1)}
     if deny:
         digests["deny-list"] = deny.digest()
-    return Supplied(deny, word_lists, spellings, loaded), digests
+    return UserResources(deny, word_lists, spellings, loaded), digests

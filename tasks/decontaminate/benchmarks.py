@@ -1,9 +1,8 @@
 """Benchmarks in one form: every record of every file becomes one row of ITEMS, or the stage does not begin.
 
-Field maps of known benchmarks: which keys of a record make up its context, choices and answer.
-
-A benchmark takes the map of its `adapter`, else that of its name, else GENERIC. The maps are for files with one JSON
-object an item and the keys `id`, `lang`, `match_text`; what differs between benchmarks is how an item is put together.
+A field map says which keys of a record make up an item's context, choices and answer. A benchmark has its own map, that
+of its `adapter`, that of its name, or GENERIC. The maps are for files with one JSON object an item and the keys `id`,
+`lang`, `match_text`; benchmarks differ in how an item is composed.
 """
 
 import itertools
@@ -20,14 +19,58 @@ import pyarrow as pa
 from model.errors import InputError, RecipeError
 from model.file_content import Content
 from tasks.artifacts.schema import ITEMS
-from tasks.decontaminate.benchmark_readers import Record, Unbounded, read_records, value_of
+from tasks.decontaminate.benchmark_readers import NeedsWholeFile, Record, read_records, value_of
 from tasks.decontaminate.config import Benchmark, BenchmarkFields
 
-MOST_LOOKED_RECORDS = 64
-
-MOST_LOOKED_BYTES = 16 * 1024**2
-
+CHECKED_RECORDS = 64
+CHECKED_BYTES = 16 * 1024**2
 _KEY = re.compile(r"\{([^{}]+)\}")
+
+GENERIC = BenchmarkFields()
+"""A passage, question or prompt, where present; choices, or a free answer."""
+
+_QUESTION = BenchmarkFields(context=("question",))
+_READING = BenchmarkFields(context=("passage", "question"))
+_PROMPT = BenchmarkFields(context=("prompt",))
+
+_SENTENCES = BenchmarkFields(context=())
+"""Only sentences to choose from, without a context."""
+
+_RELATION = BenchmarkFields(context=("question", "relation"))
+"""A premise, and whether its cause or its effect is the question."""
+
+_TWO_CONTEXTS = BenchmarkFields(context=(), choices="context_options", continuation="continuation")
+"""Winograd schemas by partial scoring: one ending after several beginnings."""
+
+ADAPTERS: dict[str, BenchmarkFields] = {
+    "generic": GENERIC,
+    "arc_challenge": _QUESTION,
+    "arc_easy": _QUESTION,
+    "bigbench_conceptual_combinations": _QUESTION,
+    "bigbench_logical_deduction": _QUESTION,
+    "bigbench_misconceptions": _QUESTION,
+    "bigbench_strategy_qa": _QUESTION,
+    "bigbench_understanding_fables": _QUESTION,
+    "blimp": _SENTENCES,
+    "boolq": _READING,
+    "cmrc2018": _READING,
+    "commonsense_qa": _QUESTION,
+    "copa": _QUESTION,
+    "drcd": _READING,
+    "gsm8k": _QUESTION,
+    "hellaswag": _QUESTION,
+    "humaneval": _PROMPT,
+    "lambada": _PROMPT,
+    "mmlu": _QUESTION,
+    "ntrex": _QUESTION,
+    "parus": _RELATION,
+    "piqa": _QUESTION,
+    "svamp": _QUESTION,
+    "truthfulqa": _QUESTION,
+    "winograd_wsc": _TWO_CONTEXTS,
+    "xcopa": _QUESTION,
+    "xquad": _READING,
+}
 
 
 @dataclass(frozen=True)
@@ -42,22 +85,22 @@ class Item:
     answer: str
     match_text: str
     parts: tuple[str, ...] = ()
-    """Each context field by itself: a question is leaked without its passage, and a passage without its question."""
+    """Each context field by itself: a question may leak without its passage, and a passage without its question."""
     answers: tuple[str, ...] = ()
-    """Every free text that is right; none where there are choices."""
+    """Every free text that is right; empty where there are choices."""
     ending: str = ""
     """The text that ends every choice; empty where none does."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All texts that stand for the item, `match_text` first, each once."""
+        """Return all texts of the item to search for, `match_text` first, each once."""
         return tuple(dict.fromkeys((self.match_text, *self.parts)))
 
 
 def read_items(
     benchmarks: tuple[Benchmark, ...], contents: Mapping[Path, Content] = MappingProxyType({})
 ) -> list[Item]:
-    """All items in order of the benchmarks and of their files, which hold `contents` where they were digested.
+    """Read all items in order of the benchmarks and of their files; `contents` are the files' contents as digested.
 
     Raises InputError for a file that is missing, unreadable, changed or empty, and for a record without a field it
     needs.
@@ -66,12 +109,15 @@ def read_items(
 
 
 def check_first_items(benchmark: Benchmark) -> None:
-    """Raise what `read_items` would, by the first 64 records and 16 MiB of a benchmark: RecipeError where its field map
-    fits none of them, InputError where the file itself is wrong; nothing where so little cannot tell."""
+    """Check the first 64 records and 16 MiB of a benchmark for what `read_items` would raise.
+
+    Raises RecipeError where its field map fits none of them, InputError where the file itself is malformed; returns
+    where so little of the file cannot be read by itself.
+    """
     fields = _fields_of(benchmark)
     try:
-        records = list(itertools.islice(read_records(benchmark, fields, MOST_LOOKED_BYTES), MOST_LOOKED_RECORDS))
-    except Unbounded:
+        records = list(itertools.islice(read_records(benchmark, fields, CHECKED_BYTES), CHECKED_RECORDS))
+    except NeedsWholeFile:
         return
     failures: list[InputError] = []
     for number, record in records:
@@ -83,8 +129,8 @@ def check_first_items(benchmark: Benchmark) -> None:
         raise RecipeError(f"none of the first {len(records)} items fits: {failures[0]}") from failures[0]
     if failures:
         raise failures[0]
-    asked = benchmark.fields.model_fields_set if benchmark.fields is not None else set[str]()
-    for name in sorted(asked & {"context", "choices", "continuation", "lang", "match_text"}):
+    requested = benchmark.fields.model_fields_set if benchmark.fields is not None else set[str]()
+    for name in sorted(requested & {"context", "choices", "continuation", "lang", "match_text"}):
         value = getattr(fields, name)
         keys = (value,) if isinstance(value, str) else value
         if records and any(keys) and all(value_of(record, key) is None for _, record in records for key in keys):
@@ -96,18 +142,24 @@ def check_first_items(benchmark: Benchmark) -> None:
 
 
 def items_table(items: list[Item]) -> pa.Table:
-    """The items in the ITEMS schema."""
+    """Return the items in the ITEMS schema."""
     rows = [{name: getattr(item, name) for name in ITEMS.names} for item in items]
     return pa.Table.from_pylist(rows, schema=ITEMS)
 
 
 def _fields_of(benchmark: Benchmark) -> BenchmarkFields:
+    """Return the field map of a benchmark: its own, its adapter's, its namesake's, or the generic one.
+
+    Raises RecipeError for an adapter that does not exist.
+    """
     if benchmark.adapter is not None and benchmark.adapter not in ADAPTERS:
         raise RecipeError(
-            f"benchmark `{benchmark.name}`: there is no adapter `{benchmark.adapter}`. Take one of"
-            f" {', '.join(sorted(ADAPTERS))}, or say in `fields` which keys hold what."
+            f"benchmark `{benchmark.name}`: there is no adapter `{benchmark.adapter}`. Choose one of"
+            f" {', '.join(sorted(ADAPTERS))}, or set in `fields` which keys hold what."
         )
-    return fields_of(benchmark)
+    if benchmark.fields is not None:
+        return benchmark.fields
+    return ADAPTERS.get(benchmark.adapter or benchmark.name, GENERIC)
 
 
 def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> list[Item]:
@@ -118,15 +170,15 @@ def _read_benchmark(benchmark: Benchmark, contents: Mapping[Path, Content]) -> l
         item = _to_item(benchmark, fields, number, record)
         if item.item_id in seen:
             raise InputError(
-                f"benchmark `{benchmark.name}`: the item `{item.item_id}` stands in lines {seen[item.item_id]} and"
-                f" {number} of {benchmark.path}. Each item needs a name of its own: set `fields.id` to the right key."
+                f"benchmark `{benchmark.name}`: the item `{item.item_id}` is in lines {seen[item.item_id]} and {number}"
+                f" of {benchmark.path}. Each item needs a unique name: set `fields.id` to the key that holds it."
             )
         seen[item.item_id] = number
         items.append(item)
     if not items:
         raise InputError(
             f"benchmark `{benchmark.name}`: {benchmark.path} holds no items. A model cannot be checked against an empty"
-            f" benchmark; point to the right file or take the benchmark out of the recipe."
+            f" benchmark; correct its path or remove the benchmark from the recipe."
         )
     return items
 
@@ -172,53 +224,43 @@ def _item_id(benchmark: Benchmark, number: int, record: Record, fields: Benchmar
 
 
 def _filled(benchmark: Benchmark, number: int, record: Record, fields: BenchmarkFields) -> str:
-    """The template with the record's texts in it."""
+    """Return the template with the record's texts filled in."""
 
     def text(match: re.Match[str]) -> str:
         key = match[1]
-        told = _text(_needed(benchmark, number, record, key, "template"))
+        value = _text(_needed(benchmark, number, record, key, "template"))
         if key not in fields.words:
-            return told
-        if told not in fields.words[key]:
+            return value
+        if value not in fields.words[key]:
             raise InputError(
-                f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has {told!r} under `{key}`, for which"
-                f" `fields.words` has no words (it has some for {', '.join(fields.words[key])})."
+                f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has {value!r} under `{key}`, and"
+                f" `fields.words` has no words for it (it has some for {', '.join(fields.words[key])})."
             )
-        return fields.words[key][told]
+        return fields.words[key][value]
 
     return _KEY.sub(text, fields.template)
 
 
 def _labelled(benchmark: Benchmark, number: int, fields: BenchmarkFields, value: Any) -> str:
-    """The words of an answer."""
-    told = _text(value)
-    if told not in fields.labels:
+    """Return the words for an answer."""
+    answer = _text(value)
+    if answer not in fields.labels:
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {told!r}, which is none of"
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} answers {answer!r}, which is none of"
             f" {', '.join(fields.labels)}. Set `fields.labels`; files of tests without answers cannot be scored."
         )
-    return fields.labels[told]
+    return fields.labels[answer]
 
 
 def _answers(benchmark: Benchmark, number: int, value: Any) -> tuple[str, ...]:
-    """Every free text that is right, each once."""
+    """Return every free text that is right, each once."""
     found = tuple(dict.fromkeys(_text(one) for one in value)) if isinstance(value, list) else (_text(value),)
     if not found:
         raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has an empty list of answers. Say in"
-            f" `fields.no_answer` what is right where a question has none."
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has an empty list of answers. Set"
+            f" `fields.no_answer` to what is right where a question has no answer."
         )
     return found
-
-
-def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:
-    value = value_of(record, key)
-    if value is None:
-        raise InputError(
-            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has no field `{key}` (its keys:"
-            f" {', '.join(sorted(record))}). Set `fields.{field}` of the benchmark to the key that holds it."
-        )
-    return value
 
 
 def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, ...]) -> str:
@@ -242,6 +284,16 @@ def _answer(benchmark: Benchmark, number: int, answer: Any, choices: tuple[str, 
     return str(index)
 
 
+def _needed(benchmark: Benchmark, number: int, record: dict[str, Any], key: str, field: str) -> Any:
+    value = value_of(record, key)
+    if value is None:
+        raise InputError(
+            f"benchmark `{benchmark.name}`: line {number} of {benchmark.path} has no field `{key}` (its keys:"
+            f" {', '.join(sorted(record))}). Set `fields.{field}` of the benchmark to the key that holds it."
+        )
+    return value
+
+
 def _choices(fields: BenchmarkFields, record: Record) -> tuple[str, ...]:
     if isinstance(fields.choices, str):
         choices = value_of(record, fields.choices) or ()
@@ -259,59 +311,3 @@ def _ending(fields: BenchmarkFields, record: Record) -> str | None:
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
     return text.encode("utf-8", errors="replace").decode("utf-8")
-
-
-GENERIC = BenchmarkFields()
-"""A passage, question or prompt, where present; choices, or a free answer."""
-
-_QUESTION = BenchmarkFields(context=("question",))
-
-_READING = BenchmarkFields(context=("passage", "question"))
-
-_PROMPT = BenchmarkFields(context=("prompt",))
-
-_SENTENCES = BenchmarkFields(context=())
-"""Nothing but sentences to choose from."""
-
-_RELATION = BenchmarkFields(context=("question", "relation"))
-"""A premise, and the question whether its cause or its effect is sought."""
-
-_TWO_CONTEXTS = BenchmarkFields(context=(), choices="context_options", continuation="continuation")
-"""Winograd schemas by partial scoring: one end after several beginnings."""
-
-ADAPTERS: dict[str, BenchmarkFields] = {
-    "generic": GENERIC,
-    "arc_challenge": _QUESTION,
-    "arc_easy": _QUESTION,
-    "bigbench_conceptual_combinations": _QUESTION,
-    "bigbench_logical_deduction": _QUESTION,
-    "bigbench_misconceptions": _QUESTION,
-    "bigbench_strategy_qa": _QUESTION,
-    "bigbench_understanding_fables": _QUESTION,
-    "blimp": _SENTENCES,
-    "boolq": _READING,
-    "cmrc2018": _READING,
-    "commonsense_qa": _QUESTION,
-    "copa": _QUESTION,
-    "drcd": _READING,
-    "gsm8k": _QUESTION,
-    "hellaswag": _QUESTION,
-    "humaneval": _PROMPT,
-    "lambada": _PROMPT,
-    "mmlu": _QUESTION,
-    "ntrex": _QUESTION,
-    "parus": _RELATION,
-    "piqa": _QUESTION,
-    "svamp": _QUESTION,
-    "truthfulqa": _QUESTION,
-    "winograd_wsc": _TWO_CONTEXTS,
-    "xcopa": _QUESTION,
-    "xquad": _READING,
-}
-
-
-def fields_of(benchmark: Benchmark) -> BenchmarkFields:
-    """The field map of a benchmark: its own, its adapter's, its namesake's, or the generic one."""
-    if benchmark.fields is not None:
-        return benchmark.fields
-    return ADAPTERS.get(benchmark.adapter or benchmark.name, GENERIC)

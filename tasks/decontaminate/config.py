@@ -26,23 +26,23 @@ class BenchmarkFields(StrictConfig):
     """Key of the right answer: the index of a choice, a choice's text, its letter, or free text, of which there may be
     a list."""
     match_text: str = "match_text"
-    """Key of the text to look for in documents; where absent the context is looked for."""
+    """Key of the text to search for in documents; where absent, the context."""
     lang: str = "lang"
     """Key of the language; absent where unknown."""
     template: str = ""
-    """The context as it is asked, with `{key}` for what stands under a key; empty: the context's texts by themselves.
+    """The context as it is asked, with `{key}` for the text under a key; empty: the context's texts by themselves.
     Documents are searched for the texts under the keys of `context`, never for a template's own words."""
     words: dict[str, dict[str, str]] = Field(default_factory=dict)
-    """Key -> what stands under it -> the words for it in `template`: `cause` -> `because`."""
+    """Key -> value under it -> the words for it in `template`: `cause` -> `because`."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Answer in the file -> its words, which are then the choices, in this order: `1` -> `yes`."""
     no_answer: str = ""
-    """What is right where a record has an empty list of answers; empty: such a record is an error."""
+    """The right answer where a record has an empty list of answers; empty: such a record is an error."""
     only: dict[str, str] = Field(default_factory=dict)
-    """Key -> what must stand under it; other records belong to another benchmark."""
+    """Key -> value that it must have; other records belong to another benchmark."""
     each: str = ""
-    """Keys of lists within records, with dots between, whose entries are the items: `data.paragraphs.qas`. An entry
-    stands under the name of its list, beside what surrounds it: `paragraphs.context`."""
+    """Keys of lists within records, with dots between, whose entries are the items: `data.paragraphs.qas`. An entry is
+    found under the name of its list, next to the fields around it: `paragraphs.context`."""
     columns: tuple[str, ...] = ()
     """Names of the columns of a table (.tsv, .csv) without a first line of names."""
     layout: Literal["", "record"] = ""
@@ -60,15 +60,15 @@ class Benchmark(StrictConfig):
     name: str = Field(min_length=1)
     """Name in LEAKS and SCORES."""
     path: Annotated[Path, RUNTIME]
-    """The file (.jsonl, .json, .tsv, .csv, each also .gz); its content, not its place, is part of the identity."""
+    """The file (.jsonl, .json, .tsv, .csv, each also .gz); its content, not its path, is part of the identity."""
     answers_path: Annotated[Path | None, RUNTIME] = None
-    """A second file with the right answers, a line each, beside the lines of `path` (parallel texts for translation):
-    keys `line` and `answer`."""
+    """A second file with the right answers, a line for each line of `path` (parallel texts for translation): keys
+    `line` and `answer`."""
     adapter: str | None = None
-    """A field map that ships, by the name of its benchmark, or `generic`; default: the benchmark's own name where a map
-    has it, else `generic`."""
+    """A field map that ships, by the name of its benchmark, or `generic`; default: the map of the benchmark's own name
+    where there is one, else `generic`."""
     fields: BenchmarkFields | None = None
-    """Where in a record the parts of an item stand, for a benchmark without an adapter."""
+    """Where in a record the parts of an item are, for a benchmark without an adapter."""
 
 
 class DecontaminateConfig(StrictConfig):
@@ -77,48 +77,51 @@ class DecontaminateConfig(StrictConfig):
     benchmarks: tuple[Benchmark, ...] = ()
     """Benchmarks that the model will be evaluated on."""
     ngram: int = Field(default=13, ge=5, le=64)
-    """Words of an n-gram; one shared n-gram is a leak. In scripts without blanks a character is a word."""
+    """Words of an n-gram; one shared n-gram is a leak. In scripts without spaces a character is a word."""
     unspaced_chars: int = Field(default=40, ge=1, le=1000)
-    """Characters that a stretch of a document must share with an item in a script without blanks to be a leak; half
-    of the item is enough too."""
+    """Characters in a row that a document must share with an item in a script without spaces to be a leak; half of the
+    item is enough too."""
     short_words: int = Field(default=7, ge=1, le=64)
     """Words from which on a text shorter than an n-gram is matched as a whole. Of 19,000 short texts of 26 benchmarks,
-    none of 7 words or more stood by chance in 117 MB of prose, documentation and chat."""
+    none of 7 words or more occurred by chance in 117 MB of prose, documentation and chat."""
     short_chars: int = Field(default=25, ge=1, le=1000)
-    """Characters from which on a text of fewer than `short_words` words is matched as a whole; two did by chance."""
+    """Characters from which on a text of fewer than `short_words` words is matched as a whole; two of those texts
+    occurred by chance."""
     common_documents: int = Field(default=10, ge=1)
-    """An n-gram in more documents than this, and in more than `common_share` of them, is common: no evidence alone."""
+    """An n-gram in more documents than this, and in more than `common_share` of them, is common: not evidence by
+    itself."""
     common_share: float = Field(default=0.001, ge=0.0, le=1.0)
     """Share of the run's documents (0 to 1) above which an n-gram is common."""
     template_items: int = Field(default=20, ge=1)
     """An n-gram in more items of a benchmark than this is its template, not one item's text."""
     contained_share: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Share of a text's n-grams in one document from which on common and template n-grams are evidence after all."""
+    """Share of a text's n-grams in one document from which on common and template n-grams are evidence too."""
     planted_per_form: int = Field(default=50, ge=0, le=10_000)
-    """Items planted into the run's own documents in each of six forms, to measure recall and precision of the search;
-    planted text never reaches the output."""
+    """Items injected into the run's own documents in each of six forms, to measure recall and precision of the search;
+    injected text never reaches the output."""
     mode: Literal["cut", "drop", "flag"] = "cut"
-    """cut: leaks and a window around them are cut out; drop: the document goes; flag: it stays and LEAKS says so."""
+    """cut: leaks and a window around them are cut out; drop: the document is dropped; flag: it is kept and LEAKS names
+    it."""
     window_chars: int = Field(default=200, ge=0, le=100_000)
-    """Characters cut out on each side of a leak, and what is then left of a word at the cut."""
+    """Characters cut out on each side of a leak, plus the rest of a word at the cut."""
     min_piece_chars: int = Field(default=200, ge=1, le=100_000)
     """Pieces between cuts with fewer characters are dropped."""
     max_pieces: int = Field(default=10, ge=1, le=30_000)
-    """A document that would fall into more pieces than this is dropped."""
+    """A document that would be cut into more pieces than this is dropped."""
     heldout_share: float = Field(default=0.02, ge=0.0, le=0.5)
     """Share of each source's documents (0 to 1) that is held out for evaluation."""
     heldout_min_documents: int = Field(default=4, ge=0)
-    """Documents held out at least from each source, though never more than a fifth of its documents."""
+    """Fewest documents held out from each source, though never more than a fifth of its documents."""
     heldout_max_documents: int = Field(default=2000, ge=0)
-    """Documents held out at most from each source."""
+    """Most documents held out from each source."""
     heldout_max_bytes: int = Field(default=4_000_000, ge=0)
-    """UTF-8 bytes held out at most from each source; a fifth of the source's bytes is a limit too."""
+    """Most UTF-8 bytes held out from each source; a fifth of the source's bytes is a limit too."""
     seed: int = Field(default=0, ge=0)
     """Seed of the run; decides which documents are held out."""
     workers: Annotated[int, RUNTIME] = Field(default=2, ge=1, le=1024)
     """Threads (or processes) that work on parts at the same time."""
     machines: Annotated[Machines, RUNTIME] = Machines()
-    """What works on parts: this machine, or a cluster."""
+    """Where parts are processed: this machine, or a cluster."""
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "DecontaminateConfig":

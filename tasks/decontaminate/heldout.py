@@ -1,8 +1,8 @@
 """The held-out split: a share of each source's clean documents, set aside to measure bits per byte.
 
 A document's number in [0, 1) is a function of its id and the run's seed, so the same documents are held out however the
-input is sharded, and a larger share only adds. Documents with a leak are never held out, since a score on them would
-measure memory as well; what is held out is therefore free of every benchmark item that can be matched.
+input is sharded, and a larger share only adds documents. Documents with a leak are never held out, since a score on
+them would measure memory too; so the split is free of every benchmark item that can be matched.
 """
 
 import numpy as np
@@ -15,12 +15,12 @@ LARGEST_SHARE = 0.2
 
 
 def draw_number(doc_id: bytes, source: str, seed: int) -> float:
-    """The document's number for the held-out draw of its source."""
+    """Return the document's number in the held-out draw of its source."""
     return unit_interval(doc_id, draw_seed(source, seed))
 
 
 def draw_seed(source: str, seed: int) -> int:
-    """The seed of a source's held-out draw."""
+    """Return the seed of a source's held-out draw."""
     return seed64(seed, "decontaminate", "heldout", source)
 
 
@@ -31,10 +31,10 @@ def choose_heldout(
     eligible: npt.NDArray[np.bool_],
     config: DecontaminateConfig,
 ) -> npt.NDArray[np.int64]:
-    """Which of one source's documents are held out (ascending indexes).
+    """Choose which of one source's documents are held out (ascending indexes).
 
     In order of their numbers: all under the share, and at least `heldout_min_documents`, but at most a fifth of the
-    source's documents and bytes and never more than the limits. A document that would pass the byte limit is skipped.
+    source's documents and bytes and never more than the limits. A document that would exceed the byte limit is skipped.
     """
     documents = sizes.size
     allowed_documents = min(config.heldout_max_documents, int(documents * LARGEST_SHARE))

@@ -1,8 +1,8 @@
-"""From hits to leaks: what is evidence, which item leaked where, and what LEAKS says of every item.
+"""From hits to leaks: what is evidence, which item leaked where, and the rows of LEAKS.
 
 A shared n-gram is evidence unless it is common in the corpus (licence texts, boilerplate) or the template of its
-benchmark. Where a document holds nearly all of a text, common n-grams count as well: an item does not become clean by
-being copied often. Texts in scripts without blanks need 40 characters or half of the text, as 13 are a phrase.
+benchmark. Where a document contains nearly all of a text, common n-grams count as well: an item does not become clean
+by being copied often. Texts in scripts without spaces need 40 characters or half of the text, as 13 are a phrase.
 """
 
 from collections import Counter
@@ -27,13 +27,13 @@ COMMON, TEMPLATE = "common", "template"
 
 @dataclass(frozen=True)
 class Region:
-    """One stretch of a document that one item shares; bytes of the document's text, half-open."""
+    """A range of a document that one item shares; bytes of the document's text, half-open."""
 
     item: int
     start: int
     end: int
     matched: int
-    """Distinct patterns of the item's text within the stretch."""
+    """Distinct patterns of the item's text within the range."""
     total: int
     """Distinct patterns of that text."""
     form: str
@@ -41,7 +41,7 @@ class Region:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Which patterns are no evidence by themselves."""
+    """Which patterns are not evidence by themselves."""
 
     common: npt.NDArray[np.bool_]
     """n-grams in too many documents of the run."""
@@ -50,12 +50,12 @@ class Evidence:
 
     @property
     def weak(self) -> npt.NDArray[np.bool_]:
-        """Patterns of either kind."""
+        """Return the patterns of either kind."""
         return self.common | self.template
 
 
 def document_frequency(hits: Hits, patterns: Patterns) -> I64:
-    """The number of documents of `hits` that hold each pattern."""
+    """Return the number of documents of `hits` that contain each pattern."""
     pairs = np.unique(hits.row * max(1, len(patterns)) + hits.pattern)
     return np.bincount(pairs % max(1, len(patterns)), minlength=len(patterns)).astype(np.int64)
 
@@ -67,31 +67,34 @@ def weigh_evidence(
     template: npt.NDArray[np.bool_],
     config: DecontaminateConfig,
 ) -> Evidence:
-    """What the whole run says of each pattern; short texts, found as a whole, are never common."""
+    """Find the patterns that are common in the whole run; short texts, matched as a whole, are never common."""
     common = frequency > max(config.common_documents, config.common_share * documents)
-    return Evidence(common & ~patterns.whole(), template)
+    return Evidence(common & ~patterns.whole_texts(), template)
 
 
 def find_leaks(
     patterns: Patterns, hits: Hits, evidence: Evidence, config: DecontaminateConfig
 ) -> dict[int, list[Region]]:
-    """Document (as counted by `hits.row`) -> its leaked stretches by (start, end, item); clean documents are absent."""
+    """Return document (as counted by `hits.row`) -> its leaked regions by (start, end, item).
+
+    Clean documents are absent.
+    """
     leaks: dict[int, list[Region]] = {}
     weak = evidence.weak
     documents, firsts = np.unique(hits.row, return_index=True)
     bounds = [*firsts.tolist(), len(hits)]
     for number, document in enumerate(documents.tolist()):
-        here = slice(bounds[number], bounds[number + 1])
-        regions = _document_leaks(patterns, hits, here, weak, config)
+        of_document = slice(bounds[number], bounds[number + 1])
+        regions = _document_leaks(patterns, hits, of_document, weak, config)
         if regions:
             leaks[document] = regions
     return leaks
 
 
 def _document_leaks(
-    patterns: Patterns, hits: Hits, here: slice, weak: npt.NDArray[np.bool_], config: DecontaminateConfig
+    patterns: Patterns, hits: Hits, of_document: slice, weak: npt.NDArray[np.bool_], config: DecontaminateConfig
 ) -> list[Region]:
-    found = hits.pattern[here]
+    found = hits.pattern[of_document]
     distinct = np.unique(found)
     begin = patterns.posting_start[distinct]
     counts = patterns.posting_start[distinct + 1] - begin
@@ -103,10 +106,10 @@ def _document_leaks(
     by_item: dict[int, list[Region]] = {}
     for index in np.flatnonzero(contained | has_strong).tolist():
         text = int(texts[index])
-        mine = owners == text
-        match = _TextMatch(patterns, hits, text, held[mine], patterns.posting_word[postings[mine]], config)
-        places = np.flatnonzero(np.isin(found, held[mine])) + here.start
-        regions = match.regions(places, weak, contained=bool(contained[index]))
+        of_text = owners == text
+        match = _TextMatch(patterns, hits, text, held[of_text], patterns.posting_word[postings[of_text]], config)
+        occurrences = np.flatnonzero(np.isin(found, held[of_text])) + of_document.start
+        regions = match.regions(occurrences, weak, contained=bool(contained[index]))
         by_item.setdefault(int(patterns.text_item[text]), []).extend(regions)
     together = [region for regions in by_item.values() for region in _outermost(regions)]
     return sorted(together, key=lambda region: (region.start, region.end, region.item))
@@ -114,7 +117,7 @@ def _document_leaks(
 
 @dataclass(frozen=True)
 class _TextMatch:
-    """One text of an item in one document: the patterns that both hold, and where they stand in the text."""
+    """One text of an item in one document: the patterns that both contain, and their positions in the text."""
 
     patterns: Patterns
     hits: Hits
@@ -123,32 +126,32 @@ class _TextMatch:
     words: npt.NDArray[np.int32]
     config: DecontaminateConfig
 
-    def regions(self, places: I64, weak: npt.NDArray[np.bool_], *, contained: bool) -> list[Region]:
-        """Stretches of the hits at `places`, joined where at most an n-gram's length of other words lies between."""
+    def regions(self, occurrences: I64, weak: npt.NDArray[np.bool_], *, contained: bool) -> list[Region]:
+        """Return the runs of hits at `occurrences`; hits join where at most an n-gram of other words is between."""
         patterns, hits = self.patterns, self.hits
         whole = bool(patterns.short[self.text])
         needed = 0
-        if patterns.unspaced[self.text] and not whole:
-            # Half of an item is a leak, half of its question alone is not: a name of 13 characters can be that.
+        if patterns.unsegmented[self.text] and not whole:
+            # Half of an item is a leak, half of its question alone is not: that may be a name of 13 characters.
             share = 0.5 if patterns.is_first_text(self.text) else self.config.contained_share
             enough = self._covered(self.held) >= share * patterns.text_words[self.text]
             needed = 0 if enough else self.config.unspaced_chars
-        ends = hits.word[places] + patterns.lengths[hits.pattern[places]]
-        gaps = np.arange(1, places.size)
+        ends = hits.word[occurrences] + patterns.lengths[hits.pattern[occurrences]]
+        gaps = np.arange(1, occurrences.size)
         if not whole:
-            gaps = np.flatnonzero(hits.word[places][1:] - ends[:-1] > self.config.ngram) + 1
+            gaps = np.flatnonzero(hits.word[occurrences][1:] - ends[:-1] > self.config.ngram) + 1
         total = int(patterns.totals[self.text])
         found: list[Region] = []
-        for stretch in np.split(places, gaps):
-            distinct = np.unique(hits.pattern[stretch])
+        for run in np.split(occurrences, gaps):
+            distinct = np.unique(hits.pattern[run])
             if (weak[distinct].all() and not contained) or (needed and self._covered(distinct) < needed):
                 continue
             matched = int(distinct.size)
             found.append(
                 Region(
                     item=int(patterns.text_item[self.text]),
-                    start=int(hits.start[stretch].min()),
-                    end=int(hits.end[stretch].max()),
+                    start=int(hits.start[run].min()),
+                    end=int(hits.end[run].max()),
                     matched=matched,
                     total=total,
                     form=SHORT if whole else VERBATIM if matched == total else NGRAM,
@@ -157,13 +160,13 @@ class _TextMatch:
         return found
 
     def _covered(self, distinct: I64) -> int:
-        """Words of the text that some of its patterns cover."""
+        """Return how many words of the text some of its patterns cover."""
         starts = np.sort(self.words[np.searchsorted(self.held, distinct)])
         return int(np.minimum(np.diff(starts), self.config.ngram).sum()) + self.config.ngram
 
 
 def _outermost(regions: list[Region]) -> list[Region]:
-    """An item's regions without those that lie within another: a question within its passage and question."""
+    """Return an item's regions without those within another: a question within its passage and question."""
     kept: list[Region] = []
     for region in sorted(regions, key=lambda region: (region.start, -region.end, region.total)):
         if not kept or region.end > kept[-1].end:
@@ -178,7 +181,7 @@ def leaks_table(
     doc_ids: npt.NDArray[np.uint8],
     remains: bool,
 ) -> pa.Table:
-    """LEAKS: a row per leaked stretch, and one for every clean or unmatchable item, in order of the items."""
+    """Return LEAKS: a row per leaked region, and one for every clean or unmatchable item, in order of the items."""
     totals = patterns.item_totals(len(items))
     found: dict[int, list[tuple[int, Region]]] = {}
     for document in sorted(leaks):
@@ -212,7 +215,7 @@ def leaks_table(
 def benchmark_facts(
     items: Sequence[Item], patterns: Patterns, leaks: Mapping[int, Sequence[Region]], remains: bool
 ) -> dict[str, dict[str, int]]:
-    """Items of each benchmark by state; an item counts once however many documents hold it."""
+    """Count the items of each benchmark by state; an item counts once however many documents contain it."""
     leaked = {region.item for regions in leaks.values() for region in regions}
     totals = patterns.item_totals(len(items))
     facts: dict[str, Counter[str]] = {}

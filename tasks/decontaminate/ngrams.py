@@ -1,4 +1,4 @@
-"""What to look for in documents: every n-gram of every item's texts, and short texts as a whole, in one exact table.
+"""What to search for in documents: every n-gram of every item's texts, and short texts as a whole, in one exact table.
 
 A pattern is a run of words with a 64-bit hash. n-grams are patterns of `ngram` words; a text with fewer words is one
 pattern of its full length, found by an anchor, its first 8 (or 4, or fewer) words, so that the scan makes one probe per
@@ -16,61 +16,13 @@ import pyarrow as pa
 from tasks.common.kernels import kernel
 from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import DecontaminateConfig
-from tasks.decontaminate.normalize import fold_table, hash_words, word_room
+from tasks.decontaminate.normalize import GOLDEN, fold_table, hash_words, max_words
 
 I64 = npt.NDArray[np.int64]
-
 U64 = npt.NDArray[np.uint64]
-
 BASE = np.uint64(0xA0761D6478BD642F)
-
-SPREAD = np.uint64(0x9E3779B97F4A7C15)
-
 _ANCHORS = (8, 4, 3, 2, 1)
-
-_BITS_PER_SLOT = 4
-
-
-@kernel
-def _count_words(data, offsets, entries, pool, words, starts, ends, counts, own_counts):
-    for text in range(counts.size):
-        counts[text], own_counts[text] = hash_words(
-            data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends
-        )
-
-
-@kernel
-def _write_patterns(
-    data, offsets, entries, pool, lengths, anchor_lengths, bounds, words, starts, ends, anchors, hashes
-):
-    """The runs of `lengths[text]` words of each text that has patterns, from bounds[text] on, by place."""
-    for text in range(lengths.size):
-        if bounds[text] == bounds[text + 1]:
-            continue
-        hash_words(data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends)
-        for begin in range(bounds[text + 1] - bounds[text]):
-            rolling = np.uint64(0)
-            for index in range(lengths[text]):
-                rolling = rolling * BASE + words[begin + index]
-                if index == anchor_lengths[text] - 1:
-                    anchors[bounds[text] + begin] = rolling
-            hashes[bounds[text] + begin] = rolling
-
-
-@kernel
-def _fill_table(anchors, first, slot_shift, bit_shift, slots, bitmap):
-    """Enter the first pattern of every distinct anchor (they are sorted) by open addressing."""
-    slot_mask = np.uint64(slots.size - 1)
-    for index in range(anchors.size):
-        spread = anchors[index] * SPREAD
-        bit = spread >> bit_shift
-        bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
-        if index > 0 and anchors[index] == anchors[index - 1]:
-            continue
-        slot = spread >> slot_shift
-        while slots[slot] >= 0:
-            slot = (slot + np.uint64(1)) & slot_mask
-        slots[slot] = first + index
+_BITMAP_BITS_PER_SLOT = 4
 
 
 @dataclass(frozen=True)
@@ -78,7 +30,7 @@ class Patterns:
     """All patterns in order of (anchor length, anchor, length, hash), and where they occur in items' texts."""
 
     texts: tuple[str, ...]
-    """Every text that stands for an item, in order of the items."""
+    """Every text of the items that is searched for, in order of the items."""
     text_item: I64
     """The item of each text."""
     anchors: U64
@@ -91,59 +43,59 @@ class Patterns:
     group_slots: I64
     group_bits: I64
     slot_shifts: U64
-    """A group's slot of an anchor is (anchor * SPREAD) >> slot_shift, its bit (anchor * SPREAD) >> bit_shift."""
+    """A group's slot of an anchor is (anchor * GOLDEN) >> slot_shift, its bit (anchor * GOLDEN) >> bit_shift."""
     bit_shifts: U64
     slots: npt.NDArray[np.int32]
     bitmaps: U64
     posting_start: I64
-    """Postings of pattern p stand at posting_start[p] : posting_start[p + 1], one per text that holds it."""
+    """Postings of pattern p are posting_start[p] : posting_start[p + 1], one per text that contains it."""
     posting_text: npt.NDArray[np.int32]
     posting_word: npt.NDArray[np.int32]
-    """The first word in the text at which the pattern stands."""
+    """The first word of the pattern's occurrence in the text."""
     totals: I64
     """Distinct patterns of each text; 0 where the text cannot be matched."""
     text_words: I64
     """Words of each text."""
     short: npt.NDArray[np.bool_]
     """Whether the text is matched as a whole."""
-    unspaced: npt.NDArray[np.bool_]
-    """Whether most of the text's words are characters of scripts without blanks."""
+    unsegmented: npt.NDArray[np.bool_]
+    """Whether most of the text's words are characters of scripts without spaces."""
 
     def __len__(self) -> int:
         return self.hashes.size
 
     def item_totals(self, items: int) -> I64:
-        """The most distinct patterns of a text of each item; 0 where the item cannot be matched."""
+        """Return the most distinct patterns of a text of each item; 0 where the item cannot be matched."""
         found = np.zeros(items, np.int64)
         np.maximum.at(found, self.text_item, self.totals)
         return found
 
     def items_with(self, pattern: int) -> I64:
-        """The items that hold a pattern, ascending."""
+        """Return the items that contain a pattern, ascending."""
         posted = self.posting_text[self.posting_start[pattern] : self.posting_start[pattern + 1]]
         return np.unique(self.text_item[posted])
 
     def is_first_text(self, text: int) -> bool:
-        """Whether a text is its item's `match_text`, and not a part of the context by itself."""
+        """Return whether a text is its item's `match_text`, and not a part of the context by itself."""
         return text == 0 or self.text_item[text] != self.text_item[text - 1]
 
-    def whole(self) -> npt.NDArray[np.bool_]:
-        """Which patterns are short texts, matched as a whole."""
+    def whole_texts(self) -> npt.NDArray[np.bool_]:
+        """Return which patterns are short texts, matched as a whole."""
         return self.short[self.posting_text[self.posting_start[:-1]]]
 
 
 def build_patterns(items: Sequence[Item], config: DecontaminateConfig) -> Patterns:
-    """The patterns of `items`; deterministic, in memory (about 200 bytes per n-gram)."""
+    """Build the patterns of `items`; deterministic, in memory (about 200 bytes per n-gram)."""
     texts = tuple(text for item in items for text in item.texts)
     text_item = np.repeat(np.arange(len(items)), [len(item.texts) for item in items]).astype(np.int64)
     column = pa.array([*texts, ""], pa.large_string())
     data = np.frombuffer(column.buffers()[2] or b" ", np.uint8)
     offsets = np.frombuffer(column.buffers()[1], np.int64)[: len(texts) + 1]
-    room = word_room(int(np.diff(offsets).max(initial=0)))
-    buffers = (np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64))
+    capacity = max_words(int(np.diff(offsets).max(initial=0)))
+    buffers = (np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64))
     table = fold_table()
-    counts, own = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
-    _count_words(data, offsets, table.entries, table.pool, *buffers, counts, own)
+    counts, unsegmented_words = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+    _count_words(data, offsets, table.entries, table.pool, *buffers, counts, unsegmented_words)
     short = counts < config.ngram
     characters = np.array([len(text.strip()) for text in texts], np.int64)
     matchable = ~short | ((counts > 0) & ((counts >= config.short_words) | (characters >= config.short_chars)))
@@ -159,8 +111,44 @@ def build_patterns(items: Sequence[Item], config: DecontaminateConfig) -> Patter
     owners = np.repeat(np.arange(len(texts), dtype=np.int32), np.diff(bounds))
     places = (np.arange(bounds[-1]) - bounds[owners]).astype(np.int32)
     return _assemble(
-        texts, text_item, anchors, hashes, owners, places, lengths, anchor_lengths, counts, short, 2 * own > counts
+        texts,
+        text_item,
+        anchors,
+        hashes,
+        owners,
+        places,
+        lengths,
+        anchor_lengths,
+        counts,
+        short,
+        2 * unsegmented_words > counts,
     )
+
+
+@kernel
+def _count_words(data, offsets, entries, pool, words, starts, ends, counts, unsegmented_counts):
+    for text in range(counts.size):
+        counts[text], unsegmented_counts[text] = hash_words(
+            data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends
+        )
+
+
+@kernel
+def _write_patterns(
+    data, offsets, entries, pool, lengths, anchor_lengths, bounds, words, starts, ends, anchors, hashes
+):
+    """Write the runs of `lengths[text]` words of each text that has patterns, from bounds[text] on, in order."""
+    for text in range(lengths.size):
+        if bounds[text] == bounds[text + 1]:
+            continue
+        hash_words(data, offsets[text], offsets[text + 1], entries, pool, words, starts, ends)
+        for begin in range(bounds[text + 1] - bounds[text]):
+            rolling = np.uint64(0)
+            for index in range(lengths[text]):
+                rolling = rolling * BASE + words[begin + index]
+                if index == anchor_lengths[text] - 1:
+                    anchors[bounds[text] + begin] = rolling
+            hashes[bounds[text] + begin] = rolling
 
 
 def _assemble(
@@ -174,37 +162,37 @@ def _assemble(
     anchor_lengths: I64,
     text_words: I64,
     short: npt.NDArray[np.bool_],
-    unspaced: npt.NDArray[np.bool_],
+    unsegmented: npt.NDArray[np.bool_],
 ) -> Patterns:
-    """Sort the runs group by group, merge equal ones into patterns, and enter each group into its table."""
+    """Sort the runs group by group, merge equal ones into patterns, and insert each group into its table."""
     group_lengths = np.unique(anchor_lengths[owners])[::-1].copy()
     kept: dict[str, list[Any]] = {name: [] for name in ("anchors", "lengths", "hashes", "sizes", "owners", "places")}
     slots, bitmaps, slot_shifts, bit_shifts = [], [], [], []
     pattern_bounds, slot_bounds, bit_bounds = [0], [0], [0]
     for group in group_lengths.tolist():
         members = np.flatnonzero(anchor_lengths[owners] == group)
-        # Stable sorts: runs stand in order of their texts and places, and stay so within a pattern.
+        # Stable sorts: runs are in order of their texts and places, and remain so within a pattern.
         if short[owners[members[0]]]:
             members = members[np.lexsort((hashes[members], text_lengths[owners[members]], anchors[members]))]
         else:
             members = members[np.argsort(hashes[members], kind="stable")]
-        ours = owners[members]
-        opens = np.ones(members.size, np.bool_)
-        opens[1:] = hashes[members[1:]] != hashes[members[:-1]]
-        opens[1:] |= (anchors[members[1:]] != anchors[members[:-1]]) | (np.diff(text_lengths[ours]) != 0)
-        again = ~opens
-        again[1:] &= ours[1:] == ours[:-1]
-        members, ours, opens = members[~again], ours[~again], opens[~again]
-        firsts = np.flatnonzero(opens)
+        text_of = owners[members]
+        is_first = np.ones(members.size, np.bool_)
+        is_first[1:] = hashes[members[1:]] != hashes[members[:-1]]
+        is_first[1:] |= (anchors[members[1:]] != anchors[members[:-1]]) | (np.diff(text_lengths[text_of]) != 0)
+        is_repeat = ~is_first
+        is_repeat[1:] &= text_of[1:] == text_of[:-1]
+        members, text_of, is_first = members[~is_repeat], text_of[~is_repeat], is_first[~is_repeat]
+        firsts = np.flatnonzero(is_first)
         kept["sizes"].append(np.diff(np.append(firsts, members.size)))
-        kept["owners"].append(ours)
+        kept["owners"].append(text_of)
         kept["places"].append(places[members])
-        kept["lengths"].append(text_lengths[ours[firsts]].astype(np.int16))
+        kept["lengths"].append(text_lengths[text_of[firsts]].astype(np.int16))
         kept["hashes"].append(hashes[members[firsts]])
         kept["anchors"].append(anchors[members[firsts]])
         power = max(4, int(2 * firsts.size - 1).bit_length())
         table = np.full(1 << power, -1, np.int32)
-        bitmap = np.zeros(max(1, table.size * _BITS_PER_SLOT // 64), np.uint64)
+        bitmap = np.zeros(max(1, table.size * _BITMAP_BITS_PER_SLOT // 64), np.uint64)
         slot_shifts.append(64 - power)
         bit_shifts.append(64 - int(bitmap.size * 64 - 1).bit_length())
         _fill_table(
@@ -245,12 +233,28 @@ def _assemble(
         totals=np.bincount(posting_text, minlength=len(texts)).astype(np.int64),
         text_words=text_words,
         short=short,
-        unspaced=unspaced,
+        unsegmented=unsegmented,
     )
 
 
+@kernel
+def _fill_table(anchors, first, slot_shift, bit_shift, slots, bitmap):
+    """Insert the first pattern of every distinct anchor (they are sorted) by open addressing."""
+    slot_mask = np.uint64(slots.size - 1)
+    for index in range(anchors.size):
+        spread = anchors[index] * GOLDEN
+        bit = spread >> bit_shift
+        bitmap[bit >> np.uint64(6)] |= np.uint64(1) << (bit & np.uint64(63))
+        if index > 0 and anchors[index] == anchors[index - 1]:
+            continue
+        slot = spread >> slot_shift
+        while slots[slot] >= 0:
+            slot = (slot + np.uint64(1)) & slot_mask
+        slots[slot] = first + index
+
+
 def template_patterns(patterns: Patterns, items: Sequence[Item], limit: int) -> npt.NDArray[np.bool_]:
-    """Patterns that stand in more than `limit` items of one benchmark: its template, not one item's text."""
+    """Return the patterns in more than `limit` items of one benchmark: its template, not one item's text."""
     numbers = {name: number for number, name in enumerate(sorted({item.benchmark for item in items}))}
     benchmark = np.array([numbers[item.benchmark] for item in items], np.int64)
     sizes = np.diff(patterns.posting_start)

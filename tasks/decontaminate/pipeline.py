@@ -1,6 +1,6 @@
-"""The decontaminate stage from parts to parts: scan, decide globally, cut part by part.
+"""The decontaminate stage: scan part by part, decide globally, cut part by part, measure recall.
 
-Hits of each part are scratch files and output parts are units, so a killed build goes on where it was; the decisions
+Hits of each part are scratch files and output parts are units, so a killed build resumes where it was; the decisions
 between them need all parts (how common an n-gram is, which documents are held out), are deterministic and are made
 again.
 """
@@ -39,18 +39,17 @@ from tasks.decontaminate.leaks import (
     weigh_evidence,
 )
 from tasks.decontaminate.ngrams import I64, Patterns, build_patterns, template_patterns
-from tasks.decontaminate.recall import choose_hosts, make_plants, measure_search
+from tasks.decontaminate.recall import choose_hosts, make_controls, measure_search
 from tasks.decontaminate.rewrite import Decisions, rewrite_part
 from tasks.decontaminate.scan import Hits, Verifier, scan_texts, text_buffers
 
 LISTED_NGRAMS = 50
-
 FLAG = "flag"
 
 
 @dataclass(frozen=True)
 class _Corpus:
-    """What decisions need of every document, in input order; row r of part p stands at first_row[p] + r."""
+    """What decisions need of every document, in input order; row r of part p is at first_row[p] + r."""
 
     first_row: I64
     doc_ids: npt.NDArray[np.uint8]
@@ -60,12 +59,12 @@ class _Corpus:
     """The number of each document's source in `source_names`."""
     hits_files: list[Path]
     frequency: I64
-    """Documents that hold each pattern."""
+    """Documents that contain each pattern."""
     unverified: int
     """Hits by hash whose words differ: chance collisions of 64-bit hashes."""
 
     def rows_of_part(self, index: int) -> tuple[int, int]:
-        """The first row of a part, and that behind its last."""
+        """Return the first row of a part, and the one after its last."""
         return int(self.first_row[index]), int(self.first_row[index + 1])
 
 
@@ -76,10 +75,10 @@ def decontaminate(
     workspace: Workspace,
     executor: Executor,
 ) -> StageReport:
-    """Cut, drop or flag what the benchmarks, whose files have `contents`, share with DOCUMENTS and set the held-out
-    split aside; same bytes for any number of workers.
+    """Cut, drop or flag what the benchmarks share with DOCUMENTS, and set the held-out split aside.
 
-    Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
+    `contents` are the contents of the benchmarks' files. The bytes are the same for any number of workers. Raises
+    InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
     """
     items = read_items(config.benchmarks, contents)
     patterns = build_patterns(items, config)
@@ -96,17 +95,17 @@ def decontaminate(
         about=lambda index: (decisions.between(*corpus.rows_of_part(index)),),
     )
     remains = config.mode == FLAG
-    _write_whole(workspace, "items", items_table(items))
-    _write_whole(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
-    hosts = _host_texts(documents, corpus, _clean(corpus, leaks), config)
-    plants = make_plants(patterns, evidence, hosts, config)
+    _write_run_table(workspace, "items", items_table(items))
+    _write_run_table(workspace, "leaks", leaks_table(items, patterns, leaks, corpus.doc_ids, remains))
+    hosts = _host_texts(documents, corpus, _leak_free(corpus, leaks), config)
+    controls = make_controls(patterns, evidence, hosts, config)
     report.facts = {
         "benchmarks": benchmark_facts(items, patterns, leaks, remains),
-        "common_ngrams": _listed(patterns, evidence, corpus.frequency),
+        "common_ngrams": _frequent_weak_ngrams(patterns, evidence, corpus.frequency),
         "hash_collisions": corpus.unverified,
         "forms": dict(sorted(Counter(region.form for regions in leaks.values() for region in regions).items())),
         "leaked_documents": len(leaks),
-        "planted": measure_search(plants, patterns, evidence, config),
+        "planted": measure_search(controls, patterns, evidence, config),
     }
     return report
 
@@ -148,22 +147,6 @@ def _scan_corpus(documents: Artifact, patterns: Patterns, workspace: Workspace, 
     )
 
 
-def _find_corpus_leaks(
-    corpus: _Corpus, patterns: Patterns, evidence: Evidence, config: DecontaminateConfig
-) -> dict[int, list[Region]]:
-    """Leaks of all parts, documents counted through the run; one part's hits are in memory at a time."""
-    leaks: dict[int, list[Region]] = {}
-    for first, file in zip(corpus.first_row.tolist(), corpus.hits_files, strict=False):
-        with np.load(file) as part:
-            here = find_leaks(patterns, Hits(*part["hits"]), evidence, config)
-        leaks.update({first + row: regions for row, regions in here.items()})
-    return leaks
-
-
-def _hits_name(index: int) -> str:
-    return f"{unit_name(index)}.npz"
-
-
 def _scan_part(documents: Path, patterns: Patterns, scanning: Workspace, index: int, name: str) -> None:
     table = read_table(artifact_at(documents).file(name))
     if any(table.column("piece").to_pylist()):
@@ -171,7 +154,7 @@ def _scan_part(documents: Path, patterns: Patterns, scanning: Workspace, index: 
     texts = pa.concat_arrays(table.column("text").chunks) if table.num_rows else pa.array([], pa.large_string())
     data, offsets = text_buffers(texts)
     found = scan_texts(data, offsets, patterns)
-    # Each thread has a verifier of its own; its cache is no place to share.
+    # Each thread has its own verifier, since its cache is not thread-safe.
     hits = Verifier(patterns).verified(data, offsets, found)
     sources = table.column("source").to_pylist()
     names = sorted(set(sources))
@@ -188,20 +171,47 @@ def _scan_part(documents: Path, patterns: Patterns, scanning: Workspace, index: 
         unit.add_file(_hits_name(index))
 
 
+def _hits_name(index: int) -> str:
+    return f"{unit_name(index)}.npz"
+
+
+def _find_corpus_leaks(
+    corpus: _Corpus, patterns: Patterns, evidence: Evidence, config: DecontaminateConfig
+) -> dict[int, list[Region]]:
+    """Return leaks of all parts, documents numbered through the run; one part's hits are in memory at a time."""
+    leaks: dict[int, list[Region]] = {}
+    for first, file in zip(corpus.first_row.tolist(), corpus.hits_files, strict=False):
+        with np.load(file) as part:
+            found = find_leaks(patterns, Hits(*part["hits"]), evidence, config)
+        leaks.update({first + row: regions for row, regions in found.items()})
+    return leaks
+
+
 def _heldout_rows(corpus: _Corpus, leaks: dict[int, list[Region]], config: DecontaminateConfig) -> frozenset[int]:
-    clean = _clean(corpus, leaks)
+    leak_free = _leak_free(corpus, leaks)
     chosen: set[int] = set()
     for number, source in enumerate(corpus.source_names):
         rows = np.flatnonzero(corpus.sources == number)
-        held = choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, clean[rows], config)
+        held = choose_heldout(corpus.doc_ids[rows], corpus.sizes[rows], source, leak_free[rows], config)
         chosen.update(rows[held].tolist())
     return frozenset(chosen)
 
 
+def _rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:
+    del index
+    return rewrite_part(table, decisions, config)
+
+
+def _write_run_table(workspace: Workspace, name: str, table: pa.Table) -> None:
+    if workspace.finished(name) is None:
+        with workspace.unit(name) as unit:
+            write_table(unit, name, table)
+
+
 def _host_texts(
-    documents: Artifact, corpus: _Corpus, clean: npt.NDArray[np.bool_], config: DecontaminateConfig
+    documents: Artifact, corpus: _Corpus, leak_free: npt.NDArray[np.bool_], config: DecontaminateConfig
 ) -> list[str]:
-    hosts = choose_hosts(corpus.doc_ids, corpus.sizes, clean, config.planted_per_form, config.seed)
+    hosts = choose_hosts(corpus.doc_ids, corpus.sizes, leak_free, config.planted_per_form, config.seed)
     parts = np.searchsorted(corpus.first_row, hosts, side="right") - 1
     names = documents.names("documents")
     texts: list[str] = []
@@ -211,25 +221,14 @@ def _host_texts(
     return texts
 
 
-def _clean(corpus: _Corpus, leaks: dict[int, list[Region]]) -> npt.NDArray[np.bool_]:
-    clean = np.ones(corpus.sizes.size, np.bool_)
-    clean[list(leaks)] = False
-    return clean
+def _leak_free(corpus: _Corpus, leaks: dict[int, list[Region]]) -> npt.NDArray[np.bool_]:
+    leak_free = np.ones(corpus.sizes.size, np.bool_)
+    leak_free[list(leaks)] = False
+    return leak_free
 
 
-def _rewrite_part(config: DecontaminateConfig, table: pa.Table, index: int, decisions: Decisions) -> PartResult:
-    del index
-    return rewrite_part(table, decisions, config)
-
-
-def _write_whole(workspace: Workspace, name: str, table: pa.Table) -> None:
-    if workspace.finished(name) is None:
-        with workspace.unit(name) as unit:
-            write_table(unit, name, table)
-
-
-def _listed(patterns: Patterns, evidence: Evidence, frequency: I64) -> list[dict[str, Any]]:
-    """The most frequent n-grams of the run that were no evidence by themselves, with their words and counts."""
+def _frequent_weak_ngrams(patterns: Patterns, evidence: Evidence, frequency: I64) -> list[dict[str, Any]]:
+    """Return the most frequent n-grams of the run that are not evidence by themselves, with words and counts."""
     verifier = Verifier(patterns)
     seen = np.flatnonzero(evidence.weak & (frequency > 0))
     order = np.lexsort((seen, -frequency[seen]))[:LISTED_NGRAMS]

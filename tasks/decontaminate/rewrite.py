@@ -1,10 +1,8 @@
-"""One part with its fates applied: pieces of cut documents, held-out documents apart, a ledger row for what went.
+"""The output of one part: cuts around leaks, held-out documents apart, and a ledger row for all that is removed.
 
-Cutting leaks out of a text: a window of characters around each, short remainders gone, at most so many pieces.
-
-The recipe of GPT-3's appendix C: 200 characters on each side of a match are removed with it, pieces of fewer than 200
-characters are dropped, and a document that falls into more than 10 pieces is dropped whole. A window that would end
-within a word grows to the word's end, so that training sees no halves of words.
+Cutting follows GPT-3's appendix C: 200 characters on each side of a match are removed with it, pieces of fewer than 200
+characters are dropped, and a document that would be cut into more than 10 pieces is dropped whole. A window that would
+end within a word grows to the word's end, so that training reads no halves of words.
 """
 
 import json
@@ -28,28 +26,29 @@ from tasks.decontaminate.heldout import draw_number
 from tasks.decontaminate.leaks import SHORT, Region
 
 STAGE = "decontaminate"
-
 NGRAM_OVERLAP = "ngram_overlap"
-
 WHOLE_ITEM = "whole_item"
-
 SHORT_PIECE = "short_piece"
-
 HELD_OUT = "held_out_share"
-
 _NAME_BYTES = 60
+
+MAX_WORD_EXTENSION = 40
+"""Characters that a window grows at most to reach whitespace; runs without any, such as base64, have no words."""
+
+NO_PIECE_LEFT = "no_piece_left"
+TOO_MANY_PIECES = "too_many_pieces"
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """The fates of a run's documents, or of one part's, counted from its first."""
+    """What was decided about the documents of a run, or of one part, counted from its first."""
 
     items: Mapping[int, Item]
     leaks: Mapping[int, Sequence[Region]]
     heldout: frozenset[int]
 
     def between(self, begin: int, end: int) -> "Decisions":
-        """Those on the documents from `begin` on, before `end`, with the items that they name."""
+        """Return the decisions on documents from `begin` on, before `end`, with the items that they name."""
         rows = range(begin, end)
         leaks = {row - begin: self.leaks[row] for row in rows if row in self.leaks}
         named = {region.item for regions in leaks.values() for region in regions}
@@ -60,23 +59,26 @@ class Decisions:
         )
 
 
-@dataclass
-class _Output:
-    """Rows of the output in order: which input row, which piece, and the piece's text where it was cut."""
+@dataclass(frozen=True)
+class Cut:
+    """Bytes start:end of the text to cut; `regions` are the leaks within, empty for a remainder that is too short."""
 
-    rows: list[int] = field(default_factory=list)
-    pieces: list[int] = field(default_factory=list)
-    texts: dict[int, bytes] = field(default_factory=dict)
+    start: int
+    end: int
+    regions: tuple[Region, ...]
 
-    def add(self, row: int, piece: int = 0, text: bytes | None = None) -> None:
-        if text is not None:
-            self.texts[len(self.rows)] = text
-        self.rows.append(row)
-        self.pieces.append(piece)
+
+@dataclass(frozen=True)
+class CutText:
+    """What cutting leaves: pieces and cuts tile the text; `drop_rule` is set where the document is dropped instead."""
+
+    pieces: tuple[tuple[int, int], ...]
+    cuts: tuple[Cut, ...]
+    drop_rule: str | None
 
 
 def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateConfig) -> PartResult:
-    """Tables documents, heldout and ledger of one part, whose fates `decisions` are."""
+    """Return tables documents, heldout and ledger of one part, by its `decisions`."""
     ledger, report, kept = LedgerRows(STAGE), StageReport(), _Output()
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(table.column("text")).to_pylist()
@@ -101,7 +103,7 @@ def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateCon
             )
         elif regions and config.mode != "flag":
             text = table.column("text")[row].as_py().encode()
-            _apply(text, doc_ids[row], row, regions, decisions.items, config, counts, ledger, kept)
+            _cut_document(text, doc_ids[row], row, regions, decisions.items, config, counts, ledger, kept)
         else:
             kept.add(row)
             counts.documents_out += 1
@@ -115,7 +117,22 @@ def rewrite_part(table: pa.Table, decisions: Decisions, config: DecontaminateCon
     return PartResult(tables, report)
 
 
-def _apply(
+@dataclass
+class _Output:
+    """Rows of the output in order: which input row, which piece, and the piece's text where it was cut."""
+
+    rows: list[int] = field(default_factory=list)
+    pieces: list[int] = field(default_factory=list)
+    texts: dict[int, bytes] = field(default_factory=dict)
+
+    def add(self, row: int, piece: int = 0, text: bytes | None = None) -> None:
+        if text is not None:
+            self.texts[len(self.rows)] = text
+        self.rows.append(row)
+        self.pieces.append(piece)
+
+
+def _cut_document(
     text: bytes,
     doc_id: bytes,
     row: int,
@@ -126,11 +143,11 @@ def _apply(
     ledger: LedgerRows,
     kept: _Output,
 ) -> None:
-    """Drop the document, or put its pieces into `kept`; every byte that goes stands in the ledger."""
+    """Drop the document, or add its pieces to `kept`; the ledger accounts for every byte that is removed."""
     plan = CutText((), (), None) if config.mode == "drop" else cut_text(text, regions, config)
-    if config.mode == "drop" or plan.fate is not None:
-        rule = plan.fate or _rule(regions)
-        pieces = {"pieces": len(plan.pieces)} if plan.fate else {}
+    if config.mode == "drop" or plan.drop_rule is not None:
+        rule = plan.drop_rule or _rule(regions)
+        pieces = {"pieces": len(plan.pieces)} if plan.drop_rule else {}
         cited = _cited(regions)
         evidence = _evidence(items, regions, cited.start, cited.end, pieces)
         counts.dropped[rule] += 1
@@ -161,7 +178,7 @@ def _apply(
 
 
 def _cited(regions: Sequence[Region]) -> Region:
-    """The leak a ledger row names: the one that shares most, of equal ones the first."""
+    """Return the leak that a ledger row names: the one that shares most, of equal ones the first."""
     return max(regions, key=lambda region: (region.matched, -region.start, -region.item))
 
 
@@ -196,37 +213,11 @@ def _pieces_table(table: pa.Table, kept: _Output) -> pa.Table:
     return taken
 
 
-WORD_REACH = 40
-"""Characters that a window grows at most to reach a blank; stretches without one, such as base64, have no words."""
-
-OUT_OF_PIECES = "no_piece_left"
-
-TOO_MANY_PIECES = "too_many_pieces"
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Bytes start:end of the text go; `regions` are the leaks within, empty where only a short remainder goes."""
-
-    start: int
-    end: int
-    regions: tuple[Region, ...]
-
-
-@dataclass(frozen=True)
-class CutText:
-    """What cutting leaves: pieces and cuts tile the text. `fate` is None, or why the document is dropped instead."""
-
-    pieces: tuple[tuple[int, int], ...]
-    cuts: tuple[Cut, ...]
-    fate: str | None
-
-
 def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig) -> CutText:
     """Plan the cuts of one document; `regions` in order of their start, offsets in UTF-8 bytes.
 
-    A window is `config.window_chars` on each side of its region, and what is left of a word at its ends where a blank
-    is within `WORD_REACH` characters. In scripts without blanks each character is a word.
+    A window is `config.window_chars` on each side of its region, and the rest of a word at its ends where there is
+    whitespace within `MAX_WORD_EXTENSION` characters. In scripts without spaces each character is a word.
     """
     characters = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)
     borders = np.concatenate([characters, [len(text)]])
@@ -235,8 +226,8 @@ def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig
     for region in regions:
         begin = max(0, int(np.searchsorted(borders, region.start, "right")) - 1 - config.window_chars)
         end = min(last, int(np.searchsorted(borders, region.end, "left")) + config.window_chars)
-        before = text[borders[max(0, begin - WORD_REACH)] : borders[begin]].decode()
-        after = text[borders[end] : borders[min(last, end + WORD_REACH)]].decode()
+        before = text[borders[max(0, begin - MAX_WORD_EXTENSION)] : borders[begin]].decode()
+        after = text[borders[end] : borders[min(last, end + MAX_WORD_EXTENSION)]].decode()
         inside = text[borders[begin] : borders[end]].decode()
         begin -= _rest_of_word(inside[:1], before[::-1])
         end += _rest_of_word(inside[-1:], after)
@@ -256,18 +247,18 @@ def cut_text(text: bytes, regions: Sequence[Region], config: DecontaminateConfig
         if end > begin:
             cuts.append(Cut(int(borders[begin]), int(borders[end]), tuple(within)))
         position = end
-    fate = OUT_OF_PIECES if not pieces else TOO_MANY_PIECES if len(pieces) > config.max_pieces else None
-    return CutText(tuple(pieces), tuple(cuts), fate)
+    drop_rule = NO_PIECE_LEFT if not pieces else TOO_MANY_PIECES if len(pieces) > config.max_pieces else None
+    return CutText(tuple(pieces), tuple(cuts), drop_rule)
 
 
 def _rest_of_word(inner: str, outwards: str) -> int:
-    """Characters of `outwards` that continue the word of the window's edge character `inner`; 0 where none ends it."""
+    """Return how many characters of `outwards` continue the word that `inner` ends; 0 where it never ends."""
     for length, character in enumerate(outwards):
-        if _parts_words(inner) or _parts_words(character):
+        if _separates_words(inner) or _separates_words(character):
             return length
         inner = character
     return 0
 
 
-def _parts_words(character: str) -> bool:
+def _separates_words(character: str) -> bool:
     return character.isspace() or is_unspaced(ord(character))

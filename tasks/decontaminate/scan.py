@@ -1,8 +1,8 @@
-"""One pass over the documents for all benchmarks at once: where which pattern stands.
+"""One pass over the documents for all benchmarks at once, which finds every occurrence of every pattern.
 
 Words are hashed from the Arrow buffer, a run's hash comes from polynomial prefix sums in constant time, and one probe
 per anchor length and word finds its patterns. What the table finds by 64-bit hash is then verified word by word against
-the item's own words, so a hit is a fact and not a chance.
+the item's own words, so every hit is certain.
 """
 
 import functools
@@ -13,10 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.common.kernels import kernel
-from tasks.decontaminate.ngrams import BASE, I64, SPREAD, Patterns
-from tasks.decontaminate.normalize import Word, fold_table, fold_words, hash_words, word_room
+from tasks.decontaminate.ngrams import BASE, I64, Patterns
+from tasks.decontaminate.normalize import GOLDEN, Word, fold_table, fold_words, hash_words, max_words
 
-_FIRST_ROOM = 1 << 16
+_FIRST_CAPACITY = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,45 @@ class Hits:
         return self.row.size
 
     def select(self, which: npt.NDArray[np.bool_]) -> "Hits":
-        """The hits where `which` holds."""
+        """Return the hits where `which` holds."""
         return Hits(*(getattr(self, name)[which] for name in ("row", "pattern", "word", "start", "end")))
+
+
+def scan_texts(data: npt.NDArray[np.uint8], offsets: I64, patterns: Patterns) -> Hits:
+    """Return every occurrence of every pattern, by hash, in the texts of an Arrow large_string column's buffers."""
+    found: list[I64] = []
+    if len(patterns) and offsets.size > 1:
+        table = fold_table()
+        capacity = max_words(int(np.diff(offsets).max()))
+        longest = int(patterns.lengths.max())
+        powers = _powers(max(longest, int(patterns.group_lengths.max())))
+        words, prefix = np.empty(capacity, np.uint64), np.empty(capacity + 1, np.uint64)
+        starts, ends = np.empty(capacity, np.int64), np.empty(capacity, np.int64)
+        out = np.empty((5, _FIRST_CAPACITY), np.int64)
+        row = 0
+        while row < offsets.size - 1:
+            filled, next_row = _scan_rows(
+                data, offsets, row, table.entries, table.pool,
+                patterns.group_lengths, patterns.group_patterns, patterns.group_slots, patterns.group_bits,
+                patterns.slot_shifts, patterns.bit_shifts,
+                patterns.slots, patterns.bitmaps, patterns.anchors, patterns.lengths, patterns.hashes,
+                words, starts, ends, prefix, powers, out,
+            )  # fmt: skip
+            found.append(out[:, :filled].copy())
+            if next_row == row:
+                out = np.empty((5, 2 * out.shape[1]), np.int64)
+            row = next_row
+    hits = np.concatenate([np.empty((5, 0), np.int64), *found], axis=1)
+    order = np.lexsort((hits[1], hits[2], hits[0]))
+    return Hits(*hits[:, order])
+
+
+def _powers(longest: int) -> npt.NDArray[np.uint64]:
+    powers = np.empty(longest + 1, np.uint64)
+    powers[0] = 1
+    for exponent in range(longest):
+        powers[exponent + 1] = (int(powers[exponent]) * int(BASE)) & ((1 << 64) - 1)
+    return powers
 
 
 @kernel
@@ -46,8 +83,10 @@ def _scan_rows(
     slots, bitmaps, anchors, lengths, hashes,
     words, starts, ends, prefix, powers, out,
 ):  # fmt: skip
-    """Hits of rows from `first_row` on into `out` (5, room); returns (hits, next row). Stops before a row that does
-    not fit."""
+    """Write hits of rows from `first_row` on into `out` (5, capacity); returns (hits, next row).
+
+    Stops before a row that does not fit.
+    """
     filled = 0
     for row in range(first_row, offsets.size - 1):
         begin_of_row = filled
@@ -64,7 +103,7 @@ def _scan_rows(
             last = group_patterns[group + 1]
             for word in range(count - length + 1):
                 anchor = prefix[word + length] - prefix[word] * power
-                spread = anchor * SPREAD
+                spread = anchor * GOLDEN
                 bit = spread >> bit_shift
                 if not (bitmap[bit >> np.uint64(6)] >> (bit & np.uint64(63))) & np.uint64(1):
                     continue
@@ -87,51 +126,6 @@ def _scan_rows(
     return filled, offsets.size - 1
 
 
-def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], I64]:
-    """The UTF-8 bytes of an Arrow column of texts and the rows + 1 offsets into them, without a copy."""
-    _, offset_buffer, data_buffer = texts.buffers()
-    offsets = np.frombuffer(offset_buffer or b"\0" * 8, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
-    return data, offsets
-
-
-def scan_texts(data: npt.NDArray[np.uint8], offsets: I64, patterns: Patterns) -> Hits:
-    """Every occurrence of every pattern, by hash, in the texts of an Arrow large_string column's buffers."""
-    found: list[I64] = []
-    if len(patterns) and offsets.size > 1:
-        table = fold_table()
-        room = word_room(int(np.diff(offsets).max()))
-        longest = int(patterns.lengths.max())
-        powers = _powers(max(longest, int(patterns.group_lengths.max())))
-        words, prefix = np.empty(room, np.uint64), np.empty(room + 1, np.uint64)
-        starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-        out = np.empty((5, _FIRST_ROOM), np.int64)
-        row = 0
-        while row < offsets.size - 1:
-            filled, next_row = _scan_rows(
-                data, offsets, row, table.entries, table.pool,
-                patterns.group_lengths, patterns.group_patterns, patterns.group_slots, patterns.group_bits,
-                patterns.slot_shifts, patterns.bit_shifts,
-                patterns.slots, patterns.bitmaps, patterns.anchors, patterns.lengths, patterns.hashes,
-                words, starts, ends, prefix, powers, out,
-            )  # fmt: skip
-            found.append(out[:, :filled].copy())
-            if next_row == row:
-                out = np.empty((5, 2 * out.shape[1]), np.int64)
-            row = next_row
-    together = np.concatenate([np.empty((5, 0), np.int64), *found], axis=1)
-    order = np.lexsort((together[1], together[2], together[0]))
-    return Hits(*together[:, order])
-
-
-def _powers(longest: int) -> npt.NDArray[np.uint64]:
-    powers = np.empty(longest + 1, np.uint64)
-    powers[0] = 1
-    for exponent in range(longest):
-        powers[exponent + 1] = (int(powers[exponent]) * int(BASE)) & ((1 << 64) - 1)
-    return powers
-
-
 class Verifier:
     """Checks hits word by word in plain Python, run by run of touching hits."""
 
@@ -143,14 +137,14 @@ class Verifier:
         return [word.text for word in fold_words(self._patterns.texts[text])]
 
     def pattern_words(self, pattern: int) -> list[str]:
-        """The folded words of a pattern, from the first text that holds it."""
+        """Return the folded words of a pattern, from the first text that contains it."""
         posting = int(self._patterns.posting_start[pattern])
         word = int(self._patterns.posting_word[posting])
         length = int(self._patterns.lengths[pattern])
         return self._words_of(int(self._patterns.posting_text[posting]))[word : word + length]
 
     def verified(self, data: npt.NDArray[np.uint8], offsets: I64, hits: Hits) -> Hits:
-        """The hits whose words are truly those of their pattern."""
+        """Return the hits whose words are truly those of their pattern."""
         good = np.zeros(len(hits), np.bool_)
         first = 0
         while first < len(hits):
@@ -161,7 +155,7 @@ class Verifier:
             base = int(hits.start[first])
             begin = int(offsets[row])
             words = fold_words(data[begin + base : begin + int(run_end)].tobytes().decode())
-            places = _places(words)
+            places = _words_by_start(words)
             for hit in range(first, last):
                 expected = self.pattern_words(int(hits.pattern[hit]))
                 good[hit] = any(
@@ -172,9 +166,17 @@ class Verifier:
         return hits.select(good)
 
 
-def _places(words: list[Word]) -> dict[int, list[int]]:
-    """Byte where a word begins -> the words that begin there (a compatibility character may hold several)."""
+def _words_by_start(words: list[Word]) -> dict[int, list[int]]:
+    """Return byte where a word begins -> the words that begin there (a compatibility character may contain several)."""
     places: dict[int, list[int]] = {}
     for index, word in enumerate(words):
         places.setdefault(word.start, []).append(index)
     return places
+
+
+def text_buffers(texts: pa.LargeStringArray) -> tuple[npt.NDArray[np.uint8], I64]:
+    """Return the UTF-8 bytes of an Arrow column of texts and the rows + 1 offsets into them, without a copy."""
+    _, offset_buffer, data_buffer = texts.buffers()
+    offsets = np.frombuffer(offset_buffer or b"\0" * 8, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    data = np.frombuffer(data_buffer if data_buffer is not None and data_buffer.size else b" ", np.uint8)
+    return data, offsets

@@ -1,4 +1,4 @@
-"""Building the decontaminate artifact, without Prefect and without loading what only the work itself needs."""
+"""The decontaminate stage as the build sees it: name, roots, libraries. Loads neither Prefect nor heavy libraries."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ DECONTAMINATE = Stage(
 
 
 def build_decontaminate(context: RunContext, documents: Artifact, config: DecontaminateConfig) -> Artifact:
-    """DOCUMENTS without what stands in the benchmarks, with HELDOUT, ITEMS and LEAKS.
+    """Build DOCUMENTS without text that the benchmarks contain, and HELDOUT, ITEMS and LEAKS.
 
     Raises InputError for a benchmark that is missing, empty or lacks a field, before any document is read.
     """
@@ -42,7 +42,7 @@ def build_decontaminate(context: RunContext, documents: Artifact, config: Decont
 
 @dataclass(frozen=True)
 class BenchmarkFile:
-    """A file of a benchmark, which is a parent by content, under its name in the identity."""
+    """A file of a benchmark, a parent of the artifact by its content, and its name in the identity."""
 
     name: str
     path: Path
@@ -50,7 +50,7 @@ class BenchmarkFile:
 
 
 def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[BenchmarkFile]:
-    """The files of all benchmarks; InputError for one that is none."""
+    """Return the files of all benchmarks; raises InputError for one that is missing or not a file."""
     digests = InputDigests(root / INPUTS)
     found: list[BenchmarkFile] = []
     for benchmark in config.benchmarks:
@@ -66,7 +66,7 @@ def benchmark_contents(root: Path, config: DecontaminateConfig) -> list[Benchmar
             if problem := unreadable_reason(answers):
                 raise InputError(
                     f"benchmark `{benchmark.name}`: {answers} {problem}. Set its `answers_path` to the file that holds"
-                    f" the right answers, or leave it out."
+                    f" the right answers, or remove the key."
                 )
             found.append(BenchmarkFile(f"benchmark/{benchmark.name}/answers", answers, digests.content(answers)))
     digests.save()

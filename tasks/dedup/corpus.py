@@ -1,8 +1,8 @@
-"""What dedup must know of every document at once: identity, source, size and digest, and signatures on disk.
+"""What dedup needs of every document at once: identity, source, size and digest, and signatures on disk.
 
-Signatures are computed part by part into scratch files; a killed build goes on from the parts that are there. In memory
-stay 12 bytes a document; ids, digests (16 bytes each) and signatures (448 bytes by default) are memory-mapped. Kept
-documents of earlier runs stand before the run's own: the same search finds copies of both.
+Signatures are computed part by part into scratch files; a killed build resumes from the parts that exist. In memory are
+12 bytes a document; ids, digests (16 bytes each) and signatures (448 bytes by default) are memory-mapped. Kept
+documents of earlier runs come before the run's own: the same search finds copies of both.
 """
 
 import functools
@@ -29,10 +29,13 @@ from tasks.dedup.minhash import I32, I64, U8, U32, U64, check_with_datasketch, s
 CHECKED_DOCUMENTS = 1000
 """Documents of each build that datasketch signs, too; all where there are fewer."""
 
+ROWS_COPIED = 1 << 17
+"""Signatures copied at a time (59 MB by default), so that memory does not grow with the size of a part."""
+
 
 @dataclass(frozen=True)
-class OwnPart:
-    """One part of this run's documents; its bytes are checked by whoever reads them."""
+class CurrentPart:
+    """One part of this run's documents; reading checks its bytes."""
 
     artifact: Path
     name: str
@@ -40,11 +43,11 @@ class OwnPart:
     """Rows whose signatures are compared with datasketch's."""
 
     def table(self) -> pa.Table:
-        """DOCUMENTS rows."""
+        """Return DOCUMENTS rows."""
         return read_table(artifact_at(self.artifact).file(self.name))
 
     def texts(self) -> pa.LargeStringArray:
-        """The texts, row by row."""
+        """Return the texts, row by row."""
         return text_column(self.table())
 
 
@@ -52,12 +55,12 @@ class OwnPart:
 class Corpus:
     """All documents, those of earlier runs first, then this run's in input order."""
 
-    parts: Sequence[EarlierPart | OwnPart]
+    parts: Sequence[EarlierPart | CurrentPart]
     """Where the texts of each part are; earlier parts first."""
     first_row: I64
     """Rows before each part; parts + 1 values."""
     earlier: int
-    """Rows that are kept documents of earlier runs; they can only be named, never removed."""
+    """Rows that are kept documents of earlier runs; they can be named as representatives, never removed."""
     doc_ids: U8
     """(documents, 16) raw doc_id."""
     digests: U8
@@ -70,56 +73,43 @@ class Corpus:
     signatures: Sequence[U32]
     """Memory-mapped signatures of each part, (rows, signature length)."""
     signature_files: Sequence[Path] = ()
-    """Where they are."""
+    """Their files."""
 
     def __len__(self) -> int:
         return self.sizes.size
 
     @property
     def earlier_parts(self) -> int:
-        """How many of `parts` belong to earlier runs."""
+        """Return how many of `parts` belong to earlier runs."""
         return int(np.searchsorted(self.first_row, self.earlier)) if self.earlier else 0
 
     def texts_of_part(self, part: int) -> pa.LargeStringArray:
-        """The whole texts of a part, as they were before any cut."""
+        """Return the whole texts of a part, as they were before any cut."""
         return self.parts[part].texts()
 
     def signature_rows(self, rows: I64) -> U32:
-        """Signatures of the given documents (ascending global rows), for few of them."""
-        cuts = np.searchsorted(rows, self.first_row)
+        """Return signatures of the given documents (ascending global rows), for few of them."""
+        bounds = np.searchsorted(rows, self.first_row)
         pieces = [
-            part[rows[cuts[index] : cuts[index + 1]] - self.first_row[index]]
+            part[rows[bounds[index] : bounds[index + 1]] - self.first_row[index]]
             for index, part in enumerate(self.signatures)
         ]
         return np.concatenate(pieces)
 
     def earlier_identity(self, row: int) -> str | None:
-        """The identity of the earlier artifact that a row comes from; None for this run's own documents."""
-        place = self.parts[int(np.searchsorted(self.first_row, row, side="right")) - 1]
-        return place.identity if isinstance(place, EarlierPart) else None
-
-
-def text_column(table: pa.Table) -> pa.LargeStringArray:
-    """The texts of a DOCUMENTS part as one Arrow array."""
-    column = table.column("text").combine_chunks()
-    return column if isinstance(column, pa.Array) else column.chunk(0)
-
-
-def binary_rows(column: pa.ChunkedArray) -> U8:
-    """A column of fixed-size binary values as a (rows, size) byte matrix."""
-    values = column.combine_chunks()
-    size = values.type.byte_width
-    return np.frombuffer(b"".join(values.to_pylist()), np.uint8).reshape(-1, size)
+        """Return the identity of the earlier artifact that a row comes from; None for this run's own documents."""
+        source_part = self.parts[int(np.searchsorted(self.first_row, row, side="right")) - 1]
+        return source_part.identity if isinstance(source_part, EarlierPart) else None
 
 
 def read_corpus(
     documents: Artifact, earlier: Sequence[Artifact], config: DedupConfig, workspace: Workspace, executor: Executor
 ) -> Corpus:
-    """Compute what is missing of the signatures, then open all of them."""
-    parts = [*earlier_parts(earlier, config), *_own_parts(documents, config)]
-    signing = workspace.within("signatures")
-    _sign_parts(parts, config, signing, workspace, executor)
-    facts = functools.partial(_facts_of_part, signing)
+    """Compute the signatures that are missing, then open all of them."""
+    parts = [*earlier_parts(earlier, config), *_current_parts(documents, config)]
+    scratch = workspace.within("signatures")
+    _sign_parts(parts, config, scratch, workspace, executor)
+    facts = functools.partial(_load_facts, scratch)
     rows_of_parts, names = [], set[str]()
     for index in range(len(parts)):
         with facts(index) as part:
@@ -131,22 +121,22 @@ def read_corpus(
     rows = int(first_row[-1])
     sizes, sources = np.zeros(rows, np.int64), np.full(rows, -1, np.int32)
     earlier_count = 0
-    for index, place in enumerate(parts):
+    for index, source_part in enumerate(parts):
         begin, end = first_row[index], first_row[index + 1]
-        if isinstance(place, EarlierPart):
+        if isinstance(source_part, EarlierPart):
             earlier_count = int(end)
             continue
         with facts(index) as part:
             sizes[begin:end] = part["sizes"]
             own = np.array([numbers[name] for name in part["source_names"].tolist()], np.int32)
             sources[begin:end] = own[part["sources"]]
-    signature_files = [signing.file(f"{unit_name(index)}.npy") for index in range(len(parts))]
+    signature_files = [scratch.file(f"{unit_name(index)}.npy") for index in range(len(parts))]
     return Corpus(
         parts=parts,
         first_row=first_row,
         earlier=earlier_count,
-        doc_ids=_joined(signing.folder / "doc_ids.u8", facts, "doc_ids", first_row),
-        digests=_joined(signing.folder / "digests.u8", facts, "digests", first_row),
+        doc_ids=_concatenate(scratch.folder / "doc_ids.u8", facts, "doc_ids", first_row),
+        digests=_concatenate(scratch.folder / "digests.u8", facts, "digests", first_row),
         sizes=sizes,
         sources=sources,
         source_names=source_names,
@@ -155,64 +145,42 @@ def read_corpus(
     )
 
 
-def _own_parts(documents: Artifact, config: DedupConfig) -> list[OwnPart]:
+def _current_parts(documents: Artifact, config: DedupConfig) -> list[CurrentPart]:
     records = [record for record in documents.records if record.table == "documents"]
     first_row = np.cumsum([0, *(record.rows for record in records)])
     total = int(first_row[-1])
     generator = np.random.Generator(np.random.Philox(key=seed64(config.seed, "dedup", "signed by datasketch")))
     checked = np.sort(generator.choice(total, min(total, CHECKED_DOCUMENTS), replace=False))
-    cuts = np.searchsorted(checked, first_row)
+    bounds = np.searchsorted(checked, first_row)
     return [
-        OwnPart(documents.path, record.name, tuple((checked[cuts[index] : cuts[index + 1]] - begin).tolist()))
+        CurrentPart(documents.path, record.name, tuple((checked[bounds[index] : bounds[index + 1]] - begin).tolist()))
         for index, (record, begin) in enumerate(zip(records, first_row[:-1], strict=True))
     ]
 
 
 def _sign_parts(
-    parts: Sequence[EarlierPart | OwnPart],
+    parts: Sequence[EarlierPart | CurrentPart],
     config: DedupConfig,
-    signing: Workspace,
+    scratch: Workspace,
     workspace: Workspace,
     executor: Executor,
 ) -> None:
-    missing = [index for index in range(len(parts)) if signing.finished(unit_name(index)) is None]
+    missing = [index for index in range(len(parts)) if scratch.finished(unit_name(index)) is None]
     work = Work(
-        functools.partial(_sign_part, config, signing.for_worker()),
-        name=lambda index: _name(parts[index]),
+        functools.partial(_sign_part, config, scratch.for_worker()),
+        name=lambda index: _part_name(parts[index]),
         arguments=lambda index: (parts[index],),
     )
     for done, _ in enumerate(executor.map(work, missing), start=len(parts) - len(missing) + 1):
         workspace.advance(done, len(parts), "parts signed")
-    signing.await_units([unit_name(index) for index in missing], executor)
+    scratch.await_units([unit_name(index) for index in missing], executor)
 
 
-def _name(place: EarlierPart | OwnPart) -> str:
-    return place.documents.name if isinstance(place, EarlierPart) else place.name
-
-
-def _facts_of_part(signing: Workspace, index: int) -> Any:
-    """A part's arrays, read when asked for; to be closed, since there may be more parts than files may be open."""
-    return np.load(signing.file(_facts_name(index)))
-
-
-def _joined(path: Path, facts: Callable[[int], Any], name: str, first_row: I64) -> U8:
-    rows = int(first_row[-1])
-    with path.open("wb") as stream:
-        for index in range(first_row.size - 1):
-            with facts(index) as part:
-                stream.write(np.ascontiguousarray(part[name]).data)
-    return np.memmap(path, np.uint8, mode="r", shape=(rows, 16)) if rows else np.empty((0, 16), np.uint8)
-
-
-def _facts_name(index: int) -> str:
-    return f"{unit_name(index)}.npz"
-
-
-def _sign_part(config: DedupConfig, signing: Workspace, index: int, place: EarlierPart | OwnPart) -> None:
-    if isinstance(place, OwnPart):
-        signatures, facts = _own_part(place, config)
+def _sign_part(config: DedupConfig, scratch: Workspace, index: int, source_part: EarlierPart | CurrentPart) -> None:
+    if isinstance(source_part, CurrentPart):
+        signatures, facts = _sign_current_part(source_part, config)
     else:
-        table = place.index()
+        table = source_part.index()
         signatures = index_signatures(table)
         facts = {
             "rows": np.int64(table.num_rows),
@@ -221,23 +189,25 @@ def _sign_part(config: DedupConfig, signing: Workspace, index: int, place: Earli
             "source_names": np.array([], dtype=np.str_),
         }
     name = f"{unit_name(index)}.npy"
-    with signing.unit(unit_name(index)) as unit:
-        # By columns: a band reads its own seven of them, not all 112 of every document sixteen times.
+    with scratch.unit(unit_name(index)) as unit:
+        # Column order: a band reads its own seven columns, not all 112 of every document sixteen times.
         np.save(unit.path(name), np.asfortranarray(signatures))
         np.savez(unit.path(_facts_name(index)), allow_pickle=False, **facts)
         unit.add_file(name)
         unit.add_file(_facts_name(index))
 
 
-def _own_part(place: OwnPart, config: DedupConfig) -> tuple[U32, dict[str, np.ndarray]]:
-    table = place.table()
+def _sign_current_part(source_part: CurrentPart, config: DedupConfig) -> tuple[U32, dict[str, np.ndarray]]:
+    table = source_part.table()
     if any(table.column("piece").to_pylist()):
-        raise Bug(f"dedup: {place.artifact / place.name} holds cut pieces; only whole documents can be compared")
+        raise Bug(
+            f"dedup: {source_part.artifact / source_part.name} has cut pieces; only whole documents can be compared"
+        )
     data, offsets = text_buffers(text_column(table))
     width, seed = config.shingle_words, config.permutation_seed
     signatures = signatures_of(data, offsets, width, config.signature_length, seed)
-    checked = np.array(place.checked_rows, np.int64)
-    check_with_datasketch(data, offsets, checked, width, seed, signatures, str(place.artifact / place.name))
+    checked = np.array(source_part.checked_rows, np.int64)
+    check_with_datasketch(data, offsets, checked, width, seed, signatures, str(source_part.artifact / source_part.name))
     source = table.column("source").combine_chunks()
     source = source.chunk(0) if isinstance(source, pa.ChunkedArray) else source
     facts = {
@@ -251,15 +221,37 @@ def _own_part(place: OwnPart, config: DedupConfig) -> tuple[U32, dict[str, np.nd
     return signatures, facts
 
 
+def _part_name(source_part: EarlierPart | CurrentPart) -> str:
+    return source_part.documents.name if isinstance(source_part, EarlierPart) else source_part.name
+
+
+def _load_facts(scratch: Workspace, index: int) -> Any:
+    """Open a part's arrays, which are read lazily; close it, since there may be more parts than files may be open."""
+    return np.load(scratch.file(_facts_name(index)))
+
+
+def _facts_name(index: int) -> str:
+    return f"{unit_name(index)}.npz"
+
+
+def _concatenate(path: Path, facts: Callable[[int], Any], name: str, first_row: I64) -> U8:
+    rows = int(first_row[-1])
+    with path.open("wb") as stream:
+        for index in range(first_row.size - 1):
+            with facts(index) as part:
+                stream.write(np.ascontiguousarray(part[name]).data)
+    return np.memmap(path, np.uint8, mode="r", shape=(rows, 16)) if rows else np.empty((0, 16), np.uint8)
+
+
 def write_shingle_sets(corpus: Corpus, rows: I64, config: DedupConfig, target: Path) -> tuple[U64, I64]:
-    """Shingle sets of the given documents (ascending global rows), through a file so that memory stays bounded.
+    """Write the shingle sets of the given documents (ascending global rows) to a file, so that memory is bounded.
 
     Returns (all sets in a line, memory-mapped; where each set begins, rows + 1 values).
     """
-    cuts = np.searchsorted(rows, corpus.first_row)
+    bounds = np.searchsorted(rows, corpus.first_row)
 
     def of_part(index: int) -> tuple[U64, I64]:
-        wanted = rows[cuts[index] : cuts[index + 1]] - corpus.first_row[index]
+        wanted = rows[bounds[index] : bounds[index + 1]] - corpus.first_row[index]
         if not wanted.size:
             return np.empty(0, np.uint64), np.empty(0, np.int64)
         data, offsets = text_buffers(corpus.texts_of_part(index))
@@ -278,16 +270,25 @@ def write_shingle_sets(corpus: Corpus, rows: I64, config: DedupConfig, target: P
 
 
 def write_signatures(corpus: Corpus, rows: I64, target: Path) -> U32:
-    """Signatures of the given documents (ascending global rows) as one memory-mapped (rows, length) matrix."""
-    cuts = np.searchsorted(rows, corpus.first_row)
+    """Write signatures of the given documents (ascending global rows); returns them memory-mapped, (rows, length)."""
+    bounds = np.searchsorted(rows, corpus.first_row)
     with target.open("wb") as stream:
         for index, part in enumerate(corpus.signatures):
-            wanted = rows[cuts[index] : cuts[index + 1]] - corpus.first_row[index]
+            wanted = rows[bounds[index] : bounds[index + 1]] - corpus.first_row[index]
             for begin in range(0, wanted.size, ROWS_COPIED):
                 stream.write(np.ascontiguousarray(part[wanted[begin : begin + ROWS_COPIED]]).data)
     length = corpus.signatures[0].shape[1]
     return np.asarray(np.memmap(target, np.uint32, mode="r", shape=(rows.size, length)))
 
 
-ROWS_COPIED = 1 << 17
-"""Signatures copied at a time (59 MB by default), so that memory does not grow with the size of a part."""
+def text_column(table: pa.Table) -> pa.LargeStringArray:
+    """Return the texts of a DOCUMENTS part as one Arrow array."""
+    column = table.column("text").combine_chunks()
+    return column if isinstance(column, pa.Array) else column.chunk(0)
+
+
+def binary_rows(column: pa.ChunkedArray) -> U8:
+    """Return a column of fixed-size binary values as a (rows, size) byte matrix."""
+    values = column.combine_chunks()
+    size = values.type.byte_width
+    return np.frombuffer(b"".join(values.to_pylist()), np.uint8).reshape(-1, size)

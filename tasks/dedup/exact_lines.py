@@ -1,13 +1,13 @@
-"""Repeated lines or paragraphs (CCNet, Wenzek et al. 2020, section 3.1): of equal ones the first in keep order stays.
+"""Exact repetitions: repeated lines or paragraphs, and the plan of all cuts.
 
-Lines are compared by their words, so that case, punctuation and indentation don't matter; unlike CCNet numbers do, as
-tables and dates would otherwise lose rows. A paragraph is a run of lines between blank ones. Lines with few words
-(closing brackets, headings, speaker names) stay, however often they occur. Hashes are compared in ranges of their upper
-bits, so that those in memory stay within a bound.
+Of equal lines or paragraphs the first in keep order is kept (CCNet, Wenzek et al. 2020, section 3.1). Lines are
+compared by their words, so that case, punctuation and indentation do not matter; unlike in CCNet numbers do, as tables
+and dates would otherwise lose rows. A paragraph is a run of lines between blank ones. Lines with few words (closing
+brackets, headings, speaker names) are kept, however often they occur. Hashes are compared in ranges of their upper
+bits, so that memory is bounded.
 
-Passages that stand elsewhere too, cut out of documents that stay: planned over the whole corpus, applied by part.
-
-Every cut names the document in which the passage stays. Cuts are half-open ranges of UTF-8 bytes at character borders.
+Cuts are planned over the whole corpus and applied by part. Every cut names the document in which the passage is kept;
+it is a half-open range of UTF-8 bytes at character borders.
 """
 
 import functools
@@ -21,33 +21,171 @@ import numpy.typing as npt
 from tasks.common.kernels import kernel
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
-from tasks.dedup.exact_substrings import repeated_substrings
-from tasks.dedup.minhash import I64, U8, U64, fold_table, hash_words, text_buffers
-from tasks.dedup.near_duplicates import Fates
+from tasks.dedup.exact_substrings import MIX, repeated_substrings
+from tasks.dedup.lsh import passes_within
+from tasks.dedup.minhash import I64, ROLLING_BASE, U8, U64, fold_table, hash_words, text_buffers
+from tasks.dedup.near_duplicates import DuplicateDecisions
 
-BYTES_A_LINE = 64
+BYTES_PER_LINE = 64
 
-_BASE = np.uint64(0xA0761D6478BD642F)
+_TEXT_BYTES_PER_LINE = 40
+"""An estimate, to bound the memory of one pass."""
 
 _SHIFT = np.uint64(29)
-
-_MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 Lines = tuple[U64, I64, I64, I64]
 """Hash, row within the part, start and end (bytes of the document) of each line that is long enough."""
 
+REPEATED_LINE = "repeated_line"
+REPEATED_SUBSTRING = "repeated_substring"
+NOTHING_OF_ITS_OWN = "nothing_of_its_own"
 
-@kernel
-def _is_blank(data, start, end):
-    for position in range(start, end):
-        if data[position] != 0x20 and data[position] != 0x09 and data[position] != 0x0D:
-            return False
-    return True
+
+@dataclass(frozen=True)
+class Cuts:
+    """Cuts of one kind: aligned arrays in order of document and position, without overlap."""
+
+    rows: I64
+    """Global row of each cut's document."""
+    starts: I64
+    ends: I64
+    firsts: I64
+    """Global row of the document in which the passage is kept."""
+
+    @staticmethod
+    def none() -> "Cuts":
+        """Return no cuts."""
+        return Cuts(*(np.empty(0, np.int64) for _ in range(4)))
+
+    def of(self, row: int) -> list[tuple[int, int, int]]:
+        """Return (start, end, row of the document that keeps the passage) of each cut of a document."""
+        begin, end = np.searchsorted(self.rows, [row, row + 1])
+        own = slice(begin, end)
+        return list(zip(self.starts[own].tolist(), self.ends[own].tolist(), self.firsts[own].tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class CutPlan:
+    """The cuts of each rule, and the documents of which nothing would be left."""
+
+    by_rule: dict[str, Cuts]
+    emptied: npt.NDArray[np.bool_]
+    """Whether nothing is left, by global row."""
+
+    def rows_between(self, begin: int, end: int) -> list[int]:
+        """Return the global rows from `begin` on, before `end`, that have cuts."""
+        found = [
+            cuts.rows[slice(*np.searchsorted(cuts.rows, [begin, end]))]
+            for cuts in self.by_rule.values()
+            if cuts.rows.size
+        ]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *found])).tolist()
+
+    def of(self, row: int) -> list[tuple[int, int, int, str]]:
+        """Return (start, end, row that keeps it, rule) of a document's cuts in order, overlaps cut once."""
+        found = sorted((*cut, rule) for rule, cuts in self.by_rule.items() for cut in cuts.of(row))
+        merged: list[tuple[int, int, int, str]] = []
+        reached = 0
+        for start, end, first, rule in found:
+            if end > reached:
+                merged.append((max(start, reached), end, first, rule))
+                reached = end
+        return merged
+
+
+def plan_cuts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> CutPlan:
+    """Plan the cuts that the settings ask for, over all documents that are kept.
+
+    A document that represents removed copies is never emptied: it is kept whole.
+    """
+    by_rule: dict[str, Cuts] = {}
+    if config.repeated_lines != "keep":
+        by_rule[REPEATED_LINE] = Cuts(*repeated_lines(corpus, decisions, config))
+    if config.repeated_bytes is not None:
+        by_rule[REPEATED_SUBSTRING] = Cuts(*repeated_substrings(corpus, decisions, config))
+    plan = CutPlan(by_rule, np.zeros(len(corpus), np.bool_))
+    represents_copies = np.zeros(len(corpus), np.bool_)
+    represents_copies[decisions.representative[decisions.representative >= 0]] = True
+    whole = np.zeros(len(corpus), np.bool_)
+    for part in range(corpus.earlier_parts, len(corpus.parts)):
+        begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
+        rows = plan.rows_between(begin, end)
+        if not rows:
+            continue
+        data, offsets = text_buffers(corpus.texts_of_part(part))
+        for row in rows:
+            text = data[offsets[row - begin] : offsets[row - begin + 1]].tobytes()
+            if not remove_ranges(text, [(start, stop) for start, stop, *_ in plan.of(row)]).strip():
+                (whole if represents_copies[row] else plan.emptied)[row] = True
+    return replace(plan, by_rule={rule: _drop_rows(cuts, whole) for rule, cuts in by_rule.items()})
+
+
+def _drop_rows(cuts: Cuts, rows: npt.NDArray[np.bool_]) -> Cuts:
+    kept = ~rows[cuts.rows]
+    return Cuts(cuts.rows[kept], cuts.starts[kept], cuts.ends[kept], cuts.firsts[kept])
+
+
+def remove_ranges(text: bytes, cuts: Iterable[tuple[int, int]]) -> bytes:
+    """Return `text` without the ranges [start, end) of `cuts`, which are in order and do not overlap."""
+    pieces: list[bytes] = []
+    position = 0
+    for start, end in cuts:
+        pieces.append(text[position:start])
+        position = end
+    return b"".join([*pieces, text[position:]])
+
+
+def repeated_lines(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> tuple[I64, I64, I64, I64]:
+    """Return (global rows, starts, ends, rows of the document that keeps the line) of every line to cut, in order."""
+    parts = range(corpus.earlier_parts, len(corpus.parts))
+
+    def of_part(wanted: Callable[[U64], np.ndarray], part: int) -> Lines:
+        rows = decisions.kept_rows(corpus, part) - corpus.first_row[part]
+        data, offsets = text_buffers(corpus.texts_of_part(part))
+        hashes, owners, starts, ends = lines_of(data, offsets, rows, config)
+        chosen = wanted(hashes)
+        return hashes[chosen], owners[chosen] + corpus.first_row[part], starts[chosen], ends[chosen]
+
+    lines = int(corpus.sizes.sum()) // _TEXT_BYTES_PER_LINE
+    passes = passes_within(lines * BYTES_PER_LINE, config.memory_bytes)
+    shift = np.uint64(64 - (passes.bit_length() - 1)) if passes > 1 else None
+    found: list[np.ndarray] = []
+    for number in range(passes):
+        of_range = functools.partial(of_part, functools.partial(_in_range, shift, np.uint64(number)))
+        with ThreadPoolExecutor(config.threads) as pool:
+            columns = list(zip(*pool.map(of_range, parts), strict=True))
+        hashes, rows, starts, ends = (np.concatenate(column) for column in columns)
+        order = np.lexsort((starts, decisions.rank[rows], hashes))
+        hashes, rows, starts, ends = hashes[order], rows[order], starts[order], ends[order]
+        is_first = np.ones(hashes.size, np.bool_)
+        is_first[1:] = hashes[1:] != hashes[:-1]
+        firsts = rows[np.flatnonzero(is_first)[np.cumsum(is_first) - 1]] if hashes.size else rows
+        is_repeat = ~is_first
+        found.append(np.stack([rows[is_repeat], starts[is_repeat], ends[is_repeat], firsts[is_repeat]]))
+    rows, starts, ends, firsts = np.concatenate(found, axis=1)
+    order = np.lexsort((starts, rows))
+    return rows[order], starts[order], ends[order], firsts[order]
+
+
+def _in_range(shift: np.uint64 | None, number: np.uint64, hashes: U64) -> np.ndarray:
+    return np.ones(hashes.size, np.bool_) if shift is None else (hashes >> shift) == number
+
+
+def lines_of(data: U8, offsets: I64, rows: I64, config: DedupConfig) -> Lines:
+    """Return the lines (or paragraphs) of the given rows of an Arrow string column's buffers."""
+    capacity = _count_line_ends(data, offsets, rows)
+    words = np.empty(int((offsets[rows + 1] - offsets[rows]).max(initial=0)) // 2 + 2, np.uint64)
+    hashes = np.empty(capacity, np.uint64)
+    owners, starts, ends = (np.empty(capacity, np.int64) for _ in range(3))
+    paragraphs = config.repeated_lines == "paragraph"
+    least = config.repeated_line_words
+    count = _lines_of(data, offsets, rows, fold_table(), paragraphs, least, words, hashes, owners, starts, ends)
+    return hashes[:count], owners[:count], starts[:count], ends[:count]
 
 
 @kernel
 def _lines_of(data, offsets, rows, fold, paragraphs, least_words, words, hashes, owners, starts, ends):
-    """Write the lines (or paragraphs) of some documents; returns how many. Ends are behind the line's own line end."""
+    """Write the lines (or paragraphs) of some documents; returns how many. Ends are behind the line feed."""
     count = 0
     for row in rows:
         begin, end = offsets[row], offsets[row + 1]
@@ -67,8 +205,8 @@ def _lines_of(data, offsets, rows, fold, paragraphs, least_words, words, hashes,
             if found >= least_words:
                 value = np.uint64(found)
                 for index in range(found):
-                    value = value * _BASE + words[index]
-                value = (value ^ (value >> _SHIFT)) * _MIX
+                    value = value * ROLLING_BASE + words[index]
+                value = (value ^ (value >> _SHIFT)) * MIX
                 hashes[count] = value ^ (value >> _SHIFT)
                 owners[count] = row
                 starts[count] = start - begin
@@ -79,6 +217,14 @@ def _lines_of(data, offsets, rows, fold, paragraphs, least_words, words, hashes,
 
 
 @kernel
+def _is_blank(data, start, end):
+    for position in range(start, end):
+        if data[position] != 0x20 and data[position] != 0x09 and data[position] != 0x0D:
+            return False
+    return True
+
+
+@kernel
 def _count_line_ends(data, offsets, rows):
     count = 0
     for row in rows:
@@ -86,157 +232,3 @@ def _count_line_ends(data, offsets, rows):
             count += data[position] == 0x0A
         count += 1
     return count
-
-
-def lines_of(data: U8, offsets: I64, rows: I64, config: DedupConfig) -> Lines:
-    """The lines (or paragraphs) of the given rows of an Arrow string column's buffers."""
-    room = _count_line_ends(data, offsets, rows)
-    words = np.empty(int((offsets[rows + 1] - offsets[rows]).max(initial=0)) // 2 + 2, np.uint64)
-    hashes = np.empty(room, np.uint64)
-    owners, starts, ends = (np.empty(room, np.int64) for _ in range(3))
-    paragraphs = config.repeated_lines == "paragraph"
-    least = config.repeated_line_words
-    count = _lines_of(data, offsets, rows, fold_table(), paragraphs, least, words, hashes, owners, starts, ends)
-    return hashes[:count], owners[:count], starts[:count], ends[:count]
-
-
-def repeated_lines(corpus: Corpus, fates: Fates, config: DedupConfig) -> tuple[I64, I64, I64, I64]:
-    """(Global rows, starts, ends, rows of the document in which the line stays) of every line to cut, in order."""
-    parts = range(corpus.earlier_parts, len(corpus.parts))
-
-    def of_part(wanted: Callable[[U64], np.ndarray], part: int) -> Lines:
-        rows = fates.kept_rows(corpus, part) - corpus.first_row[part]
-        data, offsets = text_buffers(corpus.texts_of_part(part))
-        hashes, owners, starts, ends = lines_of(data, offsets, rows, config)
-        chosen = wanted(hashes)
-        return hashes[chosen], owners[chosen] + corpus.first_row[part], starts[chosen], ends[chosen]
-
-    passes = _passes(corpus, config)
-    shift = np.uint64(64 - (passes.bit_length() - 1)) if passes > 1 else None
-    found: list[np.ndarray] = []
-    for number in range(passes):
-        of_range = functools.partial(of_part, functools.partial(_in_range, shift, np.uint64(number)))
-        with ThreadPoolExecutor(config.threads) as pool:
-            columns = list(zip(*pool.map(of_range, parts), strict=True))
-        hashes, rows, starts, ends = (np.concatenate(column) for column in columns)
-        order = np.lexsort((starts, fates.rank[rows], hashes))
-        hashes, rows, starts, ends = hashes[order], rows[order], starts[order], ends[order]
-        opens = np.ones(hashes.size, np.bool_)
-        opens[1:] = hashes[1:] != hashes[:-1]
-        firsts = rows[np.flatnonzero(opens)[np.cumsum(opens) - 1]] if hashes.size else rows
-        again = ~opens
-        found.append(np.stack([rows[again], starts[again], ends[again], firsts[again]]))
-    rows, starts, ends, firsts = np.concatenate(found, axis=1)
-    order = np.lexsort((starts, rows))
-    return rows[order], starts[order], ends[order], firsts[order]
-
-
-def _in_range(shift: np.uint64 | None, number: np.uint64, hashes: U64) -> np.ndarray:
-    return np.ones(hashes.size, np.bool_) if shift is None else (hashes >> shift) == number
-
-
-def _passes(corpus: Corpus, config: DedupConfig) -> int:
-    """Passes (a power of two) that keep the lines of one pass within the bound, taking 40 bytes of text for a line."""
-    needed = int(corpus.sizes.sum()) // 40 * BYTES_A_LINE
-    return 1 << max(0, (-(-needed // config.memory_bytes) - 1).bit_length())
-
-
-REPEATED_LINE = "repeated_line"
-
-REPEATED_SUBSTRING = "repeated_substring"
-
-NOTHING_OF_ITS_OWN = "nothing_of_its_own"
-
-
-@dataclass(frozen=True)
-class Cuts:
-    """Cuts of one kind: aligned arrays in order of document and place, without overlap."""
-
-    rows: I64
-    """Global row of each cut's document."""
-    starts: I64
-    ends: I64
-    firsts: I64
-    """Global row of the document in which the passage stays."""
-
-    @staticmethod
-    def none() -> "Cuts":
-        """No cuts."""
-        return Cuts(*(np.empty(0, np.int64) for _ in range(4)))
-
-    def of(self, row: int) -> list[tuple[int, int, int]]:
-        """(start, end, row of the document in which it stays) of each cut of a document."""
-        begin, end = np.searchsorted(self.rows, [row, row + 1])
-        own = slice(begin, end)
-        return list(zip(self.starts[own].tolist(), self.ends[own].tolist(), self.firsts[own].tolist(), strict=True))
-
-
-@dataclass(frozen=True)
-class CutPlan:
-    """The cuts of each rule, and the documents of which nothing would be left."""
-
-    by_rule: dict[str, Cuts]
-    emptied: npt.NDArray[np.bool_]
-    """By global row."""
-
-    def rows_between(self, begin: int, end: int) -> list[int]:
-        """The global rows from `begin` on, before `end`, that have cuts."""
-        found = [
-            cuts.rows[slice(*np.searchsorted(cuts.rows, [begin, end]))]
-            for cuts in self.by_rule.values()
-            if cuts.rows.size
-        ]
-        return np.unique(np.concatenate([np.empty(0, np.int64), *found])).tolist()
-
-    def of(self, row: int) -> list[tuple[int, int, int, str]]:
-        """(start, end, row in which it stays, rule) of a document's cuts in order, overlaps cut once."""
-        found = sorted((*cut, rule) for rule, cuts in self.by_rule.items() for cut in cuts.of(row))
-        merged: list[tuple[int, int, int, str]] = []
-        reached = 0
-        for start, end, first, rule in found:
-            if end > reached:
-                merged.append((max(start, reached), end, first, rule))
-                reached = end
-        return merged
-
-
-def plan_cuts(corpus: Corpus, fates: Fates, config: DedupConfig) -> CutPlan:
-    """The cuts that the settings ask for, over all documents that stay.
-
-    A document that stands for removed copies is not emptied: it stays whole.
-    """
-    by_rule: dict[str, Cuts] = {}
-    if config.repeated_lines != "keep":
-        by_rule[REPEATED_LINE] = Cuts(*repeated_lines(corpus, fates, config))
-    if config.repeated_bytes is not None:
-        by_rule[REPEATED_SUBSTRING] = Cuts(*repeated_substrings(corpus, fates, config))
-    plan = CutPlan(by_rule, np.zeros(len(corpus), np.bool_))
-    stands_for_copies = np.zeros(len(corpus), np.bool_)
-    stands_for_copies[fates.survivor[fates.survivor >= 0]] = True
-    whole = np.zeros(len(corpus), np.bool_)
-    for part in range(corpus.earlier_parts, len(corpus.parts)):
-        begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-        rows = plan.rows_between(begin, end)
-        if not rows:
-            continue
-        data, offsets = text_buffers(corpus.texts_of_part(part))
-        for row in rows:
-            text = data[offsets[row - begin] : offsets[row - begin + 1]].tobytes()
-            if not without(text, [(start, stop) for start, stop, *_ in plan.of(row)]).strip():
-                (whole if stands_for_copies[row] else plan.emptied)[row] = True
-    return replace(plan, by_rule={rule: _without_rows(cuts, whole) for rule, cuts in by_rule.items()})
-
-
-def _without_rows(cuts: Cuts, rows: npt.NDArray[np.bool_]) -> Cuts:
-    stay = ~rows[cuts.rows]
-    return Cuts(cuts.rows[stay], cuts.starts[stay], cuts.ends[stay], cuts.firsts[stay])
-
-
-def without(text: bytes, cuts: Iterable[tuple[int, int]]) -> bytes:
-    """`text` without the ranges [start, end) of `cuts`, which are in order and don't overlap."""
-    pieces: list[bytes] = []
-    position = 0
-    for start, end in cuts:
-        pieces.append(text[position:start])
-        position = end
-    return b"".join([*pieces, text[position:]])

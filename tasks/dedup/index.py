@@ -1,13 +1,12 @@
-"""The index of kept documents: what a later run needs to find copies of them and to name the old document.
+"""The index of kept documents, for later runs and other programs, and the parts of earlier artifacts.
 
-INDEX rows stand beside the parts they come from: doc_id, text_digest, and the MinHash signature (unsigned 32-bit
-values, datasketch's `affine32` with the seed and shingle length of the stage's settings, which the manifest holds).
-`datasketch_index` gives it to other programs as a `datasketch.MinHashLSH`.
+INDEX rows are in the order of the parts they come from: doc_id, text_digest, and the MinHash signature (unsigned 32-bit
+values, datasketch's `affine32` with the seed and shingle length of the stage's settings, which the manifest records).
+`datasketch_index` returns it as a `datasketch.MinHashLSH`.
 
-Kept documents of earlier runs, opened from their dedup artifacts: INDEX for the search, texts for the proof.
-
-An earlier artifact counts into the identity by its content, so that it may be named by any path. Its signatures must
-have been made by the same hashes as this run's; that is not believed but tried, on documents of the artifact itself.
+Of an earlier artifact, INDEX is searched and the texts verify what is found. It is part of the identity by its content,
+so that it may be named by any path. Its signatures must have been made by the same hashes as this run's, which is
+checked on documents of the artifact itself.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,9 +27,92 @@ from tasks.dedup.minhash import I64, U32, band_keys, empty_minhash, sign_with_da
 if TYPE_CHECKING:
     from datasketch import MinHash, MinHashLSH
 
+UNCUT = "uncut"
+SIGNATURES_CHECKED = 16
+
+
+@dataclass(frozen=True)
+class EarlierPart:
+    """One part of an earlier artifact: its INDEX rows and the texts that belong to them, row by row."""
+
+    identity: str
+    documents: Path
+    index_file: Path
+    uncut: Path | None
+    """Whole texts of documents that were cut after they had been compared."""
+
+    def index(self) -> pa.Table:
+        """Return INDEX rows."""
+        return read_table(self.index_file)
+
+    def texts(self) -> pa.LargeStringArray:
+        """Return the texts that the signatures of `index` belong to."""
+        table = read_table(self.documents).select(["doc_id", "text"])
+        if not table.column("doc_id").equals(self.index().column("doc_id")):
+            raise IntegrityError(
+                f"{self.documents} and {self.index_file.name} do not contain the same documents in the same order"
+            )
+        texts = table.column("text")
+        if self.uncut is not None:
+            whole = read_table(self.uncut)
+            found = pc.index_in(table.column("doc_id"), value_set=whole.column("doc_id").combine_chunks())
+            texts = pc.coalesce(pc.take(whole.column("text"), found), texts)
+        texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+        return texts if isinstance(texts, pa.Array) else texts.chunk(0)
+
+
+def earlier_parts(artifacts: Sequence[Artifact], config: DedupConfig) -> list[EarlierPart]:
+    """Return the parts of earlier artifacts in order, after checking that settings and signatures fit `config`.
+
+    Raises RecipeError where the settings of the signatures differ, InputError where the hashes do.
+    """
+    parts: list[EarlierPart] = []
+    for artifact in artifacts:
+        _check_settings(artifact, config)
+        uncut = {path.stem.rpartition("-")[2]: path for path in artifact.files(UNCUT)}
+        pairs = zip(artifact.files("documents"), artifact.files("index"), strict=True)
+        parts += [
+            EarlierPart(artifact.identity, documents, index, uncut.get(documents.stem.rpartition("-")[2]))
+            for documents, index in pairs
+        ]
+    checked = set()
+    for part in parts:
+        if part.identity not in checked and part.index().num_rows:
+            _check_signatures(part, config)
+            checked.add(part.identity)
+    return parts
+
+
+def _check_settings(artifact: Artifact, config: DedupConfig) -> None:
+    theirs = artifact.manifest["identity_parts"]["params"]
+    length = theirs["bands"] * theirs["rows_per_band"]
+    wanted = {
+        "shingle_words": (config.shingle_words, theirs["shingle_words"]),
+        "permutation_seed": (config.permutation_seed, theirs["permutation_seed"]),
+        "bands x rows_per_band": (config.signature_length, length),
+    }
+    for name, (ours, found) in wanted.items():
+        if ours != found:
+            raise RecipeError(
+                f"dedup.against: {artifact.path} was made with {name} = {found}, and this recipe has {ours}."
+                f" Signatures of other settings cannot be compared: use theirs, or build the earlier run again."
+            )
+
+
+def _check_signatures(part: EarlierPart, config: DedupConfig) -> None:
+    """Sign some documents again: the code or the Unicode database may have changed since they were signed."""
+    texts = part.texts().slice(0, SIGNATURES_CHECKED)
+    data, offsets = text_buffers(texts)
+    recomputed = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
+    if not np.array_equal(recomputed, index_signatures(part.index().slice(0, SIGNATURES_CHECKED))):
+        raise InputError(
+            f"dedup.against: {part.index_file} contains signatures that this version does not make of the same"
+            f" texts, so they cannot be compared. Build the earlier run again with this version, then name the new one."
+        )
+
 
 def index_table(doc_ids: pa.ChunkedArray, digests: pa.ChunkedArray, signatures: U32) -> pa.Table:
-    """INDEX rows of one part's kept documents; `signatures` is (rows, signature length)."""
+    """Return INDEX rows of one part's kept documents; `signatures` is (rows, signature length)."""
     length = signatures.shape[1]
     values = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(signatures).reshape(-1)), length)
     schema = pa.schema(
@@ -44,7 +126,7 @@ def index_table(doc_ids: pa.ChunkedArray, digests: pa.ChunkedArray, signatures: 
 
 
 def index_signatures(table: pa.Table) -> U32:
-    """The (rows, signature length) matrix of an INDEX table."""
+    """Return the (rows, signature length) matrix of an INDEX table."""
     column = table.column("signature")
     flat = np.concatenate([np.empty(0, np.uint32), *(chunk.flatten().to_numpy() for chunk in column.chunks)])
     return flat.reshape(table.num_rows, column.type.list_size)
@@ -54,7 +136,7 @@ def find_in_index(parts: Iterable[U32], queries: U32, bands: int, rows: int) -> 
     """Look signatures up in an index, given as the signatures of its parts, one part in memory at a time.
 
     Yields (part, band, rows of the part, query numbers): the pairs of an indexed document and a query that agree in
-    that whole band, which a verification would then look at. A pair may come once for each band.
+    that whole band and are therefore candidates. A pair may be yielded once for each band.
     """
     orders = []
     for band in range(bands):
@@ -74,7 +156,7 @@ def find_in_index(parts: Iterable[U32], queries: U32, bands: int, rows: int) -> 
 def datasketch_index(dedup: Artifact) -> "MinHashLSH":
     """Return the kept documents of a dedup artifact as a `datasketch.MinHashLSH` with their doc_id (hex) as keys.
 
-    It has the stage's own bands. `datasketch_query(dedup, text)` signs a text to ask it with. All of it is in memory.
+    It has the stage's own bands and is held in memory. `datasketch_query(dedup, text)` signs a text to query it with.
     """
     from datasketch import MinHashLSH
 
@@ -102,86 +184,3 @@ def datasketch_query(dedup: Artifact, text: str) -> "MinHash":
 
 def _settings(dedup: Artifact) -> DedupConfig:
     return DedupConfig.model_validate(dedup.manifest["identity_parts"]["params"])
-
-
-UNCUT = "uncut"
-
-SIGNATURES_TRIED = 16
-
-
-@dataclass(frozen=True)
-class EarlierPart:
-    """One part of an earlier artifact: its INDEX rows and the texts that belong to them, row by row."""
-
-    identity: str
-    documents: Path
-    index_file: Path
-    uncut: Path | None
-    """Whole texts of documents that were cut after they had been compared."""
-
-    def index(self) -> pa.Table:
-        """INDEX rows."""
-        return read_table(self.index_file)
-
-    def texts(self) -> pa.LargeStringArray:
-        """The texts that the signatures of `index` belong to."""
-        table = read_table(self.documents).select(["doc_id", "text"])
-        if not table.column("doc_id").equals(self.index().column("doc_id")):
-            raise IntegrityError(f"{self.documents} and {self.index_file.name} do not hold the same documents in order")
-        texts = table.column("text")
-        if self.uncut is not None:
-            whole = read_table(self.uncut)
-            found = pc.index_in(table.column("doc_id"), value_set=whole.column("doc_id").combine_chunks())
-            texts = pc.coalesce(pc.take(whole.column("text"), found), texts)
-        texts = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-        return texts if isinstance(texts, pa.Array) else texts.chunk(0)
-
-
-def earlier_parts(artifacts: Sequence[Artifact], config: DedupConfig) -> list[EarlierPart]:
-    """The parts of earlier artifacts in order, after their settings and signatures were found to fit `config`.
-
-    Raises RecipeError where the settings of the signatures differ, InputError where the hashes do.
-    """
-    parts: list[EarlierPart] = []
-    for artifact in artifacts:
-        _check_settings(artifact, config)
-        uncut = {path.stem.rpartition("-")[2]: path for path in artifact.files(UNCUT)}
-        pairs = zip(artifact.files("documents"), artifact.files("index"), strict=True)
-        parts += [
-            EarlierPart(artifact.identity, documents, index, uncut.get(documents.stem.rpartition("-")[2]))
-            for documents, index in pairs
-        ]
-    tried = set()
-    for part in parts:
-        if part.identity not in tried and part.index().num_rows:
-            _try_signatures(part, config)
-            tried.add(part.identity)
-    return parts
-
-
-def _check_settings(artifact: Artifact, config: DedupConfig) -> None:
-    theirs = artifact.manifest["identity_parts"]["params"]
-    length = theirs["bands"] * theirs["rows_per_band"]
-    wanted = {
-        "shingle_words": (config.shingle_words, theirs["shingle_words"]),
-        "permutation_seed": (config.permutation_seed, theirs["permutation_seed"]),
-        "bands x rows_per_band": (config.signature_length, length),
-    }
-    for name, (ours, found) in wanted.items():
-        if ours != found:
-            raise RecipeError(
-                f"dedup.against: {artifact.path} was made with {name} = {found}, and this recipe says {ours}."
-                f" Signatures of other settings cannot be compared: take theirs, or build the earlier run again."
-            )
-
-
-def _try_signatures(part: EarlierPart, config: DedupConfig) -> None:
-    """Sign some documents again: the code or the Unicode database may have changed since they were signed."""
-    texts = part.texts().slice(0, SIGNATURES_TRIED)
-    data, offsets = text_buffers(texts)
-    again = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
-    if not np.array_equal(again, index_signatures(part.index().slice(0, SIGNATURES_TRIED))):
-        raise InputError(
-            f"dedup.against: {part.index_file} holds signatures that this version does not make of the same texts, so"
-            f" that nothing could be compared. Build the earlier run again with this version, then name the new one."
-        )

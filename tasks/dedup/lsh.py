@@ -1,10 +1,10 @@
-"""Candidates of near duplication: documents that agree in a whole band of their signatures.
+"""Candidate near duplicates: documents that agree in a whole band of their signatures (locality-sensitive hashing).
 
-A band is sorted by its keys and equal neighbours form a bucket. One band is in memory at a time, and of that as much
-as a bound allows: keys are taken in ranges of their upper bits, one range a pass. A key's lower bits make room for the
-document's rank, so that sorting moves 8 bytes a document and a bucket's members come out in order of rank. Keys that
-agree in the remaining bits alone (about 36,000 pairs a band among 100 million documents) are candidates too, and fall
-when they are verified.
+A band is sorted by its keys and equal neighbours form a bucket. One band is in memory at a time, and of that as much as
+a bound allows: keys are processed in ranges of their upper bits, one range a pass. A key's lower bits are replaced by
+the document's rank, so that sorting moves 8 bytes a document and a bucket's members come out in order of rank. Keys
+that agree in the remaining bits alone (about 36,000 pairs a band among 100 million documents) are candidates too, and
+are rejected when they are verified.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,8 @@ from tasks.dedup.corpus import Corpus
 from tasks.dedup.minhash import I64, U32, U64, band_keys
 
 Flags = npt.NDArray[np.bool_]
-
 NO_BUCKET = np.uint32(0xFFFFFFFF)
-
-BYTES_A_KEY = 8
-
+BYTES_PER_KEY = 8
 ROWS_READ = 1 << 18
 
 
@@ -43,9 +40,9 @@ class Buckets:
 def find_buckets(
     corpus: Corpus, rank: U32, distinct: npt.NDArray[np.bool_], config: DedupConfig, scratch: Path
 ) -> Buckets:
-    """Buckets of at least two documents, one of them of this run; only rows that are `distinct` take part.
+    """Return buckets of at least two documents, one of them of this run; only rows that are `distinct` take part.
 
-    `rank` gives each row's place in the order in which documents are kept; the result is the same for any
+    `rank` is each row's place in the order in which documents are kept; the result is the same for any
     `config.memory_bytes`.
     """
     of_band: list[U32] = []
@@ -64,25 +61,14 @@ def find_buckets(
     return Buckets(count, memberships, of_band, np.flatnonzero(in_any))
 
 
-def rank_bits(documents: int) -> int:
-    """Bits that hold the rank of any of so many documents."""
-    return max(1, (documents - 1).bit_length())
-
-
-def passes_of(documents: int, memory_bytes: int) -> int:
-    """Passes (a power of two) in which a band of so many documents is sorted within about `memory_bytes`."""
-    needed = documents * BYTES_A_KEY
-    return 1 << max(0, (-(-needed // memory_bytes) - 1).bit_length())
-
-
 def _sorted_ranges(corpus: Corpus, rank: U32, distinct: Flags, band: int, config: DedupConfig):
-    """Keys with ranks in their lower bits, sorted, one range of the keys after the other."""
+    """Yield keys with ranks in their lower bits, sorted, one range of the keys after another."""
     bits = rank_bits(len(corpus))
-    passes = passes_of(len(corpus), config.memory_bytes)
+    passes = passes_within(len(corpus) * BYTES_PER_KEY, config.memory_bytes)
     range_shift = np.uint64(64 - (passes.bit_length() - 1)) if passes > 1 else None
     mask = np.uint64((1 << bits) - 1)
     for number in range(passes):
-        room = np.empty(len(corpus) // passes + len(corpus) // (4 * passes) + 4096, np.uint64)
+        buffer = np.empty(len(corpus) // passes + len(corpus) // (4 * passes) + 4096, np.uint64)
         filled = 0
         for index, part in enumerate(corpus.signatures):
             for begin in range(0, part.shape[0], ROWS_READ):
@@ -93,19 +79,19 @@ def _sorted_ranges(corpus: Corpus, rank: U32, distinct: Flags, band: int, config
                 if range_shift is not None:
                     chosen = chosen & ((keys >> range_shift) == np.uint64(number))
                 found = (keys[chosen] & ~mask) | rank[rows][chosen].astype(np.uint64)
-                if filled + found.size > room.size:
-                    # Keys crowd where many documents agree: the range is as large as they are.
-                    room = np.concatenate([room[:filled], np.empty(2 * (filled + found.size) - filled, np.uint64)])
-                room[filled : filled + found.size] = found
+                if filled + found.size > buffer.size:
+                    # Keys are dense where many documents agree: the range is as large as they are many.
+                    buffer = np.concatenate([buffer[:filled], np.empty(2 * (filled + found.size) - filled, np.uint64)])
+                buffer[filled : filled + found.size] = found
                 filled += found.size
-        keys = room[:filled]
+        keys = buffer[:filled]
         keys.sort()
         yield keys
 
 
 @kernel
 def _number_buckets(keys, bits, earlier, count, of_rank, in_any):
-    """Number the runs of equal keys; ranks under `earlier` alone make no bucket. Returns (next number, memberships)."""
+    """Number the runs of equal keys; ranks under `earlier` alone form no bucket. Returns (next number, memberships)."""
     shift = np.uint64(bits)
     mask = (np.uint64(1) << shift) - np.uint64(1)
     memberships = 0
@@ -123,6 +109,17 @@ def _number_buckets(keys, bits, earlier, count, of_rank, in_any):
             memberships += end - begin
         begin = end
     return count, memberships
+
+
+def exact_representatives(corpus: Corpus, order: U32) -> U32:
+    """Return for each rank the first rank with the same text digest (itself where it is the first)."""
+    bits = rank_bits(len(corpus))
+    keys: U64 = np.ascontiguousarray(corpus.digests[:, :8]).view(np.uint64).reshape(-1)[order]
+    keys = (keys & ~np.uint64((1 << bits) - 1)) | np.arange(order.size, dtype=np.uint64)
+    keys.sort()
+    representative = np.arange(order.size, dtype=np.uint32)
+    _first_of_digest(keys, bits, np.asarray(corpus.digests), order, representative)
+    return representative
 
 
 @kernel
@@ -152,12 +149,11 @@ def _first_of_digest(keys, bits, digests, row_of_rank, representative):
         begin = end
 
 
-def exact_representatives(corpus: Corpus, order: U32) -> U32:
-    """For each rank the first rank with the same text digest (itself where it is the first)."""
-    bits = rank_bits(len(corpus))
-    keys: U64 = np.ascontiguousarray(corpus.digests[:, :8]).view(np.uint64).reshape(-1)[order]
-    keys = (keys & ~np.uint64((1 << bits) - 1)) | np.arange(order.size, dtype=np.uint64)
-    keys.sort()
-    representative = np.arange(order.size, dtype=np.uint32)
-    _first_of_digest(keys, bits, np.asarray(corpus.digests), order, representative)
-    return representative
+def rank_bits(documents: int) -> int:
+    """Return the bits that represent the rank of any of so many documents."""
+    return max(1, (documents - 1).bit_length())
+
+
+def passes_within(needed_bytes: int, memory_bytes: int) -> int:
+    """Return passes (a power of two) of which each needs at most about `memory_bytes` of `needed_bytes` in all."""
+    return 1 << max(0, (-(-needed_bytes // memory_bytes) - 1).bit_length())

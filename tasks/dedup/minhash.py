@@ -1,17 +1,15 @@
-"""MinHash signatures, bit for bit those of datasketch 2 (`scheme="affine32"`), over whole Arrow string columns.
+"""MinHash signatures over whole Arrow string columns, bit for bit those of datasketch 2 (`scheme="affine32"`).
 
-Each 32-bit shingle hash is mixed once by MurmurHash3's finalizer and then permuted by a * h + b modulo 2^32 with odd a;
+A word is a run of letters, digits, marks and underscores, lower-cased (`\\w+`, and marks that `\\w` leaves out); in
+scripts without spaces each character is a word. A shingle is `width` consecutive words; a text with fewer words has one
+shingle of all of them, and a text without any word has one of its raw bytes, so that every document can be compared.
+Shingles are 64-bit hashes, computed from UTF-8 bytes. All 64 bits represent the shingle where true Jaccard similarity
+is computed; the upper 32 bits go into MinHash.
+
+There, each 32-bit hash is mixed once by MurmurHash3's finalizer and then permuted by a * h + b modulo 2^32 with odd a;
 a signature holds the smallest value of every permutation. The share of equal values in two signatures estimates the
 Jaccard similarity of the shingle sets (Broder 1997). Source of the scheme: datasketch 2.0, `datasketch/minhash.py`.
 Each build signs a sample of its documents with datasketch itself, too (`check_with_datasketch`).
-
-Word shingles of a text as 64-bit hashes, straight from its UTF-8 bytes.
-
-A word is a run of letters, digits, marks and underscores, lower-cased (`\\w+`, and marks that `\\w` leaves out); in
-scripts without blanks each character is a word. A shingle is `width` consecutive words; a text with fewer words has one
-shingle of all of them, and a text without any word has one of its raw bytes, so that every document can be compared.
-The upper 32 bits of a shingle's hash feed MinHash, all 64 stand for the shingle where true Jaccard similarity is
-computed.
 """
 
 import functools
@@ -29,33 +27,49 @@ from tasks.common.text import is_unspaced
 if TYPE_CHECKING:
     from datasketch import MinHash
 
-
-_MINHASH_MIX1 = np.uint32(0x85EBCA6B)
-
-_MINHASH_MIX2 = np.uint32(0xC2B2AE35)
-
-_SHIFT13 = np.uint32(13)
-
-_SHIFT16 = np.uint32(16)
-
-_SHIFT32 = np.uint64(32)
-
-_BLOCK = 2048
-
-_BAND_PRIME = np.uint64(0x9E3779B97F4A7C15)
-
-_BAND_SHIFT = np.uint64(29)
-
+U8 = npt.NDArray[np.uint8]
+I32 = npt.NDArray[np.int32]
 U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+
+_MURMUR32_MIX1 = np.uint32(0x85EBCA6B)
+_MURMUR32_MIX2 = np.uint32(0xC2B2AE35)
+_SHIFT13 = np.uint32(13)
+_SHIFT16 = np.uint32(16)
+_SHIFT32 = np.uint64(32)
+_BLOCK = 2048
+_BAND_SHIFT = np.uint64(29)
+_TABLE_SIZE = 0x20000
+
+CHARACTER_WORD = np.uint32(1 << 31)
+"""Set in `fold_table` where a character is a word by itself."""
+
+_FIRST_IDEOGRAPH, _LAST_IDEOGRAPH = 0x20000, 0x3FFFD
+
+_FNV_BASIS = np.uint64(0xCBF29CE484222325)
+"""The offset basis of FNV-1a."""
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio, odd."""
+
+_WORD_FINISH = np.uint64(0xD6E8FEB86659FD93)
+ROLLING_BASE = np.uint64(0xA0761D6478BD642F)
+_FEW_WORDS = np.uint64(0xE7037ED1A0B428DB)
+_NO_WORDS = np.uint64(0x8EBC6AF09C88C6E3)
+_MURMUR64_MIX1 = np.uint64(0xFF51AFD7ED558CCD)
+_MURMUR64_MIX2 = np.uint64(0xC4CEB9FE1A85EC53)
+_SHIFT33 = np.uint64(33)
 
 
-@functools.cache
-def permutations(length: int, seed: int) -> tuple[U32, U32]:
-    """The (a, b) of `length` permutations as datasketch draws them from `RandomState(seed)`."""
-    generator = np.random.RandomState(seed)
-    a = generator.randint(0, 1 << 31, length, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
-    b = generator.randint(0, 1 << 32, length, dtype=np.uint32)
-    return a, b
+def signatures_of(data: U8, offsets: I64, width: int, length: int, seed: int) -> U32:
+    """Return the signatures (rows, length) of the texts in an Arrow string column's buffers."""
+    capacity = int(np.diff(offsets).max(initial=0)) // 2 + 2
+    words, shingles = np.empty(capacity, np.uint64), np.empty(capacity, np.uint64)
+    signatures = np.full((offsets.size - 1, length), np.uint32(0xFFFFFFFF))
+    a, b = permutations(length, seed)
+    _sign(data, offsets, fold_table(), width, a, b, words, shingles, np.empty(_BLOCK, np.uint32), signatures)
+    return signatures
 
 
 @kernel
@@ -67,9 +81,9 @@ def _sign(data, offsets, fold, width, a, b, words, shingles, mixed, signatures):
             for index in range(size):
                 value = np.uint32(shingles[begin + index] >> _SHIFT32)
                 value = np.uint32(value ^ (value >> _SHIFT16))
-                value = np.uint32(value * _MINHASH_MIX1)
+                value = np.uint32(value * _MURMUR32_MIX1)
                 value = np.uint32(value ^ (value >> _SHIFT13))
-                value = np.uint32(value * _MINHASH_MIX2)
+                value = np.uint32(value * _MURMUR32_MIX2)
                 mixed[index] = np.uint32(value ^ (value >> _SHIFT16))
             for permutation in range(a.size):
                 factor, shift = a[permutation], b[permutation]
@@ -79,19 +93,186 @@ def _sign(data, offsets, fold, width, a, b, words, shingles, mixed, signatures):
                 signatures[row, permutation] = smallest
 
 
-I64 = npt.NDArray[np.int64]
+@functools.cache
+def permutations(length: int, seed: int) -> tuple[U32, U32]:
+    """Return the (a, b) of `length` permutations as datasketch draws them from `RandomState(seed)`."""
+    generator = np.random.RandomState(seed)
+    a = generator.randint(0, 1 << 31, length, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+    b = generator.randint(0, 1 << 32, length, dtype=np.uint32)
+    return a, b
 
-U8 = npt.NDArray[np.uint8]
+
+def band_keys(signatures: U32, band: int, rows: int) -> U64:
+    """Return a 64-bit key per document for a band, equal where all of its values are; bands have different keys."""
+    keys = np.full(signatures.shape[0], band + 1, np.uint64)
+    for column in range(band * rows, (band + 1) * rows):
+        keys = (keys ^ signatures[:, column].astype(np.uint64)) * GOLDEN
+        keys ^= keys >> _BAND_SHIFT
+    return keys
 
 
-def signatures_of(data: U8, offsets: I64, width: int, length: int, seed: int) -> U32:
-    """Signatures (rows, length) of the texts in an Arrow string column's buffers; `offsets` has rows + 1 values."""
-    room = int(np.diff(offsets).max(initial=0)) // 2 + 2
-    words, shingles = np.empty(room, np.uint64), np.empty(room, np.uint64)
-    signatures = np.full((offsets.size - 1, length), np.uint32(0xFFFFFFFF))
-    a, b = permutations(length, seed)
-    _sign(data, offsets, fold_table(), width, a, b, words, shingles, np.empty(_BLOCK, np.uint32), signatures)
-    return signatures
+def s_curve(bands: int, rows: int) -> list[list[float]]:
+    """Return [[J, chance that a pair with true Jaccard J is compared at all], ...]: 1 - (1 - J^rows)^bands."""
+    points: npt.NDArray[np.float64] = np.arange(10, 21) / 20
+    return [[round(float(j), 2), round(float(1 - (1 - j**rows) ** bands), 4)] for j in points]
+
+
+def shingle_sets(data: U8, offsets: I64, rows: I64, width: int) -> tuple[U64, I64]:
+    """Return the shingle sets of some rows of an Arrow string column: (sorted hashes of all rows in a line, set sizes).
+
+    `data` and `offsets` are the column's buffers, `offsets` int64 of rows + 1 values.
+    """
+    sizes = offsets[rows + 1] - offsets[rows]
+    capacity = int(sizes.max(initial=0)) // 2 + 2
+    words, shingles = np.empty(capacity, np.uint64), np.empty(capacity, np.uint64)
+    flat = np.empty(int((sizes // 2 + 2).sum()), np.uint64)
+    lengths = np.empty(rows.size, np.int64)
+    filled = _sets_of(data, offsets, rows, fold_table(), width, words, shingles, flat, lengths)
+    return flat[:filled].copy(), lengths
+
+
+@kernel
+def _sets_of(data, offsets, rows, fold, width, words, shingles, flat, lengths):
+    filled = 0
+    for index in range(rows.size):
+        start, end = offsets[rows[index]], offsets[rows[index] + 1]
+        found = np.sort(shingles[: hash_shingles(data, start, end, fold, width, words, shingles)])
+        first = filled
+        for position in range(found.size):
+            if position == 0 or found[position] != found[position - 1]:
+                flat[filled] = found[position]
+                filled += 1
+        lengths[index] = filled - first
+    return filled
+
+
+@kernel
+def hash_shingles(data, start, end, fold, width, words, shingles):
+    """Write the hash of each shingle of data[start:end] into `shingles`; returns how many there are (at least one).
+
+    `words` and `shingles` are buffers of at least (end - start) // 2 + 2 values; a shingle that occurs twice is written
+    twice. Polynomial rolling hash over the words' hashes modulo 2^64, then a mixer.
+    """
+    count = hash_words(data, start, end, fold, words)
+    if count == 0:
+        state = _NO_WORDS
+        for position in range(start, end):
+            state = (state ^ np.uint64(data[position])) * GOLDEN
+        shingles[0] = _murmur64(state)
+        return 1
+    power = np.uint64(1)
+    rolling = np.uint64(0)
+    for index in range(min(width, count)):
+        rolling = rolling * ROLLING_BASE + words[index]
+        power *= ROLLING_BASE
+    if count < width:
+        shingles[0] = _murmur64(rolling + np.uint64(count) * _FEW_WORDS)
+        return 1
+    shingles[0] = _murmur64(rolling)
+    for index in range(width, count):
+        rolling = rolling * ROLLING_BASE + words[index] - words[index - width] * power
+        shingles[index - width + 1] = _murmur64(rolling)
+    return count - width + 1
+
+
+@kernel
+def hash_words(data, start, end, fold, words):
+    """Write the hash of each word of data[start:end] into `words`; returns how many there are."""
+    count = 0
+    state = _FNV_BASIS
+    inside = False
+    position = start
+    while position < end:
+        byte = data[position]
+        if byte < 0x80:
+            codepoint = np.int64(byte)
+            position += 1
+        elif byte < 0xE0:
+            codepoint = (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F)
+            position += 2
+        elif byte < 0xF0:
+            codepoint = (
+                (np.int64(byte & 0x0F) << 12)
+                | (np.int64(data[position + 1] & 0x3F) << 6)
+                | np.int64(data[position + 2] & 0x3F)
+            )
+            position += 3
+        else:
+            codepoint = (
+                (np.int64(byte & 0x07) << 18)
+                | (np.int64(data[position + 1] & 0x3F) << 12)
+                | (np.int64(data[position + 2] & 0x3F) << 6)
+                | np.int64(data[position + 3] & 0x3F)
+            )
+            position += 4
+        if codepoint < _TABLE_SIZE:
+            folded = fold[codepoint]
+        elif _FIRST_IDEOGRAPH <= codepoint <= _LAST_IDEOGRAPH:
+            folded = np.uint32(codepoint) | CHARACTER_WORD
+        else:
+            folded = np.uint32(0)
+        if folded != 0 and folded < CHARACTER_WORD:
+            state = (state ^ np.uint64(folded)) * GOLDEN
+            inside = True
+            continue
+        if inside:
+            words[count] = _mix_word(state)
+            count += 1
+            state = _FNV_BASIS
+            inside = False
+        if folded != 0:
+            words[count] = _mix_word((_FNV_BASIS ^ np.uint64(folded)) * GOLDEN)
+            count += 1
+    if inside:
+        words[count] = _mix_word(state)
+        count += 1
+    return count
+
+
+@kernel
+def _mix_word(state):
+    state ^= state >> _SHIFT32
+    return state * _WORD_FINISH
+
+
+@kernel
+def _murmur64(value):
+    value ^= value >> _SHIFT33
+    value *= _MURMUR64_MIX1
+    value ^= value >> _SHIFT33
+    value *= _MURMUR64_MIX2
+    return value ^ (value >> _SHIFT33)
+
+
+@functools.cache
+def fold_table() -> U32:
+    """Return a table of code points below 0x20000: 0 for separators, else the lower case.
+
+    CHARACTER_WORD marks a word of one character. Code points above are ideographs (words of one character) or
+    separators.
+    """
+    table = np.zeros(_TABLE_SIZE, np.uint32)
+    for codepoint in range(_TABLE_SIZE):
+        character = chr(codepoint)
+        if character == "_" or unicodedata.category(character)[0] in "LNM":
+            lower = character.lower()
+            folded = ord(lower) if len(lower) == 1 else codepoint
+            table[codepoint] = folded | (int(CHARACTER_WORD) if is_unspaced(codepoint) else 0)
+    table.setflags(write=False)
+    return table
+
+
+def true_jaccard(first: U64, second: U64) -> float:
+    """Return |A and B| / |A or B| of two sorted shingle sets."""
+    common = int(np.intersect1d(first, second, assume_unique=True).size)
+    return common / (first.size + second.size - common)
+
+
+def text_buffers(texts: pa.Array) -> tuple[U8, I64]:
+    """Return the (bytes, offsets) of an Arrow large_string array without copying; a slice keeps its parent's bytes."""
+    _, offsets, data = texts.buffers()
+    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8), starts
 
 
 @functools.cache
@@ -131,203 +312,3 @@ def check_with_datasketch(
                 f" The compiled kernel is wrong on this machine: remove numba's cache folder and run again; if that"
                 f" does not help, report it with the processor and the versions of numba and llvmlite."
             )
-
-
-def text_buffers(texts: pa.Array) -> tuple[U8, I64]:
-    """The (bytes, offsets) of an Arrow large_string array without copying; a slice keeps its parent's bytes."""
-    _, offsets, data = texts.buffers()
-    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8), starts
-
-
-U64 = npt.NDArray[np.uint64]
-
-
-def band_keys(signatures: U32, band: int, rows: int) -> U64:
-    """One 64-bit key per document for a band: equal when all of the band's values are. Other bands get other keys."""
-    keys = np.full(signatures.shape[0], band + 1, np.uint64)
-    for column in range(band * rows, (band + 1) * rows):
-        keys = (keys ^ signatures[:, column].astype(np.uint64)) * _BAND_PRIME
-        keys ^= keys >> _BAND_SHIFT
-    return keys
-
-
-def s_curve(bands: int, rows: int) -> list[list[float]]:
-    """[[J, chance that a pair with true Jaccard J is compared at all], ...]: 1 - (1 - J^rows)^bands."""
-    points: npt.NDArray[np.float64] = np.arange(10, 21) / 20
-    return [[round(float(j), 2), round(float(1 - (1 - j**rows) ** bands), 4)] for j in points]
-
-
-I32 = npt.NDArray[np.int32]
-
-_TABLE_SIZE = 0x20000
-
-_OWN_WORD = np.uint32(1 << 31)
-
-_BEYOND_FIRST, _BEYOND_LAST = 0x20000, 0x3FFFD
-
-_BASIS = np.uint64(0xCBF29CE484222325)
-
-_WORD_PRIME = np.uint64(0x9E3779B97F4A7C15)
-
-_WORD_FINISH = np.uint64(0xD6E8FEB86659FD93)
-
-_SHINGLE_BASE = np.uint64(0xA0761D6478BD642F)
-
-_FEW_WORDS = np.uint64(0xE7037ED1A0B428DB)
-
-_NO_WORDS = np.uint64(0x8EBC6AF09C88C6E3)
-
-_SHINGLES_MIX1 = np.uint64(0xFF51AFD7ED558CCD)
-
-_SHINGLES_MIX2 = np.uint64(0xC4CEB9FE1A85EC53)
-
-_SHIFT33 = np.uint64(33)
-
-
-@functools.cache
-def fold_table() -> U32:
-    """Code point below 0x20000 -> 0 where it separates words, else its lower case; the top bit marks a word of one
-    character. Code points above are ideographs (words of one character) or separators."""
-    table = np.zeros(_TABLE_SIZE, np.uint32)
-    for codepoint in range(_TABLE_SIZE):
-        character = chr(codepoint)
-        if character == "_" or unicodedata.category(character)[0] in "LNM":
-            lower = character.lower()
-            folded = ord(lower) if len(lower) == 1 else codepoint
-            table[codepoint] = folded | (int(_OWN_WORD) if is_unspaced(codepoint) else 0)
-    table.setflags(write=False)
-    return table
-
-
-@kernel
-def _finish_word(state):
-    state ^= state >> _SHIFT32
-    return state * _WORD_FINISH
-
-
-@kernel
-def _mix(value):
-    value ^= value >> _SHIFT33
-    value *= _SHINGLES_MIX1
-    value ^= value >> _SHIFT33
-    value *= _SHINGLES_MIX2
-    return value ^ (value >> _SHIFT33)
-
-
-@kernel
-def hash_words(data, start, end, fold, words):
-    """Write the hash of each word of data[start:end] into `words`; returns how many there are."""
-    count = 0
-    state = _BASIS
-    inside = False
-    position = start
-    while position < end:
-        byte = data[position]
-        if byte < 0x80:
-            codepoint = np.int64(byte)
-            position += 1
-        elif byte < 0xE0:
-            codepoint = (np.int64(byte & 0x1F) << 6) | np.int64(data[position + 1] & 0x3F)
-            position += 2
-        elif byte < 0xF0:
-            codepoint = (
-                (np.int64(byte & 0x0F) << 12)
-                | (np.int64(data[position + 1] & 0x3F) << 6)
-                | np.int64(data[position + 2] & 0x3F)
-            )
-            position += 3
-        else:
-            codepoint = (
-                (np.int64(byte & 0x07) << 18)
-                | (np.int64(data[position + 1] & 0x3F) << 12)
-                | (np.int64(data[position + 2] & 0x3F) << 6)
-                | np.int64(data[position + 3] & 0x3F)
-            )
-            position += 4
-        if codepoint < _TABLE_SIZE:
-            folded = fold[codepoint]
-        elif _BEYOND_FIRST <= codepoint <= _BEYOND_LAST:
-            folded = np.uint32(codepoint) | _OWN_WORD
-        else:
-            folded = np.uint32(0)
-        if folded != 0 and folded < _OWN_WORD:
-            state = (state ^ np.uint64(folded)) * _WORD_PRIME
-            inside = True
-            continue
-        if inside:
-            words[count] = _finish_word(state)
-            count += 1
-            state = _BASIS
-            inside = False
-        if folded != 0:
-            words[count] = _finish_word((_BASIS ^ np.uint64(folded)) * _WORD_PRIME)
-            count += 1
-    if inside:
-        words[count] = _finish_word(state)
-        count += 1
-    return count
-
-
-@kernel
-def hash_shingles(data, start, end, fold, width, words, shingles):
-    """Write the hash of each shingle of data[start:end] into `shingles`; returns how many there are (at least one).
-
-    `words` and `shingles` are buffers of at least (end - start) // 2 + 2 values; a shingle that occurs twice is written
-    twice. Polynomial rolling hash over the words' hashes modulo 2^64, then a mixer.
-    """
-    count = hash_words(data, start, end, fold, words)
-    if count == 0:
-        state = _NO_WORDS
-        for position in range(start, end):
-            state = (state ^ np.uint64(data[position])) * _WORD_PRIME
-        shingles[0] = _mix(state)
-        return 1
-    power = np.uint64(1)
-    rolling = np.uint64(0)
-    for index in range(min(width, count)):
-        rolling = rolling * _SHINGLE_BASE + words[index]
-        power *= _SHINGLE_BASE
-    if count < width:
-        shingles[0] = _mix(rolling + np.uint64(count) * _FEW_WORDS)
-        return 1
-    shingles[0] = _mix(rolling)
-    for index in range(width, count):
-        rolling = rolling * _SHINGLE_BASE + words[index] - words[index - width] * power
-        shingles[index - width + 1] = _mix(rolling)
-    return count - width + 1
-
-
-@kernel
-def _sets_of(data, offsets, rows, fold, width, words, shingles, flat, lengths):
-    filled = 0
-    for index in range(rows.size):
-        start, end = offsets[rows[index]], offsets[rows[index] + 1]
-        found = np.sort(shingles[: hash_shingles(data, start, end, fold, width, words, shingles)])
-        first = filled
-        for position in range(found.size):
-            if position == 0 or found[position] != found[position - 1]:
-                flat[filled] = found[position]
-                filled += 1
-        lengths[index] = filled - first
-    return filled
-
-
-def shingle_sets(data: U8, offsets: I64, rows: I64, width: int) -> tuple[U64, I64]:
-    """The shingle sets of some rows of an Arrow string column: (sorted hashes of all rows in a line, set sizes).
-
-    `data` and `offsets` are the column's buffers, `offsets` int64 of rows + 1 values.
-    """
-    sizes = offsets[rows + 1] - offsets[rows]
-    room = int(sizes.max(initial=0)) // 2 + 2
-    words, shingles = np.empty(room, np.uint64), np.empty(room, np.uint64)
-    flat = np.empty(int((sizes // 2 + 2).sum()), np.uint64)
-    lengths = np.empty(rows.size, np.int64)
-    filled = _sets_of(data, offsets, rows, fold_table(), width, words, shingles, flat, lengths)
-    return flat[:filled].copy(), lengths
-
-
-def true_jaccard(first: U64, second: U64) -> float:
-    """|A and B| / |A or B| of two sorted shingle sets."""
-    common = int(np.intersect1d(first, second, assume_unique=True).size)
-    return common / (first.size + second.size - common)

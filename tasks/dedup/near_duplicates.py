@@ -1,9 +1,9 @@
-"""Which documents stay: exact duplicates by digest, then near duplicates against documents that stay.
+"""Which documents are kept: exact duplicates by digest, then near duplicates of kept documents.
 
 Documents are visited in order of their rank (documents of earlier runs, then source priority, then longer, then smaller
 doc_id). Each is compared with the documents already kept in the same LSH buckets, and removed only where the true
 Jaccard similarity with one of them reaches the threshold. So a chain A~B~C of near copies can never remove C on account
-of a B that is itself gone, and buckets are stars around kept documents, never joined with themselves.
+of a B that is itself removed, and buckets are stars around kept documents, never joined with each other.
 """
 
 from collections.abc import Callable
@@ -20,34 +20,68 @@ from tasks.dedup.lsh import NO_BUCKET, Buckets, exact_representatives, find_buck
 from tasks.dedup.minhash import I64, U32, U64
 
 ESTIMATE_SIGMAS = 5.0
-
-NOBODY = np.uint32(0xFFFFFFFF)
-
-CANDIDATES_A_BLOCK = 1 << 20
+NO_REPRESENTATIVE = np.uint32(0xFFFFFFFF)
+CANDIDATES_PER_BLOCK = 1 << 20
 
 ShingleSets = Callable[[I64], tuple[U64, I64]]
 """Global rows, ascending -> (their shingle sets in a line, where each begins)."""
 
 
 @dataclass(frozen=True)
-class Fates:
-    """For each document, by global row: who stays in its place, how alike they are, and whether byte for byte."""
+class DuplicateDecisions:
+    """For each document, by global row: representative, similarity, and whether the two are byte for byte equal."""
 
-    survivor: I64
-    """Global row of the document that stays instead; -1 for a document that stays."""
+    representative: I64
+    """Global row of the document that is kept instead; -1 for a document that is kept."""
     jaccard: npt.NDArray[np.float32]
     exact: npt.NDArray[np.bool_]
     rank: U32
     """Place of each document in the order in which documents are kept."""
 
     def kept_rows(self, corpus: Corpus, part: int) -> I64:
-        """Global rows of the documents of a part that stay, ascending."""
+        """Return the global rows of the documents of a part that are kept, ascending."""
         begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-        return np.flatnonzero(self.survivor[begin:end] < 0) + begin
+        return np.flatnonzero(self.representative[begin:end] < 0) + begin
+
+
+def find_duplicates(
+    corpus: Corpus, config: DedupConfig, scratch: Path, shingle_sets: ShingleSets | None = None
+) -> DuplicateDecisions:
+    """Find exact duplicates, then near duplicates of kept documents, each with its most similar kept candidate.
+
+    `shingle_sets` returns the sets on which pairs are verified; by default they come from the documents' texts.
+    """
+    order = keep_order(corpus, config)
+    rank = np.empty(order.size, np.uint32)
+    rank[order] = np.arange(order.size, dtype=np.uint32)
+    first_copy = order[exact_representatives(corpus, order)][rank].astype(np.int64)
+    is_first = first_copy == np.arange(len(corpus))
+    representative = np.where(is_first, -1, first_copy)
+    jaccard = np.where(is_first, np.float32(0), np.float32(1))
+    buckets = find_buckets(corpus, rank, is_first, config, scratch)
+    if buckets.candidates.size:
+        rows = np.sort(order[buckets.candidates].astype(np.int64))
+        slot = np.searchsorted(rows, order[buckets.candidates]).astype(np.uint32)
+        if shingle_sets is None:
+            sets, starts = write_shingle_sets(corpus, rows, config, scratch / "shingle-sets.u64")
+        else:
+            sets, starts = shingle_sets(rows)
+        signatures = write_signatures(corpus, rows, scratch / "candidates.u32")
+        near, similarity = _near_duplicates(corpus.earlier, config, buckets, slot, signatures, sets, starts)
+        removed = near != NO_REPRESENTATIVE
+        removed_rows = order[buckets.candidates[removed]]
+        representative[removed_rows] = order[buckets.candidates[near[removed]]]
+        jaccard[removed_rows] = similarity[removed]
+    exact = ~is_first
+    # A copy of a text that was itself removed as a near duplicate has that text's representative: it is the same text.
+    inherited = exact & (representative[first_copy] >= 0)
+    representative[inherited] = representative[first_copy[inherited]]
+    jaccard[inherited] = jaccard[first_copy[inherited]]
+    return DuplicateDecisions(representative, jaccard, exact & ~inherited, rank)
 
 
 def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
-    """Global rows from the document to keep first to the last: earlier runs, source rank, longer, smaller doc_id."""
+    """Return global rows in the order in which to keep them: earlier runs, source rank, longer, smaller doc_id."""
     last = max(config.priorities.values(), default=-1) + 1
     ranks = np.array([config.priorities.get(name, last) for name in corpus.source_names], np.int64)
     own = slice(corpus.earlier, None)
@@ -58,6 +92,121 @@ def keep_order(corpus: Corpus, config: DedupConfig) -> U32:
     order = np.arange(len(corpus), dtype=np.uint32)
     order[own] = np.lexsort((ids[:, 1], ids[:, 0], place)) + corpus.earlier
     return order
+
+
+def _near_duplicates(
+    earlier: int, config: DedupConfig, buckets: Buckets, slot: U32, signatures: U32, sets: U64, starts: I64
+) -> tuple[U32, npt.NDArray[np.float64]]:
+    """Return, by rank among the candidates, (representative or NO_REPRESENTATIVE, similarity) of each."""
+    count = buckets.candidates.size
+    representative, similarity = np.full(count, NO_REPRESENTATIVE), np.zeros(count, np.float64)
+    last_node, fill = np.full(buckets.count, NO_REPRESENTATIVE), np.zeros(buckets.count, np.uint16)
+    # The pool is sized for the worst case; its pages are only allocated when written, and most buckets keep one member.
+    member, following = np.empty(buckets.memberships, np.uint32), np.empty(buckets.memberships, np.uint32)
+    compared_with = np.full(count, NO_REPRESENTATIVE)
+    earlier_candidates = int(np.searchsorted(buckets.candidates, earlier))
+    used = 0
+    for begin in range(0, count, CANDIDATES_PER_BLOCK):
+        ranks = buckets.candidates[begin : begin + CANDIDATES_PER_BLOCK]
+        table = np.empty((ranks.size, config.bands), np.uint32)
+        for band, of_rank in enumerate(buckets.of_band):
+            table[:, band] = of_rank[ranks]
+        used = _resolve_block(
+            begin,
+            table,
+            slot,
+            earlier_candidates,
+            signatures,
+            sets,
+            starts,
+            config.threshold,
+            min_agreement(config.threshold, config.signature_length),
+            config.survivors_per_bucket,
+            last_node,
+            fill,
+            member,
+            following,
+            used,
+            compared_with,
+            representative,
+            similarity,
+        )
+    assert used <= buckets.memberships
+    return representative, similarity
+
+
+@kernel
+def _resolve_block(
+    block_begin,
+    buckets,
+    slot,
+    earlier,
+    signatures,
+    sets,
+    starts,
+    threshold,
+    min_agreement,
+    max_members,
+    last_node,
+    fill,
+    member,
+    following,
+    used,
+    compared_with,
+    representative,
+    jaccard,
+):
+    """Decide greedily about a block of candidates in order of rank; see the module's docstring.
+
+    A bucket's kept members are a ring of nodes, of which `last_node` is the youngest. Returns the nodes used.
+    """
+    bands = buckets.shape[1]
+    for index in range(buckets.shape[0]):
+        candidate = block_begin + index
+        mine = slot[candidate]
+        size = starts[mine + 1] - starts[mine]
+        if candidate >= earlier:
+            for band in range(bands):
+                bucket = buckets[index, band]
+                if bucket == NO_BUCKET or last_node[bucket] == NO_REPRESENTATIVE:
+                    continue
+                node = last_node[bucket]
+                for _ in range(fill[bucket]):
+                    node = following[node]
+                    kept = member[node]
+                    if compared_with[kept] == candidate:
+                        continue
+                    compared_with[kept] = candidate
+                    theirs = slot[kept]
+                    other = starts[theirs + 1] - starts[theirs]
+                    if min(size, other) < threshold * max(size, other):
+                        continue
+                    agreement = 0
+                    for value in range(signatures.shape[1]):
+                        agreement += signatures[mine, value] == signatures[theirs, value]
+                    if agreement < min_agreement:
+                        continue
+                    similarity = set_similarity(
+                        sets, starts[mine], starts[mine + 1], starts[theirs], starts[theirs + 1]
+                    )
+                    if similarity >= threshold and similarity > jaccard[candidate]:
+                        representative[candidate], jaccard[candidate] = kept, similarity
+            if representative[candidate] != NO_REPRESENTATIVE:
+                continue
+        for band in range(bands):
+            bucket = buckets[index, band]
+            if bucket == NO_BUCKET or fill[bucket] >= max_members:
+                continue
+            member[used] = candidate
+            if last_node[bucket] == NO_REPRESENTATIVE:
+                following[used] = used
+            else:
+                following[used] = following[last_node[bucket]]
+                following[last_node[bucket]] = used
+            last_node[bucket] = used
+            fill[bucket] += 1
+            used += 1
+    return used
 
 
 @kernel
@@ -77,156 +226,7 @@ def set_similarity(sets, first, first_end, second, second_end):
     return common / (total - common)
 
 
-@kernel
-def _visit(
-    block_begin,
-    buckets,
-    slot,
-    earlier,
-    signatures,
-    sets,
-    starts,
-    threshold,
-    least_agreement,
-    centres,
-    last_node,
-    fill,
-    member,
-    following,
-    used,
-    compared_with,
-    survivor,
-    jaccard,
-):
-    """Greedy pass over a block of candidates in order of rank; see the module's docstring.
-
-    A bucket's kept members are a ring of nodes, of which `last_node` is the youngest. Returns the nodes used.
-    """
-    bands = buckets.shape[1]
-    for index in range(buckets.shape[0]):
-        candidate = block_begin + index
-        mine = slot[candidate]
-        size = starts[mine + 1] - starts[mine]
-        if candidate >= earlier:
-            for band in range(bands):
-                bucket = buckets[index, band]
-                if bucket == NO_BUCKET or last_node[bucket] == NOBODY:
-                    continue
-                node = last_node[bucket]
-                for _ in range(fill[bucket]):
-                    node = following[node]
-                    kept = member[node]
-                    if compared_with[kept] == candidate:
-                        continue
-                    compared_with[kept] = candidate
-                    theirs = slot[kept]
-                    other = starts[theirs + 1] - starts[theirs]
-                    if min(size, other) < threshold * max(size, other):
-                        continue
-                    agreement = 0
-                    for value in range(signatures.shape[1]):
-                        agreement += signatures[mine, value] == signatures[theirs, value]
-                    if agreement < least_agreement:
-                        continue
-                    similarity = set_similarity(
-                        sets, starts[mine], starts[mine + 1], starts[theirs], starts[theirs + 1]
-                    )
-                    if similarity >= threshold and similarity > jaccard[candidate]:
-                        survivor[candidate], jaccard[candidate] = kept, similarity
-            if survivor[candidate] != NOBODY:
-                continue
-        for band in range(bands):
-            bucket = buckets[index, band]
-            if bucket == NO_BUCKET or fill[bucket] >= centres:
-                continue
-            member[used] = candidate
-            if last_node[bucket] == NOBODY:
-                following[used] = used
-            else:
-                following[used] = following[last_node[bucket]]
-                following[last_node[bucket]] = used
-            last_node[bucket] = used
-            fill[bucket] += 1
-            used += 1
-    return used
-
-
-def least_agreement(threshold: float, length: int) -> int:
-    """Equal signature values below which a pair is not worth verifying: five standard errors under the threshold."""
+def min_agreement(threshold: float, length: int) -> int:
+    """Return the equal signature values needed for verification: five standard errors under the threshold."""
     error = (threshold * (1 - threshold) / length) ** 0.5
     return max(0, int(np.floor((threshold - ESTIMATE_SIGMAS * error) * length)))
-
-
-def decide_fates(corpus: Corpus, config: DedupConfig, scratch: Path, shingle_sets: ShingleSets | None = None) -> Fates:
-    """Exact duplicates, then near duplicates of kept documents. Of several kept candidates the most alike is named.
-
-    `shingle_sets` gives the sets that pairs are verified on; by default they come from the documents' texts.
-    """
-    order = keep_order(corpus, config)
-    rank = np.empty(order.size, np.uint32)
-    rank[order] = np.arange(order.size, dtype=np.uint32)
-    representative = order[exact_representatives(corpus, order)][rank].astype(np.int64)
-    is_first = representative == np.arange(len(corpus))
-    survivor = np.where(is_first, -1, representative)
-    jaccard = np.where(is_first, np.float32(0), np.float32(1))
-    buckets = find_buckets(corpus, rank, is_first, config, scratch)
-    if buckets.candidates.size:
-        rows = np.sort(order[buckets.candidates].astype(np.int64))
-        slot = np.searchsorted(rows, order[buckets.candidates]).astype(np.uint32)
-        if shingle_sets is None:
-            sets, starts = write_shingle_sets(corpus, rows, config, scratch / "shingle-sets.u64")
-        else:
-            sets, starts = shingle_sets(rows)
-        signatures = write_signatures(corpus, rows, scratch / "candidates.u32")
-        near, similarity = _near_duplicates(corpus.earlier, config, buckets, slot, signatures, sets, starts)
-        removed = near != NOBODY
-        gone = order[buckets.candidates[removed]]
-        survivor[gone] = order[buckets.candidates[near[removed]]]
-        jaccard[gone] = similarity[removed]
-    exact = ~is_first
-    # A copy of a text that was itself removed as a near duplicate takes that text's survivor: it is the same text.
-    passed_on = exact & (survivor[representative] >= 0)
-    survivor[passed_on] = survivor[representative[passed_on]]
-    jaccard[passed_on] = jaccard[representative[passed_on]]
-    return Fates(survivor, jaccard, exact & ~passed_on, rank)
-
-
-def _near_duplicates(
-    earlier: int, config: DedupConfig, buckets: Buckets, slot: U32, signatures: U32, sets: U64, starts: I64
-) -> tuple[U32, npt.NDArray[np.float64]]:
-    """(Kept candidate that each candidate is a copy of, or NOBODY; their similarity), by rank among the candidates."""
-    count = buckets.candidates.size
-    survivor, similarity = np.full(count, NOBODY), np.zeros(count, np.float64)
-    last_node, fill = np.full(buckets.count, NOBODY), np.zeros(buckets.count, np.uint16)
-    # Pages of the pool are only taken when nodes are: most buckets keep one member.
-    member, following = np.empty(buckets.memberships, np.uint32), np.empty(buckets.memberships, np.uint32)
-    compared_with = np.full(count, NOBODY)
-    earlier_candidates = int(np.searchsorted(buckets.candidates, earlier))
-    used = 0
-    for begin in range(0, count, CANDIDATES_A_BLOCK):
-        ranks = buckets.candidates[begin : begin + CANDIDATES_A_BLOCK]
-        table = np.empty((ranks.size, config.bands), np.uint32)
-        for band, of_rank in enumerate(buckets.of_band):
-            table[:, band] = of_rank[ranks]
-        used = _visit(
-            begin,
-            table,
-            slot,
-            earlier_candidates,
-            signatures,
-            sets,
-            starts,
-            config.threshold,
-            least_agreement(config.threshold, config.signature_length),
-            config.survivors_per_bucket,
-            last_node,
-            fill,
-            member,
-            following,
-            used,
-            compared_with,
-            survivor,
-            similarity,
-        )
-    assert used <= buckets.memberships
-    return survivor, similarity

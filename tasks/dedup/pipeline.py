@@ -1,12 +1,8 @@
-"""The dedup stage from parts to parts: sign, decide globally, filter part by part, measure.
+"""The dedup stage: sign part by part, decide globally, filter part by part, measure recall.
 
-Signatures are scratch files per part and output parts are units, so a killed build goes on where it was; the decisions
-between them are global, deterministic and cheap, and are made again.
-
-One part of dedup's output: its documents without copies and cut passages, its ledger, its rows of the INDEX.
-
-What was decided over the whole corpus comes to a part as its own fates alone, so that a part can be written on another
-machine.
+Signatures are scratch files per part and output parts are units, so a killed build resumes where it was; the decisions
+between them are global, deterministic and cheap, and are made again. A part gets its own decisions alone, so that it
+can be written on another machine.
 """
 
 import functools
@@ -28,14 +24,51 @@ from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
 from tasks.common.work import Executor
 from tasks.dedup.config import DedupConfig
-from tasks.dedup.corpus import Corpus, OwnPart, read_corpus, text_column
-from tasks.dedup.exact_lines import NOTHING_OF_ITS_OWN, REPEATED_LINE, REPEATED_SUBSTRING, CutPlan, plan_cuts, without
+from tasks.dedup.corpus import Corpus, CurrentPart, read_corpus, text_column
+from tasks.dedup.exact_lines import (
+    NOTHING_OF_ITS_OWN,
+    REPEATED_LINE,
+    REPEATED_SUBSTRING,
+    CutPlan,
+    plan_cuts,
+    remove_ranges,
+)
 from tasks.dedup.index import UNCUT, index_table
 from tasks.dedup.minhash import s_curve
-from tasks.dedup.near_duplicates import Fates, decide_fates
-from tasks.dedup.recall import make_plants, measure_recall
+from tasks.dedup.near_duplicates import DuplicateDecisions, find_duplicates
+from tasks.dedup.recall import inject_copies, measure_recall
 
 SIMILARITY_BINS = 20
+STAGE = "dedup"
+EXACT_DUPLICATE = "exact_duplicate"
+NEAR_DUPLICATE = "near_duplicate"
+
+OF_EARLIER = "_of_earlier"
+"""Ending of the rule where the kept document is one of an earlier run."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A passage to cut: a range of UTF-8 bytes of the document, the document that keeps it, and the rule."""
+
+    start: int
+    end: int
+    representative: str
+    """doc_id of the document in which the passage is kept, hexadecimal."""
+    rule: str
+
+
+@dataclass(frozen=True)
+class PartDecisions:
+    """What was decided about the documents of one part, by their row in it."""
+
+    removed: Mapping[int, tuple[str, float, str]]
+    """Rule, true similarity and evidence of each duplicate."""
+    cuts: Mapping[int, Sequence[Cut]]
+    emptied: frozenset[int]
+    """Rows of which the cuts would leave nothing."""
+    signatures: Path
+    """File of the part's signatures, (rows, signature length), in numpy's format."""
 
 
 def deduplicate(
@@ -45,28 +78,29 @@ def deduplicate(
     executor: Executor,
     earlier: Sequence[Artifact] = (),
 ) -> StageReport:
-    """Remove exact and near duplicates from DOCUMENTS, also those of kept documents of `earlier` dedup artifacts, and
-    cut repeated lines and passages where the settings ask for it.
+    """Remove exact and near duplicates from DOCUMENTS, and optionally cut repeated lines and passages.
 
-    The same bytes for any number of threads. Raises RecipeError or InputError when an earlier artifact cannot be
-    compared with.
+    Copies of kept documents of `earlier` dedup artifacts are removed too. The bytes are the same for any number of
+    threads. Raises RecipeError or InputError when an earlier artifact cannot be compared with.
     """
     corpus = read_corpus(documents, earlier, config, workspace, executor)
-    fates = decide_fates(corpus, config, workspace.scratch("verify"))
-    plan = plan_cuts(corpus, fates, config)
+    decisions = find_duplicates(corpus, config, workspace.scratch("verify"))
+    plan = plan_cuts(corpus, decisions, config)
     report = map_parts(
         workspace,
         documents,
         functools.partial(filter_part, config),
         executor,
-        about=lambda index: (fates_of_part(corpus, fates, plan, index),),
+        about=lambda index: (decisions_of_part(corpus, decisions, plan, index),),
     )
     report.facts = {
         "s_curve": s_curve(config.bands, config.rows_per_band),
-        "clusters": _cluster_facts(corpus, fates),
-        "similarities": _similarity_facts(corpus, fates, config),
-        "planted": measure_recall(corpus, fates, plan, make_plants(corpus, fates, plan, config), workspace, config),
-        "signed_by_datasketch": sum(len(part.checked_rows) for part in corpus.parts if isinstance(part, OwnPart)),
+        "clusters": _cluster_facts(corpus, decisions),
+        "similarities": _similarity_facts(corpus, decisions, config),
+        "planted": measure_recall(
+            corpus, decisions, plan, inject_copies(corpus, decisions, plan, config), workspace, config
+        ),
+        "signed_by_datasketch": sum(len(part.checked_rows) for part in corpus.parts if isinstance(part, CurrentPart)),
         "precision": "every removal was verified by true Jaccard similarity against a document that stays",
     }
     if earlier:
@@ -76,17 +110,17 @@ def deduplicate(
     return report
 
 
-def _cluster_facts(corpus: Corpus, fates: Fates) -> dict[str, int]:
-    """Kept documents that stand for others, and the most documents (with itself) that one of them stands for."""
-    survivors = fates.survivor[corpus.earlier :]
-    copies = np.bincount(survivors[survivors >= 0])
+def _cluster_facts(corpus: Corpus, decisions: DuplicateDecisions) -> dict[str, int]:
+    """Count kept documents that represent others, and the documents of the largest such cluster."""
+    representatives = decisions.representative[corpus.earlier :]
+    copies = np.bincount(representatives[representatives >= 0])
     return {"count": int(np.count_nonzero(copies)), "largest": int(copies.max(initial=0)) + bool(copies.size)}
 
 
-def _similarity_facts(corpus: Corpus, fates: Fates, config: DedupConfig) -> list[list[float]]:
-    """[[from, to, near duplicates removed at a true Jaccard similarity in between], ...] from the threshold to 1."""
+def _similarity_facts(corpus: Corpus, decisions: DuplicateDecisions, config: DedupConfig) -> list[list[float]]:
+    """Return [[from, to, near duplicates removed at a true Jaccard similarity in between], ...]."""
     own = slice(corpus.earlier, None)
-    near = fates.jaccard[own][(fates.survivor[own] >= 0) & ~fates.exact[own]]
+    near = decisions.jaccard[own][(decisions.representative[own] >= 0) & ~decisions.exact[own]]
     edges = np.linspace(config.threshold, 1.0, SIMILARITY_BINS + 1)
     counts, _ = np.histogram(np.clip(near, config.threshold, 1.0), edges)
     return [
@@ -95,47 +129,13 @@ def _similarity_facts(corpus: Corpus, fates: Fates, config: DedupConfig) -> list
     ]
 
 
-STAGE = "dedup"
-
-EXACT_DUPLICATE = "exact_duplicate"
-
-NEAR_DUPLICATE = "near_duplicate"
-
-OF_EARLIER = "_of_earlier"
-"""Ending of the rule where the document that stays is one of an earlier run."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A passage that goes: a range of UTF-8 bytes of the document, where it stays, and by which rule."""
-
-    start: int
-    end: int
-    survivor: str
-    """doc_id of the document in which the passage stays, hexadecimal."""
-    rule: str
-
-
-@dataclass(frozen=True)
-class PartFates:
-    """What was decided about the documents of one part, by their row in it."""
-
-    removed: Mapping[int, tuple[str, float, str]]
-    """Rule, true similarity and evidence of each duplicate."""
-    cuts: Mapping[int, Sequence[Cut]]
-    emptied: frozenset[int]
-    """Rows of which the cuts would leave nothing."""
-    signatures: Path
-    """Those of the part, (rows, signature length), as numpy has them."""
-
-
-def fates_of_part(corpus: Corpus, fates: Fates, plan: CutPlan, index: int) -> PartFates:
-    """The fates of this run's part `index`."""
+def decisions_of_part(corpus: Corpus, decisions: DuplicateDecisions, plan: CutPlan, index: int) -> PartDecisions:
+    """Return the decisions about this run's part `index`."""
     part = corpus.earlier_parts + index
     begin, end = int(corpus.first_row[part]), int(corpus.first_row[part + 1])
-    removed = np.flatnonzero(fates.survivor[begin:end] >= 0).tolist()
-    return PartFates(
-        removed={row: _removal(corpus, fates, begin + row) for row in removed},
+    removed = np.flatnonzero(decisions.representative[begin:end] >= 0).tolist()
+    return PartDecisions(
+        removed={row: _removal(corpus, decisions, begin + row) for row in removed},
         cuts={
             row - begin: [
                 Cut(start, stop, corpus.doc_ids[first].tobytes().hex(), rule) for start, stop, first, rule in found
@@ -148,23 +148,37 @@ def fates_of_part(corpus: Corpus, fates: Fates, plan: CutPlan, index: int) -> Pa
     )
 
 
-def filter_part(config: DedupConfig, table: pa.Table, index: int, fates: PartFates) -> PartResult:
-    """Tables documents, ledger and index of one part, and the whole texts of documents that were cut."""
+def _removal(corpus: Corpus, decisions: DuplicateDecisions, row: int) -> tuple[str, float, str]:
+    """Return rule, true similarity and evidence of a duplicate's removal."""
+    representative, jaccard = int(decisions.representative[row]), float(decisions.jaccard[row])
+    evidence: dict[str, object] = {
+        "survivor": corpus.doc_ids[representative].tobytes().hex(),
+        "jaccard": round(jaccard, 6),
+    }
+    rule = EXACT_DUPLICATE if decisions.exact[row] else NEAR_DUPLICATE
+    if representative < corpus.earlier:
+        rule += OF_EARLIER
+        evidence["earlier"] = corpus.earlier_identity(representative)
+    return rule, jaccard, json.dumps(evidence)
+
+
+def filter_part(config: DedupConfig, table: pa.Table, index: int, decisions: PartDecisions) -> PartResult:
+    """Return tables documents, ledger and index of one part, and the whole texts of documents that were cut."""
     del index
     ledger, report = LedgerRows(STAGE), StageReport()
     texts = text_column(table)
     doc_ids, sources = table.column("doc_id").to_pylist(), table.column("source").to_pylist()
     sizes = pc.binary_length(texts).to_pylist()
-    stays = np.ones(table.num_rows, np.bool_)
+    is_kept = np.ones(table.num_rows, np.bool_)
     cut_rows: list[int] = []
     remains: list[bytes] = []
     for row, (doc_id, source, size) in enumerate(zip(doc_ids, sources, sizes, strict=True)):
         counts = report.source(source)
         counts.documents_in += 1
         counts.bytes_in += size
-        cuts = fates.cuts.get(row, ())
-        if row in fates.removed:
-            rule, jaccard, evidence = fates.removed[row]
+        cuts = decisions.cuts.get(row, ())
+        if row in decisions.removed:
+            rule, jaccard, evidence = decisions.removed[row]
             counts.dropped[rule] += 1
             ledger.add(
                 doc_id=doc_id,
@@ -176,9 +190,9 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, fates: PartFat
                 bytes_out=0,
                 evidence=evidence,
             )
-            stays[row] = False
+            is_kept[row] = False
             continue
-        if row in fates.emptied:
+        if row in decisions.emptied:
             counts.dropped[NOTHING_OF_ITS_OWN] += 1
             ledger.add(
                 doc_id=doc_id,
@@ -186,26 +200,26 @@ def filter_part(config: DedupConfig, table: pa.Table, index: int, fates: PartFat
                 rule=NOTHING_OF_ITS_OWN,
                 bytes_in=size,
                 bytes_out=0,
-                evidence=json.dumps({"survivor": cuts[0].survivor, "passages": len(cuts)}),
+                evidence=json.dumps({"survivor": cuts[0].representative, "passages": len(cuts)}),
             )
-            stays[row] = False
+            is_kept[row] = False
             continue
         if cuts:
-            remains.append(without(texts[row].as_py().encode(), [(cut.start, cut.end) for cut in cuts]))
+            remains.append(remove_ranges(texts[row].as_py().encode(), [(cut.start, cut.end) for cut in cuts]))
             cut_rows.append(row)
-            size = _tell_cuts(ledger, doc_id, size, cuts, config)
+            size = _record_cuts(ledger, doc_id, size, cuts, config)
             counts.edited["cut"] += 1
         counts.documents_out += 1
         counts.pieces_out += 1
         counts.bytes_out += size
-    mask = pa.array(stays)
+    mask = pa.array(is_kept)
     tables = {
         "documents": _with_texts(table, cut_rows, remains).filter(mask),
         "ledger": ledger.table(),
         "index": index_table(
             table.column("doc_id").filter(mask),
             table.column("text_digest").filter(mask),
-            _signatures(fates.signatures)[stays],
+            _signatures(decisions.signatures)[is_kept],
         ),
     }
     if cut_rows:
@@ -217,19 +231,8 @@ def _signatures(path: Path) -> npt.NDArray[np.uint32]:
     return np.load(path, mmap_mode="r")
 
 
-def _removal(corpus: Corpus, fates: Fates, row: int) -> tuple[str, float, str]:
-    """Rule, true similarity and evidence of a duplicate's removal."""
-    survivor, jaccard = int(fates.survivor[row]), float(fates.jaccard[row])
-    evidence: dict[str, object] = {"survivor": corpus.doc_ids[survivor].tobytes().hex(), "jaccard": round(jaccard, 6)}
-    rule = EXACT_DUPLICATE if fates.exact[row] else NEAR_DUPLICATE
-    if survivor < corpus.earlier:
-        rule += OF_EARLIER
-        evidence["earlier"] = corpus.earlier_identity(survivor)
-    return rule, jaccard, json.dumps(evidence)
-
-
-def _tell_cuts(ledger: LedgerRows, doc_id: bytes, size: int, cuts: Sequence[Cut], config: DedupConfig) -> int:
-    """A ledger row for each cut; returns the bytes that remain."""
+def _record_cuts(ledger: LedgerRows, doc_id: bytes, size: int, cuts: Sequence[Cut], config: DedupConfig) -> int:
+    """Add a ledger row for each cut; returns the bytes that remain."""
     left = size
     limits = {REPEATED_SUBSTRING: config.repeated_bytes, REPEATED_LINE: None}
     for cut in cuts:
@@ -242,14 +245,14 @@ def _tell_cuts(ledger: LedgerRows, doc_id: bytes, size: int, cuts: Sequence[Cut]
             limit=limits[cut.rule],
             bytes_in=left,
             bytes_out=after,
-            evidence=json.dumps({"survivor": cut.survivor, "start": cut.start, "end": cut.end}),
+            evidence=json.dumps({"survivor": cut.representative, "start": cut.start, "end": cut.end}),
         )
         left = after
     return left
 
 
 def _with_texts(table: pa.Table, rows: list[int], texts: list[bytes]) -> pa.Table:
-    """The table with other texts (and their digests) in the given rows."""
+    """Return the table with other texts (and their digests) in the given rows."""
     if not rows:
         return table
     mask = np.zeros(table.num_rows, np.bool_)

@@ -1,10 +1,10 @@
-"""Recall measured in every run: near-copies made from the run's own documents, looked up in the finished index.
+"""Recall, measured in every run: near-copies made from the run's own documents are looked up in the finished index.
 
-Words of kept documents are replaced, dropped and added at random until the copy's true Jaccard similarity with its
-original is where it should be; targets are spread evenly over .5 to 1. A copy is found when the search would have come
-to its original: in at least one band, among the kept documents of the bucket that a newcomer is compared with, and with
-enough agreement of the signatures to be verified. The copies never compete with documents and never reach the output.
-Precision needs no measurement: a removal without a verified similarity at or above the threshold cannot happen.
+Words of kept documents are replaced, dropped and doubled at random until the copy's true Jaccard similarity with its
+original is near a target; targets are spread evenly over .5 to 1. A copy is found when the search would have compared
+it with its original: in at least one band, among the kept documents of the bucket that are compared, and with enough
+agreement of the signatures to be verified. The copies never compete with documents and never reach the output.
+Precision needs no measurement: no document is removed without a verified similarity at or above the threshold.
 """
 
 import itertools
@@ -22,22 +22,26 @@ from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import CutPlan
 from tasks.dedup.index import find_in_index, index_signatures
-from tasks.dedup.minhash import I64, U32, fold_table, shingle_sets, signatures_of, text_buffers, true_jaccard
-from tasks.dedup.near_duplicates import Fates, least_agreement
+from tasks.dedup.minhash import (
+    CHARACTER_WORD,
+    GOLDEN,
+    I64,
+    U32,
+    fold_table,
+    shingle_sets,
+    signatures_of,
+    text_buffers,
+    true_jaccard,
+)
+from tasks.dedup.near_duplicates import DuplicateDecisions, min_agreement
 
-LEAST_BYTES, MOST_BYTES = 400, 12_000
-
+MIN_BYTES, MAX_BYTES = 400, 12_000
 BINS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-
-_ODD = np.uint64(0x9E3779B97F4A7C15)
-
-_OWN_WORD = 1 << 31
-
-_GOLDEN = 0.6180339887498949
+_GOLDEN_RATIO = 0.6180339887498949
 
 
 @dataclass(frozen=True)
-class Plant:
+class InjectedCopy:
     """A near-copy and its original."""
 
     row: int
@@ -46,31 +50,33 @@ class Plant:
     jaccard: float
 
 
-def make_plants(corpus: Corpus, fates: Fates, plan: CutPlan, config: DedupConfig) -> list[Plant]:
-    """At most `config.planted_pairs` near-copies of kept documents of ordinary length, one per document."""
+def inject_copies(
+    corpus: Corpus, decisions: DuplicateDecisions, plan: CutPlan, config: DedupConfig
+) -> list[InjectedCopy]:
+    """Make at most `config.planted_pairs` near-copies of kept documents of ordinary length, one per document."""
     own = slice(corpus.earlier, None)
-    kept = np.flatnonzero((fates.survivor[own] < 0) & ~plan.emptied[own]) + corpus.earlier
-    fit = kept[(corpus.sizes[kept] >= LEAST_BYTES) & (corpus.sizes[kept] <= MOST_BYTES)]
-    ids = np.ascontiguousarray(corpus.doc_ids[fit]).view(np.uint64).reshape(-1, 2)[:, 0]
-    draw = (ids ^ np.uint64(seed64(config.seed, "dedup", "planted"))) * _ODD
-    chosen = np.sort(fit[np.argsort(draw, kind="stable")[: config.planted_pairs]])
+    kept = np.flatnonzero((decisions.representative[own] < 0) & ~plan.emptied[own]) + corpus.earlier
+    eligible = kept[(corpus.sizes[kept] >= MIN_BYTES) & (corpus.sizes[kept] <= MAX_BYTES)]
+    ids = np.ascontiguousarray(corpus.doc_ids[eligible]).view(np.uint64).reshape(-1, 2)[:, 0]
+    draw = (ids ^ np.uint64(seed64(config.seed, "dedup", "planted"))) * GOLDEN
+    chosen = np.sort(eligible[np.argsort(draw, kind="stable")[: config.planted_pairs]])
     parts = np.searchsorted(corpus.first_row, chosen, side="right") - 1
-    plants: list[Plant] = []
+    copies: list[InjectedCopy] = []
     for part in sorted(set(parts.tolist())):
         texts = corpus.texts_of_part(part)
         for row in chosen[parts == part].tolist():
             original = texts[row - int(corpus.first_row[part])].as_py()
-            target = 0.5 + 0.5 * ((len(plants) * _GOLDEN) % 1.0)
+            target = 0.5 + 0.5 * ((len(copies) * _GOLDEN_RATIO) % 1.0)
             key = corpus.doc_ids[row].tobytes().hex()
             generator = np.random.Generator(np.random.PCG64(seed64(config.seed, "dedup", "planted-edit", key)))
-            plants.append(Plant(row, *near_copy(original, target, config.shingle_words, generator)))
-    return plants
+            copies.append(InjectedCopy(row, *near_copy(original, target, config.shingle_words, generator)))
+    return copies
 
 
 def near_copy(text: str, target: float, width: int, generator: np.random.Generator) -> tuple[str, float]:
-    """`text` with so many words replaced, dropped or doubled that its true Jaccard similarity comes nearest `target`.
+    """Replace, drop or double so many words of `text` that its true Jaccard similarity comes nearest `target`.
 
-    Returns (the copy, its true similarity). Edits are drawn once in a random order; their number is found by halving.
+    Returns (the copy, its true similarity). Edits are drawn once in a random order; their number is found by bisection.
     """
     spans = word_spans(text)
     order = generator.permutation(len(spans))
@@ -103,14 +109,14 @@ def _edited(text: str, spans: list[tuple[int, int]], touched: list[int], kinds: 
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where each word of `text` begins and ends, in characters."""
+    """Return where each word of `text` begins and ends, in characters."""
     table = fold_table()
     spans: list[tuple[int, int]] = []
     begin = -1
     for position, character in enumerate(text):
         codepoint = ord(character)
-        folded = int(table[codepoint]) if codepoint < table.size else _OWN_WORD
-        if 0 < folded < _OWN_WORD:
+        folded = int(table[codepoint]) if codepoint < table.size else CHARACTER_WORD
+        if 0 < folded < CHARACTER_WORD:
             begin = position if begin < 0 else begin
             continue
         if begin >= 0:
@@ -128,21 +134,26 @@ def _jaccard_of(first: str, second: str, width: int) -> float:
 
 
 def measure_recall(
-    corpus: Corpus, fates: Fates, plan: CutPlan, plants: list[Plant], workspace: Workspace, config: DedupConfig
+    corpus: Corpus,
+    decisions: DuplicateDecisions,
+    plan: CutPlan,
+    copies: list[InjectedCopy],
+    workspace: Workspace,
+    config: DedupConfig,
 ) -> dict[str, object]:
-    """Facts of the run: pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
+    """Return facts of the run: pairs at or above the threshold, how many were found, Wilson's 95% interval, and bins.
 
     Each bin is [from, to, pairs, found, expected share by the S-curve at the pairs' own similarities].
     """
-    found = _found(corpus, fates, plan, plants, workspace, config)
-    at_threshold = [hit for plant, hit in zip(plants, found, strict=True) if plant.jaccard >= config.threshold]
+    found = _found(corpus, decisions, plan, copies, workspace, config)
+    at_threshold = [hit for injected, hit in zip(copies, found, strict=True) if injected.jaccard >= config.threshold]
     low, high = wilson_interval(sum(at_threshold), len(at_threshold))
     bins = []
     for low_edge, high_edge in itertools.pairwise(BINS):
         inside = [
-            (plant.jaccard, hit)
-            for plant, hit in zip(plants, found, strict=True)
-            if low_edge <= plant.jaccard < high_edge or (high_edge == 1.0 and plant.jaccard == 1.0)
+            (injected.jaccard, hit)
+            for injected, hit in zip(copies, found, strict=True)
+            if low_edge <= injected.jaccard < high_edge or (high_edge == 1.0 and injected.jaccard == 1.0)
         ]
         chance = sum(1 - (1 - jaccard**config.rows_per_band) ** config.bands for jaccard, _ in inside)
         expected = round(chance / len(inside), 4) if inside else None
@@ -154,20 +165,25 @@ def measure_recall(
         "low": low,
         "high": high,
         "threshold": config.threshold,
-        "planted": len(plants),
+        "planted": len(copies),
         "bins": bins,
     }
 
 
 def _found(
-    corpus: Corpus, fates: Fates, plan: CutPlan, plants: list[Plant], workspace: Workspace, config: DedupConfig
+    corpus: Corpus,
+    decisions: DuplicateDecisions,
+    plan: CutPlan,
+    copies: list[InjectedCopy],
+    workspace: Workspace,
+    config: DedupConfig,
 ) -> list[bool]:
-    if not plants:
+    if not copies:
         return []
-    data, offsets = text_buffers(pa.array([plant.text for plant in plants], pa.large_string()))
+    data, offsets = text_buffers(pa.array([injected.text for injected in copies], pa.large_string()))
     queries = signatures_of(data, offsets, config.shingle_words, config.signature_length, config.permutation_seed)
     kept = [
-        np.flatnonzero((fates.survivor[begin:end] < 0) & ~plan.emptied[begin:end]) + begin
+        np.flatnonzero((decisions.representative[begin:end] < 0) & ~plan.emptied[begin:end]) + begin
         for begin, end in itertools.pairwise(corpus.first_row.tolist())
     ]
     pairs = [np.empty((4, 0), np.int64)]
@@ -176,26 +192,26 @@ def _found(
     ):
         # Parts of earlier runs are indexed whole, also where they are copies of one another.
         place = rows + corpus.first_row[part] if part < corpus.earlier_parts else kept[part][rows]
-        pairs.append(np.stack([numbers, np.full(numbers.size, band), fates.rank[place], place]))
+        pairs.append(np.stack([numbers, np.full(numbers.size, band), decisions.rank[place], place]))
     queried, bands, ranks, places = np.concatenate(pairs, axis=1)
     order = np.lexsort((ranks, bands, queried))
     queried, bands, places = queried[order], bands[order], places[order]
-    opens = np.ones(queried.size, np.bool_)
-    opens[1:] = (queried[1:] != queried[:-1]) | (bands[1:] != bands[:-1])
-    within = np.arange(queried.size) - np.flatnonzero(opens)[np.cumsum(opens) - 1]
-    originals = np.array([plant.row for plant in plants], np.int64)
+    is_first = np.ones(queried.size, np.bool_)
+    is_first[1:] = (queried[1:] != queried[:-1]) | (bands[1:] != bands[:-1])
+    within = np.arange(queried.size) - np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+    originals = np.array([injected.row for injected in copies], np.int64)
     compared = queried[(within < config.survivors_per_bucket) & (places == originals[queried])]
     agreement = (corpus.signature_rows(originals) == queries).sum(axis=1)
-    enough = agreement >= least_agreement(config.threshold, config.signature_length)
-    found = np.zeros(len(plants), np.bool_)
+    enough = agreement >= min_agreement(config.threshold, config.signature_length)
+    found = np.zeros(len(copies), np.bool_)
     found[compared] = True
-    # Copies under the threshold would be compared and then stay; for the curve, being compared is what counts.
-    below = np.array([plant.jaccard < config.threshold for plant in plants])
+    # Copies under the threshold would be compared and then be kept; for the curve, being compared is what counts.
+    below = np.array([injected.jaccard < config.threshold for injected in copies])
     return (found & (enough | below)).tolist()
 
 
 def _index_parts(corpus: Corpus, workspace: Workspace) -> Iterator[U32]:
-    """The signatures of what stays: those of earlier runs, then this run's finished INDEX."""
+    """Yield the signatures of kept documents: those of earlier runs, then this run's finished INDEX."""
     for part, signatures in enumerate(corpus.signatures):
         if part < corpus.earlier_parts:
             yield signatures

@@ -1,4 +1,4 @@
-"""Building the dedup artifact, without Prefect and without loading what only the work itself needs."""
+"""The dedup stage as the build sees it: name, roots, libraries. Loads neither Prefect nor heavy libraries."""
 
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
@@ -15,7 +15,7 @@ DEDUP = Stage(
 
 
 def build_dedup(context: RunContext, documents: Artifact, config: DedupConfig) -> Artifact:
-    """DOCUMENTS without copies of each other and of what earlier runs kept, and the INDEX of what stayed."""
+    """Build DOCUMENTS without copies of each other and of what earlier runs kept, and the INDEX of what was kept."""
     earlier = find_earlier(config.against, context.root, "dedup", "dedup.against")
 
     def run(workspace: Workspace) -> StageReport:

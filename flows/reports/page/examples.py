@@ -22,7 +22,7 @@ from flows.runs.document_history import event_words, lives_of, some_parts
 from flows.runs.record import RUNNING, state_of
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.tables import read_table
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_cards, mask_phones
 
 PARENT = {"clean": "sample", "dedup": "clean", "decontaminate": "dedup"}
@@ -164,7 +164,7 @@ def clip(text: str, characters: int) -> str:
 def masked(text: str) -> str:
     """The text without addresses of mail and machines, phone and card numbers."""
     for mask in (mask_emails, mask_ip_addresses, mask_phones, mask_payment_cards):
-        text = mask(text, About())
+        text = mask(text, DocumentContext())
     return text
 
 

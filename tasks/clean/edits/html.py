@@ -1,39 +1,38 @@
-"""Markup left over in Markdown: badges, comments, HTML tags and entities; code in fences and backticks is not touched.
+"""HTML and Markdown: main text of pages, alternative texts of images, leftover markup.
 
-A search that fails stops where the next of its kind begins, so that a page of unclosed tags costs no more than another.
-Only names that HTML knows count as tags, so that `<T>`, `<https://...>` and placeholders stay.
+Main text is extracted by trafilatura (Barbaresi 2021) for quality, or by resiliparse (Bevendorff et al. 2018), which is
+fifteen times as fast. Both leave out readers' comments and keep tables. trafilatura's own deduplication is off: it
+remembers earlier pages, and a document's text must not depend on its neighbours.
 
-Pictures that carry words: the alternative text of an image takes the image's place.
+Alternative texts replace images: in Markdown `![a map](map.png)` and `<img alt="a map">`, except badges; in raw HTML
+only images that show a character (`<img class="emoji" alt="😀">`), before the main text is extracted.
 
-In Markdown that is `![a map](map.png)` and `<img alt="a map">`; badges are left for `markup` to remove. In raw HTML
-only pictures that stand for a character count (`<img class="emoji" alt="😀">`), before the main text is extracted.
-
-The main text of a web page, without navigation and boilerplate: by trafilatura (Barbaresi 2021) for quality, or by
-resiliparse (Bevendorff et al. 2018), which is fifteen times as fast.
-
-Both leave out what readers commented, and keep tables. trafilatura's own deduplication stays off: it remembers what
-earlier pages held, and a document's text must not depend on its neighbours.
+Leftover markup in Markdown: badges, comments, HTML tags and entities; code in fences and backticks is not touched. A
+search that fails stops where the next of its kind begins, so that a page of unclosed tags costs no more than another.
+Only names of HTML elements count as tags, so that `<T>`, `<https://...>` and placeholders are kept.
 """
 
 import html
 import re
 from collections.abc import Callable
 
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import MAY_BE_EMOJI
 
-_TAGS = """a abbr address article aside b bdi bdo big blockquote body br button caption center cite code col colgroup dd
-    del details dfn div dl dt em embed figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html i iframe
-    img input ins kbd label legend li link main map mark meta nav noscript object ol option p param picture pre q rp rt
-    ruby s samp script section select small source span strike strong style sub summary sup svg table tbody td template
-    textarea tfoot th thead time title tr track tt u ul var video wbr"""
+_HTML_TAGS = """
+    a abbr address article aside b bdi bdo big blockquote body br button caption center cite code col colgroup dd
+    del details dfn div dl dt em embed figcaption figure font footer form h1 h2 h3 h4 h5 h6 head header hr html i
+    iframe img input ins kbd label legend li link main map mark meta nav noscript object ol option p param picture
+    pre q rp rt ruby s samp script section select small source span strike strong style sub summary sup svg table
+    tbody td template textarea tfoot th thead time title tr track tt u ul var video wbr
+"""
 
 BADGE_HOSTS = (
     r"(?:shields\.io|badge\.fury\.io|badgen\.net|travis-ci\.|circleci\.com|codecov\.io|coveralls\.io|readthedocs\.|"
     r"appveyor\.com|ci/badge|badge\.svg|badges?/|zenodo\.org/badge|opencollective\.com)"
 )
 
-_MARKUP_IMAGE = r"!\[[^\]\n]{0,300}\]\([^()\n]{0,2000}\)"
+_IMAGE_PATTERN = r"!\[[^\]\n]{0,300}\]\([^()\n]{0,2000}\)"
 
 CODE = r"""(?P<code>^(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*?^(?P=fence)[`~]*[ \t]*$|.*\Z)
         |(?P<tick>`+)(?!`)[^\n]*?(?<!`)(?P=tick)(?!`))"""
@@ -41,71 +40,22 @@ CODE = r"""(?P<code>^(?P<fence>`{3,}|~{3,})[^\n]*\n(?:.*?^(?P=fence)[`~]*[ \t]*$
 
 _MARKUP = re.compile(
     rf"""{CODE}
-    |(?P<badge>\[[ ]?{_MARKUP_IMAGE}[ ]?\]\([^()\n]{{0,2000}}\)
+    |(?P<badge>\[[ ]?{_IMAGE_PATTERN}[ ]?\]\([^()\n]{{0,2000}}\)
         |!\[[^\]\n]{{0,300}}\]\([^()\n]{{0,2000}}?{BADGE_HOSTS}[^()\n]{{0,2000}}\))
     |(?P<comment><!--(?:(?!<!--).)*?-->)
     |(?P<block><(?P<element>script|style)\b[^<>]{{0,2000}}>(?:(?!<(?P=element)\b).)*?</(?P=element)\s*>)
-    |(?P<tag></?(?:{"|".join(_TAGS.split())})(?:\s[^<>]{{0,2000}})?/?>)
+    |(?P<tag></?(?:{"|".join(_HTML_TAGS.split())})(?:\s[^<>]{{0,2000}})?/?>)
     |(?P<entity>&(?:[A-Za-z][A-Za-z0-9]{{1,31}}|\#\d{{1,7}}|\#[xX][0-9A-Fa-f]{{1,6}});)
     """,
     re.VERBOSE | re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
 
-_SIGNS = re.compile(r"[<&]|!\[")
-
+_MAY_BE_MARKUP = re.compile(r"[<&]|!\[")
 _MARKUP_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[!/A-Za-z]|&[A-Za-z#]")
-
 _BREAKS = re.compile(r"</?(?:br|p|div|li|tr|h[1-6])\b", re.IGNORECASE)
-
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){3,}")
 
-
-def remove_markup(text: str, about: About) -> str:
-    """Markdown without badges, HTML comments and tags, and with entities as characters."""
-    if about.kind != "markdown" or not _SIGNS.search(text):
-        return text
-    without = replace_matches(_MARKUP, _MARKUP_BEGINNINGS, _replacement, text)
-    return text if without == text else _BLANK_LINES.sub("\n\n", without)
-
-
-def replace_matches(
-    pattern: re.Pattern[str], beginnings: re.Pattern[str], replacement: Callable[[re.Match[str]], str], text: str
-) -> str:
-    """What `pattern.sub(replacement, text)` gives, where a match begins with a match of `beginnings` only.
-
-    A pattern of many alternatives is tried at every character, which takes 60 ns; a search for a few first characters
-    takes 3.
-    """
-    pieces: list[str] = []
-    done = position = 0
-    while (found := beginnings.search(text, position)) is not None:
-        match = pattern.match(text, found.start())
-        if match is None:
-            position = found.start() + 1
-            continue
-        pieces += (text[done : found.start()], replacement(match))
-        done = position = match.end()
-    return "".join((*pieces, text[done:])) if done else text
-
-
-def _replacement(match: re.Match[str]) -> str:
-    if match["code"] is not None:
-        return match["code"]
-    if match["entity"] is not None:
-        return html.unescape(match["entity"])
-    if match["tag"] is not None and _BREAKS.match(match["tag"]) and _is_break(match):
-        return "\n"
-    return ""
-
-
-def _is_break(match: re.Match[str]) -> bool:
-    """Whether the tag parts two words that would else run together."""
-    before = match.string[match.start() - 1 : match.start()]
-    after = match.string[match.end() : match.end() + 1]
-    return bool(before and after) and not before.isspace() and not after.isspace()
-
-
-_ALT_TEXTS_IMAGE = re.compile(
+_IMAGE = re.compile(
     rf"""{CODE}
     |\[[ ]?!\[[^\]\n]{{0,300}}\]\([^()\n]{{0,2000}}{BADGE_HOSTS}[^()\n]{{0,2000}}\)[ ]?\]\([^()\n]{{0,2000}}\)
     |!\[(?P<alternative>[^\]\n]{{0,300}})\]\((?P<address>[^()\n]{{0,2000}})\)
@@ -114,25 +64,48 @@ _ALT_TEXTS_IMAGE = re.compile(
 )
 
 _IMAGE_BEGINNINGS = re.compile(r"`|~~~|!\[|\[ ?!\[|<[iI]")
-
 _BADGE = re.compile(BADGE_HOSTS)
-
-_ELEMENT = re.compile(r"<img\b[^<>]{0,2000}>", re.IGNORECASE)
-
-_ELEMENT_BEGINNINGS = re.compile("<[iI]")
-
+_IMG_ELEMENT = re.compile(r"<img\b[^<>]{0,2000}>", re.IGNORECASE)
+_IMG_BEGINNINGS = re.compile("<[iI]")
 _ALTERNATIVE = re.compile(r"\balt\s*=\s*(?:\"([^\"<>]*)\"|'([^'<>]*)'|([^\s\"'<>]+))", re.IGNORECASE)
-
 _PICTOGRAM = re.compile(r"\bclass\s*=\s*[\"']?[^\"'>]*(?:emoji|emoticon|smil|sticker)", re.IGNORECASE)
-
 _CODE_LIKE = re.compile(r":[\w+-]+:|\[\S{1,12}\]")
 
 
-def images_to_alt_texts(text: str, about: About) -> str:
-    """Images of Markdown, and pictograms of HTML, as their alternative text."""
-    if about.kind == "markdown":
-        return replace_matches(_ALT_TEXTS_IMAGE, _IMAGE_BEGINNINGS, _markdown_image, text)
-    return replace_matches(_ELEMENT, _ELEMENT_BEGINNINGS, _html_pictogram, text) if about.kind == "html" else text
+def html_to_text(page: str, extractor: str = "trafilatura") -> tuple[str | None, str]:
+    """Extract the main text of a page; returns (text, "") or (None, why there is none)."""
+    try:
+        text = _EXTRACTORS[extractor](page)
+    except Exception as error:
+        # The parsers fail on broken pages with many kinds of errors; the ledger records which it was.
+        return None, f"{type(error).__name__}: {error}"
+    return (text, "") if text and text.strip() else (None, "no main text found")
+
+
+def _extract_with_trafilatura(page: str) -> str | None:
+    # Each extractor takes up to half a second to import, so only the one that is used is imported.
+    from trafilatura import extract
+
+    return extract(page, include_comments=False, include_tables=True, deduplicate=False)
+
+
+def _extract_with_resiliparse(page: str) -> str | None:
+    from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
+
+    return extract_plain_text(page, main_content=True, alt_texts=False)
+
+
+_EXTRACTORS: dict[str, Callable[[str], str | None]] = {
+    "trafilatura": _extract_with_trafilatura,
+    "resiliparse": _extract_with_resiliparse,
+}
+
+
+def images_to_alt_texts(text: str, context: DocumentContext) -> str:
+    """Replace images of Markdown, and pictograms of HTML, by their alternative text."""
+    if context.kind == "markdown":
+        return replace_matches(_IMAGE, _IMAGE_BEGINNINGS, _markdown_image, text)
+    return replace_matches(_IMG_ELEMENT, _IMG_BEGINNINGS, _html_pictogram, text) if context.kind == "html" else text
 
 
 def _markdown_image(match: re.Match[str]) -> str:
@@ -155,32 +128,46 @@ def _alternative(element: str) -> str:
     return html.unescape(next(filter(None, found.groups()), "")).strip() if found else ""
 
 
-# Each extractor takes up to half a second to import, so only the one that is asked for is.
+def remove_markup(text: str, context: DocumentContext) -> str:
+    """Remove badges, HTML comments and tags from Markdown, and decode entities."""
+    if context.kind != "markdown" or not _MAY_BE_MARKUP.search(text):
+        return text
+    without = replace_matches(_MARKUP, _MARKUP_BEGINNINGS, _replacement, text)
+    return text if without == text else _BLANK_LINES.sub("\n\n", without)
 
 
-def _by_trafilatura(page: str) -> str | None:
-    from trafilatura import extract
-
-    return extract(page, include_comments=False, include_tables=True, deduplicate=False)
-
-
-def _by_resiliparse(page: str) -> str | None:
-    from resiliparse.extract.html2text import extract_plain_text  # pyright: ignore[reportMissingModuleSource]
-
-    return extract_plain_text(page, main_content=True, alt_texts=False)
+def _replacement(match: re.Match[str]) -> str:
+    if match["code"] is not None:
+        return match["code"]
+    if match["entity"] is not None:
+        return html.unescape(match["entity"])
+    if match["tag"] is not None and _BREAKS.match(match["tag"]) and _is_break(match):
+        return "\n"
+    return ""
 
 
-_EXTRACTORS: dict[str, Callable[[str], str | None]] = {
-    "trafilatura": _by_trafilatura,
-    "resiliparse": _by_resiliparse,
-}
+def _is_break(match: re.Match[str]) -> bool:
+    """Return whether the tag separates two words that would otherwise run together."""
+    before = match.string[match.start() - 1 : match.start()]
+    after = match.string[match.end() : match.end() + 1]
+    return bool(before and after) and not before.isspace() and not after.isspace()
 
 
-def html_to_text(page: str, extractor: str = "trafilatura") -> tuple[str | None, str]:
-    """(text, "") of a page, or (None, why there is none)."""
-    try:
-        text = _EXTRACTORS[extractor](page)
-    except Exception as error:
-        # The parsers behind them know many ways to fail on broken pages; the ledger says which it was.
-        return None, f"{type(error).__name__}: {error}"
-    return (text, "") if text and text.strip() else (None, "no main text found")
+def replace_matches(
+    pattern: re.Pattern[str], beginnings: re.Pattern[str], replacement: Callable[[re.Match[str]], str], text: str
+) -> str:
+    """Return what `pattern.sub(replacement, text)` returns, where every match begins with a match of `beginnings`.
+
+    A pattern of many alternatives is tried at every character, which takes 60 ns; a search for a few first characters
+    takes 3.
+    """
+    pieces: list[str] = []
+    done = position = 0
+    while (found := beginnings.search(text, position)) is not None:
+        match = pattern.match(text, found.start())
+        if match is None:
+            position = found.start() + 1
+            continue
+        pieces += (text[done : found.start()], replacement(match))
+        done = position = match.end()
+    return "".join((*pieces, text[done:])) if done else text

@@ -1,8 +1,7 @@
-"""Edits that look at a document line by line: repeated lines, and the lines that C4 leaves out.
+"""Edits that look at a document line by line: repeated lines, and the lines that C4 drops.
 
-C4: Raffel et al. 2020, section 2.2. Ends of sentences in Chinese, Japanese, Hindi and Arabic count as ends too.
-
-The kernel behind C4's edit on short lines.
+C4: Raffel et al. 2020, section 2.2. Ends of sentences in Chinese, Japanese, Hindi and Arabic count too. Short lines are
+dropped by a kernel.
 """
 
 import functools
@@ -12,33 +11,29 @@ import re
 import numpy as np
 
 from tasks.clean.batch import REWRITTEN, Texts
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.kernels.characters import (
-    BLANK,
     CHINESE_JAPANESE_UNIT,
     MARK,
-    PARTS_SPACELESS,
-    SPACELESS,
     UNITS_PER_WORD,
+    UNSEGMENTED,
+    UNSEGMENTED_BREAK,
+    WHITESPACE,
     character_flags,
     decode,
     flags_of,
 )
-from tasks.clean.kernels.prefilter import SPACELESS_SCRIPT
+from tasks.clean.kernels.prefilter import UNSEGMENTED_SCRIPT
 from tasks.common.kernels import kernel
 
-_ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")
-
+_SENTENCE_ENDS = tuple(".!?\"'”’»。！？…」』؟۔।")
 _POLICIES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
-
 _JAVASCRIPT = ("javascript",)
-
 _CITATIONS = re.compile(r"\[(?:\d{1,3}|edit|citation needed)\]")
 
 
-def collapse_repeated_lines(text: str, about: About, run: float = 3) -> str:
-    """A line that stands `run` or more times in a row stands once; blank lines do not count as repeated."""
-    del about
+def collapse_repeated_lines(text: str, _context: DocumentContext, run: float = 3) -> str:
+    """Collapse a line that is repeated `run` or more times in a row; blank lines do not count."""
     lines = text.split("\n")
     if not any(line == after and line.strip() for line, after in itertools.pairwise(lines)):
         return text
@@ -53,46 +48,23 @@ def collapse_repeated_lines(text: str, about: About, run: float = 3) -> str:
     return "\n".join(kept)
 
 
-def remove_citations(text: str, about: About) -> str:
-    """Markers such as `[12]`, `[edit]` and `[citation needed]` go."""
-    del about
+def remove_citations(text: str, _context: DocumentContext) -> str:
+    """Remove markers such as `[12]`, `[edit]` and `[citation needed]`."""
     return _CITATIONS.sub("", text)
 
 
-def remove_javascript_lines(text: str, about: About) -> str:
-    """Lines that speak of JavaScript go; on the web they mostly ask to switch it on."""
-    del about
-    return _keep(text, lambda line: not _speaks_of(_JAVASCRIPT, line))
+def remove_javascript_lines(text: str, _context: DocumentContext) -> str:
+    """Remove lines that mention JavaScript; on the web they mostly ask to switch it on."""
+    return _keep_lines(text, lambda line: not _mentions(_JAVASCRIPT, line))
 
 
-def remove_policy_lines(text: str, about: About) -> str:
-    """Lines that speak of terms of use, privacy or cookies go."""
-    del about
-    return _keep(text, lambda line: not _speaks_of(_POLICIES, line))
+def remove_policy_lines(text: str, _context: DocumentContext) -> str:
+    """Remove lines that mention terms of use, privacy or cookies."""
+    return _keep_lines(text, lambda line: not _mentions(_POLICIES, line))
 
 
-def remove_unfinished_lines(text: str, about: About) -> str:
-    """Lines that do not end as a sentence or a quotation ends go; blank lines stay."""
-    del about
-    return _keep(text, lambda line: line.endswith(_ENDS) or not line or line.isspace() or line.rstrip().endswith(_ENDS))
-
-
-def remove_short_lines(text: str, about: About, words: float = 5) -> str:
-    """Lines of fewer than `words` words go; blank lines stay."""
-    del about
-    texts = Texts.of([text])
-    rewrite_short_lines(texts, np.zeros(1, np.int64), words)
-    return texts.text(0)
-
-
-def rewrite_short_lines(texts: Texts, rows: np.ndarray, words: float) -> tuple[np.ndarray, np.ndarray]:
-    """`remove_short_lines` of many texts, as `Texts.rewrite` gives it."""
-    spaceless = texts.signs[rows] & SPACELESS_SCRIPT != 0
-    return texts.rewrite(rows, write_long_lines, spaceless, character_flags(), float(words))
-
-
-def _speaks_of(phrases: tuple[str, ...], line: str) -> bool:
-    """Whether one of the phrases, in small letters, stands in a line in any case."""
+def _mentions(phrases: tuple[str, ...], line: str) -> bool:
+    """Return whether a line contains one of the phrases (lower case) in any case."""
     if line.isascii():  # A search that ignores case takes ten times as long.
         line = line.lower()
         return any(phrase in line for phrase in phrases)
@@ -104,15 +76,38 @@ def _in_any_case(phrases: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(phrases), re.IGNORECASE)
 
 
-def _keep(text: str, is_kept) -> str:
+def remove_unfinished_lines(text: str, _context: DocumentContext) -> str:
+    """Remove lines that do not end as a sentence or a quotation ends; blank lines are kept."""
+    return _keep_lines(
+        text,
+        lambda line: (
+            line.endswith(_SENTENCE_ENDS) or not line or line.isspace() or line.rstrip().endswith(_SENTENCE_ENDS)
+        ),
+    )
+
+
+def _keep_lines(text: str, is_kept) -> str:
     return "\n".join(line for line in text.split("\n") if is_kept(line))
 
 
-@kernel
-def write_long_lines(data, begins, ends, outcomes, place, spaceless, table, least):
-    """Leave out lines of fewer than `least` words, told as in `counting.count_texts`; blank ones stay.
+def remove_short_lines(text: str, _context: DocumentContext, words: float = 5) -> str:
+    """Remove lines of fewer than `words` words; blank lines are kept."""
+    texts = Texts.of([text])
+    rewrite_short_lines(texts, np.zeros(1, np.int64), words)
+    return texts.text(0)
 
-    `spaceless` says which texts hold any character of a spaceless script. As `Texts.rewrite` wants it.
+
+def rewrite_short_lines(texts: Texts, rows: np.ndarray, words: float) -> tuple[np.ndarray, np.ndarray]:
+    """Apply `remove_short_lines` to many texts; returns what `Texts.rewrite` returns."""
+    unsegmented = texts.features[rows] & UNSEGMENTED_SCRIPT != 0
+    return texts.rewrite(rows, write_long_lines, unsegmented, character_flags(), float(words))
+
+
+@kernel
+def write_long_lines(data, begins, ends, outcomes, place, unsegmented, table, least):
+    """Leave out lines of fewer than `least` words, split as in `counting.count_texts`; blank ones are kept.
+
+    A kernel for `Texts.rewrite`. `unsegmented` says which texts contain any character of an unsegmented script.
     """
     for text in range(len(begins)):
         begin, end = begins[text], ends[text]
@@ -121,7 +116,7 @@ def write_long_lines(data, begins, ends, outcomes, place, spaceless, table, leas
         is_changed = False
         is_kept = True
         while line <= end:
-            is_kept, line_end = _is_long(data, line, end, spaceless[text], table, least)
+            is_kept, line_end = _is_long(data, line, end, unsegmented[text], table, least)
             if not is_kept:
                 place = _copy(data, copied, line, place)
                 copied = min(line_end + 1, end)
@@ -130,9 +125,44 @@ def write_long_lines(data, begins, ends, outcomes, place, spaceless, table, leas
         if is_changed:
             place = _copy(data, copied, end, place)
             if not is_kept and place > first:
-                place -= 1  # The line feed before the last line.
+                place -= 1  # Drops the line feed before the last line.
             begins[text], ends[text] = first, place
             outcomes[text] = REWRITTEN
+
+
+@kernel
+def _is_long(data, position, end, unsegmented, table, least):
+    """Return (whether the line that begins at a position is blank or long enough, where it ends)."""
+    spaced = chinese_japanese = south_east_asian = 0
+    has_text = in_word = after_unsegmented = False
+    while position < end and data[position] != 10:
+        codepoint, position = decode(data, position)
+        flags = flags_of(codepoint, table)
+        has_text |= flags & WHITESPACE == 0
+        if flags & UNSEGMENTED and not (after_unsegmented and flags & MARK):
+            if flags & CHINESE_JAPANESE_UNIT:
+                chinese_japanese += 1
+            else:
+                south_east_asian += 1
+            in_word, after_unsegmented = False, True
+        elif flags & WHITESPACE or (unsegmented and flags & UNSEGMENTED_BREAK):
+            in_word = after_unsegmented = False
+            continue
+        elif not in_word and not (after_unsegmented and flags & MARK):
+            spaced += 1
+            in_word, after_unsegmented = True, False
+        else:
+            continue
+        if _count_words(spaced, chinese_japanese, south_east_asian) >= least:
+            while position < end and data[position] != 10:
+                position += 1
+            return True, position
+    return not has_text or _count_words(spaced, chinese_japanese, south_east_asian) >= least, position
+
+
+@kernel
+def _count_words(spaced, chinese_japanese, south_east_asian):
+    return spaced + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
 
 
 @kernel
@@ -140,38 +170,3 @@ def _copy(data, begin, end, place):
     for position in range(begin, end):
         data[place + position - begin] = data[position]
     return place + end - begin
-
-
-@kernel
-def _is_long(data, position, end, spaceless, table, least):
-    """(whether the line that begins at a position is blank or long enough, where it ends)."""
-    spaced = chinese_japanese = south_east_asian = 0
-    has_text = in_word = after_spaceless = False
-    while position < end and data[position] != 10:
-        codepoint, position = decode(data, position)
-        flags = flags_of(codepoint, table)
-        has_text |= flags & BLANK == 0
-        if flags & SPACELESS and not (after_spaceless and flags & MARK):
-            if flags & CHINESE_JAPANESE_UNIT:
-                chinese_japanese += 1
-            else:
-                south_east_asian += 1
-            in_word, after_spaceless = False, True
-        elif flags & BLANK or (spaceless and flags & PARTS_SPACELESS):
-            in_word = after_spaceless = False
-            continue
-        elif not in_word and not (after_spaceless and flags & MARK):
-            spaced += 1
-            in_word, after_spaceless = True, False
-        else:
-            continue
-        if _words(spaced, chinese_japanese, south_east_asian) >= least:
-            while position < end and data[position] != 10:
-                position += 1
-            return True, position
-    return not has_text or _words(spaced, chinese_japanese, south_east_asian) >= least, position
-
-
-@kernel
-def _words(spaced, chinese_japanese, south_east_asian):
-    return spaced + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]

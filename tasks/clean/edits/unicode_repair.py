@@ -1,17 +1,16 @@
-"""Text that was damaged on its way: mojibake, entities, composed forms, characters that nobody can see.
+"""Repair of damaged text: mojibake, entities, composed forms, invisible characters, look-alike letters.
 
-Mojibake is found and undone by ftfy (Speer 2019). Of ftfy only the decoding and the entities are used: straightening
-quotes, folding wide characters or splitting ligatures would change text that is not broken. ftfy is slow, so a line
-goes there only when a compiled search finds what ftfy's own test for badness asks for: two neighbouring characters
-outside ASCII of which one is more unusual than the plain letters and punctuation of Cyrillic, Chinese, Japanese and
-Korean text, or one of the few letters whose partner may have become a blank.
+Mojibake is found and undone by ftfy (Speer 2019). Only its decoding and its entities are used: straightening quotes,
+folding wide characters or splitting ligatures would change text that is not broken. ftfy is slow, so it gets a line
+only when a compiled search finds what ftfy's test for badness needs: two neighbouring characters outside ASCII of which
+one is more unusual than the plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, or one of the
+few letters whose partner may have become a space.
 
-The kernel behind the edit that removes characters which nobody can see.
+Invisible characters are removed by a kernel, except where a decision needs their neighbours.
 
-Look-alike letters of another script inside a word: `pаypаl` with Cyrillic `а` becomes `paypal` again.
-
-An option, in no preset: only a word that mixes Latin with Cyrillic or Greek is touched, and only where every letter of
-the script that has fewer letters there has a twin in the other. A word wholly in one script is never changed.
+Look-alike letters of another script inside a word are folded as an option, in no preset: `pаypаl` with Cyrillic `а`
+becomes `paypal`. Only a word that mixes Latin with Cyrillic or Greek is touched, and only where every letter of the
+script with fewer letters has a twin in the other. A word wholly in one script is never changed.
 """
 
 import re
@@ -23,16 +22,15 @@ import numpy as np
 import regex
 from ftfy.badness import is_bad
 
-from tasks.clean.batch import REWRITTEN, SAME, TOO_HARD, Texts
-from tasks.clean.document import About
-from tasks.clean.kernels.characters import UNSEEN, character_flags, decode, flags_of, mojibake_in_lines
+from tasks.clean.batch import NEEDS_PYTHON, REWRITTEN, UNCHANGED, Texts
+from tasks.clean.document import DocumentContext
+from tasks.clean.kernels.characters import INVISIBLE, character_flags, decode, flags_of, mojibake_in_lines
 from tasks.common.kernels import kernel
 
-_NEAR = 32
+_NEIGHBOUR_BYTES = 32
 """Bytes around the signs of a line that ftfy's test for badness, of six characters at most, may look at."""
 
 _LINE_BREAKS = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
-
 _TERMINAL_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 _INVISIBLE = re.compile(
@@ -40,7 +38,7 @@ _INVISIBLE = re.compile(
     "\ufeff\ufff9-\ufffb\ufdd0-\ufdef\U0001d173-\U0001d17a]"
 )
 
-_REPAIR_JOINERS = re.compile("[\u200c\u200d]")
+_JOINER = re.compile("[\u200c\u200d]")
 
 # Joiners carry meaning inside words of Arabic, Syriac, Mongolian and the scripts of India and South-East Asia, and
 # the zero-width joiner between the parts of an emoji.
@@ -54,60 +52,78 @@ _NEEDED_JOINER = regex.compile(
     r"|(?<=[\p{Extended_Pictographic}\p{EMod}\ufe0f])\u200d(?=\p{Extended_Pictographic})"
 )
 
-_TAG = re.compile("[\U000e0000-\U000e007f]")
+_TAG_CHARACTER = re.compile("[\U000e0000-\U000e007f]")
+_STRAY_TAGS = regex.compile("(?<!\U0001f3f4[\U000e0020-\U000e007f]*)[\U000e0000-\U000e007f]+")
+_ESCAPE = 0x1B
+_JOINER_CODEPOINTS = (0x200C, 0x200D)
+_FIRST_TAG = 0xE0000
 
-_REPAIR_TAGS = regex.compile("(?<!\U0001f3f4[\U000e0020-\U000e007f]*)[\U000e0000-\U000e007f]+")
+_UNASSIGNED = 0x2065
+"""In the range of invisible characters, but not a character: it is kept."""
+
+_KEEP, _REMOVE, _LINE_FEED, _LEAVE_TO_PYTHON = range(4)
+_CYRILLIC_TO_LATIN = dict(zip("АВЕЅІЈКМНОРСТХУԚԜаеѕіјкорсухԁһԛԝӏ", "ABESIJKMHOPCTXYQWaesijkopcyxdhqwl", strict=True))
+_GREEK_TO_LATIN = dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧανορυχ", "ABEZHIKMNOPTYXavopux", strict=True))
+_TO_LATIN = {**_CYRILLIC_TO_LATIN, **_GREEK_TO_LATIN}
+
+_FROM_LATIN = {
+    "CYRILLIC": {latin: letter for letter, latin in _CYRILLIC_TO_LATIN.items() if letter not in "ԚԜԁԛԝһӏ"},
+    "GREEK": {latin: letter for letter, latin in _GREEK_TO_LATIN.items()},
+}
+
+_WORD = re.compile(r"[^\W\d_]+")
+_MIXED = re.compile(r"[A-Za-z][^\W\d_]*[\u0370-\u052f]|[\u0370-\u052f][^\W\d_]*[A-Za-z]")
 
 
-def undo_mojibake(text: str, about: About) -> str:
-    """Lines decoded with the wrong encoding are decoded with the right one, where ftfy is sure of it."""
-    del about
+def undo_mojibake(text: str, _context: DocumentContext) -> str:
+    """Decode again the lines that were decoded with the wrong encoding, where ftfy is sure of it."""
     if text.isascii():
         return text
-    broken = _broken_lines(np.frombuffer(bytearray(text.encode()), np.uint8))
-    if not broken:
+    broken_lines = _broken_lines(np.frombuffer(bytearray(text.encode()), np.uint8))
+    if not broken_lines:
         return text
     lines = text.split("\n")
-    for line in broken:
+    for line in broken_lines:
         lines[line] = ftfy.fix_encoding(lines[line])
     return "\n".join(lines)
 
 
-def _broken_lines(raw: np.ndarray) -> list[int]:
-    """Numbers of the lines that ftfy's test for badness names; it is asked about the surroundings of signs only."""
-    return [
-        line
-        for line, begin, end, first, last in mojibake_in_lines(raw).tolist()
-        if is_bad(raw[max(begin, first - _NEAR) : min(end, last + _NEAR)].tobytes().decode(errors="ignore"))
-    ]
-
-
-def pass_sound_texts(texts: Texts, rows: np.ndarray, limit: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Of many texts those that `undo_mojibake` must look at, which are few; none is rewritten (`Texts.rewrite`)."""
-    del limit
+def select_broken_texts(texts: Texts, rows: np.ndarray, _limit: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return no rewritten rows, and the few rows that `undo_mojibake` must look at, as `Texts.rewrite` would."""
     is_broken = [bool(_broken_lines(texts.raw(row))) for row in rows.tolist()]
     return rows[:0], rows[np.array(is_broken, np.bool_)]
 
 
-def undo_entities(text: str, about: About) -> str:
-    """`caf&eacute;` becomes `café` in plain text that shows no sign of being markup (no `<`)."""
-    if "&" not in text or "<" in text or about.kind == "markdown":
+def _broken_lines(raw: np.ndarray) -> list[int]:
+    """Return the numbers of the lines that ftfy's test for badness matches, tested around the signs alone."""
+    return [
+        line
+        for line, begin, end, first, last in mojibake_in_lines(raw).tolist()
+        if is_bad(
+            raw[max(begin, first - _NEIGHBOUR_BYTES) : min(end, last + _NEIGHBOUR_BYTES)]
+            .tobytes()
+            .decode(errors="ignore")
+        )
+    ]
+
+
+def undo_entities(text: str, context: DocumentContext) -> str:
+    """Decode entities (`caf&eacute;` becomes `café`) in plain text that has no sign of being markup (no `<`)."""
+    if "&" not in text or "<" in text or context.kind == "markdown":
         return text
     return ftfy.fixes.unescape_html(text)
 
 
-def compose(text: str, about: About) -> str:
-    """Unicode normal form C (UAX #15): one code point per character where there is one."""
-    del about
+def compose(text: str, _context: DocumentContext) -> str:
+    """Apply Unicode normal form C (UAX #15): one code point per character where there is one."""
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
-def remove_invisible(text: str, about: About) -> str:
-    """Line breaks become line feeds; control, zero-width and direction characters and terminal escapes go.
+def remove_invisible(text: str, _context: DocumentContext) -> str:
+    """Turn line breaks into line feeds; remove control, zero-width and direction characters and terminal escapes.
 
     Kept are tab and line feed, and joiners where a script or an emoji needs them.
     """
-    del about
     if "\x1b" in text:
         text = _TERMINAL_ESCAPES.sub("", text)
     if _LINE_BREAKS.search(text):
@@ -116,56 +132,27 @@ def remove_invisible(text: str, about: About) -> str:
         text = _INVISIBLE.sub("", text)
     if text.isascii():
         return text
-    if _REPAIR_JOINERS.search(text):
+    if _JOINER.search(text):
         needed = {match.start() for match in _NEEDED_JOINER.finditer(text)}
-        text = _REPAIR_JOINERS.sub(lambda match: match[0] if match.start() in needed else "", text)
-    return _REPAIR_TAGS.sub("", text) if _TAG.search(text) else text
+        text = _JOINER.sub(lambda match: match[0] if match.start() in needed else "", text)
+    return _STRAY_TAGS.sub("", text) if _TAG_CHARACTER.search(text) else text
 
 
-def rewrite_invisible(texts: Texts, rows: np.ndarray, limit: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """`remove_invisible` of many texts, as `Texts.rewrite` gives it."""
-    del limit
-    return texts.rewrite(rows, write_seen, character_flags())
-
-
-_ESCAPE = 0x1B
-
-_UNSEEN_JOINERS = (0x200C, 0x200D)
-
-_UNSEEN_TAGS = 0xE0000
-
-_UNASSIGNED = 0x2065
-"""Among the invisible ones, and no character: it stays."""
-
-_KEPT, _REMOVED, _LINE_BREAK, _HARD = range(4)
+def rewrite_invisible(texts: Texts, rows: np.ndarray, _limit: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Apply `remove_invisible` to many texts; returns what `Texts.rewrite` returns."""
+    return texts.rewrite(rows, write_visible, character_flags())
 
 
 @kernel
-def _fate(codepoint, flags):
-    if flags & UNSEEN == 0 or codepoint == _UNASSIGNED:
-        return _KEPT
-    if 0x0B <= codepoint <= 0x0D or codepoint == 0x85 or codepoint == 0x2028 or codepoint == 0x2029:
-        return _LINE_BREAK
-    if (
-        codepoint == _ESCAPE
-        or codepoint == _UNSEEN_JOINERS[0]
-        or codepoint == _UNSEEN_JOINERS[1]
-        or codepoint >= _UNSEEN_TAGS
-    ):
-        return _HARD
-    return _REMOVED
+def write_visible(data, begins, ends, outcomes, place, table):
+    """Leave out invisible characters, and turn line breaks into line feeds; a kernel for `Texts.rewrite`.
 
-
-@kernel
-def write_seen(data, begins, ends, outcomes, place, table):
-    """Leave out characters that nobody can see, and make line breaks line feeds; as `Texts.rewrite` wants it.
-
-    Too hard are terminal escapes, joiners and tags, which need a look at their neighbours.
+    Terminal escapes, joiners and tags need a look at their neighbours, so texts with them are left to Python.
     """
     for text in range(len(begins)):
         first = place
         position = begins[text]
-        outcome = SAME
+        outcome = UNCHANGED
         while position < ends[text]:
             while position < ends[text] and 0x20 <= data[position] < 0x7F:
                 data[place] = data[position]
@@ -174,19 +161,19 @@ def write_seen(data, begins, ends, outcomes, place, table):
             if position == ends[text]:
                 break
             codepoint, following = decode(data, position)
-            fate = _fate(codepoint, flags_of(codepoint, table))
-            if fate == _KEPT:
+            action = _action_for(codepoint, flags_of(codepoint, table))
+            if action == _KEEP:
                 for byte in range(position, following):
                     data[place + byte - position] = data[byte]
                 place += following - position
-            elif fate == _LINE_BREAK:
+            elif action == _LINE_FEED:
                 data[place] = 10
                 place += 1
                 if following < ends[text] and data[following] == 10:
                     following += 1
                 outcome = REWRITTEN
-            elif fate == _HARD:
-                outcome = TOO_HARD
+            elif action == _LEAVE_TO_PYTHON:
+                outcome = NEEDS_PYTHON
                 break
             else:
                 outcome = REWRITTEN
@@ -198,34 +185,33 @@ def write_seen(data, begins, ends, outcomes, place, table):
             place = first
 
 
-_CYRILLIC_TO_LATIN = dict(zip("АВЕЅІЈКМНОРСТХУԚԜаеѕіјкорсухԁһԛԝӏ", "ABESIJKMHOPCTXYQWaesijkopcyxdhqwl", strict=True))
+@kernel
+def _action_for(codepoint, flags):
+    if flags & INVISIBLE == 0 or codepoint == _UNASSIGNED:
+        return _KEEP
+    if 0x0B <= codepoint <= 0x0D or codepoint == 0x85 or codepoint == 0x2028 or codepoint == 0x2029:
+        return _LINE_FEED
+    if (
+        codepoint == _ESCAPE
+        or codepoint == _JOINER_CODEPOINTS[0]
+        or codepoint == _JOINER_CODEPOINTS[1]
+        or codepoint >= _FIRST_TAG
+    ):
+        return _LEAVE_TO_PYTHON
+    return _REMOVE
 
-_GREEK_TO_LATIN = dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧανορυχ", "ABEZHIKMNOPTYXavopux", strict=True))
 
-_TO_LATIN = {**_CYRILLIC_TO_LATIN, **_GREEK_TO_LATIN}
-
-_FROM_LATIN = {
-    "CYRILLIC": {latin: letter for letter, latin in _CYRILLIC_TO_LATIN.items() if letter not in "ԚԜԁԛԝһӏ"},
-    "GREEK": {latin: letter for letter, latin in _GREEK_TO_LATIN.items()},
-}
-
-_WORD = re.compile(r"[^\W\d_]+")
-
-_MIXED = re.compile(r"[A-Za-z][^\W\d_]*[\u0370-\u052f]|[\u0370-\u052f][^\W\d_]*[A-Za-z]")
-
-
-def fold_homoglyphs(text: str, about: About) -> str:
-    """Words that mix Latin with Cyrillic or Greek look-alikes, written in the script that most letters belong to."""
-    del about
+def fold_homoglyphs(text: str, _context: DocumentContext) -> str:
+    """Write words that mix Latin with Cyrillic or Greek look-alikes in the script of most of their letters."""
     if text.isascii() or not _MIXED.search(text):
         return text
-    return _WORD.sub(lambda match: _folded(match[0]), text)
+    return _WORD.sub(lambda match: _fold_word(match[0]), text)
 
 
-def _folded(word: str) -> str:
+def _fold_word(word: str) -> str:
     if word.isascii():
         return word
-    scripts = [_script(letter) for letter in word]
+    scripts = [_script_of(letter) for letter in word]
     others = {script for script in scripts if script != "LATIN"}
     if len(others) != 1 or "LATIN" not in scripts:
         return word
@@ -238,7 +224,7 @@ def _folded(word: str) -> str:
         for letter, script in zip(word, scripts, strict=True)
         if script == "LATIN"
     }
-    # A letter without a twin shows the script that was meant; where there is none, the majority does.
+    # A letter without a twin shows which script was meant; where every letter has one, the majority decides.
     tables = [table for table in (to_latin, from_latin) if None not in table.values()]
     if not tables:
         return word
@@ -247,5 +233,5 @@ def _folded(word: str) -> str:
     return "".join(tables[0].get(letter) or letter for letter in word)
 
 
-def _script(letter: str) -> str:
+def _script_of(letter: str) -> str:
     return unicodedata.name(letter, "").partition(" ")[0]

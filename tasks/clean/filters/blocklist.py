@@ -1,37 +1,30 @@
-"""Documents that must not come back: a list of domains, ids and hashes, each removal with its row in the ledger.
+"""The deny-list: documents that must not be learned from, by domain, id or hash.
 
-The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or stands in the recipe.
-An id is a document's, as `bessemer data history` shows it; a hash is BLAKE3-128 of the text, as it was read or was
-cleaned. A domain stands for its subdomains too. The list is a part of the stage's identity, so that a new entry reaches
-every document that is cleaned from then on, also those that the earlier run kept.
-
-What a recipe brings besides names and limits: a deny-list, lists of words and spellings, functions of the user.
+The list is a file of lines `domain example.org`, `id HEX`, `hash HEX` (`#` begins a comment), or is written in the
+recipe. An id is a document's, as `bessemer data history` shows it; a hash is BLAKE3-128 of the text, as it was read or
+was cleaned. A domain includes its subdomains. Every removal has its row in the ledger. The list is part of the stage's
+identity, so that a new entry also reaches documents that an earlier run kept.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import blake3
 
 from model.digests import read_bytes
 from model.errors import InputError, RecipeError
 from tasks.clean.config import DenyConfig
-from tasks.clean.edits.spelling import SpellingList
-from tasks.clean.filters.word_lists import WordList
 
-KINDS = ("domain", "id", "hash")
-
+MODEL_TYPES = ("domain", "id", "hash")
 _HEX = re.compile(r"[0-9a-fA-F]{32}")
-
 _DOMAIN = re.compile(r"[^\s/:@]+\.[^\s/:@.]+")
 
 
 @dataclass(frozen=True)
 class DenyList:
-    """What may not pass."""
+    """Domains, document ids and text digests that are denied."""
 
     domains: frozenset[str] = frozenset()
     ids: frozenset[bytes] = frozenset()
@@ -41,7 +34,7 @@ class DenyList:
         return bool(self.domains or self.ids or self.hashes)
 
     def match(self, doc_id: bytes, domain: str, text_digest: bytes) -> tuple[str, str] | None:
-        """(rule, the entry that matches) for a document that is denied; None for any other."""
+        """Return (rule, matching entry) for a document that is denied; None for any other."""
         if doc_id in self.ids:
             return "deny_id", doc_id.hex()
         if text_digest in self.hashes:
@@ -54,7 +47,7 @@ class DenyList:
         return None
 
     def digest(self) -> str:
-        """BLAKE3-128 over all entries, whatever their order."""
+        """Return BLAKE3-128 over all entries, whatever their order."""
         words = sorted(
             [f"domain {domain}" for domain in self.domains]
             + [f"id {doc_id.hex()}" for doc_id in self.ids]
@@ -64,16 +57,16 @@ class DenyList:
 
 
 def read_deny_list(config: DenyConfig) -> DenyList:
-    """The entries of the recipe and of its file; raises InputError or RecipeError where one cannot be understood."""
-    entries: dict[str, set[str]] = {kind: set() for kind in KINDS}
-    written = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
-    for kind, values in written:
+    """Return the entries of the recipe and of its file; raises InputError or RecipeError for one that is malformed."""
+    entries: dict[str, set[str]] = {kind: set() for kind in MODEL_TYPES}
+    given = (("domain", config.domains), ("id", config.ids), ("hash", config.hashes))
+    for kind, values in given:
         for value in values:
             if not _is_entry(kind, value):
-                raise RecipeError(f"clean.deny: `{value}` is no {kind} ({_form(kind)})")
+                raise RecipeError(f"clean.deny: `{value}` is not a valid {kind}; write {_describe_form(kind)}")
             entries[kind].add(value.lower())
     if config.path is not None:
-        for kind, value in _entries_of(Path(config.path)):
+        for kind, value in _read_entries(Path(config.path)):
             entries[kind].add(value.lower())
     return DenyList(
         frozenset(entries["domain"]),
@@ -82,18 +75,20 @@ def read_deny_list(config: DenyConfig) -> DenyList:
     )
 
 
-def _entries_of(path: Path) -> Iterable[tuple[str, str]]:
+def _read_entries(path: Path) -> Iterable[tuple[str, str]]:
     try:
         lines = read_bytes(path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"clean.deny.path: {path} cannot be read ({error}); nothing was cleaned without it") from error
+        raise InputError(
+            f"clean.deny.path: {path} cannot be read ({error}). Nothing was cleaned; check the path"
+        ) from error
     for number, line in enumerate(lines, start=1):
         words = line.partition("#")[0].split()
         if not words:
             continue
-        if len(words) != 2 or words[0] not in KINDS or not _is_entry(words[0], words[1]):
+        if len(words) != 2 or words[0] not in MODEL_TYPES or not _is_entry(words[0], words[1]):
             raise InputError(
-                f"{path}, line {number}: `{line.strip()}` is no entry of a deny-list; write `domain example.org`,"
+                f"{path}, line {number}: `{line.strip()}` is not a deny-list entry; write `domain example.org`,"
                 f" `id HEX` or `hash HEX` (32 hexadecimal digits)"
             )
         yield words[0], words[1]
@@ -103,24 +98,5 @@ def _is_entry(kind: str, value: str) -> bool:
     return bool((_DOMAIN if kind == "domain" else _HEX).fullmatch(value))
 
 
-def _form(kind: str) -> str:
+def _describe_form(kind: str) -> str:
     return "a host name such as example.org" if kind == "domain" else "32 hexadecimal digits"
-
-
-class Loaded(Protocol):
-    """A function of the user that finds itself again in a worker process (`tasks.execution.plugins.Extension`)."""
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """An edit `(text, about) -> text`, a rule `(text, about) -> reason or None`, or a `Rule`."""
-        ...
-
-
-@dataclass(frozen=True)
-class Supplied:
-    """A deny-list, word lists by name, lists of spellings, and functions of the user by `module:function`."""
-
-    deny: DenyList = field(default_factory=DenyList)
-    word_lists: Mapping[str, WordList] = field(default_factory=dict)
-    spellings: tuple[SpellingList, ...] = ()
-    functions: Mapping[str, Loaded] = field(default_factory=dict)

@@ -1,9 +1,9 @@
-"""Which language a text is in, and how much of it: the model of langid.py (Lui and Baldwin 2012), offline.
+"""Language identification by the model of langid.py (Lui and Baldwin 2012), offline.
 
-py3langid ships the model, an automaton over bytes with naive Bayes weights; here it runs in a compiled kernel, over a
-few windows spread through the text, since naive Bayes is sure of itself on any long text. The language is the most
-likely one of all windows together; its confidence is its mean probability over the windows, so that a page half in
-another language has about 0.5.
+py3langid ships the model, an automaton over bytes with naive Bayes weights. A compiled kernel runs it over a few
+windows spread through the text, since naive Bayes is overconfident on any long text. The language is the most likely
+one over all windows together; its confidence is its mean probability over the windows, so that a page half in another
+language has about 0.5.
 """
 
 import functools
@@ -14,7 +14,6 @@ import numpy as np
 from tasks.common.kernels import kernel
 
 WINDOWS = 4
-
 WINDOW_BYTES = 512
 
 
@@ -32,7 +31,7 @@ class LanguageModel:
 
 @functools.cache
 def language_model() -> LanguageModel:
-    """The model that the installed py3langid ships."""
+    """Load the model that the installed py3langid ships."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
     found = LanguageIdentifier.from_pickled_model(MODEL_FILE)
@@ -45,8 +44,10 @@ def language_model() -> LanguageModel:
 
 
 def identify_languages(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(number of the language in `language_model().languages` (int64), confidence 0 to 1 (float64)) of each text
-    data[begins[i]:ends[i]] (UTF-8, uint8)."""
+    """Identify the language of each text data[begins[i]:ends[i]] (UTF-8, uint8).
+
+    Returns (index in `language_model().languages` (int64), confidence 0 to 1 (float64)).
+    """
     model = language_model()
     languages = np.zeros(len(begins), np.int64)
     confidences = np.zeros(len(begins))
@@ -66,7 +67,7 @@ def identify_languages(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -
 
 
 def identify_language(raw: np.ndarray) -> tuple[str, float]:
-    """(ISO 639-1 code, confidence 0 to 1) of UTF-8 bytes (uint8)."""
+    """Return (ISO 639-1 code, confidence 0 to 1) of UTF-8 bytes (uint8)."""
     languages, confidences = identify_languages(raw.copy(), np.zeros(1, np.int64), np.array([len(raw)], np.int64))
     return language_model().languages[int(languages[0])], float(confidences[0])
 
@@ -74,20 +75,20 @@ def identify_language(raw: np.ndarray) -> tuple[str, float]:
 @kernel
 def _identify(data, begins, ends, moves, first_feature, features, weights, prior, languages, confidences):
     counts = np.zeros(len(weights), np.int32)
-    met = np.zeros(len(weights), np.int32)
+    seen = np.zeros(len(weights), np.int32)
     log_probabilities = np.zeros((WINDOWS, len(prior)), np.float32)
     total = np.zeros(len(prior), np.float32)
     for text in range(len(begins)):
         begin, end = begins[text], ends[text]
         size = end - begin
-        whole = size <= WINDOWS * WINDOW_BYTES
-        windows = max(1, (size + WINDOW_BYTES - 1) // WINDOW_BYTES) if whole else WINDOWS
+        is_whole = size <= WINDOWS * WINDOW_BYTES
+        windows = max(1, (size + WINDOW_BYTES - 1) // WINDOW_BYTES) if is_whole else WINDOWS
         total[:] = prior
         for window in range(windows):
-            start = begin + (window * WINDOW_BYTES if whole else window * (size - WINDOW_BYTES) // (WINDOWS - 1))
+            start = begin + (window * WINDOW_BYTES if is_whole else window * (size - WINDOW_BYTES) // (WINDOWS - 1))
             scores = log_probabilities[window]
             _score_window(data, start, min(end, start + WINDOW_BYTES), moves, first_feature, features, weights, prior,
-                          counts, met, scores)  # fmt: skip
+                          counts, seen, scores)  # fmt: skip
             for language in range(len(prior)):
                 total[language] += scores[language] - prior[language]
         best = np.argmax(total)
@@ -96,7 +97,7 @@ def _identify(data, begins, ends, moves, first_feature, features, weights, prior
 
 
 @kernel
-def _score_window(data, begin, end, moves, first_feature, features, weights, prior, counts, met, scores):
+def _score_window(data, begin, end, moves, first_feature, features, weights, prior, counts, seen, scores):
     while begin < end and data[begin] & 0xC0 == 0x80:
         begin += 1
     state = np.int64(0)
@@ -106,12 +107,12 @@ def _score_window(data, begin, end, moves, first_feature, features, weights, pri
         for index in range(first_feature[state], first_feature[state + 1]):
             feature = features[index]
             if counts[feature] == 0:
-                met[different] = feature
+                seen[different] = feature
                 different += 1
             counts[feature] += 1
     scores[:] = prior
     for index in range(different):
-        feature = met[index]
+        feature = seen[index]
         count = np.float32(counts[feature])
         counts[feature] = 0
         for language in range(len(scores)):
@@ -124,8 +125,8 @@ def _mean_probability(log_probabilities, windows, best):
     for window in range(windows):
         scores = log_probabilities[window]
         highest = scores.max()
-        whole = 0.0
+        normaliser = 0.0
         for language in range(len(scores)):
-            whole += np.exp(np.float64(scores[language] - highest))
-        total += np.exp(np.float64(scores[best] - highest)) / whole
+            normaliser += np.exp(np.float64(scores[language] - highest))
+        total += np.exp(np.float64(scores[best] - highest)) / normaliser
     return total / windows

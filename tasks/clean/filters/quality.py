@@ -1,13 +1,11 @@
-"""A classifier that learns from the recipe's good sources what good text looks like, and keeps of the rest what is like
-it (Brown et al. 2020, appendix A).
+"""A quality classifier, trained on the recipe's good sources; of the rest it keeps what is like them.
 
-Features are hashed: words, their pairs, runs of one to three word shapes (`Xx.`, `x`, `9`), signs, lengths of lines.
-All but the first two carry over to sources and languages that the classifier has not seen. Logistic regression by
-AdaGrad over the documents in a seeded order, both kinds weighing the same. How well it tells sources apart that it has
-not seen is measured by leaving one source of each kind out in turn. A document of the rest stays when a Pareto draw, a
-function of its id, is above 1 - score, so that some unlike text stays too.
-
-Which documents the quality classifier learns from: of each source the same number, chosen by their ids, cleaned.
+The method is that of GPT-3 (Brown et al. 2020, appendix A). The classifier learns from the same number of cleaned
+documents of each source, chosen by their ids. Features are hashed: words, word pairs, runs of one to three word shapes
+(`Xx.`, `x`, `9`), symbols, lengths of lines. All but the first two carry over to sources and languages that the
+classifier has not seen. The model is logistic regression by AdaGrad over the documents in a seeded order, with both
+classes weighted equally. It is evaluated on unseen sources by leaving out one source of each class in turn. A document
+of the rest is kept when a Pareto draw, a function of its id, is above 1 - score, so that some unlike text is kept too.
 """
 
 import heapq
@@ -24,17 +22,16 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.tables import read_table, write_table
 from tasks.artifacts.workspace import Workspace
-from tasks.clean.batch import handfuls_of
-from tasks.clean.chain import Chain, clean_handful
+from tasks.clean.batch import iter_batches
+from tasks.clean.chain import Chain, UserResources, clean_batch
 from tasks.clean.config import CleanConfig, QualityConfig
 from tasks.clean.document import Dropped, Verdicts
-from tasks.clean.filters.blocklist import Supplied
 from tasks.clean.filters.quality_features import (
     DIMENSIONS,
-    LOOK_BYTES,
-    MOST_FEATURES,
+    MAX_FEATURES,
+    SAMPLE_BYTES,
     count_features,
-    scores_of,
+    score_rows,
     train_weights,
 )
 from tasks.clean.kernels.characters import character_flags
@@ -42,13 +39,11 @@ from tasks.clean.presets import PRESETS, QUALITY
 from tasks.common.numeric import seed64, unit_interval
 
 BIAS = -1
-
 EPOCHS = 4
+MAX_FOLDS = 8
 
-MOST_FOLDS = 8
-
-LEAST_DOCUMENTS = 50
-"""Of each kind, below which nothing can be learned."""
+MIN_DOCUMENTS = 50
+"""Documents of each class below which nothing can be learned."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +58,11 @@ class QualityModel:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def score(self, raw: np.ndarray) -> float:
-        """How much like the good sources a text (UTF-8 bytes) is, 0 to 1."""
-        return float(_score_many([raw], self.weights, self.bias)[0])
+        """Return how much like the good sources a text (UTF-8 bytes) is, 0 to 1."""
+        return float(_score_texts([raw], self.weights, self.bias)[0])
 
     def verdict(self, doc_id: bytes, source: str, raw: np.ndarray) -> Dropped | None:
-        """Why a document goes, or None: the score against 1 - draw, as limit."""
+        """Return why a document is dropped (its score, and 1 - draw as the limit), or None where it is kept."""
         if source in self.good:
             return None
         score = self.score(raw)
@@ -76,20 +71,23 @@ class QualityModel:
 
 
 def pareto_draw(uniform: float, alpha: float) -> float:
-    """A draw from the Pareto distribution that begins at 0 (Lomax), as `numpy.random.pareto` gives it."""
+    """Return a draw from the Pareto distribution that begins at 0 (Lomax), as `numpy.random.pareto` gives it."""
     return (1 - uniform) ** (-1 / alpha) - 1
 
 
-def train_quality(documents: Artifact, config: CleanConfig, supplied: Supplied, workspace: Workspace) -> QualityModel:
-    """Train, or take up what a killed build had trained; writes the table QUALITY (feature, weight; -1 is the bias).
+def train_quality(
+    documents: Artifact, config: CleanConfig, resources: UserResources, workspace: Workspace
+) -> QualityModel:
+    """Train the classifier, or load what a killed build had trained.
 
-    Raises InputError where one of the kinds has fewer than 50 documents that pass the edits and rules.
+    Writes the table QUALITY (feature, weight; feature -1 is the bias). Raises InputError where one of the classes has
+    fewer than 50 documents that pass the edits and rules.
     """
     chosen = config.quality
     assert chosen is not None
     finished = workspace.finished(QUALITY)
     if finished is None:
-        finished = _train(documents, config, chosen, supplied, workspace)
+        finished = _train(documents, config, chosen, resources, workspace)
     table = read_table(workspace.file(f"{QUALITY}.arrow"))
     weights = np.zeros(DIMENSIONS, np.float32)
     features, values = table.column("feature").to_numpy(), table.column("weight").to_numpy()
@@ -105,19 +103,19 @@ def train_quality(documents: Artifact, config: CleanConfig, supplied: Supplied, 
 
 
 def _train(
-    documents: Artifact, config: CleanConfig, chosen: QualityConfig, supplied: Supplied, workspace: Workspace
+    documents: Artifact, config: CleanConfig, chosen: QualityConfig, resources: UserResources, workspace: Workspace
 ) -> StageReport:
-    sources, texts = training_texts(documents, config, chosen, supplied, workspace)
+    sources, texts = training_texts(documents, config, chosen, resources, workspace)
     good = np.array([source in chosen.good for source in sources])
     for kind, count in (("good sources", int(good.sum())), ("the other sources", int((~good).sum()))):
-        if count < LEAST_DOCUMENTS:
+        if count < MIN_DOCUMENTS:
             raise InputError(
                 f"clean: the quality classifier found {count} documents of {kind} that pass the edits and rules, and"
-                f" needs {LEAST_DOCUMENTS}. Name other sources in [clean.quality] good, or leave the table out."
+                f" needs {MIN_DOCUMENTS}. Name other sources in [clean.quality] good, or leave the table out."
             )
     examples = Examples.of(texts)
     weights, bias = examples.train(good, np.arange(len(good)), chosen.seed)
-    folds = _unseen_sources(examples, sources, good, chosen.seed)
+    folds = _evaluate_on_unseen_sources(examples, sources, good, chosen.seed)
     used = np.flatnonzero(weights)
     table = pa.table(
         {
@@ -138,9 +136,73 @@ def _train(
     return unit.report
 
 
+def training_texts(
+    documents: Artifact, config: CleanConfig, chosen: QualityConfig, resources: UserResources, workspace: Workspace
+) -> tuple[list[str], list[np.ndarray]]:
+    """Return (sources, texts after edits) of documents that pass the rules, in order.
+
+    At most `chosen.documents` of each class, the same number of each source as far as it has them. Of a long text only
+    the middle is returned.
+    """
+    limits = _draw_limits(documents, chosen)
+    seed = seed64(chosen.seed, "clean", "quality sample")
+    chains = {name: Chain.of(config, name, resources) for name in PRESETS}
+    sources: list[str] = []
+    texts: list[np.ndarray] = []
+    files = documents.files("documents")
+    for number, path in enumerate(files):
+        for batch in iter_batches(read_table(path), config.emoji):
+            rows = [
+                row
+                for row, doc_id in enumerate(batch.column("doc_id"))
+                if unit_interval(doc_id, seed) <= limits[batch.sources[row]]
+            ]
+            verdicts = Verdicts(len(batch))
+            clean_batch(batch, np.array(rows, np.int64), config, chains, verdicts)
+            for row in rows:
+                if verdicts.is_kept[row]:
+                    sources.append(batch.sources[row])
+                    texts.append(middle(batch.texts.raw(row)))
+        workspace.advance(number + 1, len(files), "parts read for the quality classifier")
+    return sources, texts
+
+
+def _draw_limits(documents: Artifact, chosen: QualityConfig) -> dict[str, float]:
+    """Return for each source the largest draw in [0, 1) whose document is taken."""
+    seed = seed64(chosen.seed, "clean", "quality sample")
+    lowest: dict[str, list[float]] = {}
+    sources_in = documents.report.sources
+    good = [source for source in sources_in if source in chosen.good]
+    quotas = {
+        source: -(-chosen.documents // max(1, len(good) if source in good else len(sources_in) - len(good)))
+        for source in sources_in
+    }
+    for path in documents.files("documents"):
+        table = read_table(path).select(["doc_id", "source"])
+        for doc_id, source in zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True):
+            quota = quotas.get(source, chosen.documents)
+            heap = lowest.setdefault(source, [])
+            # A heap of negated numbers has the largest of the lowest ones on top.
+            number = -unit_interval(doc_id, seed)
+            if len(heap) < quota:
+                heapq.heappush(heap, number)
+            elif number > heap[0]:
+                heapq.heapreplace(heap, number)
+    return {source: -heap[0] for source, heap in lowest.items()}
+
+
+def middle(raw: np.ndarray) -> np.ndarray:
+    """Return a copy of the middle of a text that gives the same features as the whole."""
+    if len(raw) <= 2 * SAMPLE_BYTES:
+        return raw.copy()
+    begin = (len(raw) - SAMPLE_BYTES) // 2
+    even = (len(raw) - SAMPLE_BYTES) % 2
+    return raw[begin - 8 : begin + SAMPLE_BYTES + 8 + even].copy()
+
+
 @dataclass(frozen=True)
 class Examples:
-    """Hashed features of documents, in rows one after the other: `bounds[i]` to `bounds[i + 1]`."""
+    """Hashed features of documents, one row after another: row i is `bounds[i]` to `bounds[i + 1]`."""
 
     bounds: np.ndarray
     features: np.ndarray
@@ -148,13 +210,13 @@ class Examples:
 
     @staticmethod
     def of(texts: Sequence[np.ndarray]) -> "Examples":
-        """The features of texts (UTF-8 bytes)."""
-        rows = [_features(raw) for raw in texts]
+        """Return the features of texts (UTF-8 bytes)."""
+        rows = [_hash_features(raw) for raw in texts]
         bounds = np.concatenate(([0], np.cumsum([len(features) for features, _ in rows]))).astype(np.int64)
         return Examples(bounds, np.concatenate([row[0] for row in rows]), np.concatenate([row[1] for row in rows]))
 
     def train(self, good: np.ndarray, rows: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-        """(weights, bias) from `rows`, in a seeded order."""
+        """Train on `rows`, in a seeded order; returns (weights, bias)."""
         generator = np.random.Generator(np.random.Philox(seed64(seed, "clean", "quality order")))
         order = np.concatenate([generator.permutation(rows) for _ in range(EPOCHS)])
         share = good[rows].mean()
@@ -165,29 +227,31 @@ class Examples:
         return weights.astype(np.float32), float(np.float32(bias))
 
     def scores(self, weights: np.ndarray, bias: float, rows: np.ndarray) -> np.ndarray:
-        """The score of each of `rows`, 0 to 1."""
-        return scores_of(self.bounds, self.features, self.values, weights, bias, rows)
+        """Return the score of each of `rows`, 0 to 1."""
+        return score_rows(self.bounds, self.features, self.values, weights, bias, rows)
 
 
-def _features(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    features, values = np.zeros(MOST_FEATURES, np.int32), np.zeros(MOST_FEATURES, np.float32)
+def _hash_features(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    features, values = np.zeros(MAX_FEATURES, np.int32), np.zeros(MAX_FEATURES, np.float32)
     count = count_features(raw, character_flags(), features, values)
     return features[:count].copy(), values[:count].copy()
 
 
-def _score_many(texts: Sequence[np.ndarray], weights: np.ndarray, bias: float) -> np.ndarray:
+def _score_texts(texts: Sequence[np.ndarray], weights: np.ndarray, bias: float) -> np.ndarray:
     return Examples.of(texts).scores(weights, bias, np.arange(len(texts)))
 
 
-def _unseen_sources(examples: Examples, sources: Sequence[str], good: np.ndarray, seed: int) -> list[dict[str, Any]]:
-    """AUC on a good source and another one, both left out of the training, each source at least once.
+def _evaluate_on_unseen_sources(
+    examples: Examples, sources: Sequence[str], good: np.ndarray, seed: int
+) -> list[dict[str, Any]]:
+    """Return the AUC on a good source and another one, both left out of the training, each source at least once.
 
-    Where a kind has one source only, half of its documents are left out instead, by place; `whole` says so.
+    Where a class has a single source, every second of its documents is left out instead; `whole` says so.
     """
     names = np.array(sources)
     of_kind = [sorted(set(names[good])), sorted(set(names[~good]))]
     folds: list[dict[str, Any]] = []
-    for fold in range(min(MOST_FOLDS, max(map(len, of_kind)))):
+    for fold in range(min(MAX_FOLDS, max(map(len, of_kind)))):
         left_out = np.zeros(len(names), np.bool_)
         pair = [kind[fold % len(kind)] for kind in of_kind]
         for kind, name in zip(of_kind, pair, strict=True):
@@ -207,7 +271,7 @@ def _unseen_sources(examples: Examples, sources: Sequence[str], good: np.ndarray
 
 
 def auc(scores: np.ndarray, good: np.ndarray) -> float:
-    """Area under the ROC curve: how often a good document scores above another one, ties counting half."""
+    """Return the area under the ROC curve: how often a good document scores above another one, ties counting half."""
     order = np.argsort(scores, kind="stable")
     ordered = scores[order]
     first = np.searchsorted(ordered, ordered, "left")
@@ -218,64 +282,3 @@ def auc(scores: np.ndarray, good: np.ndarray) -> float:
     if not positives or not negatives:
         return math.nan
     return float((ranks[good].sum() - positives * (positives + 1) / 2) / (positives * negatives))
-
-
-def training_texts(
-    documents: Artifact, config: CleanConfig, chosen: QualityConfig, supplied: Supplied, workspace: Workspace
-) -> tuple[list[str], list[np.ndarray]]:
-    """(source, text after edits) of documents that pass the rules, in order; at most `chosen.documents` of each kind,
-    the same number of each source as far as it has them. Of a long text the middle is kept."""
-    limits = _limits(documents, chosen)
-    seed = seed64(chosen.seed, "clean", "quality sample")
-    chains = {name: Chain.of(config, name, supplied) for name in PRESETS}
-    sources: list[str] = []
-    texts: list[np.ndarray] = []
-    files = documents.files("documents")
-    for number, path in enumerate(files):
-        for handful in handfuls_of(read_table(path), config.emoji):
-            rows = [
-                row
-                for row, doc_id in enumerate(handful.column("doc_id"))
-                if unit_interval(doc_id, seed) <= limits[handful.sources[row]]
-            ]
-            verdicts = Verdicts(len(handful))
-            clean_handful(handful, np.array(rows, np.int64), config, chains, verdicts)
-            for row in rows:
-                if verdicts.stays[row]:
-                    sources.append(handful.sources[row])
-                    texts.append(middle(handful.texts.raw(row)))
-        workspace.advance(number + 1, len(files), "parts read for the quality classifier")
-    return sources, texts
-
-
-def _limits(documents: Artifact, chosen: QualityConfig) -> dict[str, float]:
-    """Source -> the largest number in [0, 1) whose documents are taken."""
-    seed = seed64(chosen.seed, "clean", "quality sample")
-    lowest: dict[str, list[float]] = {}
-    known = documents.report.sources
-    good = [source for source in known if source in chosen.good]
-    rooms = {
-        source: -(-chosen.documents // max(1, len(good) if source in good else len(known) - len(good)))
-        for source in known
-    }
-    for path in documents.files("documents"):
-        table = read_table(path).select(["doc_id", "source"])
-        for doc_id, source in zip(table.column("doc_id").to_pylist(), table.column("source").to_pylist(), strict=True):
-            room = rooms.get(source, chosen.documents)
-            heap = lowest.setdefault(source, [])
-            # A heap of negated numbers has the largest of the lowest ones on top.
-            number = -unit_interval(doc_id, seed)
-            if len(heap) < room:
-                heapq.heappush(heap, number)
-            elif number > heap[0]:
-                heapq.heapreplace(heap, number)
-    return {source: -heap[0] for source, heap in lowest.items()}
-
-
-def middle(raw: np.ndarray) -> np.ndarray:
-    """A copy of the middle of a text that gives the same features as the whole."""
-    if len(raw) <= 2 * LOOK_BYTES:
-        return raw.copy()
-    begin = (len(raw) - LOOK_BYTES) // 2
-    even = (len(raw) - LOOK_BYTES) % 2
-    return raw[begin - 8 : begin + LOOK_BYTES + 8 + even].copy()

@@ -1,6 +1,7 @@
-"""What a rule is: a named measurement with a limit; a document on the wrong side of the limit is dropped.
+"""Rules: named measurements with a limit. A document on the wrong side of the limit is dropped.
 
-The measurements of one document as plain numbers, for rules that look at one document at a time.
+`CountedRule` measures a whole batch at once, `Rule` one document at a time through `TextStatistics`. To declare one,
+write its measure in `heuristics.py` and add it to `RULES` there.
 """
 
 from collections.abc import Callable
@@ -8,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tasks.clean.batch import Abouts, Texts
-from tasks.clean.document import About
+from tasks.clean.batch import BatchContext, Texts
+from tasks.clean.document import DocumentContext
 from tasks.clean.kernels.measurements import Measurements
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Documents (their rows, in order) that fail a rule: the values measured, or reasons, words in place of a value."""
+    """Rows of documents that fail a rule, in order, with the measured values, or reasons in place of a value."""
 
     rows: np.ndarray
     values: np.ndarray
@@ -23,91 +24,97 @@ class Failures:
 
 
 class TextStatistics:
-    """Lazy measurements of a text, given as str or UTF-8 bytes; `language` is an ISO 639 code or None, `about` what
-    else is known of the document."""
+    """Lazy measurements of one text, given as str or UTF-8 bytes.
 
-    def __init__(self, text: str | np.ndarray, language: str | None = None, *, about: About | None = None) -> None:
-        self.about = about or About(language=language)
+    `language` is an ISO 639 code or None; `context` says what else is known of the document.
+    """
+
+    def __init__(
+        self, text: str | np.ndarray, language: str | None = None, *, context: DocumentContext | None = None
+    ) -> None:
+        self.context = context or DocumentContext(language=language)
         self._texts = Texts.of([text])
-        self._of = Measurements(self._texts, Abouts.of(self.about), np.ones(1, np.bool_))
+        self._measured = Measurements(self._texts, BatchContext.of(self.context), np.ones(1, np.bool_))
 
     @property
     def text(self) -> str:
-        """The document's text."""
+        """Return the document's text."""
         return self._texts.text(0)
 
     @property
     def raw(self) -> np.ndarray:
-        """The document's UTF-8 bytes (uint8)."""
+        """Return the document's UTF-8 bytes (uint8)."""
         return self._texts.raw(0)
 
     @property
     def language(self) -> str | None:
-        """ISO 639 code of the document's language."""
-        return self.about.language
+        """Return the ISO 639 code of the document's language."""
+        return self.context.language
 
     def count_of(self, what: int) -> int:
-        """One of the counts that `counting` names."""
-        return int(self._of.count_of(what)[0])
+        """Return one of the counts that `counting` names."""
+        return int(self._measured.count_of(what)[0])
 
     @property
     def units(self) -> int:
-        """Number of words, or of characters of spaceless scripts."""
-        return int(self._of.units[0])
+        """Return the number of words, or of characters of unsegmented scripts."""
+        return int(self._measured.units[0])
 
     @property
     def words(self) -> float:
-        """Number of words; spaceless scripts by units per word."""
-        return float(self._of.words[0])
+        """Return the number of words; unsegmented scripts by characters per word."""
+        return float(self._measured.words[0])
 
     @property
-    def is_spaceless(self) -> bool:
-        """Whether most units belong to scripts without blanks between words."""
-        return bool(self._of.is_spaceless[0])
+    def is_unsegmented(self) -> bool:
+        """Return whether most units belong to scripts written without spaces."""
+        return bool(self._measured.is_unsegmented[0])
 
     @property
     def characters(self) -> int:
-        """Characters of all units together, without blanks."""
-        return int(self._of.characters[0])
+        """Return the characters of all units together, without whitespace."""
+        return int(self._measured.characters[0])
 
     def stop_words_seen(self, language: str) -> int | None:
-        """How many different stop words of a language stand in the text; None where there is no list."""
-        seen = float(self._of.stop_words_seen([language])[0])
+        """Return how many distinct stop words of a language the text contains; None where there is no list."""
+        seen = float(self._measured.stop_words_seen([language])[0])
         return None if np.isnan(seen) else int(seen)
 
     @property
-    def most_stop_words_seen(self) -> int:
-        """The most that `stop_words_seen` gives for any language."""
-        return int(self._of.most_stop_words_seen[0])
+    def max_stop_words_seen(self) -> int:
+        """Return the largest `stop_words_seen` over all languages."""
+        return int(self._measured.max_stop_words_seen[0])
 
     @property
     def repeated_lines(self) -> tuple[float, float]:
-        """(share of lines, share of their characters) that are repetitions of an earlier line."""
-        lines, characters = self._of.repeated_lines
+        """Return (share of lines, share of their characters) that repeat an earlier line."""
+        lines, characters = self._measured.repeated_lines
         return float(lines[0]), float(characters[0])
 
     @property
     def repeated_paragraphs(self) -> tuple[float, float]:
-        """(share of paragraphs, share of their characters) that are repetitions of an earlier paragraph."""
-        paragraphs, characters = self._of.repeated_paragraphs
+        """Return (share of paragraphs, share of their characters) that repeat an earlier paragraph."""
+        paragraphs, characters = self._measured.repeated_paragraphs
         return float(paragraphs[0]), float(characters[0])
 
     def top_gram_share(self, n: int) -> float:
-        """Characters of the most frequent n-gram times how often it stands, per characters; 0 when none repeats."""
-        return float(self._of.top_gram_share(n)[0])
+        """Return characters of the most frequent n-gram times its count, over all characters; 0 where none repeats."""
+        return float(self._measured.top_gram_share(n)[0])
 
     def repeated_gram_share(self, n: int, enough: float = 0.0) -> float:
-        """Share of characters in n-grams (n >= 5) that stood earlier in the text, each character counted once; not
-        above `enough`, it may be a bound."""
-        return float(self._of.repeated_gram_share(n, enough)[0])
+        """Return the share of characters in n-grams (n >= 5) that repeat an earlier one, each character counted once.
+
+        Where the share is not above `enough`, the value may be an upper bound.
+        """
+        return float(self._measured.repeated_gram_share(n, enough)[0])
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`measure(statistics, limit)` gives a value of one document, or None where the rule says nothing about it.
+    """`measure(statistics, limit)` returns a value of one document, or None where the rule does not apply to it.
 
     A value below the limit fails where `at_least`, else one above it does. `measure` may stop early once it is certain
-    on which side of `limit` the value lies. A measure that gives words instead of a number fails, and they are why.
+    on which side of `limit` the value lies. A measure that returns a string fails the document, for that reason.
     """
 
     name: str
@@ -115,18 +122,18 @@ class Rule:
     at_least: bool = False
 
     def failing_value(self, statistics: TextStatistics, limit: float) -> float | str | None:
-        """The measured value, or the words, when the document fails the rule; None when it passes."""
+        """Return the measured value or reason where the document fails the rule; None where it passes."""
         value = self.measure(statistics, limit)
         if value is None or isinstance(value, str):
             return value
         return value if (value < limit if self.at_least else value > limit) else None
 
     def failures(self, measurements: Measurements, limit: float) -> Failures:
-        """Which of many documents fail."""
+        """Return which of many documents fail."""
         rows, values, reasons = [], [], {}
         for row in np.flatnonzero(measurements.wanted).tolist():
-            about = measurements.abouts.about(row)
-            value = self.failing_value(TextStatistics(measurements.texts.text(row), about=about), limit)
+            context = measurements.contexts.at(row)
+            value = self.failing_value(TextStatistics(measurements.texts.text(row), context=context), limit)
             if value is None:
                 continue
             rows.append(row)
@@ -139,15 +146,18 @@ class Rule:
 
 @dataclass(frozen=True)
 class CountedRule:
-    """A rule that is arithmetic on counts: `measure(measurements, limit)` gives the values of many documents at once,
-    NaN where it says nothing. Else as `Rule`."""
+    """A rule that is arithmetic on counts.
+
+    `measure(measurements, limit)` returns the values of many documents at once, NaN where the rule does not apply.
+    Otherwise as `Rule`.
+    """
 
     name: str
     measure: Callable[[Measurements, float], np.ndarray]
     at_least: bool = False
 
     def failures(self, measurements: Measurements, limit: float) -> Failures:
-        """Which of many documents fail."""
+        """Return which of many documents fail."""
         values = self.measure(measurements, limit)
         fails = values < limit if self.at_least else values > limit
         rows = np.flatnonzero(fails & measurements.wanted)

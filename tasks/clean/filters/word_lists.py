@@ -1,4 +1,4 @@
-"""Lists of words that a recipe brings, such as slurs: a document in which their share is too large goes.
+"""Word lists that a recipe brings, such as slurs: a document in which their share is too large is dropped.
 
 No list comes with the program and none is on by default. Word lists for toxicity remove texts by and about the people
 whom the words are used against (Dodge et al. 2021, on C4), so which words, and how many, is the user's decision.
@@ -16,39 +16,45 @@ from model.errors import InputError
 from tasks.clean.config import WordListConfig
 from tasks.clean.edits.emoji import alternatives
 from tasks.clean.filters.rule import Rule, TextStatistics
-from tasks.clean.kernels.characters import has_spaceless_script
+from tasks.clean.kernels.characters import has_unsegmented_script
 
 _WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
 class WordList:
-    """Case-folded entries: `words` of one word, `phrases` of several or of a spaceless script."""
+    """Case-folded entries: `words` of one word, `phrases` of several words or of an unsegmented script."""
 
     words: frozenset[str]
     phrases: frozenset[str]
 
     def digest(self) -> str:
-        """BLAKE3-128 over all entries, whatever their order."""
+        """Return BLAKE3-128 over all entries, whatever their order."""
         return blake3.blake3("\n".join(sorted(self.words | self.phrases)).encode()).hexdigest(length=16)
 
 
 def read_word_list(config: WordListConfig) -> WordList:
-    """The entries of a list's file, one a line; raises InputError where it cannot be read or holds none."""
+    """Read a list's file, an entry a line; raises InputError where it cannot be read or holds none."""
     try:
         lines = read_bytes(config.path).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"clean.word_lists `{config.name}`: {config.path} cannot be read ({error})") from error
+        raise InputError(
+            f"clean.word_lists `{config.name}`: {config.path} cannot be read ({error}). Check the path."
+        ) from error
     entries = frozenset(line.strip().casefold() for line in lines if line.strip())
     if not entries:
-        raise InputError(f"clean.word_lists `{config.name}`: {config.path} holds no words")
-    words = frozenset(entry for entry in entries if _WORD.fullmatch(entry) and not has_spaceless_script(entry))
+        raise InputError(f"clean.word_lists `{config.name}`: {config.path} contains no words. Write one entry a line.")
+    words = frozenset(entry for entry in entries if _WORD.fullmatch(entry) and not has_unsegmented_script(entry))
     return WordList(words, entries - words)
 
 
-def listed_share(entries: WordList, statistics: TextStatistics, limit: float) -> float:
-    """Share of the text's words that are on the list; a phrase counts as one."""
-    del limit
+def word_list_rule(config: WordListConfig, entries: WordList) -> tuple[Rule, float]:
+    """Return the rule `words_NAME` and its limit."""
+    return Rule(f"words_{config.name}", functools.partial(listed_share, entries)), config.limit
+
+
+def listed_share(entries: WordList, statistics: TextStatistics, _limit: float) -> float:
+    """Return the share of the text's words that are on the list; a phrase counts as one."""
     text = statistics.text.casefold()
     counts = Counter(_WORD.findall(text))
     listed = sum(counts[word] for word in entries.words if word in counts)
@@ -57,16 +63,11 @@ def listed_share(entries: WordList, statistics: TextStatistics, limit: float) ->
     return listed / statistics.words if statistics.words else 0.0
 
 
-def word_list_rule(config: WordListConfig, entries: WordList) -> tuple[Rule, float]:
-    """The rule `words_NAME` and its limit."""
-    return Rule(f"words_{config.name}", functools.partial(listed_share, entries)), config.limit
-
-
 @functools.cache
 def _pattern(phrases: frozenset[str]) -> re.Pattern[str]:
-    spaceless = [phrase for phrase in phrases if has_spaceless_script(phrase)]
-    spaced = [phrase for phrase in phrases if not has_spaceless_script(phrase)]
-    parts = [alternatives(spaceless)] if spaceless else []
+    unsegmented = [phrase for phrase in phrases if has_unsegmented_script(phrase)]
+    spaced = [phrase for phrase in phrases if not has_unsegmented_script(phrase)]
+    parts = [alternatives(unsegmented)] if unsegmented else []
     if spaced:
         parts.append(rf"(?<!\w)(?:{alternatives(spaced)})(?!\w)")
     return re.compile("|".join(parts))

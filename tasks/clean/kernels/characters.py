@@ -1,15 +1,11 @@
-"""What a character is to the kernels: one table of flags by code point, and the search for the next code point.
+"""What a character is to the kernels: a table of flags by code point, words of any script, signs of mojibake.
 
-The table is made from the Unicode database of this Python and from the named sets below; it covers the planes that
-hold letters and emoji. Above it stand ideographs, tags and variation selectors, which `flags_of` tells apart by range.
+The table is built from the Unicode database of this Python and from the sets below; it covers the planes that hold
+letters and emoji. Above it are ideographs, tags and variation selectors, which `flags_of` distinguishes by range.
 
-Words of a text, also where the script puts no blanks between them.
-
-In spaced scripts a word is what stands between blanks. In Chinese, Japanese, Thai, Lao, Khmer, Burmese and Tibetan each
-character with its marks is a unit, and a number of units counts as one word: 1.7 for Chinese and Japanese (mean word
-length of segmented corpora), 3 for the others.
-
-Where in a text the signs of mojibake stand, line by line.
+In scripts with spaces, words are separated by whitespace. In Chinese, Japanese, Thai, Lao, Khmer, Burmese and Tibetan
+each character with its marks is a unit, and a number of units counts as one word: 1.7 for Chinese and Japanese (mean
+word length of segmented corpora), 3 for the others.
 """
 
 import functools
@@ -24,80 +20,67 @@ import regex
 from tasks.common.kernels import kernel
 
 U32 = npt.NDArray[np.uint32]
-
-BLANK = 1
+WHITESPACE = 1
 
 LETTER = 1 << 1
-"""A letter or a number that is no decimal digit: what makes a word alphabetic."""
+"""A letter or a number that is not a decimal digit: what makes a word alphabetic."""
 
 CHINESE_JAPANESE_UNIT = 1 << 2
-
 SOUTH_EAST_ASIAN_UNIT = 1 << 3
-
 MARK = 1 << 4
 
-PARTS_SPACELESS = 1 << 5
-"""Punctuation that ends a word in a text that writes no blanks."""
+UNSEGMENTED_BREAK = 1 << 5
+"""Punctuation that ends a word in text written without spaces."""
 
 BULLET = 1 << 6
 
 SENTENCE_CLOSER = 1 << 7
-"""May stand between the full stop and the end of the sentence."""
+"""May come between the full stop and the end of the sentence."""
 
 FULL_STOP = 1 << 8
-"""Ends a sentence by itself, without a blank after it."""
+"""Ends a sentence by itself, without whitespace after it."""
 
 LINE_END = 1 << 9
-"""Ends a line that is a finished sentence (C4's terminal punctuation, and its like in other scripts)."""
+"""Ends a line that is a finished sentence (C4's terminal punctuation, and its equivalents in other scripts)."""
 
 MAY_BE_EMOJI = 1 << 10
-"""Shown as a picture, or makes one of the character before it."""
+"""Shown as a picture, or makes a picture of the character before it."""
 
-UNSEEN = 1 << 11
+INVISIBLE = 1 << 11
 """Control, zero-width, direction, line-breaking and tag characters."""
 
 MAY_COMPOSE = 1 << 12
 """May change under normal form C, alone or with its neighbours."""
 
-SOUND = 1 << 13
-"""Stands in undamaged text beside any other: never a sign of mojibake."""
+UNDAMAGED = 1 << 13
+"""Occurs in undamaged text next to any other character: never a sign of mojibake."""
 
 MOJIBAKE_ALONE = 1 << 14
-"""A sign of mojibake by itself, as its partner may have become a blank."""
+"""A sign of mojibake by itself, as its partner may have become whitespace."""
 
 PLAIN_LETTER = 1 << 15
-"""A letter that is counted as a letter and as nothing else; without `p`, at which `counting` looks for placeholders."""
+"""A letter that is counted as a letter and as nothing else; without `p`, where `counting` looks for placeholders."""
 
-SPACELESS = CHINESE_JAPANESE_UNIT | SOUTH_EAST_ASIAN_UNIT
-
+UNSEGMENTED = CHINESE_JAPANESE_UNIT | SOUTH_EAST_ASIAN_UNIT
 TABLE_SIZE = 0x20000
-
 _BEYOND_IDEOGRAPHS = 0x40000
-
-_TAGS = 0xE0000
-
-_SELECTORS = 0xE0100
-
+_FIRST_TAG = 0xE0000
+_FIRST_SELECTOR = 0xE0100
 _BULLETS = "-*•‣▪●◦·–"
-
 _SENTENCE_CLOSERS = "\"'”’»)]"
-
 _FULL_STOPS = "。！？।۔؟"
-
 _LINE_ENDS = ".!?\"'”’»。！？…」』؟۔।"
-
 _EMOJI_RANGES = ((0x20E3, 0x20E3), (0x2300, 0x2BFF), (0xFE0F, 0xFE0F), (0x1F000, 0x1FFFF))
-
 _SHOWN_AS_EMOJI = regex.compile(r"[\p{Emoji_Presentation}\p{RI}\u20e3\ufe0f]")
 
-_UNSEEN_RANGES = (
+_INVISIBLE_RANGES = (
     (0x00, 0x08), (0x0B, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x61C, 0x61C), (0x180E, 0x180E), (0x200B, 0x200F),
     (0x2028, 0x202E), (0x2060, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFB), (0xFDD0, 0xFDEF), (0x1D173, 0x1D17A),
 )  # fmt: skip
 
-# Plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, blanks, dashes, quotes, emoji: ftfy's
-# test for badness never names two of them side by side, nor one beside a character outside ASCII.
-_SOUND_RANGES = (
+# Plain letters and punctuation of Cyrillic, Chinese, Japanese and Korean text, whitespace, dashes, quotes, emoji:
+# ftfy's test for badness never matches two of them in a row, nor one next to a character outside ASCII.
+_UNDAMAGED_RANGES = (
     (0x00, 0x7F), (0xA0, 0xA0), (0x401, 0x401), (0x410, 0x44F), (0x451, 0x451), (0x2002, 0x200A), (0x200D, 0x200D),
     (0x2013, 0x2014),
     (0x2018, 0x2019), (0x201C, 0x201D), (0x2026, 0x2026), (0x2060, 0x2060), (0x2600, 0x27BF), (0x3000, 0x9FFF),
@@ -105,16 +88,34 @@ _SOUND_RANGES = (
 )  # fmt: skip
 
 _MOJIBAKE_ALONE = "ŒœÃÂÐÎÁàâĂÅ°"
+Ranges = tuple[tuple[int, int], ...]
+
+CHINESE_JAPANESE: Ranges = (
+    (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
+)  # fmt: skip
+
+SOUTH_EAST_ASIAN: Ranges = (
+    (0x0E01, 0x0E5B), (0x0E81, 0x0EDF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF),
+)  # fmt: skip
+
+UNSEGMENTED_PUNCTUATION: Ranges = (
+    (0x00B7, 0x00B7), (0x2014, 0x2014), (0x2018, 0x2019), (0x201C, 0x201D), (0x2026, 0x2026), (0x3001, 0x3004),
+    (0x3008, 0x303F), (0xFF01, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40), (0xFF5B, 0xFF65),
+)  # fmt: skip
+
+UNITS_PER_WORD = (1.7, 3.0)
+"""Of Chinese and Japanese, and of the scripts of South-East Asia."""
 
 
 @functools.cache
 def character_flags() -> U32:
-    """Code point below 0x20000 -> its flags."""
+    """Return the flags of each code point below 0x20000."""
     table = np.zeros(TABLE_SIZE, np.uint32)
     for codepoint in range(TABLE_SIZE):
         character = chr(codepoint)
         if character.isspace():
-            table[codepoint] |= BLANK
+            table[codepoint] |= WHITESPACE
         elif character.isalnum():
             if not character.isdecimal():
                 table[codepoint] |= LETTER
@@ -134,9 +135,9 @@ def character_flags() -> U32:
     for flag, ranges in (
         (CHINESE_JAPANESE_UNIT, CHINESE_JAPANESE),
         (SOUTH_EAST_ASIAN_UNIT, SOUTH_EAST_ASIAN),
-        (PARTS_SPACELESS, SPACELESS_PUNCTUATION),
-        (UNSEEN, _UNSEEN_RANGES),
-        (SOUND, _SOUND_RANGES),
+        (UNSEGMENTED_BREAK, UNSEGMENTED_PUNCTUATION),
+        (INVISIBLE, _INVISIBLE_RANGES),
+        (UNDAMAGED, _UNDAMAGED_RANGES),
     ):
         for first, last in ranges:
             table[first : min(last, TABLE_SIZE - 1) + 1] |= flag
@@ -144,7 +145,9 @@ def character_flags() -> U32:
         for codepoint in range(first, last + 1):
             if _SHOWN_AS_EMOJI.match(chr(codepoint)):
                 table[codepoint] |= MAY_BE_EMOJI
-    counted = SPACELESS | MARK | PARTS_SPACELESS | BULLET | SENTENCE_CLOSER | FULL_STOP | LINE_END | LETTER | BLANK
+    counted = (
+        UNSEGMENTED | MARK | UNSEGMENTED_BREAK | BULLET | SENTENCE_CLOSER | FULL_STOP | LINE_END | LETTER | WHITESPACE
+    )
     table[(table & counted) == LETTER] |= PLAIN_LETTER
     table[[ord("p"), ord("P")]] ^= PLAIN_LETTER
     table.setflags(write=False)
@@ -152,7 +155,7 @@ def character_flags() -> U32:
 
 
 def _may_compose(codepoint: int, character: str) -> bool:
-    """Whether normal form C may change the character or join it with the one before."""
+    """Return whether normal form C may change the character or join it with the one before."""
     if 0x1100 <= codepoint <= 0x11FF or unicodedata.combining(character):
         return True
     if 0xAC00 <= codepoint <= 0xD7A3:
@@ -162,8 +165,20 @@ def _may_compose(codepoint: int, character: str) -> bool:
 
 
 @kernel
+def flags_of(codepoint, table):
+    """Return the flags of any code point."""
+    if codepoint < TABLE_SIZE:
+        return np.int64(table[codepoint])
+    if codepoint < _BEYOND_IDEOGRAPHS:
+        return np.int64(CHINESE_JAPANESE_UNIT | LETTER | MAY_COMPOSE)
+    if codepoint < _FIRST_TAG:
+        return np.int64(0)
+    return np.int64(INVISIBLE) if codepoint < _FIRST_SELECTOR else np.int64(MARK)
+
+
+@kernel
 def decode(data, position):
-    """(code point, position of the next one) of valid UTF-8."""
+    """Decode one character of valid UTF-8; returns (code point, position of the next one)."""
     byte = data[position]
     if byte < 0x80:
         return np.int64(byte), position + 1
@@ -183,100 +198,73 @@ def decode(data, position):
     ), position + 4
 
 
-@kernel
-def flags_of(codepoint, table):
-    """The flags of any code point."""
-    if codepoint < TABLE_SIZE:
-        return np.int64(table[codepoint])
-    if codepoint < _BEYOND_IDEOGRAPHS:
-        return np.int64(CHINESE_JAPANESE_UNIT | LETTER | MAY_COMPOSE)
-    if codepoint < _TAGS:
-        return np.int64(0)
-    return np.int64(UNSEEN) if codepoint < _SELECTORS else np.int64(MARK)
-
-
-Ranges = tuple[tuple[int, int], ...]
-
-CHINESE_JAPANESE: Ranges = (
-    (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF),
-    (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
-)  # fmt: skip
-
-SOUTH_EAST_ASIAN: Ranges = (
-    (0x0E01, 0x0E5B), (0x0E81, 0x0EDF), (0x0F00, 0x0FFF), (0x1000, 0x109F), (0x1780, 0x17FF),
-)  # fmt: skip
-
-SPACELESS_PUNCTUATION: Ranges = (
-    (0x00B7, 0x00B7), (0x2014, 0x2014), (0x2018, 0x2019), (0x201C, 0x201D), (0x2026, 0x2026), (0x3001, 0x3004),
-    (0x3008, 0x303F), (0xFF01, 0xFF0F), (0xFF1A, 0xFF20), (0xFF3B, 0xFF40), (0xFF5B, 0xFF65),
-)  # fmt: skip
-
-
-def _class(ranges: Ranges) -> str:
-    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
-
-
-_UNITS_CLASS = _class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))
-
-_SPACELESS = re.compile(f"[{_UNITS_CLASS}]")
-
-_UNITS = regex.compile(rf"[{_UNITS_CLASS}]\p{{M}}*|[^\s{_UNITS_CLASS}{_class(SPACELESS_PUNCTUATION)}]+")
-
-_CHINESE_JAPANESE_UNIT = re.compile(f"[{_class(CHINESE_JAPANESE)}]")
-
-UNITS_PER_WORD = (1.7, 3.0)
-"""Of Chinese and Japanese, of the scripts of South-East Asia."""
-
-
-def has_spaceless_script(text: str) -> bool:
-    """Whether any character belongs to a script that writes no blanks between words."""
-    return not text.isascii() and _SPACELESS.search(text) is not None
+def has_unsegmented_script(text: str) -> bool:
+    """Return whether any character belongs to a script written without spaces."""
+    return not text.isascii() and _UNSEGMENTED.search(text) is not None
 
 
 def split_units(text: str) -> list[str]:
-    """Words between blanks; in spaceless scripts single characters with their marks, and no punctuation."""
-    return _UNITS.findall(text) if has_spaceless_script(text) else text.split()
+    """Split at whitespace; unsegmented scripts into single characters with their marks, without punctuation."""
+    return _UNITS.findall(text) if has_unsegmented_script(text) else text.split()
+
+
+def count_words(text: str) -> float:
+    """Return the words of a text; unsegmented scripts by characters per word."""
+    units = split_units(text)
+    return words_in_units(units)[0] if has_unsegmented_script(text) else float(len(units))
 
 
 def words_in_units(units: list[str]) -> tuple[float, int]:
-    """(number of words that the units amount to, number of units of spaceless scripts)."""
+    """Return (number of words that the units amount to, number of units of unsegmented scripts)."""
     chinese_japanese = south_east_asian = 0
     for unit in units:
         if _CHINESE_JAPANESE_UNIT.match(unit):
             chinese_japanese += 1
-        elif _SPACELESS.match(unit):
+        elif _UNSEGMENTED.match(unit):
             south_east_asian += 1
     return words_of_units(len(units), chinese_japanese, south_east_asian), chinese_japanese + south_east_asian
 
 
 def words_of_units(units: Any, chinese_japanese: Any, south_east_asian: Any) -> Any:
-    """Number of words that `units` amount to, of which so many are characters of spaceless scripts; of one text (int)
-    or of many (arrays)."""
-    spaceless = chinese_japanese + south_east_asian
-    return units - spaceless + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
+    """Return the number of words that `units` amount to, of which so many are characters of unsegmented scripts.
+
+    Arguments are of one text (int) or of many (arrays).
+    """
+    unsegmented = chinese_japanese + south_east_asian
+    return units - unsegmented + chinese_japanese / UNITS_PER_WORD[0] + south_east_asian / UNITS_PER_WORD[1]
 
 
-def count_words(text: str) -> float:
-    """Words of a text; spaceless scripts by units per word."""
-    units = split_units(text)
-    return words_in_units(units)[0] if has_spaceless_script(text) else float(len(units))
+def _character_class(ranges: Ranges) -> str:
+    return "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges)
+
+
+_UNITS_CLASS = _character_class((*CHINESE_JAPANESE, *SOUTH_EAST_ASIAN))
+
+_UNSEGMENTED = re.compile(f"[{_UNITS_CLASS}]")
+
+_UNITS = regex.compile(rf"[{_UNITS_CLASS}]\p{{M}}*|[^\s{_UNITS_CLASS}{_character_class(UNSEGMENTED_PUNCTUATION)}]+")
+
+_CHINESE_JAPANESE_UNIT = re.compile(f"[{_character_class(CHINESE_JAPANESE)}]")
 
 
 def mojibake_in_lines(raw: np.ndarray) -> np.ndarray:
-    """For each line of a text (UTF-8 bytes) that has the sign of mojibake a row: its number, where it begins and ends,
-    and where its first and last signs end."""
+    """Find the signs of mojibake in a text (UTF-8 bytes).
+
+    Returns a row for each line that has any: its number, where it begins and ends, and where its first and last signs
+    end.
+    """
     found = np.zeros((int((raw == ord("\n")).sum()) + 1, 5), np.int64)
-    return found[: _mojibake_in_lines(raw, character_flags(), found)]
+    return found[: _mark_mojibake(raw, character_flags(), found)]
 
 
 @kernel
-def is_mojibake_sign(before, before_flags, flags):
-    """Two neighbours outside ASCII of which one is not plain text of its script, or a sign by itself."""
-    return flags & MOJIBAKE_ALONE != 0 or (before >= 0x80 and (flags & SOUND == 0 or before_flags & SOUND == 0))
+def suggests_mojibake(before, before_flags, flags):
+    """Return whether a character, alone or with the one before it, suggests mojibake."""
+    return flags & MOJIBAKE_ALONE != 0 or (before >= 0x80 and (flags & UNDAMAGED == 0 or before_flags & UNDAMAGED == 0))
 
 
 @kernel
-def _mojibake_in_lines(raw, table, found):
+def _mark_mojibake(raw, table, found):
     line = count = begin = 0
     first = last = 0
     before = before_flags = np.int64(0)
@@ -296,7 +284,7 @@ def _mojibake_in_lines(raw, table, found):
             continue
         codepoint, position = decode(raw, position)
         flags = flags_of(codepoint, table)
-        if is_mojibake_sign(before, before_flags, flags):
+        if suggests_mojibake(before, before_flags, flags):
             first = first or position
             last = position
         before, before_flags = codepoint, flags

@@ -1,10 +1,9 @@
 """One pass over the UTF-8 bytes of documents that counts what the rules measure.
 
-It leaves, besides the counts, the hash and length of each unit (word, or character of a spaceless script), of each line
-and of each paragraph; `repetition.py` looks for repetitions among them. Hashes have 64 bits, so two different runs of
-words are taken for one in less than one of 10^9 documents.
-
-Stop words of two dozen languages, as a hash table that the counting kernel looks words up in.
+Besides the counts it writes the hash and length of each unit (word, or character of an unsegmented script), of each
+line and of each paragraph; `repetition.py` finds repetitions among them. Hashes have 64 bits, so that two different
+runs of words are taken for one in less than one of 10^9 documents. Stop words of two dozen languages are found in the
+same pass, by a hash table.
 """
 
 import functools
@@ -15,60 +14,41 @@ from pathlib import Path
 import numpy as np
 
 from tasks.clean.kernels.characters import (
-    BLANK,
     BULLET,
     CHINESE_JAPANESE_UNIT,
     FULL_STOP,
     LETTER,
     LINE_END,
     MARK,
-    PARTS_SPACELESS,
     PLAIN_LETTER,
     SENTENCE_CLOSER,
-    SPACELESS,
+    UNSEGMENTED,
+    UNSEGMENTED_BREAK,
+    WHITESPACE,
     decode,
     flags_of,
 )
 from tasks.common.kernels import kernel
 
 UNITS = 0
-
 CHINESE_JAPANESE_UNITS = 1
-
 SOUTH_EAST_ASIAN_UNITS = 2
-
 UNIT_CHARACTERS = 3
-
 ALPHABETIC_UNITS = 4
-
 HASHES = 5
-
 ELLIPSES = 6
-
 LINES = 7
-
 BULLET_LINES = 8
-
 ELLIPSIS_LINES = 9
-
 LINE_CHARACTERS = 10
-
 SHORT_LINES = 11
-
 FINISHED_LINES = 12
-
 LINE_FEEDS = 13
-
 OPENING_BRACES = 14
-
 SENTENCES = 15
-
 PARAGRAPHS = 16
-
 PARAGRAPH_CHARACTERS = 17
-
 LOREM_IPSUM = 18
-
 COUNTS = 19
 
 UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
@@ -77,36 +57,23 @@ UNIT_ROW, LINE_ROW, PARAGRAPH_ROW = range(3)
 SHORT_LINE = 30
 """Characters up to which a line is short (FineWeb)."""
 
-_CHARACTERS_PER_SPACELESS = 3
-
+_WIDTH_OF_UNSEGMENTED = 3
 _LOREM_IPSUM = np.frombuffer(b"lorem ipsum", np.uint8).copy()
 
 _RARE_IN_LOREM_IPSUM = 7
-"""Place of its `p`, a rarer letter than its first, where it is looked for."""
+"""Offset of its `p`, a rarer letter than its first; the kernel looks for the phrase at each `p`."""
 
-_COUNTING_BASIS = np.uint64(0xCBF29CE484222325)
+HASH_BASIS = np.uint64(0xCBF29CE484222325)
+"""The offset basis of FNV-1a."""
 
-_COUNTING_PRIME = np.uint64(0x9E3779B97F4A7C15)
+HASH_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio, odd."""
 
 _MIX = np.uint64(0xD6E8FEB86659FD93)
-
 _SHIFT = np.uint64(32)
-
 _HORIZONTAL_ELLIPSIS = 0x2026
-
-
-@kernel
-def finish(state):
-    """Spreads the last characters of a running hash over all 64 bits."""
-    state ^= state >> _SHIFT
-    state *= _MIX
-    return state ^ (state >> _SHIFT)
-
-
-def room_for(size: int, texts: int) -> int:
-    """How many units so many texts of `size` bytes together may have: between two there is a byte at least, or one of
-    them is a character of several bytes."""
-    return size // 2 + texts + 1
+_EMPTY = -1
+_TO_64_BITS = (1 << 64) - 1
 
 
 @kernel
@@ -115,17 +82,17 @@ def count_texts(data, begins, ends, wanted, table, stop_keys, stop_words, longes
     """Fill a row of `counts` for each wanted text, and mark the stop words in it in a row of `seen` (bits of uint64).
 
     The rows of `hashes` and `lengths` hold the units, lines and paragraphs of all texts, those of a text from
-    `firsts[row, text]` on. A line counts without the blanks around it, a blank one not at all; a paragraph is what
-    stands between blank lines.
+    `firsts[row, text]` on. A line counts without the whitespace around it, a blank one not at all; paragraphs are
+    separated by blank lines.
     """
     units = lines = paragraphs = 0
     for text in range(len(begins)):
         firsts[UNIT_ROW, text], firsts[LINE_ROW, text], firsts[PARAGRAPH_ROW, text] = units, lines, paragraphs
         if not wanted[text]:
             continue
-        for spaceless in (False, True):
+        for unsegmented in (False, True):
             if _count(data, begins[text], ends[text], table, stop_keys, stop_words, longest_stop_word, counts[text],
-                      seen[text], hashes, lengths, firsts[:, text], spaceless):  # fmt: skip
+                      seen[text], hashes, lengths, firsts[:, text], unsegmented):  # fmt: skip
                 break
         units += counts[text, UNITS]
         lines += counts[text, LINES]
@@ -134,8 +101,8 @@ def count_texts(data, begins, ends, wanted, table, stop_keys, stop_words, longes
 
 @kernel
 def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, counts, seen, hashes, lengths, firsts,
-           spaceless):  # fmt: skip
-    """Returns False at the first character of a spaceless script unless `spaceless`."""
+           unsegmented):  # fmt: skip
+    """Count one text; returns False at the first character of an unsegmented script unless `unsegmented`."""
     seen[:] = 0
     stop_mask = np.uint64(len(stop_keys) - 1)
     first_unit, first_line, first_paragraph = firsts[UNIT_ROW], firsts[LINE_ROW], firsts[PARAGRAPH_ROW]
@@ -143,7 +110,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
     chinese_japanese = south_east_asian = alphabetic = unit_characters = 0
     hash_signs = ellipses = braces = lorem = line_feeds = sentences = 0
     bullet_lines = ellipsis_lines = short_lines = finished_lines = line_characters = paragraph_characters = 0
-    unit_state = line_state = paragraph_state = line_saved = paragraph_saved = _COUNTING_BASIS
+    unit_state = line_state = paragraph_state = line_saved = paragraph_saved = HASH_BASIS
     unit_length = unit_width = line_length = line_width = line_length_saved = line_width_saved = 0
     paragraph_length = paragraph_length_saved = 0
     in_unit = is_single = has_letter = in_line = False
@@ -157,19 +124,19 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             codepoint, following = decode(data, position)
             flags = flags_of(codepoint, table)
         else:
-            codepoint, following, flags = np.int64(10), position + 1, np.int64(BLANK)
-        is_spaceless = flags & SPACELESS != 0
-        if is_spaceless and not spaceless:
+            codepoint, following, flags = np.int64(10), position + 1, np.int64(WHITESPACE)
+        is_unsegmented = flags & UNSEGMENTED != 0
+        if is_unsegmented and not unsegmented:
             return False
-        is_blank = flags & BLANK != 0
+        is_whitespace = flags & WHITESPACE != 0
         # Units
         if in_unit:
             if is_single:
                 ends = flags & MARK == 0
             else:
-                ends = is_blank or is_spaceless or (spaceless and flags & PARTS_SPACELESS != 0)
+                ends = is_whitespace or is_unsegmented or (unsegmented and flags & UNSEGMENTED_BREAK != 0)
             if ends:
-                key = finish(unit_state)
+                key = mix_hash(unit_state)
                 hashes[UNIT_ROW, unit] = key
                 lengths[UNIT_ROW, unit] = unit_length
                 unit += 1
@@ -183,34 +150,34 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                             seen[stop_words[slot] >> 6] |= np.uint64(1) << np.uint64(stop_words[slot] & 63)
                             break
                         slot = (slot + np.uint64(1)) & stop_mask
-                line_state = line_saved = (line_state ^ key) * _COUNTING_PRIME
+                line_state = line_saved = (line_state ^ key) * HASH_MULTIPLIER
                 line_length = line_length_saved = line_length + unit_length
                 line_width = line_width_saved = line_width + unit_width
-                paragraph_state = paragraph_saved = (paragraph_state ^ key) * _COUNTING_PRIME
+                paragraph_state = paragraph_saved = (paragraph_state ^ key) * HASH_MULTIPLIER
                 paragraph_length = paragraph_length_saved = paragraph_length + unit_length
         is_outside = False
-        if not in_unit and not is_blank:
-            if spaceless and flags & PARTS_SPACELESS != 0 and not is_spaceless:
+        if not in_unit and not is_whitespace:
+            if unsegmented and flags & UNSEGMENTED_BREAK != 0 and not is_unsegmented:
                 is_outside = True
             else:
                 in_unit = True
-                is_single = is_spaceless
+                is_single = is_unsegmented
                 has_letter = False
-                unit_state = _COUNTING_BASIS
+                unit_state = HASH_BASIS
                 unit_length = unit_width = 0
-                if is_spaceless:
+                if is_unsegmented:
                     if flags & CHINESE_JAPANESE_UNIT:
                         chinese_japanese += 1
                     else:
                         south_east_asian += 1
         if in_unit:
-            unit_state = (unit_state ^ np.uint64(codepoint)) * _COUNTING_PRIME
+            unit_state = (unit_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
             unit_length += 1
-            unit_width += _CHARACTERS_PER_SPACELESS if is_spaceless else 1
+            unit_width += _WIDTH_OF_UNSEGMENTED if is_unsegmented else 1
             has_letter |= flags & LETTER != 0
         if (flags & PLAIN_LETTER or codepoint == 32) and dots == 0 and not may_end_sentence:
             # Most characters: none of what is looked for below, and no line feed.
-            if not is_blank and not in_line:
+            if not is_whitespace and not in_line:
                 in_line = True
                 first_flags = flags
         else:
@@ -220,9 +187,9 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             if codepoint == 46 or codepoint == 33 or codepoint == 63:
                 may_end_sentence = True
             elif may_end_sentence and flags & SENTENCE_CLOSER == 0:
-                sentences += is_blank
+                sentences += is_whitespace
                 may_end_sentence = False
-            # Signs
+            # Single characters
             if codepoint == 46:
                 dots += 1
             else:
@@ -240,7 +207,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
             if codepoint == 10:
                 line_feeds += position < end
                 if line_length_saved:
-                    hashes[LINE_ROW, line] = finish(line_saved)
+                    hashes[LINE_ROW, line] = mix_hash(line_saved)
                     lengths[LINE_ROW, line] = line_length_saved
                     line += 1
                     line_characters += line_length_saved
@@ -249,30 +216,30 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     finished_lines += last_flags & LINE_END != 0
                     ellipsis_lines += last_dots >= 3 or last_codepoint == _HORIZONTAL_ELLIPSIS
                 if paragraph_length_saved and (not line_length_saved or position == end):
-                    hashes[PARAGRAPH_ROW, paragraph] = finish(paragraph_saved)
+                    hashes[PARAGRAPH_ROW, paragraph] = mix_hash(paragraph_saved)
                     lengths[PARAGRAPH_ROW, paragraph] = paragraph_length_saved
                     paragraph += 1
                     paragraph_characters += paragraph_length_saved
-                    paragraph_state = _COUNTING_BASIS
+                    paragraph_state = HASH_BASIS
                     paragraph_length = paragraph_length_saved = 0
-                line_state = _COUNTING_BASIS
+                line_state = HASH_BASIS
                 line_length = line_width = line_length_saved = line_width_saved = 0
                 in_line = False
-            elif not is_blank and not in_line:
+            elif not is_whitespace and not in_line:
                 in_line = True
                 first_flags = flags
-        if is_blank or is_outside:
+        if is_whitespace or is_outside:
             if codepoint != 10 and in_line:
-                line_state = (line_state ^ np.uint64(codepoint)) * _COUNTING_PRIME
+                line_state = (line_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
                 line_length += 1
                 line_width += 1
             if paragraph_length or is_outside:
-                paragraph_state = (paragraph_state ^ np.uint64(codepoint)) * _COUNTING_PRIME
+                paragraph_state = (paragraph_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
                 paragraph_length += 1
             if is_outside:
                 line_saved, line_length_saved, line_width_saved = line_state, line_length, line_width
                 paragraph_saved, paragraph_length_saved = paragraph_state, paragraph_length
-        if not is_blank:
+        if not is_whitespace:
             if flags & PLAIN_LETTER and not is_single:
                 # Most of a text is here: letters that only make the word longer.
                 while following < end:
@@ -285,7 +252,7 @@ def _count(data, begin, end, table, stop_keys, stop_words, longest_stop_word, co
                     if table[next_codepoint] & PLAIN_LETTER == 0:
                         break
                     codepoint, following = next_codepoint, after
-                    unit_state = (unit_state ^ np.uint64(codepoint)) * _COUNTING_PRIME
+                    unit_state = (unit_state ^ np.uint64(codepoint)) * HASH_MULTIPLIER
                     unit_length += 1
                     unit_width += 1
             last_flags, last_dots, last_codepoint = flags, dots, codepoint
@@ -322,19 +289,29 @@ def _is_lorem_ipsum(data, begin, position, end):
     return offset == len(_LOREM_IPSUM)
 
 
-_EMPTY = -1
+@kernel
+def mix_hash(state):
+    """Spread the last characters of a running hash over all 64 bits."""
+    state ^= state >> _SHIFT
+    state *= _MIX
+    return state ^ (state >> _SHIFT)
 
-_STOP_WORDS_BASIS = 0xCBF29CE484222325
 
-_STOP_WORDS_PRIME = 0x9E3779B97F4A7C15
+def max_units(size: int, texts: int) -> int:
+    """Return the most units that so many texts of `size` bytes together may have.
 
-_TO_64_BITS = (1 << 64) - 1
+    Between two units there is a byte at least, or one of them is a character of several bytes.
+    """
+    return size // 2 + texts + 1
 
 
 @dataclass(frozen=True)
 class StopWords:
-    """`keys` and `numbers` are an open-addressed table, word's hash to its number; `lists` is languages x words, in
-    bits of uint64; `longest` the characters of the longest word."""
+    """Stop words of all languages, as a hash table.
+
+    `keys` and `numbers` are an open-addressed table, word's hash to its number; `lists` is (languages, words) in bits
+    of uint64; `longest` is the characters of the longest word.
+    """
 
     keys: np.ndarray
     numbers: np.ndarray
@@ -344,18 +321,18 @@ class StopWords:
     longest: int
 
     def seen(self, seen: np.ndarray, languages: Sequence[str | None]) -> np.ndarray:
-        """How many words of each text's language are marked in its row of `seen`; NaN where there is no list."""
+        """Return how many words of each text's language are marked in its row of `seen`; NaN where there is no list."""
         rows = np.array([self.rows.get((code or "").partition("-")[0].lower(), -1) for code in languages], np.int64)
         return np.where(rows < 0, np.nan, np.bitwise_count(self.lists[rows] & seen).sum(axis=1))
 
-    def most_seen(self, seen: np.ndarray) -> np.ndarray:
-        """How many words of the list that fits each text best are marked in its row of `seen`."""
+    def max_seen(self, seen: np.ndarray) -> np.ndarray:
+        """Return how many words of the list that fits each text best are marked in its row of `seen`."""
         return np.bitwise_count(self.lists[:, None, :] & seen[None]).sum(axis=2).max(axis=0).astype(np.float64)
 
 
 @functools.cache
 def stop_words() -> StopWords:
-    """The lists of `stop_words.tsv`; a word counts in small letters, with a capital, or in capitals."""
+    """Load the lists of `stop_words.tsv`; a word counts in lower case, capitalised, or in upper case."""
     lines = Path(__file__).with_name("stop_words.tsv").read_text("utf-8").splitlines()
     by_language = {language: words.split() for language, words in (line.split("\t") for line in lines if line)}
     numbers = {word: 0 for words in by_language.values() for word in words}
@@ -379,8 +356,8 @@ def stop_words() -> StopWords:
 
 
 def word_hash(word: str) -> int:
-    """The hash that `counting.count_texts` gives to a unit."""
-    state = _STOP_WORDS_BASIS
+    """Return the hash that `count_texts` gives to a unit."""
+    state = int(HASH_BASIS)
     for character in word:
-        state = ((state ^ ord(character)) * _STOP_WORDS_PRIME) & _TO_64_BITS
-    return int(finish(np.uint64(state)))
+        state = ((state ^ ord(character)) * int(HASH_MULTIPLIER)) & _TO_64_BITS
+    return int(mix_hash(np.uint64(state)))

@@ -1,6 +1,6 @@
-"""What rules measure: words, n-grams, lines and paragraphs of a handful of documents, counted by compiled kernels.
+"""What rules measure: words, n-grams, lines and paragraphs of a batch of documents, counted by compiled kernels.
 
-Everything is an array with a value for each document, and is counted when it is asked for. In a spaceless script the
+Every measurement is an array with a value for each document, computed when first read. In an unsegmented script the
 units are characters, of which two carry about as much as one word, so an n-gram of words is measured there as one of 2n
 units.
 """
@@ -10,45 +10,44 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tasks.clean.batch import Abouts, Texts
+from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.kernels import counting, repetition
 from tasks.clean.kernels.characters import character_flags, words_of_units
 from tasks.clean.kernels.counting import stop_words
 from tasks.clean.kernels.repetition import Slots
 
 _PAIR, _FIVE = 2, 5
-
 _UNITS_PER_WORD_OF_A_GRAM = 2
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """`part` of `whole`, NaN where there is nothing."""
+    """Return `part` over `whole`, NaN where `whole` is 0."""
     return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole != 0)
 
 
 class Measurements:
-    """Lazy measurements of the documents that are `wanted` (bool); what the arrays say of others means nothing.
+    """Lazy measurements of the documents that are `wanted` (bool); values of other documents are undefined.
 
-    Documents that a rule drops are taken out of `wanted`, so that nothing more is measured of them.
+    Rules take documents that they drop out of `wanted`, so that nothing more is measured of them.
     """
 
-    def __init__(self, texts: Texts, abouts: Abouts, wanted: np.ndarray, slots: Slots | None = None) -> None:
+    def __init__(self, texts: Texts, contexts: BatchContext, wanted: np.ndarray, slots: Slots | None = None) -> None:
         self.texts = texts
-        self.abouts = abouts
+        self.contexts = contexts
         self.wanted = wanted
         self._slots = slots or Slots()
         self._fives = np.full(len(texts), np.nan)
 
     @functools.cached_property
     def _counted(self) -> tuple[np.ndarray, ...]:
-        """(counts, stop words seen, hashes, lengths, first unit, line and paragraph)."""
+        """Return (counts, stop words seen, hashes, lengths, first unit, line and paragraph)."""
         texts = self.texts
         words = stop_words()
         counts = np.zeros((len(texts), counting.COUNTS), np.int64)
         seen = np.zeros((len(texts), words.lists.shape[1]), np.uint64)
-        room = counting.room_for(int(texts.sizes[self.wanted].sum()), len(texts))
-        hashes = np.empty((3, room), np.uint64)
-        lengths = np.empty((3, room), np.int32)
+        capacity = counting.max_units(int(texts.sizes[self.wanted].sum()), len(texts))
+        hashes = np.empty((3, capacity), np.uint64)
+        lengths = np.empty((3, capacity), np.int32)
         firsts = np.zeros((3, len(texts)), np.int64)
         counting.count_texts(
             texts.data, texts.begins, texts.ends, self.wanted, character_flags(), words.keys, words.numbers,
@@ -57,17 +56,17 @@ class Measurements:
         return np.ascontiguousarray(counts.T), seen, hashes, lengths, firsts
 
     def count_of(self, what: int) -> np.ndarray:
-        """One of the counts that `counting` names."""
+        """Return one of the counts that `counting` names."""
         return self._counted[0][what]
 
     @property
     def units(self) -> np.ndarray:
-        """Number of words, or of characters of spaceless scripts."""
+        """Return the number of words, or of characters of unsegmented scripts."""
         return self.count_of(counting.UNITS)
 
     @functools.cached_property
     def words(self) -> np.ndarray:
-        """Number of words; spaceless scripts by units per word."""
+        """Return the number of words; unsegmented scripts by characters per word."""
         return words_of_units(
             self.units,
             self.count_of(counting.CHINESE_JAPANESE_UNITS),
@@ -75,48 +74,48 @@ class Measurements:
         )
 
     @functools.cached_property
-    def is_spaceless(self) -> np.ndarray:
-        """Whether most units belong to scripts without blanks between words."""
-        spaceless = self.count_of(counting.CHINESE_JAPANESE_UNITS) + self.count_of(counting.SOUTH_EAST_ASIAN_UNITS)
-        return spaceless * 2 > self.units
+    def is_unsegmented(self) -> np.ndarray:
+        """Return whether most units belong to scripts written without spaces."""
+        unsegmented = self.count_of(counting.CHINESE_JAPANESE_UNITS) + self.count_of(counting.SOUTH_EAST_ASIAN_UNITS)
+        return unsegmented * 2 > self.units
 
     @property
     def characters(self) -> np.ndarray:
-        """Characters of all units together, without blanks."""
+        """Return the characters of all units together, without whitespace."""
         return self.count_of(counting.UNIT_CHARACTERS)
 
     @functools.cached_property
     def languages(self) -> list[str | None]:
-        """ISO 639 codes; None where the language is not known."""
+        """Return ISO 639 codes; None where the language is not known."""
         rows = np.flatnonzero(self.wanted)
-        self.abouts.identify_unknown(self.texts, rows)
+        self.contexts.identify_unknown(self.texts, rows)
         languages: list[str | None] = [None] * len(self.texts)
         for row in rows.tolist():
-            languages[row] = self.abouts.language(row)
+            languages[row] = self.contexts.language(row)
         return languages
 
     @functools.cached_property
     def language_confidences(self) -> np.ndarray:
-        """Confidence (0 to 1) that a document is in the language that is identified."""
-        return self.abouts.identified(self.texts, np.flatnonzero(self.wanted))[1]
+        """Return the confidence (0 to 1) of the identified language."""
+        return self.contexts.identify(self.texts, np.flatnonzero(self.wanted))[1]
 
     def stop_words_seen(self, languages: Sequence[str | None]) -> np.ndarray:
-        """How many different stop words of a language stand in each text; NaN where there is no list for it."""
+        """Return how many distinct stop words of a language each text contains; NaN where there is no list for it."""
         return stop_words().seen(self._counted[1], languages)
 
     @property
-    def most_stop_words_seen(self) -> np.ndarray:
-        """The most that `stop_words_seen` gives for any language."""
-        return stop_words().most_seen(self._counted[1])
+    def max_stop_words_seen(self) -> np.ndarray:
+        """Return the largest `stop_words_seen` over all languages."""
+        return stop_words().max_seen(self._counted[1])
 
     @functools.cached_property
     def repeated_lines(self) -> tuple[np.ndarray, np.ndarray]:
-        """(share of lines, share of their characters) that are repetitions of an earlier line."""
+        """Return (share of lines, share of their characters) that repeat an earlier line."""
         return self._repeated(counting.LINE_ROW, counting.LINES, counting.LINE_CHARACTERS)
 
     @functools.cached_property
     def repeated_paragraphs(self) -> tuple[np.ndarray, np.ndarray]:
-        """(share of paragraphs, share of their characters) that are repetitions of an earlier paragraph."""
+        """Return (share of paragraphs, share of their characters) that repeat an earlier paragraph."""
         return self._repeated(counting.PARAGRAPH_ROW, counting.PARAGRAPHS, counting.PARAGRAPH_CHARACTERS)
 
     def _repeated(self, row: int, count: int, characters: int) -> tuple[np.ndarray, np.ndarray]:
@@ -128,43 +127,45 @@ class Measurements:
         )
 
     def top_gram_share(self, n: int, enough: float = 0.0) -> np.ndarray:
-        """Characters of the most frequent n-gram times how often it stands, per characters; 0 when none repeats.
+        """Return characters of the most frequent n-gram times its count, over all characters; 0 where none repeats.
 
         No run of words is more frequent than the pairs in it, which bounds the share; where the bound is not above
-        `enough`, it is given without a search.
+        `enough`, it is returned without a search.
         """
-        most, longest, _ = self._pairs
+        max_uses, longest, _ = self._pairs
         if n == _PAIR:
-            return self._top_share(most, longest)
+            return self._top_share(max_uses, longest)
         widest = self._zeros()
         counted = self._of_row(counting.UNIT_ROW, counting.UNITS)
         repetition.longest_runs(*counted[1:], self._gram_sizes(n), self.wanted, widest)
-        bound = self._top_share(most, widest)
+        bound = self._top_share(max_uses, widest)
         in_question = self.wanted & (bound > enough)
         if not in_question.any():
             return bound
-        most, longest, _ = self._grams(n, 0, in_question)
-        return np.where(in_question, self._top_share(most, longest), bound)
+        max_uses, longest, _ = self._grams(n, 0, in_question)
+        return np.where(in_question, self._top_share(max_uses, longest), bound)
 
-    def _top_share(self, most: np.ndarray, longest: np.ndarray) -> np.ndarray:
-        return np.where(most > 1, np.minimum(1.0, np.nan_to_num(share(most * longest, self.characters))), 0.0)
+    def _top_share(self, max_uses: np.ndarray, longest: np.ndarray) -> np.ndarray:
+        return np.where(max_uses > 1, np.minimum(1.0, np.nan_to_num(share(max_uses * longest, self.characters))), 0.0)
 
     @functools.cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._grams(_PAIR, _FIVE, self.wanted)
 
     def _grams(self, n: int, longer: int, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        most, longest, chained = self._zeros(), self._zeros(), self._zeros()
+        max_uses, longest, chain_characters = self._zeros(), self._zeros(), self._zeros()
         sizes = self._gram_sizes(n), self._gram_sizes(longer)
         search = repetition.frequent_grams
-        self._search(search, counting.UNIT_ROW, counting.UNITS, wanted, most, longest, chained, sizes=sizes)
-        return most, longest, chained
+        self._search(
+            search, counting.UNIT_ROW, counting.UNITS, wanted, max_uses, longest, chain_characters, sizes=sizes
+        )
+        return max_uses, longest, chain_characters
 
     def repeated_gram_share(self, n: int, enough: float = 0.0) -> np.ndarray:
-        """Share of characters in n-grams (n >= 5) that stood earlier in the text, each character counted once.
+        """Return the share of characters in n-grams (n >= 5) that repeat an earlier one, each character counted once.
 
         A repeated n-gram consists of repeated 5-grams, and those of repeated pairs of words, so their shares are upper
-        bounds; where one is not above `enough`, it is given without looking further.
+        bounds; where one is not above `enough`, it is returned without a further search.
         """
         bound = np.nan_to_num(share(self._pairs[2], self.characters))
         in_question = self.wanted & (bound > enough)
@@ -188,10 +189,10 @@ class Measurements:
         return np.nan_to_num(share(characters, self.characters))
 
     def _gram_sizes(self, n: int) -> np.ndarray:
-        return np.where(self.is_spaceless, _UNITS_PER_WORD_OF_A_GRAM * n, n)
+        return np.where(self.is_unsegmented, _UNITS_PER_WORD_OF_A_GRAM * n, n)
 
     def _of_row(self, row: int, count: int) -> tuple[np.ndarray, ...]:
-        """(hashes, lengths, first, number) of units, lines or paragraphs."""
+        """Return (hashes, lengths, first, number) of units, lines or paragraphs."""
         _, _, hashes, lengths, firsts = self._counted
         return hashes[row], lengths[row], firsts[row], self.count_of(count)
 
@@ -205,7 +206,7 @@ class Measurements:
         sizes: tuple[np.ndarray, ...] = (),
     ) -> None:
         blocks = self._of_row(row, count)
-        self._slots.have_room_for(int(blocks[-1].max(initial=0)))
+        self._slots.ensure_capacity(int(blocks[-1].max(initial=0)))
         self._slots.stamp = search(*blocks, *sizes, wanted, self._slots.table, self._slots.stamp, *found)
 
     def _zeros(self) -> np.ndarray:

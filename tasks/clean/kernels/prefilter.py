@@ -1,129 +1,301 @@
-"""One pass over the UTF-8 bytes of many documents that tells which edits a document may need at all.
+"""One pass over the UTF-8 bytes of many documents that finds which edits a document may need at all.
 
-An edit whose sign is absent would give the text back unchanged, so that sound text is never decoded: that is what makes
-cleaning as fast as reading. A sign may be seen where the edit then changes nothing, never the other way round.
+An edit without its feature flag would leave the text unchanged, so clean text is never decoded: that makes cleaning as
+fast as reading. A flag may be set where the edit then changes nothing, never the other way round.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from tasks.clean.kernels.characters import (
-    BLANK,
+    INVISIBLE,
     MAY_BE_EMOJI,
     MAY_COMPOSE,
-    SOUND,
-    SPACELESS,
-    UNSEEN,
+    UNDAMAGED,
+    UNSEGMENTED,
+    WHITESPACE,
     character_flags,
     decode,
     flags_of,
-    is_mojibake_sign,
+    suggests_mojibake,
 )
 from tasks.clean.kernels.emoticons import (
-    AFTER_A_BLANK,
-    IDLE_BLANK,
-    IDLE_SPACELESS,
-    IDLE_TEXT,
+    AFTER_WHITESPACE,
     IN_BRACKETS,
     INSIDE,
-    Faces,
-    faces_at,
+    SKIPPABLE_TEXT,
+    SKIPPABLE_UNSEGMENTED,
+    SKIPPABLE_WHITESPACE,
+    EmoticonTables,
+    match_emoticons,
     slot_of,
 )
 from tasks.common.kernels import kernel
 
 NON_ASCII = 1
-
 MOJIBAKE = 1 << 1
-
 AMPERSAND = 1 << 2
-
 COMPOSITION = 1 << 3
-
-UNSEEN_CHARACTER = 1 << 4
-
+INVISIBLE_CHARACTER = 1 << 4
 MARKUP = 1 << 5
-
 EMOJI = 1 << 6
-
 EMOTICON = 1 << 7
-
 SHORTCODE = 1 << 8
-
 STICKER = 1 << 9
-
 AT = 1 << 10
-
 DOTTED_DIGITS = 1 << 11
-
 COLON_GROUP = 1 << 12
-
 DIGIT_RUN = 1 << 13
-
 REPEATED_LINE = 1 << 14
-
 JAVASCRIPT = 1 << 15
-
 POLICY = 1 << 16
-
 IMAGE = 1 << 17
 
 BLANK_TEXT = 1 << 18
-"""There is nothing but blanks."""
+"""The text is empty or whitespace only."""
 
-SPACELESS_SCRIPT = 1 << 19
-
+UNSEGMENTED_SCRIPT = 1 << 19
 LONG_DIGIT_RUN = 1 << 20
-
 CITATION = 1 << 21
 
 ALWAYS = 1 << 30
-"""Every document has it: the sign of edits that no search can spare."""
+"""Set for every document: the trigger of edits that no scan can rule out."""
 
-LINE_SIGNS = ALWAYS | REPEATED_LINE | BLANK_TEXT
-"""Those that a look at the lines alone finds."""
+LINE_FEATURES = ALWAYS | REPEATED_LINE | BLANK_TEXT
+"""Flags that a scan of the lines alone finds."""
 
-ALL_SIGNS = (1 << 31) - 1
-
+ALL_FEATURES = (1 << 31) - 1
 _SHORT_DIGITS = 3
-
 _DOTS_OF_IPV4 = 3
-
 _DIGITS_OF_PHONES, _DIGITS_OF_CARDS = 8, 13
-
 _HEXADECIMAL_GROUP = 4
-
 _JAVASCRIPT = np.frombuffer(b"javascript", np.uint8).copy()
-
 _IMAGE_TAG = np.frombuffer(b"<img", np.uint8).copy()
-
 _COOKIE = np.frombuffer(b"cookie", np.uint8).copy()
-
 _TERMS = np.frombuffer(b"terms of use", np.uint8).copy()
-
 _PRIVACY = np.frombuffer(b"privacy policy", np.uint8).copy()
 
 
-def signs_of(
-    data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: Faces, idle: npt.NDArray[np.uint8]
+def scan_features(
+    data: np.ndarray, begins: np.ndarray, ends: np.ndarray, known: EmoticonTables, skippable: npt.NDArray[np.uint8]
 ) -> np.ndarray:
-    """The signs (uint32) of each text data[begins[i]:ends[i]] (uint8, int64); `idle` from `idle_characters`."""
+    """Return the feature flags (uint32) of each text data[begins[i]:ends[i]] (uint8, int64).
+
+    `known` and `skippable` are from `emoticon_tables` and `skippable_characters`.
+    """
     found = np.zeros(len(begins), np.uint32)
     emoticons = known.beginnings, known.entries, known.bounds, known.letters, known.kinds
-    _signs(data, begins, ends, character_flags(), emoticons, idle, found)
+    _scan_texts(data, begins, ends, character_flags(), emoticons, skippable, found)
     return found
 
 
-def line_signs_of(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The same, without any but LINE_SIGNS."""
+def scan_line_features(data: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return the flags of LINE_FEATURES alone."""
     found = np.zeros(len(begins), np.uint32)
-    _line_signs(data, begins, ends, character_flags(), found)
+    _scan_lines(data, begins, ends, character_flags(), found)
     return found
 
 
 @kernel
-def _stands_at(data, begin, position, end, word):
-    """Whether a word, in small letters, stands at a position in any case."""
+def _scan_texts(data, begins, ends, table, emoticons, skippable, found):
+    for text in range(len(found)):
+        found[text] = _scan_text(data, begins[text], ends[text], table, emoticons, skippable)
+
+
+@kernel
+def _scan_text(data, begin, end, table, emoticons, skippable):
+    beginnings, entries, bounds, letters, kinds = emoticons
+    features = np.uint32(ALWAYS)
+    position = begin
+    before = np.int64(10)
+    before_flags = np.int64(WHITESPACE)
+    digits = digit_groups = digits_together = 0
+    shortcode = -1
+    colons = group = 0
+    line = line_before = begin
+    size_before = -1
+    line_has_text = has_text = is_double = False
+    while position < end:
+        byte = data[position]
+        if byte < 0x80:
+            codepoint, following = np.int64(byte), position + 1
+            flags = np.int64(table[byte])
+        else:
+            codepoint, following = decode(data, position)
+            flags = flags_of(codepoint, table)
+            features |= np.uint32(NON_ASCII)
+            if suggests_mojibake(before, before_flags, flags):
+                features |= np.uint32(MOJIBAKE)
+            if flags & MAY_BE_EMOJI:
+                features |= np.uint32(EMOJI)
+            if flags & MAY_COMPOSE:
+                features |= np.uint32(COMPOSITION)
+            if flags & UNSEGMENTED:
+                features |= np.uint32(UNSEGMENTED_SCRIPT)
+        if flags & INVISIBLE:
+            features |= np.uint32(INVISIBLE_CHARACTER)
+        # Digits, and how many of them follow one another with separators of one character between
+        if 48 <= byte <= 57:
+            digits += 1
+            digits_together += 1
+            if digit_groups >= _DOTS_OF_IPV4:
+                features |= np.uint32(DOTTED_DIGITS)
+            if digits_together >= _DIGITS_OF_PHONES:
+                features |= np.uint32(DIGIT_RUN)
+                if digits_together >= _DIGITS_OF_CARDS:
+                    features |= np.uint32(LONG_DIGIT_RUN)
+        else:
+            if byte == 46 and 0 < digits <= _SHORT_DIGITS:
+                digit_groups += 1
+            else:
+                digit_groups = 0
+            is_bracket = byte == 40 or byte == 41
+            is_separator = byte == 32 or byte == 45 or byte == 46 or is_bracket
+            if not is_separator or (digits == 0 and not is_bracket and before != 41):
+                digits_together = 0
+            digits = 0
+        if byte < 0x80:
+            if byte == 10:
+                if (
+                    line_has_text
+                    and position - line == size_before
+                    and _are_equal(data, line, line_before, size_before)
+                ):
+                    features |= np.uint32(REPEATED_LINE)
+                line_before, size_before = line, position - line
+                line = following
+                line_has_text = False
+            elif byte == 38:
+                features |= np.uint32(AMPERSAND | MARKUP)
+            elif byte == 60:
+                features |= np.uint32(MARKUP)
+                if _matches_at(data, begin, position, end, _IMAGE_TAG):
+                    features |= np.uint32(IMAGE)
+            elif byte == 91:
+                following_byte = data[position + 1] if position + 1 < end else np.uint8(0)
+                if 48 <= following_byte <= 57 or following_byte == 101 or following_byte == 99:
+                    features |= np.uint32(CITATION)
+                if before == 33:
+                    features |= np.uint32(MARKUP | IMAGE)
+            elif byte == 64:
+                features |= np.uint32(AT)
+            elif byte == 58:
+                if shortcode >= 1:
+                    features |= np.uint32(SHORTCODE)
+                is_joined = _is_hexadecimal(before) or 103 <= before <= 122 or 71 <= before <= 90
+                shortcode = -1 if is_joined or before == 95 or before == 58 or before == 47 else 0
+            elif byte == 118 or byte == 86:
+                if _matches_at(data, begin, position - 2, end, _JAVASCRIPT):
+                    features |= np.uint32(JAVASCRIPT)
+                if _matches_at(data, begin, position - 3, end, _PRIVACY):
+                    features |= np.uint32(POLICY)
+            elif byte == 107 or byte == 75:
+                if _matches_at(data, begin, position - 3, end, _COOKIE):
+                    features |= np.uint32(POLICY)
+            elif (byte == 109 or byte == 77) and _matches_at(data, begin, position - 3, end, _TERMS):
+                features |= np.uint32(POLICY)
+            if shortcode >= 0 and byte != 58:
+                is_name = 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95 or byte == 43
+                shortcode = shortcode + 1 if is_name or byte == 45 else -1
+            # Two groups of hexadecimal digits with one or two colons behind each, and the beginning of a third
+            if byte == 58:
+                if colons and group == 0:
+                    colons = colons if before == 58 and not is_double else 0
+                    is_double = True
+                elif _is_hexadecimal(before):
+                    colons = colons + 1 if colons and group <= _HEXADECIMAL_GROUP else 1
+                    is_double = False
+                group = 0
+            elif colons:
+                if _is_hexadecimal(codepoint):
+                    group += 1
+                    if colons >= 2:
+                        features |= np.uint32(COLON_GROUP)
+                else:
+                    colons = group = 0
+        else:
+            shortcode = -1
+            colons = group = 0
+        if position + 1 < end:
+            third = data[position + 2] if position + 2 < end else np.uint8(0)
+            entry = beginnings[slot_of(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
+            if entry:
+                is_after_whitespace = before_flags & WHITESPACE != 0
+                emoticon_kinds = match_emoticons(
+                    data, position, end, is_after_whitespace, entry, entries, bounds, letters, kinds
+                )
+                if emoticon_kinds & IN_BRACKETS:
+                    features |= np.uint32(STICKER)
+                if emoticon_kinds & ~IN_BRACKETS:
+                    features |= np.uint32(EMOTICON)
+        if byte != 10:
+            line_has_text |= flags & WHITESPACE == 0
+        has_text |= flags & WHITESPACE == 0
+        before, before_flags = codepoint, flags
+        position = following
+        if digits_together == 0 and shortcode < 0 and colons == 0 and before_flags & UNDAMAGED:
+            # Most of a text is skipped here: characters at which no feature can begin.
+            skip_state = AFTER_WHITESPACE if before_flags & WHITESPACE else INSIDE
+            skipped = 0
+            highest = np.int64(0)
+            while position < end:
+                if data[position] < 0x80:
+                    codepoint, following = np.int64(data[position]), position + 1
+                elif data[position] < 0xF0:
+                    codepoint, following = decode(data, position)
+                else:
+                    break
+                here = skippable[codepoint]
+                if here & skip_state == 0:
+                    break
+                skip_state = AFTER_WHITESPACE if here & SKIPPABLE_WHITESPACE else INSIDE
+                skipped |= here
+                highest |= codepoint
+                before = codepoint
+                position = following
+            if skipped:
+                before_flags = np.int64(table[before])
+                digit_groups = 0
+                if highest >= 0x80:
+                    features |= np.uint32(NON_ASCII)
+                if skipped & SKIPPABLE_UNSEGMENTED:
+                    features |= np.uint32(UNSEGMENTED_SCRIPT)
+                if skipped & SKIPPABLE_TEXT:
+                    line_has_text = has_text = True
+    if line_has_text and end - line == size_before and _are_equal(data, line, line_before, size_before):
+        features |= np.uint32(REPEATED_LINE)
+    if not has_text:
+        features |= np.uint32(BLANK_TEXT)
+    return features
+
+
+@kernel
+def _scan_lines(data, begins, ends, table, found):
+    for text in range(len(found)):
+        end = ends[text]
+        line = line_before = begins[text]
+        size_before = -1
+        features = np.uint32(ALWAYS | BLANK_TEXT)
+        while line <= end:
+            line_has_text = False
+            position = line
+            while position < end and data[position] != 10 and not line_has_text:
+                codepoint, position = decode(data, position)
+                line_has_text = flags_of(codepoint, table) & WHITESPACE == 0
+            while position < end and data[position] != 10:
+                position += 1
+            if line_has_text:
+                features &= ~np.uint32(BLANK_TEXT)
+                if position - line == size_before and _are_equal(data, line, line_before, size_before):
+                    features |= np.uint32(REPEATED_LINE)
+            line_before, size_before = line, position - line
+            line = position + 1
+        found[text] = features
+
+
+@kernel
+def _matches_at(data, begin, position, end, word):
+    """Return whether a lower-case word is at a position, in any case."""
     if position < begin or position + len(word) > end:
         return False
     for offset in range(len(word)):
@@ -144,198 +316,3 @@ def _are_equal(data, first, second, size):
     while offset < size and data[first + offset] == data[second + offset]:
         offset += 1
     return offset == size
-
-
-@kernel
-def _line_signs(data, begins, ends, table, found):
-    for text in range(len(found)):
-        end = ends[text]
-        line = line_before = begins[text]
-        size_before = -1
-        signs = np.uint32(ALWAYS | BLANK_TEXT)
-        while line <= end:
-            line_has_text = False
-            position = line
-            while position < end and data[position] != 10 and not line_has_text:
-                codepoint, position = decode(data, position)
-                line_has_text = flags_of(codepoint, table) & BLANK == 0
-            while position < end and data[position] != 10:
-                position += 1
-            if line_has_text:
-                signs &= ~np.uint32(BLANK_TEXT)
-                if position - line == size_before and _are_equal(data, line, line_before, size_before):
-                    signs |= np.uint32(REPEATED_LINE)
-            line_before, size_before = line, position - line
-            line = position + 1
-        found[text] = signs
-
-
-@kernel
-def _signs(data, begins, ends, table, emoticons, idle, found):
-    for text in range(len(found)):
-        found[text] = _signs_of_one(data, begins[text], ends[text], table, emoticons, idle)
-
-
-@kernel
-def _signs_of_one(data, begin, end, table, emoticons, idle):
-    beginnings, entries, bounds, letters, kinds = emoticons
-    signs = np.uint32(ALWAYS)
-    position = begin
-    before = np.int64(10)
-    before_flags = np.int64(BLANK)
-    digits = digit_groups = digits_together = 0
-    shortcode = -1
-    colons = group = 0
-    line = line_before = begin
-    size_before = -1
-    line_has_text = has_text = is_double = False
-    while position < end:
-        byte = data[position]
-        if byte < 0x80:
-            codepoint, following = np.int64(byte), position + 1
-            flags = np.int64(table[byte])
-        else:
-            codepoint, following = decode(data, position)
-            flags = flags_of(codepoint, table)
-            signs |= np.uint32(NON_ASCII)
-            if is_mojibake_sign(before, before_flags, flags):
-                signs |= np.uint32(MOJIBAKE)
-            if flags & MAY_BE_EMOJI:
-                signs |= np.uint32(EMOJI)
-            if flags & MAY_COMPOSE:
-                signs |= np.uint32(COMPOSITION)
-            if flags & SPACELESS:
-                signs |= np.uint32(SPACELESS_SCRIPT)
-        if flags & UNSEEN:
-            signs |= np.uint32(UNSEEN_CHARACTER)
-        # Digits, and how many of them stand together with separators of one character between
-        if 48 <= byte <= 57:
-            digits += 1
-            digits_together += 1
-            if digit_groups >= _DOTS_OF_IPV4:
-                signs |= np.uint32(DOTTED_DIGITS)
-            if digits_together >= _DIGITS_OF_PHONES:
-                signs |= np.uint32(DIGIT_RUN)
-                if digits_together >= _DIGITS_OF_CARDS:
-                    signs |= np.uint32(LONG_DIGIT_RUN)
-        else:
-            if byte == 46 and 0 < digits <= _SHORT_DIGITS:
-                digit_groups += 1
-            else:
-                digit_groups = 0
-            is_bracket = byte == 40 or byte == 41
-            is_separator = byte == 32 or byte == 45 or byte == 46 or is_bracket
-            if not is_separator or (digits == 0 and not is_bracket and before != 41):
-                digits_together = 0
-            digits = 0
-        if byte < 0x80:
-            if byte == 10:
-                if (
-                    line_has_text
-                    and position - line == size_before
-                    and _are_equal(data, line, line_before, size_before)
-                ):
-                    signs |= np.uint32(REPEATED_LINE)
-                line_before, size_before = line, position - line
-                line = following
-                line_has_text = False
-            elif byte == 38:
-                signs |= np.uint32(AMPERSAND | MARKUP)
-            elif byte == 60:
-                signs |= np.uint32(MARKUP)
-                if _stands_at(data, begin, position, end, _IMAGE_TAG):
-                    signs |= np.uint32(IMAGE)
-            elif byte == 91:
-                following_byte = data[position + 1] if position + 1 < end else np.uint8(0)
-                if 48 <= following_byte <= 57 or following_byte == 101 or following_byte == 99:
-                    signs |= np.uint32(CITATION)
-                if before == 33:
-                    signs |= np.uint32(MARKUP | IMAGE)
-            elif byte == 64:
-                signs |= np.uint32(AT)
-            elif byte == 58:
-                if shortcode >= 1:
-                    signs |= np.uint32(SHORTCODE)
-                is_joined = _is_hexadecimal(before) or 103 <= before <= 122 or 71 <= before <= 90
-                shortcode = -1 if is_joined or before == 95 or before == 58 or before == 47 else 0
-            elif byte == 118 or byte == 86:
-                if _stands_at(data, begin, position - 2, end, _JAVASCRIPT):
-                    signs |= np.uint32(JAVASCRIPT)
-                if _stands_at(data, begin, position - 3, end, _PRIVACY):
-                    signs |= np.uint32(POLICY)
-            elif byte == 107 or byte == 75:
-                if _stands_at(data, begin, position - 3, end, _COOKIE):
-                    signs |= np.uint32(POLICY)
-            elif (byte == 109 or byte == 77) and _stands_at(data, begin, position - 3, end, _TERMS):
-                signs |= np.uint32(POLICY)
-            if shortcode >= 0 and byte != 58:
-                is_name = 97 <= byte <= 122 or 65 <= byte <= 90 or 48 <= byte <= 57 or byte == 95 or byte == 43
-                shortcode = shortcode + 1 if is_name or byte == 45 else -1
-            # Two groups of hexadecimal digits with one or two colons behind each, and the beginning of a third
-            if byte == 58:
-                if colons and group == 0:
-                    colons = colons if before == 58 and not is_double else 0
-                    is_double = True
-                elif _is_hexadecimal(before):
-                    colons = colons + 1 if colons and group <= _HEXADECIMAL_GROUP else 1
-                    is_double = False
-                group = 0
-            elif colons:
-                if _is_hexadecimal(codepoint):
-                    group += 1
-                    if colons >= 2:
-                        signs |= np.uint32(COLON_GROUP)
-                else:
-                    colons = group = 0
-        else:
-            shortcode = -1
-            colons = group = 0
-        if position + 1 < end:
-            third = data[position + 2] if position + 2 < end else np.uint8(0)
-            entry = beginnings[slot_of(np.int64(byte), np.int64(data[position + 1]), np.int64(third))]
-            if entry:
-                is_after_blank = before_flags & BLANK != 0
-                met_faces = faces_at(data, position, end, is_after_blank, entry, entries, bounds, letters, kinds)
-                if met_faces & IN_BRACKETS:
-                    signs |= np.uint32(STICKER)
-                if met_faces & ~IN_BRACKETS:
-                    signs |= np.uint32(EMOTICON)
-        if byte != 10:
-            line_has_text |= flags & BLANK == 0
-        has_text |= flags & BLANK == 0
-        before, before_flags = codepoint, flags
-        position = following
-        if digits_together == 0 and shortcode < 0 and colons == 0 and before_flags & SOUND:
-            # Most of a text is passed over here: characters at which no sign can be seen.
-            passable = AFTER_A_BLANK if before_flags & BLANK else INSIDE
-            met = 0
-            highest = np.int64(0)
-            while position < end:
-                if data[position] < 0x80:
-                    codepoint, following = np.int64(data[position]), position + 1
-                elif data[position] < 0xF0:
-                    codepoint, following = decode(data, position)
-                else:
-                    break
-                here = idle[codepoint]
-                if here & passable == 0:
-                    break
-                passable = AFTER_A_BLANK if here & IDLE_BLANK else INSIDE
-                met |= here
-                highest |= codepoint
-                before = codepoint
-                position = following
-            if met:
-                before_flags = np.int64(table[before])
-                digit_groups = 0
-                if highest >= 0x80:
-                    signs |= np.uint32(NON_ASCII)
-                if met & IDLE_SPACELESS:
-                    signs |= np.uint32(SPACELESS_SCRIPT)
-                if met & IDLE_TEXT:
-                    line_has_text = has_text = True
-    if line_has_text and end - line == size_before and _are_equal(data, line, line_before, size_before):
-        signs |= np.uint32(REPEATED_LINE)
-    if not has_text:
-        signs |= np.uint32(BLANK_TEXT)
-    return signs

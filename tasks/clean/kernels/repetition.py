@@ -1,34 +1,29 @@
-"""Searches for what stands in a text more than once, over the hashes that `counting.count_texts` leaves.
+"""Searches for repetitions in texts, over the hashes that `counting.count_texts` writes.
 
-A search goes through the `wanted` texts. All share one table of slots, each a hash beside a stamp and a number of uses;
-it is never emptied, since a slot belongs to the search and text whose stamp it holds.
+A search goes through the `wanted` texts. All searches share one table of slots, each a hash, a stamp and a number of
+uses. The table is never emptied: a slot belongs to the search and text whose stamp it holds.
 """
 
 import numpy as np
 
-from tasks.clean.kernels.counting import finish
+from tasks.clean.kernels.counting import HASH_MULTIPLIER, mix_hash
 from tasks.common.kernels import kernel
 
-_PRIME = np.uint64(0x9E3779B97F4A7C15)
-
-_LEAST_SLOTS = 64
-
+_MIN_SLOTS = 64
 _ONE = np.uint64(1)
-
-_STAMP = np.uint64(32)
-
-_USES = np.uint64(0xFFFFFFFF)
+_STAMP_SHIFT = np.uint64(32)
+_USES_MASK = np.uint64(0xFFFFFFFF)
 
 
 class Slots:
-    """The table, kept from search to search; it grows to what the largest text needed."""
+    """The table of slots, kept from search to search; it grows to what the largest text needed."""
 
     def __init__(self) -> None:
-        self.table = np.zeros((_LEAST_SLOTS, 2), np.uint64)
+        self.table = np.zeros((_MIN_SLOTS, 2), np.uint64)
         self.stamp = np.uint64(0)
 
-    def have_room_for(self, units: int) -> None:
-        """Make room for texts of up to so many units."""
+    def ensure_capacity(self, units: int) -> None:
+        """Grow the table for texts of up to so many units."""
         needed = int(_last_slot(units)) + 1
         if needed > len(self.table):
             self.table = np.zeros((needed, 2), np.uint64)
@@ -36,24 +31,24 @@ class Slots:
 
 @kernel
 def _last_slot(count):
-    size = _LEAST_SLOTS
+    size = _MIN_SLOTS
     while size < 2 * count:
         size *= 2
     return np.uint64(size - 1)
 
 
 @kernel
-def _uses(slots, last, stamp, key):
+def _count_use(slots, last, stamp, key):
     """Add one use of a hash; returns how many it has now."""
     slot = key & last
     while True:
-        if slots[slot, 1] >> _STAMP != stamp:
+        if slots[slot, 1] >> _STAMP_SHIFT != stamp:
             slots[slot, 0] = key
-            slots[slot, 1] = stamp << _STAMP | _ONE
+            slots[slot, 1] = stamp << _STAMP_SHIFT | _ONE
             return np.int64(1)
         if slots[slot, 0] == key:
             slots[slot, 1] += _ONE
-            return np.int64(slots[slot, 1] & _USES)
+            return np.int64(slots[slot, 1] & _USES_MASK)
         slot = (slot + _ONE) & last
 
 
@@ -61,31 +56,33 @@ def _uses(slots, last, stamp, key):
 def _gram(hashes, index, size):
     key = np.uint64(0)
     for offset in range(size):
-        key = key * _PRIME + hashes[index + offset]
-    return finish(key)
+        key = key * HASH_MULTIPLIER + hashes[index + offset]
+    return mix_hash(key)
 
 
 @kernel
 def repeated_blocks(hashes, lengths, firsts, counts, wanted, slots, stamp, blocks, characters):
-    """How many blocks (lines or paragraphs) of each text stood earlier in it, and their characters."""
+    """Count the blocks (lines or paragraphs) of each text that repeat an earlier one, and their characters."""
     for text in range(len(firsts)):
         if not wanted[text] or counts[text] < 2:
             continue
         stamp += _ONE
         last = _last_slot(counts[text])
         for index in range(firsts[text], firsts[text] + counts[text]):
-            if _uses(slots, last, stamp, hashes[index]) > 1:
+            if _count_use(slots, last, stamp, hashes[index]) > 1:
                 blocks[text] += 1
                 characters[text] += lengths[index]
     return stamp
 
 
 @kernel
-def frequent_grams(hashes, lengths, firsts, counts, sizes, longer, wanted, slots, stamp, most, longest, chained):
-    """How often the most frequent run of `sizes[text]` units stands, and the characters of the longest such run.
+def frequent_grams(
+    hashes, lengths, firsts, counts, sizes, longer, wanted, slots, stamp, max_uses, longest, chain_characters
+):
+    """Count the most frequent run of `sizes[text]` units, and the characters of the longest such run.
 
-    `chained` is a bound on `repeated_grams` of the size `longer[text]` (0 for none): characters of the runs of that
-    size in which every shorter run stood earlier.
+    `chain_characters` is a bound on `repeated_grams` of the size `longer[text]` (0 for none): characters of the runs of
+    that size in which every shorter run repeats an earlier one.
     """
     for text in range(len(firsts)):
         if not wanted[text]:
@@ -97,24 +94,24 @@ def frequent_grams(hashes, lengths, firsts, counts, sizes, longer, wanted, slots
         chain = covered = 0
         begin = firsts[text]
         for index in range(begin, begin + counts[text] - size + 1):
-            uses = _uses(slots, last, stamp, _gram(hashes, index, size))
-            if uses >= most[text]:
+            uses = _count_use(slots, last, stamp, _gram(hashes, index, size))
+            if uses >= max_uses[text]:
                 characters = 0
                 for unit in range(index, index + size):
                     characters += lengths[unit]
-                if uses > most[text] or characters > longest[text]:
-                    most[text], longest[text] = uses, characters
+                if uses > max_uses[text] or characters > longest[text]:
+                    max_uses[text], longest[text] = uses, characters
             chain = chain + 1 if uses > 1 else 0
             if chain >= in_chain:
                 for unit in range(max(index + size - longer[text], covered), index + size):
-                    chained[text] += lengths[unit]
+                    chain_characters[text] += lengths[unit]
                 covered = index + size
     return stamp
 
 
 @kernel
 def repeated_grams(hashes, lengths, firsts, counts, sizes, wanted, slots, stamp, characters):
-    """Characters in runs of `sizes[text]` units that stood earlier, each character counted once."""
+    """Count the characters in runs of `sizes[text]` units that repeat an earlier one, each character once."""
     for text in range(len(firsts)):
         if not wanted[text]:
             continue
@@ -124,7 +121,7 @@ def repeated_grams(hashes, lengths, firsts, counts, sizes, wanted, slots, stamp,
         covered = 0
         begin = firsts[text]
         for index in range(begin, begin + counts[text] - size + 1):
-            if _uses(slots, last, stamp, _gram(hashes, index, size)) > 1:
+            if _count_use(slots, last, stamp, _gram(hashes, index, size)) > 1:
                 for unit in range(max(index, covered), index + size):
                     characters[text] += lengths[unit]
                 covered = index + size
@@ -133,7 +130,7 @@ def repeated_grams(hashes, lengths, firsts, counts, sizes, wanted, slots, stamp,
 
 @kernel
 def longest_runs(lengths, firsts, counts, sizes, wanted, longest):
-    """Characters of the longest run of `sizes[text]` units."""
+    """Return the characters of the longest run of `sizes[text]` units."""
     for text in range(len(firsts)):
         if not wanted[text] or counts[text] < sizes[text]:
             continue

@@ -14,9 +14,9 @@ from tasks.artifacts.tables import table_file_name, write_table
 from tasks.clean import batch as part_rows
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig, WordListConfig
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.pipeline import clean_part
-from tasks.clean.stage import build_clean, read_supplied
+from tasks.clean.stage import build_clean, read_user_resources
 from tasks.common.config import StrictConfig
 
 PROSE = (
@@ -51,12 +51,12 @@ def parent(root, *parts: pa.Table):
         for index, rows in enumerate(parts):
             with workspace.unit(unit_name(index)) as unit:
                 write_table(unit, "documents", rows, table_file_name("documents", unit_name(index)))
-            for row in rows.select(["source", "text"]).to_pylist():
-                counts = together.source(row["source"])
+            for row in rows.to_pylist():
+                counts, size = together.source(row["source"]), len(row["text"].encode())
                 counts.documents_in += 1
                 counts.documents_out += 1
-                counts.bytes_in += len(row["text"].encode())
-                counts.bytes_out += len(row["text"].encode())
+                counts.bytes_in += size
+                counts.bytes_out += size
         return together
 
     return build_artifact(
@@ -65,22 +65,22 @@ def parent(root, *parts: pa.Table):
 
 
 def test_an_empty_list_of_edits_means_none():
-    about = About("html", "en")
+    context = DocumentContext("html", "en")
     page = f"<html><body><article><p>{PROSE}</p></article></body></html>"
-    assert Chain.of(CleanConfig(edits=(), rules=()), "gopher").clean(page, about).text == page
-    named = Chain.of(CleanConfig(edits=("nfc",), rules=()), "gopher").clean(page, about)
+    assert Chain.of(CleanConfig(edits=(), rules=()), "gopher").clean(page, context).text == page
+    named = Chain.of(CleanConfig(edits=("nfc",), rules=()), "gopher").clean(page, context)
     assert named.text == PROSE
     kept = CleanConfig(edits=("nfc",), rules=(), without=("html_to_text",))
-    assert Chain.of(kept, "gopher").clean(page, about).text == page
+    assert Chain.of(kept, "gopher").clean(page, context).text == page
 
 
 def test_an_empty_list_of_rules_means_none():
-    about = About("text", "en")
-    assert Chain.of(CleanConfig(), "gopher").clean("two words", about).dropped.rule == "gopher_words_min"
-    assert Chain.of(CleanConfig(rules=()), "gopher").clean("two words", about).dropped is None
+    context = DocumentContext("text", "en")
+    assert Chain.of(CleanConfig(), "gopher").clean("two words", context).dropped.rule == "gopher_words_min"
+    assert Chain.of(CleanConfig(rules=()), "gopher").clean("two words", context).dropped is None
 
 
-def test_kept_edited_and_dropped_documents_meet_their_rows():
+def test_kept_edited_and_dropped_documents_have_their_ledger_rows():
     untouched, edited, short = (
         ("s", "text", PROSE),
         ("s", "text", PROSE + " Write to jo@mill.org\u200b!"),
@@ -128,14 +128,16 @@ def test_nothing_left_is_dropped_as_empty():
 
 
 def test_limits_additions_and_omissions():
-    about = About("text", "en")
-    assert Chain.of(CleanConfig(limits={"gopher_words_min": 1000}), "gopher").clean(PROSE, about).dropped.limit == 1000
-    assert Chain.of(CleanConfig(add=("c4_curly_bracket",)), "gopher").clean(PROSE + "{", about).dropped.value == 1
+    context = DocumentContext("text", "en")
     assert (
-        Chain.of(CleanConfig(without=("gopher_words_min", "gopher_stop_words")), "gopher").clean("one", about).dropped
+        Chain.of(CleanConfig(limits={"gopher_words_min": 1000}), "gopher").clean(PROSE, context).dropped.limit == 1000
+    )
+    assert Chain.of(CleanConfig(add=("c4_curly_bracket",)), "gopher").clean(PROSE + "{", context).dropped.value == 1
+    assert (
+        Chain.of(CleanConfig(without=("gopher_words_min", "gopher_stop_words")), "gopher").clean("one", context).dropped
         is None
     )
-    assert Chain.of(CleanConfig(emoji="keep", preset="minimal"), "gopher").clean(PROSE + " 🙂 :-)", about).edits == ()
+    assert Chain.of(CleanConfig(emoji="keep", preset="minimal"), "gopher").clean(PROSE + " 🙂 :-)", context).edits == ()
 
 
 @pytest.mark.parametrize(
@@ -174,39 +176,39 @@ def test_a_wiped_out_source_stops_the_stage(tmp_path):
 
 
 def test_a_recipe_may_give_the_order_and_the_limits_of_edits():
-    about = About("text", "en")
+    context = DocumentContext("text", "en")
     repeated = "a line\n" * 4 + PROSE
-    assert Chain.of(CleanConfig(), "gopher").clean(repeated, about).text == "a line\n" + PROSE
-    assert Chain.of(CleanConfig(limits={"repeated_lines": 6}), "gopher").clean(repeated, about).edits == ()
+    assert Chain.of(CleanConfig(), "gopher").clean(repeated, context).text == "a line\n" + PROSE
+    assert Chain.of(CleanConfig(limits={"repeated_lines": 6}), "gopher").clean(repeated, context).edits == ()
     masked_first = Chain.of(CleanConfig(edits=("email", "entities"), rules=()), "gopher")
-    assert masked_first.clean("jo&#64;mill.org", about).text == "jo@mill.org"
+    assert masked_first.clean("jo&#64;mill.org", context).text == "jo@mill.org"
     undone_first = Chain.of(CleanConfig(edits=("entities", "email"), rules=()), "gopher")
-    assert undone_first.clean("jo&#64;mill.org", about).text == "<email>"
+    assert undone_first.clean("jo&#64;mill.org", context).text == "<email>"
     rules = ("gopher_stop_words", "gopher_words_min")
-    assert Chain.of(CleanConfig(rules=rules), "gopher").clean("xyzzy", about).dropped.rule == rules[0]
-    assert Chain.of(CleanConfig(rules=rules[::-1]), "gopher").clean("xyzzy", about).dropped.rule == rules[1]
+    assert Chain.of(CleanConfig(rules=rules), "gopher").clean("xyzzy", context).dropped.rule == rules[0]
+    assert Chain.of(CleanConfig(rules=rules[::-1]), "gopher").clean("xyzzy", context).dropped.rule == rules[1]
 
 
 def test_fineweb_looks_at_lines():
-    about = About("text", "en")
+    context = DocumentContext("text", "en")
     chain = Chain.of(CleanConfig(preset="fineweb", without=("c4_short_lines",)), "fineweb")
-    assert chain.clean(PROSE, about).dropped is None
+    assert chain.clean(PROSE, context).dropped is None
     listing = "\n".join(f"The house of the {word} and its garden" for word in PROSE.split()[:40])
     only_lines = CleanConfig(rules=("fineweb_finished_lines",))
-    assert Chain.of(only_lines, "fineweb").clean(listing, about).dropped.value == 0
+    assert Chain.of(only_lines, "fineweb").clean(listing, context).dropped.value == 0
 
 
 def test_word_lists_are_the_users(tmp_path):
     (tmp_path / "words.txt").write_text("Monk\nold mill\n磨坊\n")
     lists = (WordListConfig(name="trades", path=str(tmp_path / "words.txt"), limit=0.01),)
-    supplied, digests = read_supplied(CleanConfig(word_lists=lists))
+    resources, digests = read_user_resources(CleanConfig(word_lists=lists))
     assert set(digests) == {"words trades"}
-    chain = Chain.of(CleanConfig(preset="minimal", word_lists=lists), "minimal", supplied)
-    dropped = chain.clean(PROSE, About("text", "en")).dropped
+    chain = Chain.of(CleanConfig(preset="minimal", word_lists=lists), "minimal", resources)
+    dropped = chain.clean(PROSE, DocumentContext("text", "en")).dropped
     assert dropped.rule == "words_trades"
     assert dropped.value == pytest.approx(2 / len(PROSE.split()))
-    assert chain.clean("The miller slept.", About("text", "en")).dropped is None
-    assert chain.clean("在磨坊里", About("text", "zh")).dropped.rule == "words_trades"
+    assert chain.clean("The miller slept.", DocumentContext("text", "en")).dropped is None
+    assert chain.clean("在磨坊里", DocumentContext("text", "zh")).dropped.rule == "words_trades"
 
 
 def test_an_unknown_language_is_written_where_it_is_sure():
@@ -238,7 +240,7 @@ def many_kinds() -> pa.Table:
     return rows.set_column(3, field, languages.dictionary_encode().cast(field.type))
 
 
-def test_a_documents_fate_does_not_depend_on_its_neighbours():
+def test_the_decision_on_a_document_does_not_depend_on_its_neighbours():
     rows = many_kinds()
     config = CleanConfig(presets={"t": "fineweb"})
     together = clean_part(config, rows, 0)
@@ -259,13 +261,13 @@ def test_a_part_without_documents():
     assert result.tables["documents"].num_rows == result.tables["ledger"].num_rows == 0
 
 
-def test_handfuls_hold_all_documents_in_order(monkeypatch):
-    monkeypatch.setattr(part_rows, "HANDFUL_BYTES", len(PROSE) + 10)
+def test_batches_hold_all_documents_in_order(monkeypatch):
+    monkeypatch.setattr(part_rows, "BATCH_BYTES", len(PROSE) + 10)
     rows = pa.concat_tables([many_kinds().slice(1), many_kinds()])
-    handfuls = list(part_rows.handfuls_of(rows, "name"))
-    assert len(handfuls) > 5
-    assert [handful.first for handful in handfuls] == [
-        sum(len(earlier) for earlier in handfuls[:number]) for number in range(len(handfuls))
+    batches = list(part_rows.iter_batches(rows, "name"))
+    assert len(batches) > 5
+    assert [batch.first for batch in batches] == [
+        sum(len(earlier) for earlier in batches[:number]) for number in range(len(batches))
     ]
-    texts = [handful.texts.text(row) for handful in handfuls for row in range(len(handful))]
+    texts = [batch.texts.text(row) for batch in batches for row in range(len(batch))]
     assert texts == rows.column("text").to_pylist()

@@ -20,7 +20,7 @@ def hash_of(text):
     return blake3.blake3(text.encode()).hexdigest(length=16)
 
 
-def test_a_domain_stands_for_its_subdomains():
+def test_a_domain_covers_its_subdomains():
     deny = read_deny_list(DenyConfig(domains=("Example.org",)))
     assert deny.match(bytes(16), "www.example.org", bytes(16)) == ("deny_domain", "example.org")
     assert deny.match(bytes(16), "example.org", bytes(16)) == ("deny_domain", "example.org")
@@ -56,7 +56,7 @@ def test_the_file_counts_by_its_entries(context, make_documents, tmp_path):
 
 
 @pytest.mark.parametrize("line", ["domain", "id 12", "hash xyz", "url http://a.b", "domain http://a.b"])
-def test_an_entry_that_is_none_stops_before_work(tmp_path, line):
+def test_a_malformed_entry_stops_before_work(tmp_path, line):
     path = tmp_path / "deny.txt"
     path.write_text(f"domain a.org\n{line}\n")
     with pytest.raises(InputError, match="line 2"):
@@ -64,7 +64,7 @@ def test_an_entry_that_is_none_stops_before_work(tmp_path, line):
 
 
 def test_what_the_recipe_names_must_make_sense_and_exist(tmp_path):
-    with pytest.raises(RecipeError, match="no domain"):
+    with pytest.raises(RecipeError, match="not a valid domain"):
         read_deny_list(DenyConfig(domains=("http://a.org/x",)))
     with pytest.raises(InputError, match="cannot be read"):
         read_deny_list(DenyConfig(path=str(tmp_path / "none.txt")))

@@ -1,11 +1,11 @@
-"""Markup, emoji, personal data and lines: each edit does its one thing, and nothing near it."""
+"""Markup, emoji, personal data and lines: each edit changes what it should, and nothing near it."""
 
 import time
 
 import emoji
 import pytest
 
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.edits.emoji import (
     MAY_BE_EMOJI,
     emoji_to_words,
@@ -26,8 +26,8 @@ from tasks.clean.edits.pii import mask_emails, mask_ip_addresses, mask_payment_c
 from tasks.clean.edits.registry import tag_domain, tag_source
 from tasks.clean.edits.unicode_repair import fold_homoglyphs
 
-TEXT = About("text", "en")
-MARKDOWN = About("markdown", "en")
+TEXT = DocumentContext("text", "en")
+MARKDOWN = DocumentContext("markdown", "en")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ MARKDOWN = About("markdown", "en")
 )
 def test_markdown_loses_markup_outside_code(before, after):
     assert remove_markup(before, MARKDOWN) == after
-    assert remove_markup(before, About("code")) == before
+    assert remove_markup(before, DocumentContext("code")) == before
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_markdown_loses_markup_outside_code(before, after):
     ],
 )
 def test_emoji_become_their_names(before, language, after):
-    assert emoji_to_words(before, About("text", language)) == after
+    assert emoji_to_words(before, DocumentContext("text", language)) == after
 
 
 def test_emoji_can_be_dropped():
-    about = About("text", "en", "drop")
-    assert emoji_to_words("a 😂 b😂c", about) == "a  b c"
-    assert emoticons_to_words("well :-)", about) == "well "
+    context = DocumentContext("text", "en", "drop")
+    assert emoji_to_words("a 😂 b😂c", context) == "a  b c"
+    assert emoticons_to_words("well :-)", context) == "well "
 
 
 def test_the_quick_search_knows_every_emoji():
     assert [picture for picture in emoji.EMOJI_DATA if not MAY_BE_EMOJI.search(picture)] == []
 
 
-def test_emoticons_stand_alone_to_count():
+def test_only_isolated_emoticons_count():
     assert emoticons_to_words("fine :-) and <3.", TEXT) == "fine slightly smiling face and red heart."
     for sound in ("http://x", "f(x=8)", "a:P b", "ratio 1:D4"):
         assert emoticons_to_words(sound, TEXT) == sound
@@ -143,7 +143,7 @@ def test_payment_cards_are_masked(before, after):
     assert mask_payment_cards(before, TEXT) == after
 
 
-def test_luhn_by_hand():
+def test_luhn_of_known_numbers():
     assert passes_luhn("18")  # 8 + (1 * 2) = 10
     assert not passes_luhn("19")
     assert passes_luhn("59")  # 9 + (5 * 2 - 9) = 10
@@ -203,7 +203,7 @@ def test_images_of_markdown_become_their_alternative_text(before, after):
 
 def test_of_html_only_pictograms_become_text():
     page = '<img class="emoji" alt="😀"> <img alt="[捂脸]"> <img alt="team photo">'
-    assert images_to_alt_texts(page, About("html")) == '😀 [捂脸] <img alt="team photo">'
+    assert images_to_alt_texts(page, DocumentContext("html")) == '😀 [捂脸] <img alt="team photo">'
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_of_html_only_pictograms_become_text():
     ],
 )
 def test_keycaps_sequences_and_flags_have_names(before, language, after):
-    assert emoji_to_words(before, About("text", language)) == after
+    assert emoji_to_words(before, DocumentContext("text", language)) == after
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_keycaps_sequences_and_flags_have_names(before, language, after):
     ],
 )
 def test_kaomoji_may_touch_other_text(before, language, after):
-    assert emoticons_to_words(before, About("text", language)) == after
+    assert emoticons_to_words(before, DocumentContext("text", language)) == after
 
 
 @pytest.mark.parametrize(
@@ -248,10 +248,10 @@ def test_shortcodes_become_names(before, after):
 
 
 def test_stickers_are_words_in_chinese_and_names_elsewhere():
-    assert stickers_to_words("累了[捂脸][捂脸]", About("text", "zh")) == "累了 捂脸"
+    assert stickers_to_words("累了[捂脸][捂脸]", DocumentContext("text", "zh")) == "累了 捂脸"
     assert stickers_to_words("tired [捂脸]", TEXT) == "tired person facepalming"
     assert stickers_to_words("[编辑] [加油](https://a.org)", TEXT) == "[编辑] [加油](https://a.org)"
-    assert stickers_to_words("累了[捂脸]", About("text", "zh", "drop")) == "累了"
+    assert stickers_to_words("累了[捂脸]", DocumentContext("text", "zh", "drop")) == "累了"
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_look_alikes_are_folded_within_mixed_words_only(before, after):
 
 
 def test_tags_say_where_a_document_comes_from():
-    about = About("text", "en", source="blogs", domain="a.org")
-    assert tag_source("Text.", about) == "Source: blogs\n\nText."
-    assert tag_domain("Text.", about) == "URL: a.org\n\nText."
-    assert tag_domain("Text.", About(source="blogs")) == "Source: blogs\n\nText."
+    context = DocumentContext("text", "en", source="blogs", domain="a.org")
+    assert tag_source("Text.", context) == "Source: blogs\n\nText."
+    assert tag_domain("Text.", context) == "URL: a.org\n\nText."
+    assert tag_domain("Text.", DocumentContext(source="blogs")) == "Source: blogs\n\nText."

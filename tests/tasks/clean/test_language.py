@@ -1,4 +1,4 @@
-"""Languages are told offline, with a confidence that speaks of the whole text."""
+"""Languages are identified offline, with a confidence over the whole text."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from tasks.clean.batch import Texts
 from tasks.clean.chain import Chain
 from tasks.clean.config import CleanConfig
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.filters.language import identify_language, identify_languages, language_model
 
 TEXTS = {
@@ -22,7 +22,7 @@ def identify(text):
 
 
 @pytest.mark.parametrize("language", TEXTS)
-def test_a_text_in_one_language_is_told_with_confidence(language):
+def test_a_text_in_one_language_is_identified_with_confidence(language):
     found, confidence = identify(TEXTS[language] * 3)
     assert found == language
     assert confidence > 0.9
@@ -39,37 +39,37 @@ def test_windows_cover_a_long_text_to_its_end():
 
 def test_documents_of_other_languages_are_dropped_by_name():
     chain = Chain.of(CleanConfig(preset="minimal", languages=("en", "ru")), "minimal")
-    assert chain.clean(TEXTS["en"], About()).dropped is None
-    dropped = chain.clean(TEXTS["it"], About(language="en")).dropped  # the source's hint does not save it
+    assert chain.clean(TEXTS["en"], DocumentContext()).dropped is None
+    dropped = chain.clean(TEXTS["it"], DocumentContext(language="en")).dropped  # the source's hint does not save it
     assert (dropped.rule, dropped.evidence) == ("language", "it")
 
 
 def test_a_text_of_many_languages_fails_the_confidence_of_fineweb():
     chain = Chain.of(CleanConfig(rules=("language_confidence",)), "fineweb")
     mixed = (TEXTS["en"] * 6, TEXTS["it"] * 6, TEXTS["zh"] * 6, TEXTS["ru"] * 4)
-    dropped = chain.clean("\n".join(mixed), About()).dropped
+    dropped = chain.clean("\n".join(mixed), DocumentContext()).dropped
     assert (dropped.rule, dropped.limit) == ("language_confidence", 0.65)
     assert dropped.value < 0.65
 
 
 def test_an_identified_language_names_the_emoji():
     chain = Chain.of(CleanConfig(preset="minimal", add=("emoji",)), "minimal")
-    assert chain.clean(TEXTS["it"] + "❤️", About()).text.endswith("cuore rosso")
-    assert chain.clean(TEXTS["en"] + "❤️", About()).language[0] == "en"
+    assert chain.clean(TEXTS["it"] + "❤️", DocumentContext()).text.endswith("cuore rosso")
+    assert chain.clean(TEXTS["en"] + "❤️", DocumentContext()).language[0] == "en"
 
 
 def test_rules_see_the_language_of_the_edited_text():
-    """What an edit took away, or an emoticon that named itself before, must not count."""
+    """Text that an edit removed, or an emoticon replaced by its name before, must not count."""
     chain = Chain.of(CleanConfig(preset="fineweb", rules=("language_confidence",)), "fineweb")
     short_lines = "\n".join(TEXTS["it"].split()) + "\n"
-    with_face = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4} :-)", About())
-    without = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4}", About())
+    with_face = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4} :-)", DocumentContext())
+    without = chain.clean(f"{short_lines * 4}{TEXTS['en'] * 4}", DocumentContext())
     assert with_face.dropped is None
     assert without.language[0] == with_face.language[0] == "en"
     assert with_face.language[1] == pytest.approx(without.language[1], abs=0.05)
 
 
-def test_a_document_among_others_is_told_as_alone():
+def test_a_document_among_others_is_identified_as_alone():
     texts = [text * times for times in (1, 3, 40) for text in TEXTS.values()]
     together = Texts.of(texts)
     languages, confidences = identify_languages(together.data, together.begins, together.ends)

@@ -73,7 +73,7 @@ def test_the_same_bytes_come_out_for_two_workers_and_again(context, parent):
     assert two.content == one.content
 
 
-def test_too_few_documents_are_told(context, make_documents):
+def test_too_few_documents_are_an_error(context, make_documents):
     few = make_documents([[("novels", prose(number)) for number in range(60)] + [("tweets", "hi")]])
     with pytest.raises(InputError, match="found 1 documents of the other sources"):
         build_clean(context, few, CONFIG)
@@ -116,7 +116,7 @@ def test_weights_come_near_the_optimum_that_torch_finds():
     assert optimum < loss(torch.zeros(dimensions, dtype=torch.float64), 0.0) / 2
 
 
-def test_auc_by_hand():
+def test_auc_of_known_scores():
     assert auc(np.array([0.1, 0.4, 0.35, 0.8]), np.array([False, False, True, True])) == 0.75
     assert auc(np.array([1.0, 1.0]), np.array([True, False])) == 0.5
     assert np.isnan(auc(np.array([1.0]), np.array([True])))

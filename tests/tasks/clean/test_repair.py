@@ -1,4 +1,4 @@
-"""Damaged text is repaired and sound text is left alone, in every script."""
+"""Damaged text is repaired and undamaged text is left alone, in every script."""
 
 import ftfy
 import pytest
@@ -6,10 +6,10 @@ from ftfy.badness import is_bad
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.edits.unicode_repair import compose, remove_invisible, undo_entities, undo_mojibake
 
-TEXT = About("text")
+TEXT = DocumentContext("text")
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_utf8_read_as_windows_1252_is_undone(original):
         "§ 5 – 10 €",
     ],
 )
-def test_sound_text_is_the_same_object(sound):
+def test_undamaged_text_is_the_same_object(sound):
     assert undo_mojibake(sound, TEXT) == sound
 
 
@@ -44,7 +44,7 @@ def test_whatever_ftfy_finds_bad_reaches_ftfy(line):
     st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u200aабвРСЂ中¡«»¦¤×²√≈‚Ø\u0093"), max_size=12),
     st.sampled_from(["a sound line ", "“так” — ", "他说：“好。”", "é "]),
 )
-def test_in_a_long_line_the_surroundings_of_signs_tell(piece, sound):
+def test_in_a_long_line_the_surroundings_of_signs_decide(piece, sound):
     line = sound * 9 + piece + sound * 9
     assert undo_mojibake(f"x\n{line}\nx", TEXT) == f"x\n{ftfy.fix_encoding(line)}\nx"
 
@@ -52,7 +52,7 @@ def test_in_a_long_line_the_surroundings_of_signs_tell(piece, sound):
 def test_entities_are_undone_only_in_text_without_markup():
     assert undo_entities("caf&eacute; &amp; co", TEXT) == "café & co"
     assert undo_entities("a <b> &amp; c", TEXT) == "a <b> &amp; c"
-    assert undo_entities("a &amp; c", About("markdown")) == "a &amp; c"
+    assert undo_entities("a &amp; c", DocumentContext("markdown")) == "a &amp; c"
 
 
 def test_letters_and_marks_are_composed():
@@ -75,7 +75,7 @@ def test_letters_and_marks_are_composed():
         ("hidden\U000e0041\U000e0042", "hidden"),
     ],
 )
-def test_unseen_characters_go_and_needed_ones_stay(broken, repaired):
+def test_invisible_characters_are_removed_and_needed_ones_kept(broken, repaired):
     assert remove_invisible(broken, TEXT) == repaired
 
 

@@ -1,4 +1,4 @@
-"""Each rule measures what its paper says, by hand-countable examples, in spaced and spaceless scripts."""
+"""Each rule measures what its paper says, on small countable examples, in scripts with and without spaces."""
 
 import re
 
@@ -7,13 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.clean.batch import Abouts, Texts
-from tasks.clean.chain import RULES
-from tasks.clean.document import About
-from tasks.clean.edits.registry import EDIT_FUNCTIONS, HTML_TO_TEXT
-from tasks.clean.filters import heuristics as c4
-from tasks.clean.filters import heuristics as gopher
-from tasks.clean.filters import heuristics as source_code
+from tasks.clean.batch import BatchContext, Texts
+from tasks.clean.document import DocumentContext
+from tasks.clean.edits.registry import EDIT_REGISTRY, HTML_TO_TEXT
+from tasks.clean.filters import heuristics
+from tasks.clean.filters.heuristics import RULES
 from tasks.clean.filters.rule import Rule, TextStatistics
 from tasks.clean.kernels.characters import count_words, split_units
 from tasks.clean.kernels.measurements import Measurements
@@ -21,7 +19,7 @@ from tasks.clean.presets import EDITS, LIMITS, PRESETS, SPELLING
 
 
 def of_one(text, language=None):
-    return Measurements(Texts.of([text]), Abouts.of(About(language=language)), np.ones(1, np.bool_))
+    return Measurements(Texts.of([text]), BatchContext.of(DocumentContext(language=language)), np.ones(1, np.bool_))
 
 
 def measure(function, text, *, language=None, limit=0.0):
@@ -31,8 +29,8 @@ def measure(function, text, *, language=None, limit=0.0):
 
 def test_every_name_has_its_code_and_every_code_its_name():
     assert set(RULES) == set(LIMITS)
-    assert {*EDIT_FUNCTIONS, HTML_TO_TEXT, SPELLING} == set(EDITS)
-    assert list(EDIT_FUNCTIONS) == [name for name in EDITS if name not in (HTML_TO_TEXT, SPELLING)]
+    assert {*EDIT_REGISTRY, HTML_TO_TEXT, SPELLING} == set(EDITS)
+    assert list(EDIT_REGISTRY) == [name for name in EDITS if name not in (HTML_TO_TEXT, SPELLING)]
     for preset in PRESETS.values():
         assert preset.edits <= set(EDITS)
         assert preset.rules <= set(LIMITS)
@@ -58,43 +56,43 @@ def test_thai_marks_stay_with_their_letters():
 
 
 def test_gopher_quality_values():
-    assert measure(gopher.word_count, "a b c") == 3
-    assert measure(gopher.mean_word_length, "aa bbbb") == 3
-    assert measure(gopher.mean_word_length, "全是汉字没有空格") is None
-    assert measure(gopher.hashes_per_word, "# a # b") == 0.5
-    assert measure(gopher.ellipses_per_word, "so... it… goes on") == 0.5
-    assert measure(gopher.bullet_lines, "- a\n* b\nc\n\nd") == 0.5
-    assert measure(gopher.ellipsis_lines, "read more...\nend") == 0.5
-    assert measure(gopher.alphabetic_words, "one 2 3 f4", limit=1.0) == 0.5
+    assert measure(heuristics.word_count, "a b c") == 3
+    assert measure(heuristics.mean_word_length, "aa bbbb") == 3
+    assert measure(heuristics.mean_word_length, "全是汉字没有空格") is None
+    assert measure(heuristics.hashes_per_word, "# a # b") == 0.5
+    assert measure(heuristics.ellipses_per_word, "so... it… goes on") == 0.5
+    assert measure(heuristics.bullet_lines, "- a\n* b\nc\n\nd") == 0.5
+    assert measure(heuristics.ellipsis_lines, "read more...\nend") == 0.5
+    assert measure(heuristics.alphabetic_words, "one 2 3 f4", limit=1.0) == 0.5
 
 
 def test_stop_words_by_language():
-    assert measure(gopher.stop_words, "The cat of the house", language="en") == 2
-    assert measure(gopher.stop_words, "der Hund und die Katze", limit=2) == 3
-    assert measure(gopher.stop_words, "这是我的书", language="zh") == 2
-    assert measure(gopher.stop_words, "สวัสดีครับ", limit=2) is None
-    assert measure(gopher.stop_words, "anything", language="xx") is None
-    assert measure(gopher.stop_words, "xyzzy plugh", limit=2) == 0
+    assert measure(heuristics.stop_words, "The cat of the house", language="en") == 2
+    assert measure(heuristics.stop_words, "der Hund und die Katze", limit=2) == 3
+    assert measure(heuristics.stop_words, "这是我的书", language="zh") == 2
+    assert measure(heuristics.stop_words, "สวัสดีครับ", limit=2) is None
+    assert measure(heuristics.stop_words, "anything", language="xx") is None
+    assert measure(heuristics.stop_words, "xyzzy plugh", limit=2) == 0
 
 
 def test_gopher_repetition_of_lines_and_paragraphs():
-    assert measure(gopher.duplicate_lines, "a\nb\na\na") == 0.5
-    assert measure(gopher.duplicate_line_characters, "aaaa\nb\nb\nc") == pytest.approx(1 / 7)
-    assert measure(gopher.duplicate_paragraphs, "a\nb\n\na\nb\n\nc\n\nd") == 0.25
-    assert measure(gopher.duplicate_paragraph_characters, "aaa\n\naaa\n\nbbbb") == 0.3
+    assert measure(heuristics.duplicate_lines, "a\nb\na\na") == 0.5
+    assert measure(heuristics.duplicate_line_characters, "aaaa\nb\nb\nc") == pytest.approx(1 / 7)
+    assert measure(heuristics.duplicate_paragraphs, "a\nb\n\na\nb\n\nc\n\nd") == 0.25
+    assert measure(heuristics.duplicate_paragraph_characters, "aaa\n\naaa\n\nbbbb") == 0.3
 
 
 def test_the_most_frequent_pair_of_words():
-    # "ab cd" stands twice: 2 * 4 of 12 characters.
-    assert measure(lambda s, limit: gopher.top_gram(2, s, limit), "ab cd xx ab cd yy") == pytest.approx(8 / 12)
-    assert measure(lambda s, limit: gopher.top_gram(2, s, limit), "a b c d") == 0
+    # "ab cd" occurs twice: 2 * 4 of 12 characters.
+    assert measure(lambda s, limit: heuristics.top_gram(2, s, limit), "ab cd xx ab cd yy") == pytest.approx(8 / 12)
+    assert measure(lambda s, limit: heuristics.top_gram(2, s, limit), "a b c d") == 0
 
 
 def test_a_repeated_run_of_five_words_counts_once_per_character():
     text = "a b c d e f x a b c d e f"
-    assert measure(lambda s, limit: gopher.duplicate_grams(5, s, limit), text) == pytest.approx(6 / 13)
-    assert measure(lambda s, limit: gopher.duplicate_grams(6, s, limit), text) == pytest.approx(6 / 13)
-    assert measure(lambda s, limit: gopher.duplicate_grams(7, s, limit), text) == 0
+    assert measure(lambda s, limit: heuristics.duplicate_grams(5, s, limit), text) == pytest.approx(6 / 13)
+    assert measure(lambda s, limit: heuristics.duplicate_grams(6, s, limit), text) == pytest.approx(6 / 13)
+    assert measure(lambda s, limit: heuristics.duplicate_grams(7, s, limit), text) == 0
 
 
 def naive_duplicate_share(words, n):
@@ -122,16 +120,16 @@ def test_chinese_repetition_is_measured_in_pairs_of_characters():
 
 
 def test_c4_values():
-    assert measure(c4.sentences, "One. Two! Is v1.2 three? yes") == 3
-    assert measure(c4.sentences, "一。二！") == 2
-    assert measure(c4.lorem_ipsum, "Lorem Ipsum dolor") == 1
-    assert measure(c4.curly_brackets, "if { { }") == 2
+    assert measure(heuristics.sentences, "One. Two! Is v1.2 three? yes") == 3
+    assert measure(heuristics.sentences, "一。二！") == 2
+    assert measure(heuristics.lorem_ipsum, "Lorem Ipsum dolor") == 1
+    assert measure(heuristics.curly_brackets, "if { { }") == 2
 
 
 def test_code_values():
-    assert source_code.mean_line(TextStatistics("abc\na\n"), 0) == 2
-    assert source_code.longest_line(TextStatistics("abc\na\n"), 0) == 3
-    assert source_code.alphanumeric_share(TextStatistics("ab()\n  ;;\n"), 0) == pytest.approx(2 / 6)
+    assert heuristics.mean_line(TextStatistics("abc\na\n"), 0) == 2
+    assert heuristics.longest_line(TextStatistics("abc\na\n"), 0) == 3
+    assert heuristics.alphanumeric_share(TextStatistics("ab()\n  ;;\n"), 0) == pytest.approx(2 / 6)
 
 
 def test_limits_are_those_of_the_papers():
@@ -153,21 +151,21 @@ def test_a_value_on_the_limit_passes():
     assert failing("gopher_words_max", fifty, 49) == [50]
 
 
-def test_a_rule_that_says_nothing_fails_nobody():
+def test_a_rule_that_does_not_apply_fails_no_document():
     assert failing("gopher_mean_word_min", "全是汉字没有空格", 3) == []
     assert failing("gopher_bullet_lines", "\n\n", 0) == []
 
 
 def test_rules_look_at_wanted_documents_only():
     texts = Texts.of(["a b", "a b c", "a b c d"])
-    about = Abouts(["text"] * 3, ["en"] * 3, ["s"] * 3, [""] * 3, "name")
+    context = BatchContext(["text"] * 3, ["en"] * 3, ["s"] * 3, [""] * 3, "name")
     wanted = np.array([True, False, True])
-    failures = RULES["gopher_words_min"].failures(Measurements(texts, about, wanted), 4)
+    failures = RULES["gopher_words_min"].failures(Measurements(texts, context, wanted), 4)
     assert (failures.rows.tolist(), failures.values.tolist()) == ([0], [2])
     own = Rule("own", lambda statistics, limit: "three" if statistics.units == 3 else statistics.words)
-    failures = own.failures(Measurements(texts, about, wanted), 3)
+    failures = own.failures(Measurements(texts, context, wanted), 3)
     assert (failures.rows.tolist(), failures.values.tolist(), failures.reasons) == ([2], [4], {})
-    assert own.failures(Measurements(texts, about, ~wanted), 3).reasons == {1: "three"}
+    assert own.failures(Measurements(texts, context, ~wanted), 3).reasons == {1: "three"}
 
 
 @given(st.lists(st.sampled_from(["a", "bb", "ccc", "我", "\n"]), min_size=1, max_size=60), st.floats(0, 0.6))

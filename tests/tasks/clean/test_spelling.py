@@ -8,7 +8,7 @@ import pytest
 from model.errors import InputError
 from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, SpellingConfig
-from tasks.clean.document import About
+from tasks.clean.document import DocumentContext
 from tasks.clean.edits.spelling import SpellingList, correct_spelling, read_spelling_list
 from tasks.clean.stage import build_clean
 
@@ -26,18 +26,18 @@ ENGLISH = SpellingList("en", {"recieve": "receive", "alot": "a lot", "dont": "do
     ],
 )
 def test_whole_words_keep_their_case(before: str, after: str) -> None:
-    assert correct_spelling((ENGLISH,), before, About(language="en")) == after
+    assert correct_spelling((ENGLISH,), before, DocumentContext(language="en")) == after
 
 
 def test_a_list_is_for_its_language() -> None:
-    assert correct_spelling((ENGLISH,), "alot", About(language="de")) == "alot"
+    assert correct_spelling((ENGLISH,), "alot", DocumentContext(language="de")) == "alot"
     anywhere = SpellingList(None, {"alot": "a lot"})
-    assert correct_spelling((anywhere,), "alot", About()) == "a lot"
+    assert correct_spelling((anywhere,), "alot", DocumentContext()) == "a lot"
 
 
-def test_in_a_script_without_blanks_it_stands_anywhere_and_the_longest_wins() -> None:
+def test_in_a_script_without_spaces_it_matches_anywhere_and_the_longest_wins() -> None:
     chinese = SpellingList("zh", {"帐号": "账号", "帐": "账"})
-    assert correct_spelling((chinese,), "我的帐号和帐。", About(language="zh")) == "我的账号和账。"
+    assert correct_spelling((chinese,), "我的帐号和帐。", DocumentContext(language="zh")) == "我的账号和账。"
 
 
 def test_a_list_is_read_from_its_file(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_list_is_read_from_its_file(tmp_path: Path) -> None:
     assert found.corrections == {"recieve": "receive", "alot": "a lot"}
 
 
-def test_the_digest_tells_pairs_and_language_and_not_their_order() -> None:
+def test_the_digest_depends_on_pairs_and_language_and_not_on_their_order() -> None:
     turned = SpellingList("en", dict(reversed(ENGLISH.corrections.items())))
     assert turned.digest() == ENGLISH.digest()
     assert SpellingList("de", ENGLISH.corrections).digest() != ENGLISH.digest()
@@ -59,8 +59,8 @@ def test_the_digest_tells_pairs_and_language_and_not_their_order() -> None:
     [
         ("recieve receive\n", "line 1 is not `wrong TAB right`"),
         ("a\tb\n\nin fact\tindeed\n", "line 3: `in fact` is not one word"),
-        ("teh\tthe\nteh\tten\n", "line 2: `teh` is to become `ten` here and `the` further up"),
-        ("\n", "holds no corrections"),
+        ("teh\tthe\nteh\tten\n", "line 2: `teh` becomes `ten` here and `the` further up"),
+        ("\n", "contains no corrections"),
     ],
 )
 def test_a_wrong_list_names_its_line(tmp_path: Path, text: str, message: str) -> None:

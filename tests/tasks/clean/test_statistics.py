@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.clean.batch import Abouts, Texts
+from tasks.clean.batch import BatchContext, Texts
 from tasks.clean.filters.rule import TextStatistics
 from tasks.clean.kernels import counting
-from tasks.clean.kernels.characters import count_words, has_spaceless_script, split_units
+from tasks.clean.kernels.characters import count_words, has_unsegmented_script, split_units
 from tasks.clean.kernels.counting import stop_words
 from tasks.clean.kernels.measurements import Measurements
 
@@ -70,8 +70,8 @@ def test_counts_are_those_of_plain_python(text):
 @given(TEXTS, st.integers(2, 4))
 def test_the_most_frequent_gram_is_that_of_a_plain_count(text, n):
     units = split_units(text)
-    spaceless = sum(map(has_spaceless_script, units)) * 2 > len(units)
-    size = 2 * n if spaceless else n
+    unsegmented = sum(map(has_unsegmented_script, units)) * 2 > len(units)
+    size = 2 * n if unsegmented else n
     grams = Counter(tuple(units[start : start + size]) for start in range(len(units) - size + 1))
     most = max(grams.values(), default=0)
     longest = max((sum(map(len, gram)) for gram, uses in grams.items() if uses == most), default=0)
@@ -99,8 +99,8 @@ def test_stop_words_count_once_each_in_three_forms():
 
 def test_texts_side_by_side_are_measured_as_alone():
     texts = ["a b a b", "我们 c\nc\nd", "", "x\n\nx\n\ny", "word " * 2000, "a b c d e f x a b c d e f"]
-    about = Abouts(["text"] * 6, ["en"] * 6, ["s"] * 6, [""] * 6, "name")
-    together = Measurements(Texts.of(texts), about, np.ones(6, np.bool_))
+    context = BatchContext(["text"] * 6, ["en"] * 6, ["s"] * 6, [""] * 6, "name")
+    together = Measurements(Texts.of(texts), context, np.ones(6, np.bool_))
     for row, text in enumerate(texts):
         alone = TextStatistics(text)
         assert together.words[row] == alone.words

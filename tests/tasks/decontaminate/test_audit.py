@@ -1,4 +1,5 @@
-"""The planted audit: it finds what is planted, sees what a broken search misses, and leaves no trace in the output."""
+"""Controls: injected items are found, a broken search is visible in recall and precision, and the output has no
+trace."""
 
 import dataclasses
 import json
@@ -16,7 +17,7 @@ from tasks.decontaminate.benchmarks import Item
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.leaks import Evidence
 from tasks.decontaminate.ngrams import Patterns, build_patterns
-from tasks.decontaminate.recall import FORMS, Planted, choose_hosts, make_plants, measure_search
+from tasks.decontaminate.recall import FORMS, Control, choose_hosts, make_controls, measure_search
 from tasks.decontaminate.stage import build_decontaminate
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -36,13 +37,13 @@ def benchmark_items() -> list[Item]:
 HOSTS = [prose(1000 + number, 200) for number in range(10)]
 
 
-def audited(patterns: Patterns, planted: list[Planted] | None = None) -> dict[str, Any]:
+def audited(patterns: Patterns, controls: list[Control] | None = None) -> dict[str, Any]:
     nothing = np.zeros(len(patterns), np.bool_)
     evidence = Evidence(nothing, nothing)
-    return measure_search(planted or make_plants(patterns, evidence, HOSTS, CONFIG), patterns, evidence, CONFIG)
+    return measure_search(controls or make_controls(patterns, evidence, HOSTS, CONFIG), patterns, evidence, CONFIG)
 
 
-def test_all_six_forms_are_planted_and_found() -> None:
+def test_all_six_forms_are_injected_and_found() -> None:
     facts = audited(build_patterns(benchmark_items(), CONFIG))
     assert [(form, line["planted"], line["found"]) for form, line in facts["forms"].items()] == [
         (form, 20, 20) for form in FORMS
@@ -55,7 +56,7 @@ def test_all_six_forms_are_planted_and_found() -> None:
 def test_a_search_that_lost_half_of_its_patterns_has_half_the_recall_on_short_items() -> None:
     patterns = build_patterns(benchmark_items(), CONFIG)
     hashes = patterns.hashes.copy()
-    hashes[np.flatnonzero(patterns.whole())[::2]] += np.uint64(1)
+    hashes[np.flatnonzero(patterns.whole_texts())[::2]] += np.uint64(1)
     facts = audited(dataclasses.replace(patterns, hashes=hashes))
     assert 0.2 < facts["forms"]["short"]["recall"] < 0.8
     assert facts["forms"]["inline"]["recall"] == 1.0
@@ -64,7 +65,7 @@ def test_a_search_that_lost_half_of_its_patterns_has_half_the_recall_on_short_it
 def test_a_search_that_reports_an_item_that_is_not_there_loses_precision() -> None:
     items = benchmark_items()
     patterns = build_patterns(items, CONFIG)
-    wrong = Planted(f"{HOSTS[0]} {items[1].match_text}", None, "a near miss of other words", 1)
+    wrong = Control(f"{HOSTS[0]} {items[1].match_text}", None, "a near miss of other words", 1)
     facts = audited(patterns, [wrong])
     assert facts["precision"]["reported"] == 1
     assert facts["precision"]["precision"] == 0.0
@@ -82,7 +83,7 @@ def test_hosts_are_ordinary_clean_documents_and_the_same_in_any_order() -> None:
     assert sorted((99 - backwards).tolist()) == hosts.tolist()
 
 
-def test_a_run_reports_the_audit_and_puts_out_no_planted_text(
+def test_a_run_reports_the_audit_and_puts_out_no_injected_text(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     path = tmp_path / "quiz.jsonl"
@@ -100,8 +101,8 @@ def test_a_run_reports_the_audit_and_puts_out_no_planted_text(
     assert without.content == result.content
 
 
-def test_nothing_is_planted_without_items_or_hosts() -> None:
+def test_nothing_is_injected_without_items_or_hosts() -> None:
     assert audited(build_patterns([], CONFIG))["planted"] == 0
     patterns = build_patterns(benchmark_items(), CONFIG)
     nothing = np.zeros(len(patterns), np.bool_)
-    assert make_plants(patterns, Evidence(nothing, nothing), [], CONFIG) == []
+    assert make_controls(patterns, Evidence(nothing, nothing), [], CONFIG) == []

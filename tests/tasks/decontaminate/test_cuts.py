@@ -21,7 +21,7 @@ def test_the_window_goes_with_the_leak_on_both_sides() -> None:
     plan = cut_text(b"0123456789ABCDEF", [region(6, 8)], CONFIG)
     assert plan.pieces == ((0, 4), (10, 16))
     assert [(cut.start, cut.end) for cut in plan.cuts] == [(4, 10)]
-    assert plan.fate is None
+    assert plan.drop_rule is None
 
 
 def test_windows_count_characters_not_bytes() -> None:
@@ -42,19 +42,19 @@ def test_a_window_that_ends_between_words_stays() -> None:
     assert [text[start:end] for start, end in pieces] == [b"lit the ", b"struck"]
 
 
-def test_a_character_of_a_script_without_blanks_is_a_word() -> None:
+def test_a_character_of_a_script_without_spaces_is_a_word() -> None:
     text = "炉子已经点着了LEAK铁水流进沙模之中"
     pieces = cut_text(text.encode(), [region(21, 25)], CONFIG).pieces
     assert [text.encode()[start:end].decode() for start, end in pieces] == ["炉子已经点", "流进沙模之中"]
 
 
 @pytest.mark.parametrize(("letters", "grown"), [(39, 39), (40, 0)])
-def test_a_stretch_without_a_blank_for_forty_characters_has_no_words(letters: int, grown: int) -> None:
+def test_a_run_without_whitespace_for_forty_characters_has_no_words(letters: int, grown: int) -> None:
     text = b"LEAK" + b"x" * (2 + letters) + b" and so on"
     assert cut_text(text, [region(0, 4)], CONFIG).pieces == ((6 + grown, len(text)),)
 
 
-def test_a_remainder_under_the_limit_goes_and_is_named() -> None:
+def test_a_remainder_under_the_limit_is_cut_and_recorded() -> None:
     plan = cut_text(b"0123456789ABCDEF", [region(4, 8)], CONFIG)
     assert plan.pieces == ((10, 16),)
     assert [(cut.start, cut.end, bool(cut.regions)) for cut in plan.cuts] == [(0, 2, False), (2, 10, True)]
@@ -67,10 +67,10 @@ def test_overlapping_windows_become_one_cut() -> None:
 
 
 def test_nothing_left_and_too_many_pieces_drop_the_document() -> None:
-    assert cut_text(b"01234567", [region(3, 5)], CONFIG).fate == "no_piece_left"
+    assert cut_text(b"01234567", [region(3, 5)], CONFIG).drop_rule == "no_piece_left"
     many = [region(start, start + 1) for start in range(10, 90, 10)]
-    assert cut_text(bytes(100), many, CONFIG).fate == "too_many_pieces"
-    assert cut_text(bytes(100), many[:2], CONFIG).fate is None
+    assert cut_text(bytes(100), many, CONFIG).drop_rule == "too_many_pieces"
+    assert cut_text(bytes(100), many[:2], CONFIG).drop_rule is None
 
 
 @given(st.text(st.sampled_from("aя中😀 \n"), min_size=1, max_size=120), st.data())

@@ -222,7 +222,7 @@ def test_half_of_a_chinese_question_alone_is_no_leak_and_most_of_it_is(
         assert states(build_decontaminate(context, documents, config)) == {"q0": state}
 
 
-def test_forty_chinese_characters_count_when_they_stand_together_and_not_when_strewn(
+def test_forty_chinese_characters_count_when_contiguous_and_not_when_scattered(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     item = chinese(1, 300)
@@ -270,7 +270,7 @@ def test_common_ngrams_are_no_evidence_but_a_full_item_is_however_often_it_was_c
     assert all(entry["documents"] == 15 for entry in listed)
 
 
-def test_a_common_stretch_far_from_the_leak_is_left_alone(
+def test_a_common_passage_far_from_the_leak_is_left_alone(
     tmp_path: Path, context: RunContext, make_documents: MakeDocuments
 ) -> None:
     licence, own = prose(1, 20), prose(2, 30)
@@ -441,7 +441,7 @@ def test_a_benchmark_replaced_between_its_digest_and_the_reading_is_an_error(
 def test_a_benchmark_that_unpacks_to_more_than_memory_is_an_error(
     suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(records, "MOST_UNPACKED_BYTES", 100_000)
+    monkeypatch.setattr(records, "MAX_UNPACKED_BYTES", 100_000)
     path = tmp_path / f"quiz{suffix}"
     text = f"{json.dumps({'id': 1, 'question': 'x' * 99_000, 'answer': 'y'})}\n".encode()
     for times, refused in ((1, False), (2, True)):

@@ -1,4 +1,4 @@
-"""Planted forms keep the item's words and nothing else of it; near misses keep no run of an n-gram's length."""
+"""Injected forms keep the item's words and nothing else of it; near misses keep no run of an n-gram's length."""
 
 import numpy as np
 import pytest
@@ -11,9 +11,9 @@ from tasks.decontaminate.recall import (
     INLINE,
     PARAGRAPH,
     VERBATIM,
+    inject,
     near_miss,
     plain_words,
-    plant,
     rewrapped,
     varied,
 )
@@ -40,16 +40,16 @@ def has_run(text: str, sought: list[str]) -> bool:
 @pytest.mark.parametrize("item", [ITEM, CHINESE])
 @pytest.mark.parametrize("seed", range(12))
 def test_every_form_leaves_the_words_of_item_and_host(form: str, item: str, seed: int) -> None:
-    planted = plant(item, HOST, form, generator(seed))
-    assert has_run(planted, folded(item))
-    assert sorted(folded(planted)) == sorted(folded(item) + folded(HOST))
+    injected = inject(item, HOST, form, generator(seed))
+    assert has_run(injected, folded(item))
+    assert sorted(folded(injected)) == sorted(folded(item) + folded(HOST))
 
 
 def test_forms_are_what_their_names_say() -> None:
-    assert plant("Q?", HOST, VERBATIM, generator()) == f"Q?\n{HOST}"
-    assert "\n\nQ?\n\n" in plant("Q?", HOST, PARAGRAPH, generator())
-    assert " Q a? " in plant("Q\na?", HOST, INLINE, generator())
-    assert plant("Q?", "one", INLINE, generator()) == "one Q? "
+    assert inject("Q?", HOST, VERBATIM, generator()) == f"Q?\n{HOST}"
+    assert "\n\nQ?\n\n" in inject("Q?", HOST, PARAGRAPH, generator())
+    assert " Q a? " in inject("Q\na?", HOST, INLINE, generator())
+    assert inject("Q?", "one", INLINE, generator()) == "one Q? "
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -1,4 +1,4 @@
-"""What is wrong with a benchmark's file is told with its place, before any work."""
+"""Errors in a benchmark's file are reported with their place, before any work."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,5 @@
-"""Scanning: against brute force over plain words, overlapping lengths, verification, room that runs out."""
+"""Scanning: against brute force over plain words, overlapping lengths, verification, more hits than the first
+capacity."""
 
 import random
 
@@ -48,9 +49,9 @@ def brute_force(texts: list[str], items: list[Item], config: DecontaminateConfig
         words = fold_words(text)
         for run in wanted:
             for first in range(len(words) - len(run) + 1):
-                stretch = words[first : first + len(run)]
-                if tuple(word.text for word in stretch) == run:
-                    found.add((row, first, stretch[0].start, stretch[-1].end))
+                candidate = words[first : first + len(run)]
+                if tuple(word.text for word in candidate) == run:
+                    found.add((row, first, candidate[0].start, candidate[-1].end))
     return found
 
 
@@ -84,7 +85,7 @@ def test_finds_items_inside_long_documents_of_random_words() -> None:
     assert patterns.totals.tolist() == [18] * 300
 
 
-def test_more_hits_than_room_are_all_found() -> None:
+def test_more_hits_than_the_first_capacity_are_all_found() -> None:
     texts = ["a b c d e " * 30_000, "nothing here"]
     _, found, _ = scan(texts, [item("a b c d e a b c d e")])
     assert len(found) == 5 * 30_000 - 4

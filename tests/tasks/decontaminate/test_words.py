@@ -1,4 +1,4 @@
-"""Folding for matching: what counts as the same word, where words stand, and that kernel and plain Python agree."""
+"""Folding for matching: what counts as the same word, where words are, and that kernel and plain Python agree."""
 
 import unicodedata
 
@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.decontaminate.normalize import fold_table, fold_words, hash_words, word_room
+from tasks.decontaminate.normalize import fold_table, fold_words, hash_words, max_words
 
 ALPHABET = "ab Zé дЖ中文がの㎏ﬁ½，.\n&amp;#39; '-_\u200b\u00ad\ufe0f\u0301😀𠀀🄰١ก็한ㆍﷺ\U000e0041"
 
 
 def kernel_words(text: str) -> list[tuple[int, int, int]]:
     data = np.frombuffer(text.encode() or b" ", np.uint8)
-    room = word_room(data.size)
-    hashes, starts, ends = np.empty(room, np.uint64), np.empty(room, np.int64), np.empty(room, np.int64)
+    capacity = max_words(data.size)
+    hashes, starts, ends = np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.empty(capacity, np.int64)
     table = fold_table()
     count, own = hash_words(data, 0, data.size, table.entries, table.pool, hashes, starts, ends)
-    assert own == sum(word.own for word in fold_words(text))
+    assert own == sum(word.unsegmented for word in fold_words(text))
     return list(zip(hashes[:count].tolist(), starts[:count].tolist(), ends[:count].tolist(), strict=True))
 
 
@@ -33,7 +33,7 @@ def test_kernel_and_plain_python_see_the_same_words_at_the_same_places(text: str
     assert [(word.start, word.end) for word in plain] == [(start, end) for _, start, end in compiled]
     seen: dict[tuple[str, bool], int] = {}
     for word, (value, _, _) in zip(plain, compiled, strict=True):
-        assert seen.setdefault((word.text, word.own), value) == value
+        assert seen.setdefault((word.text, word.unsegmented), value) == value
     assert len(set(seen.values())) == len(seen)
 
 
@@ -67,12 +67,12 @@ def test_disguises_fold_to_the_plain_words(disguised: str, plain: str) -> None:
     assert forms(disguised) == forms(plain)
 
 
-def test_each_character_of_a_script_without_blanks_is_a_word() -> None:
+def test_each_character_of_a_script_without_spaces_is_a_word() -> None:
     assert forms("我有2只猫。") == ["我", "有", "2", "只", "猫"]
     assert [(word.start, word.end) for word in fold_words("我有2")] == [(0, 3), (3, 6), (6, 7)]
 
 
-def test_an_ampersand_that_is_no_entity_hides_nothing() -> None:
+def test_an_ampersand_without_an_entity_hides_nothing() -> None:
     assert forms("AT&T; R&D &amp x &;y &#;z") == forms("AT T R D amp x y z")
 
 
@@ -81,8 +81,8 @@ def test_different_words_stay_different() -> None:
     assert len({tuple(forms(word)) for word in words}) == len(words)
 
 
-def test_room_is_enough_for_the_densest_character() -> None:
+def test_capacity_is_enough_for_the_densest_character() -> None:
     densest = max((len(fold_words(chr(code))) / len(chr(code).encode())) for code in range(0x3300, 0x33FF))
     assert densest == 2.0
     text = "\u3316" * 500
-    assert len(fold_words(text)) <= word_room(len(text.encode()))
+    assert len(fold_words(text)) <= max_words(len(text.encode()))

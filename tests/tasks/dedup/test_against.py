@@ -1,4 +1,4 @@
-"""New data against what earlier runs kept: who is named, what counts into the identity, what cannot be compared."""
+"""New data against what earlier runs kept: who is named, what is part of the identity, what cannot be compared."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.index import EarlierPart, datasketch_index, datasketch_query
-from tasks.dedup.lsh import passes_of
+from tasks.dedup.lsh import BYTES_PER_KEY, passes_within
 from tasks.dedup.stage import build_dedup
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -47,7 +47,7 @@ def drops(artifact: Artifact) -> list[tuple[str, float, dict[str, object]]]:
     return [(row["rule"], round(row["value"], 3), json.loads(row["evidence"])) for row in rows]
 
 
-def test_copies_of_what_an_earlier_run_kept_go_and_the_old_document_is_named(
+def test_copies_of_what_an_earlier_run_kept_are_removed_and_the_old_document_is_named(
     context: RunContext, make_documents: MakeDocuments
 ) -> None:
     old = build_dedup(context, make_documents([[("web", prose(1)), ("web", prose(2))], [("web", prose(3))]]), QUIET)
@@ -71,7 +71,7 @@ def test_copies_of_what_an_earlier_run_kept_go_and_the_old_document_is_named(
     assert new.table("index").num_rows == 1
 
 
-def test_a_chain_of_nights_keeps_each_text_once(context: RunContext, make_documents: MakeDocuments) -> None:
+def test_a_chain_of_runs_keeps_each_text_once(context: RunContext, make_documents: MakeDocuments) -> None:
     nights = [[prose(1), prose(2)], [edited(prose(2), 7), prose(3)], [prose(1), edited(prose(3), 7), prose(4)]]
     built: list[Artifact] = []
     for texts in nights:
@@ -117,7 +117,7 @@ def test_the_same_bytes_for_any_memory_and_threads(context: RunContext, make_doc
     assert len(contents) == 1
 
 
-def test_recall_of_planted_copies_counts_the_earlier_index_too(context: RunContext, make_documents) -> None:
+def test_recall_of_injected_copies_counts_the_earlier_index_too(context: RunContext, make_documents) -> None:
     old = build_dedup(context, make_documents([[("a", prose(seed)) for seed in range(50)]]), QUIET)
     new = build_dedup(
         context, make_documents([[("b", prose(seed)) for seed in range(40, 140)]]), against(old, planted_pairs=60)
@@ -128,17 +128,17 @@ def test_recall_of_planted_copies_counts_the_earlier_index_too(context: RunConte
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"shingle_words": 4}, "shingle_words = 5"),
         ({"permutation_seed": 2}, "permutation_seed = 1"),
         ({"rows_per_band": 6}, "bands x rows_per_band = 112"),
     ],
 )
-def test_signatures_of_other_settings_are_refused(context, make_documents, changes, told) -> None:
+def test_signatures_of_other_settings_are_refused(context, make_documents, changes, message) -> None:
     documents = make_documents([[("web", prose(1))]])
     old = build_dedup(context, documents, QUIET)
-    with pytest.raises(RecipeError, match=told):
+    with pytest.raises(RecipeError, match=message):
         build_dedup(context, documents, against(old, **changes))
 
 
@@ -198,10 +198,10 @@ def test_the_example_of_the_documentation_finds_a_copy(context, make_documents) 
 
 
 def test_less_memory_means_more_passes() -> None:
-    assert [passes_of(1000, memory) for memory in (8000, 7999, 4000, 2001, 1000)] == [1, 2, 2, 4, 8]
+    assert [passes_within(1000 * BYTES_PER_KEY, memory) for memory in (8000, 7999, 4000, 2001, 1000)] == [1, 2, 2, 4, 8]
 
 
-def test_a_run_stands_for_the_index_that_it_ended_with(context, make_documents) -> None:
+def test_a_run_id_names_the_index_that_it_ended_with(context, make_documents) -> None:
     old = build_dedup(context, make_documents([[("web", prose(1))]]), QUIET)
     for run, stages in (("night1", [{"stage": "dedup", "path": str(old.path)}]), ("night2", [{"stage": "clean"}])):
         (context.root / "runs" / run).mkdir(parents=True)

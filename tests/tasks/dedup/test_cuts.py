@@ -1,4 +1,4 @@
-"""Repeated lines, paragraphs and passages: what is cut, what stays, and that nothing is lost."""
+"""Repeated lines, paragraphs and passages: what is cut, what is kept, and that nothing is lost."""
 
 import json
 import random
@@ -15,9 +15,10 @@ from tasks.artifacts.build import RunContext
 from tasks.dedup.config import DedupConfig
 from tasks.dedup.corpus import Corpus
 from tasks.dedup.exact_lines import lines_of
-from tasks.dedup.exact_substrings import passes_of, repeated_substrings
+from tasks.dedup.exact_substrings import BYTES_PER_WINDOW, repeated_substrings
+from tasks.dedup.lsh import passes_within
 from tasks.dedup.minhash import text_buffers
-from tasks.dedup.near_duplicates import Fates
+from tasks.dedup.near_duplicates import DuplicateDecisions
 from tasks.dedup.stage import build_dedup
 
 MakeDocuments = Callable[[Sequence[Sequence[tuple[str, str]]]], Artifact]
@@ -41,9 +42,7 @@ def ledger_of(artifact: Artifact) -> list[dict]:
     return [{**row, "evidence": json.loads(row["evidence"])} for row in rows]
 
 
-def test_a_line_that_stands_in_several_documents_stays_in_the_first(
-    context: RunContext, make_documents: MakeDocuments
-) -> None:
+def test_a_line_in_several_documents_is_kept_in_the_first(context: RunContext, make_documents: MakeDocuments) -> None:
     long, short = f"{prose(1, 90)}\n{COOKIES}end one\n", f"{COOKIES.upper()}{prose(2)}\nend one\n"
     documents = make_documents([[("web", short)], [("web", long)]])
     result = build_dedup(context, documents, LINES)
@@ -82,7 +81,7 @@ def test_lines_of_chinese_are_counted_in_characters() -> None:
     ]
 
 
-def test_a_document_of_repeated_lines_alone_goes_and_one_that_stands_for_copies_stays_whole(
+def test_a_document_of_repeated_lines_alone_is_dropped_and_one_that_represents_copies_is_kept_whole(
     context, make_documents
 ) -> None:
     first, second = prose(1), prose(2)
@@ -136,7 +135,7 @@ def test_passages_end_at_character_borders(context, make_documents) -> None:
     assert texts_of(result) == [first, prose(3) + "丂" + "七" + prose(4)]
 
 
-def test_ninety_nine_bytes_stay_and_a_hundred_go(context, make_documents) -> None:
+def test_ninety_nine_bytes_are_kept_and_a_hundred_are_cut(context, make_documents) -> None:
     passage = prose(5, 100)[:100]
     for length, kept in ((99, True), (100, False)):
         shared = passage[:length]
@@ -178,22 +177,22 @@ class Texts(Corpus):
         return pa.array(self.parts[part], pa.large_string())
 
 
-def corpus_of(texts: list[str]) -> tuple[Corpus, Fates]:
+def corpus_of(texts: list[str]) -> tuple[Corpus, DuplicateDecisions]:
     rows = len(texts)
     sizes = np.array([len(text.encode()) for text in texts], np.int64)
     nothing = np.zeros((rows, 16), np.uint8)
     corpus = Texts([texts], np.array([0, rows]), 0, nothing, nothing, sizes, np.zeros(rows, np.int32), ["web"], [])  # pyright: ignore[reportArgumentType]
     stays, rank = np.full(rows, -1), np.arange(rows, dtype=np.uint32)
-    return corpus, Fates(stays, np.zeros(rows, np.float32), np.zeros(rows, np.bool_), rank)
+    return corpus, DuplicateDecisions(stays, np.zeros(rows, np.float32), np.zeros(rows, np.bool_), rank)
 
 
 @given(st.lists(st.text("ab", max_size=60), min_size=1, max_size=6), st.sampled_from([1 << 10, 1 << 30]))
 @settings(deadline=None, max_examples=100)
 def test_what_is_cut_is_what_a_suffix_array_finds(texts: list[str], memory: int) -> None:
     length = 6
-    corpus, fates = corpus_of(texts)
+    corpus, decisions = corpus_of(texts)
     config = PASSAGES.model_copy(update={"repeated_bytes": length, "memory_bytes": memory})
-    rows, starts, ends, firsts = repeated_substrings(corpus, fates, config)
+    rows, starts, ends, firsts = repeated_substrings(corpus, decisions, config)
     cut = {(row, byte) for row, start, end in zip(rows, starts, ends, strict=True) for byte in range(start, end)}
     windows = by_suffix_array([text.encode() for text in texts], length)
     assert cut == {(number, byte) for number, place in windows for byte in range(place, place + length)}
@@ -204,9 +203,9 @@ def test_what_is_cut_is_what_a_suffix_array_finds(texts: list[str], memory: int)
 @settings(deadline=None, max_examples=100)
 def test_cuts_are_text_without_a_second_copy(texts: list[str]) -> None:
     length = 6
-    corpus, fates = corpus_of(texts)
+    corpus, decisions = corpus_of(texts)
     config = PASSAGES.model_copy(update={"repeated_bytes": length})
-    rows, starts, ends, _ = repeated_substrings(corpus, fates, config)
+    rows, starts, ends, _ = repeated_substrings(corpus, decisions, config)
     encoded = [text.encode() for text in texts]
     windows = by_suffix_array(encoded, length)
     repeated = {(number, byte) for number, place in windows for byte in range(place, place + length)}
@@ -217,7 +216,7 @@ def test_cuts_are_text_without_a_second_copy(texts: list[str]) -> None:
 
 
 def test_less_memory_means_more_passes() -> None:
-    assert [passes_of(1000, memory) for memory in (48_000, 47_999, 10_000)] == [1, 2, 8]
+    assert [passes_within(1000 * BYTES_PER_WINDOW, memory) for memory in (48_000, 47_999, 10_000)] == [1, 2, 8]
 
 
 def test_lines_are_the_same_for_any_memory_and_threads(tmp_path, make_documents) -> None:

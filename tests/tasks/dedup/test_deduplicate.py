@@ -1,4 +1,4 @@
-"""The dedup stage as a whole: who stays, what the ledger says, chains, threads, resume, guard, recall."""
+"""The dedup stage as a whole: what is kept, the ledger, chains, threads, resume, drop-rate limit, recall."""
 
 import json
 import random
@@ -75,9 +75,9 @@ def test_equal_texts_leave_one_and_the_ledger_names_it(context: RunContext, make
 def test_the_source_of_the_smaller_priority_stays_as_the_reference_says(
     context: RunContext, make_documents: MakeDocuments, asked: dict[str, int], stays: str
 ) -> None:
-    (told,) = [line for line in reference(app).splitlines() if line.startswith("| `priority` |")]
-    assert "the smaller number stays" in told
-    assert "after all that have one" in told
+    (help_row,) = [line for line in reference(app).splitlines() if line.startswith("| `priority` |")]
+    assert "the smaller number stays" in help_row
+    assert "after all that have one" in help_row
     documents = make_documents([[("books", prose(1)), ("web", prose(1))]])
     result = build_dedup(context, documents, QUIET.model_copy(update={"priorities": asked}))
     assert result.table("documents").column("source").to_pylist() == [stays]
@@ -237,7 +237,7 @@ def test_the_index_holds_the_signature_of_what_stays(context: RunContext, make_d
         assert signature == expected[0].tolist()
 
 
-def test_recall_is_measured_on_planted_copies_that_never_come_out(
+def test_recall_is_measured_on_injected_copies_that_never_reach_the_output(
     context: RunContext, make_documents: MakeDocuments
 ) -> None:
     parts = [[("web", prose(part * 100 + i)) for i in range(60)] for part in range(2)]
@@ -260,7 +260,7 @@ def test_too_few_bands_show_as_low_measured_recall(context: RunContext, make_doc
 
 
 @pytest.mark.parametrize("target", [0.5, 0.8, 0.99])
-def test_planted_copies_have_the_similarity_they_aim_at(target: float) -> None:
+def test_injected_copies_have_the_similarity_they_aim_at(target: float) -> None:
     for seed in range(10):
         text = prose(seed, 600)
         copy, jaccard = near_copy(text, target, 5, np.random.Generator(np.random.PCG64(seed)))
@@ -297,7 +297,7 @@ def test_a_set_ends_where_the_next_begins() -> None:
     assert set_similarity(sets, 0, 2, 4, 6) == 1.0
 
 
-def test_documents_of_400_to_12000_bytes_are_planted(context: RunContext, make_documents: MakeDocuments) -> None:
+def test_copies_are_made_of_documents_of_400_to_12000_bytes(context: RunContext, make_documents: MakeDocuments) -> None:
     texts = [(prose(size, 3000))[:size] for size in (399, 400, 12_000, 12_001)]
     result = build_dedup(context, make_documents([[("web", text) for text in texts]]), DedupConfig(planted_pairs=9))
     assert result.report.facts["planted"]["planted"] == 2

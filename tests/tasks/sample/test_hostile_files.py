@@ -22,7 +22,7 @@ from model.errors import GuardError, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext
 from tasks.clean.config import CleanConfig, DenyConfig, SpellingConfig, WordListConfig
-from tasks.clean.stage import read_supplied
+from tasks.clean.stage import read_user_resources
 from tasks.decontaminate.config import Benchmark, DecontaminateConfig
 from tasks.decontaminate.stage import benchmark_contents
 from tasks.sample import byte_stream as byte_blocks
@@ -431,9 +431,9 @@ def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 GIVEN: list[Callable[[Path], object]] = [
-    lambda path: read_supplied(CleanConfig(deny=DenyConfig(path=str(path)))),
-    lambda path: read_supplied(CleanConfig(word_lists=(WordListConfig(name="w", path=str(path)),))),
-    lambda path: read_supplied(CleanConfig(spelling=(SpellingConfig(path=str(path)),))),
+    lambda path: read_user_resources(CleanConfig(deny=DenyConfig(path=str(path)))),
+    lambda path: read_user_resources(CleanConfig(word_lists=(WordListConfig(name="w", path=str(path)),))),
+    lambda path: read_user_resources(CleanConfig(spelling=(SpellingConfig(path=str(path)),))),
     lambda path: check_base_stands(path),
     lambda path: benchmark_contents(path.parent, DecontaminateConfig(benchmarks=(Benchmark(name="b", path=path),))),
     lambda path: benchmark_contents(

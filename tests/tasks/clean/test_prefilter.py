@@ -1,4 +1,4 @@
-"""An edit whose sign is absent changes nothing, on any text: the gate never hides work from an edit."""
+"""An edit whose trigger is absent changes nothing, on any text: the prefilter never hides work from an edit."""
 
 import ftfy
 import numpy as np
@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.clean.batch import Texts
-from tasks.clean.document import About
-from tasks.clean.edits.emoji import ANYWHERE, STANDING_ALONE
-from tasks.clean.edits.registry import EDIT_FUNCTIONS
+from tasks.clean.document import DocumentContext
+from tasks.clean.edits.emoji import ANYWHERE, ISOLATED_EMOTICONS
+from tasks.clean.edits.registry import EDIT_REGISTRY
 from tasks.clean.kernels.prefilter import (
     ALWAYS,
     AT,
@@ -19,7 +19,7 @@ from tasks.clean.kernels.prefilter import (
     MOJIBAKE,
     POLICY,
     REPEATED_LINE,
-    SPACELESS_SCRIPT,
+    UNSEGMENTED_SCRIPT,
 )
 
 PIECES = st.sampled_from(
@@ -33,35 +33,35 @@ PIECES = st.sampled_from(
     ]
 )  # fmt: skip
 TEXTS = st.one_of(
-    st.lists(st.one_of(PIECES, st.sampled_from((*ANYWHERE, *STANDING_ALONE))), max_size=12).map("".join),
+    st.lists(st.one_of(PIECES, st.sampled_from((*ANYWHERE, *ISOLATED_EMOTICONS))), max_size=12).map("".join),
     st.lists(PIECES, max_size=8).map(" ".join),
     st.text(st.sampled_from("0123456789 .-+():"), max_size=40),
     st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
 )
-SIGNED = {name: edit for name, edit in EDIT_FUNCTIONS.items() if edit[1] != ALWAYS}
+TRIGGERED = {name: edit for name, edit in EDIT_REGISTRY.items() if edit.trigger != ALWAYS}
 
 
-def signs(text):
-    return int(Texts.of([text]).signs[0])
+def features(text):
+    return int(Texts.of([text]).features[0])
 
 
 @settings(max_examples=150, deadline=None)
 @given(TEXTS)
-def test_an_edit_without_its_sign_changes_nothing(text):
-    found = signs(text)
-    for name, (function, sign) in SIGNED.items():
-        if not found & sign:
+def test_an_edit_whose_trigger_is_absent_changes_nothing(text):
+    found = features(text)
+    for name, edit in TRIGGERED.items():
+        if not found & edit.trigger:
             for kind in ("text", "markdown", "html"):
-                assert function(text, About(kind, "en")) == text, name
+                assert edit.function(text, DocumentContext(kind, "en")) == text, name
 
 
 @settings(max_examples=200, deadline=None)
 @given(
     st.text(st.sampled_from("aZ .éÉâÂÃà°œŒ€™“”‘’—…\u00a0\u2060абвыРСЂЃ中の한\u2009\u200a¡«»¦¤×²√≈‚ÄØÙ─\u0080\u0093🙂❤️"))
 )
-def test_whatever_ftfy_finds_bad_has_the_sign_of_mojibake(line):
+def test_whatever_ftfy_finds_bad_is_flagged_as_mojibake(line):
     if is_bad(line) or ftfy.fix_encoding(line) != line:
-        assert signs(line) & MOJIBAKE
+        assert features(line) & MOJIBAKE
 
 
 @pytest.mark.parametrize(
@@ -74,29 +74,29 @@ def test_whatever_ftfy_finds_bad_has_the_sign_of_mojibake(line):
         "日本語のテキスト",
     ],
 )
-def test_sound_text_needs_no_edit_of_repair(sound):
-    wanted = [EDIT_FUNCTIONS[name][1] for name in ("mojibake", "entities", "control_characters", "markup", "emoji")]
-    assert not any(signs(sound) & sign for sign in wanted)
+def test_undamaged_text_needs_no_repair(sound):
+    wanted = [EDIT_REGISTRY[name].trigger for name in ("mojibake", "entities", "control_characters", "markup", "emoji")]
+    assert not any(features(sound) & trigger for trigger in wanted)
 
 
-def test_documents_of_a_buffer_are_told_apart():
+def test_documents_of_a_buffer_are_scanned_separately():
     raw = np.frombuffer(b"a@b.org plain same\nsame", np.uint8)
-    first, second, third = Texts(raw, np.array([0, 7, 14, 23], np.int64)).signs.tolist()
+    first, second, third = Texts(raw, np.array([0, 7, 14, 23], np.int64)).features.tolist()
     assert first == ALWAYS | AT
     assert second == ALWAYS
     assert third == ALWAYS | REPEATED_LINE
 
 
-def test_signs_of_blanks_scripts_words_and_digits():
-    assert signs("") & BLANK_TEXT
-    assert signs(" \n\u3000\t") & BLANK_TEXT
-    assert not signs(" \n.") & BLANK_TEXT
-    assert signs("plain 我") & SPACELESS_SCRIPT
-    assert not signs("plain мы") & SPACELESS_SCRIPT
+def test_features_of_whitespace_scripts_words_and_digits():
+    assert features("") & BLANK_TEXT
+    assert features(" \n\u3000\t") & BLANK_TEXT
+    assert not features(" \n.") & BLANK_TEXT
+    assert features("plain 我") & UNSEGMENTED_SCRIPT
+    assert not features("plain мы") & UNSEGMENTED_SCRIPT
     for words in ("Our Privacy Policy", "the terms of USE", "a cookie"):
-        assert signs(words) & POLICY
-        assert not signs(words[:-2]) & POLICY
-    assert signs("call (801) 596-18") & DIGIT_RUN
-    assert not signs("call (801) and 596-18") & DIGIT_RUN
-    assert signs("a\nsame\nsame\nb") & REPEATED_LINE
-    assert not signs("a\nsame\nsome\n\n\nsame") & REPEATED_LINE
+        assert features(words) & POLICY
+        assert not features(words[:-2]) & POLICY
+    assert features("call (801) 596-18") & DIGIT_RUN
+    assert not features("call (801) and 596-18") & DIGIT_RUN
+    assert features("a\nsame\nsame\nb") & REPEATED_LINE
+    assert not features("a\nsame\nsome\n\n\nsame") & REPEATED_LINE
