@@ -41,7 +41,7 @@ _TRIAL_BYTES = 4096
 NEVER_TOO_FAR_BYTES = 1 << 30
 """A file that unpacks to no more is read whatever its ratio: it takes seconds."""
 
-UNPACKS_TOO_FAR = "unpacks to more than"
+UNPACKS_TOO_MUCH = "unpacks to more than"
 
 
 class DamagedStream(Exception):
@@ -73,7 +73,7 @@ def within_limits(blocks: Iterable[bytes | Gap], source: Source, stored: Callabl
         size = 0 if isinstance(block, Gap) else len(block)
         if not isinstance(block, Gap) and unpacked + size > most:
             yield block[: max(0, int(most) - unpacked)]
-            yield Gap(f"{UNPACKS_TOO_FAR} {why}")
+            yield Gap(f"{UNPACKS_TOO_MUCH} {why}")
             return
         unpacked += size
         yield block

@@ -18,14 +18,14 @@ import orjson
 from tasks.sample.byte_stream import Line, LostLine
 from tasks.sample.config import Source, Thread
 from tasks.sample.jsonl_reader import json_object, record_of_fields
-from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
 
 BUCKET_BYTES = 32 * 1024**2
 """Stored bytes of a file for each bucket."""
 
 MOST_BUCKETS = 256
 
-Found = Record | BadRecord | PassedOver
+Found = Record | BadRecord | Skipped
 
 
 class Message:
@@ -116,7 +116,7 @@ def _document(key: str, messages: list[Message], thread: Thread, limit: int, ste
         return
     yield Record(first.number, first.byte, text, key, step=step)
     if left_out := len(messages) - len(chosen):
-        yield PassedOver(first.number, "messages outside the longest chain of their thread", left_out, step + 1)
+        yield Skipped(first.number, "messages outside the longest chain of their thread", left_out, step + 1)
 
 
 def reply_trees(messages: list[Message]) -> list[Message]:

@@ -94,7 +94,7 @@ class SourceFiles:
 
     source: Source
     files: list[InputFile] = field(default_factory=list)
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def bytes(self) -> int:
@@ -128,8 +128,8 @@ def check_not_empty(listings: list[SourceFiles]) -> None:
     for listing in listings:
         if all(file.size == 0 for file in listing.files):
             for file in listing.files:
-                listing.passed_over[f"that is {file.no_file}" if file.no_file else "of 0 bytes"] += 1
-            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.passed_over.items()))
+                listing.skipped[f"that is {file.no_file}" if file.no_file else "of 0 bytes"] += 1
+            reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(listing.skipped.items()))
             raise InputError(
                 f"sample: source `{listing.source.name}` is empty: {', '.join(listing.source.paths)} holds no file to"
                 f" read as `{listing.source.format}` ({reasons or 'no files at all'}). Check paths, exclude and format."
@@ -189,7 +189,7 @@ def _expand(listing: SourceFiles, pattern: str) -> tuple[str, list[str], str]:
     source = listing.source
     path = os.path.abspath(os.path.expanduser(pattern))
     if os.path.isdir(path):
-        return path, _walk(path, listing.passed_over), "folder"
+        return path, _walk(path, listing.skipped), "folder"
     if os.path.isfile(path):
         return os.path.dirname(path), [path], "file"
     if not glob.has_magic(pattern):
@@ -222,16 +222,16 @@ def _fixed_part(path: Path) -> Path:
     return fixed
 
 
-def _walk(folder: str, passed_over: Counter[str]) -> list[str]:
+def _walk(folder: str, skipped: Counter[str]) -> list[str]:
     files: list[str] = []
 
     def closed(error: OSError) -> None:
-        passed_over[f"folders that cannot be read ({error.strerror})"] += 1
+        skipped[f"folders that cannot be read ({error.strerror})"] += 1
 
     for base, folders, names in os.walk(folder, onerror=closed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if links := sum(os.path.islink(os.path.join(base, name)) for name in folders):
-            passed_over["links to folders, which are not followed"] += links
+            skipped["links to folders, which are not followed"] += links
         files.extend(os.path.join(base, name) for name in names if not name.startswith("."))
     return files
 
@@ -282,10 +282,10 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
     if source.exclude:
         excluded = _excluded(tuple(source.exclude))
         if excluded.match(relative) or excluded.match(f"/{relative}"):
-            listing.passed_over["excluded"] += 1
+            listing.skipped["excluded"] += 1
             return
     if source.only and relative not in _named(source.only):
-        listing.passed_over["not named by `only`"] += 1
+        listing.skipped["not named by `only`"] += 1
         return
     guessed, compression = guess_format(path.name if isinstance(path, RemoteFile) else os.path.basename(path))
     format = guessed if source.format == "auto" or (kind == "folder" and guessed != source.format) else source.format
@@ -297,7 +297,7 @@ def _consider(listing: SourceFiles, path: str | RemoteFile, relative: str, size:
     if format is None or (source.format != "auto" and format != source.format):
         # A stat takes 2 us; a name tells nobody that it is a pipe.
         odd = "" if isinstance(path, RemoteFile) else _size(path)[1]
-        listing.passed_over[f"not a file but {odd} ({relative})" if odd else "of another format"] += 1
+        listing.skipped[f"not a file but {odd} ({relative})" if odd else "of another format"] += 1
         return
     if source.thread is not None and format != "jsonl":
         raise RecipeError(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tasks.sample.byte_stream import UNPACKS_TOO_FAR
+from tasks.sample.byte_stream import UNPACKS_TOO_MUCH
 from tasks.sample.config import Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers import EMPTY_FILE, NO_FILE, read_records
@@ -18,12 +18,12 @@ MOST_FILES = 8
 MOST_RECORDS = 64
 MOST_STORED = 4 * 1024**2
 MOST_UNPACKED = 64 * 1024**2
-_NO_EVIDENCE = (EMPTY_FILE, NO_FILE, UNPACKS_TOO_FAR, "empty text", "line longer", "row longer", "larger than")
+_NO_EVIDENCE = (EMPTY_FILE, NO_FILE, UNPACKS_TOO_MUCH, "empty text", "line longer", "row longer", "larger than")
 """What is wrong with one record and tells nothing about the others."""
 
 
 @dataclass(frozen=True)
-class Misfit:
+class Mismatch:
     """Not one of the first records could be read."""
 
     setting: str
@@ -32,21 +32,21 @@ class Misfit:
     """What was found instead, as a sentence without a stop."""
 
 
-class _Enough(Exception):
+class _LimitReached(Exception):
     """As much was read as may be."""
 
 
-def first_misfit(listing: SourceFiles) -> Misfit | None:
+def find_mismatch(listing: SourceFiles) -> Mismatch | None:
     """What is wrong with all of a source's first records; None where one can be read and one has an address where
     addresses are asked for, or nothing is known."""
     for setting, source in _looks(listing.source):
-        misfit = _misfit(listing.files, source, setting)
+        misfit = _mismatch(listing.files, source, setting)
         if misfit is not None:
             return misfit
     return _without_addresses(listing.files, listing.source)
 
 
-def _without_addresses(files: Sequence[InputFile], source: Source) -> Misfit | None:
+def _without_addresses(files: Sequence[InputFile], source: Source) -> Mismatch | None:
     """An address may be missing from a record, and so is no reason to reject it; from all, its field is another."""
     if source.url_field is None or source.thread is not None:
         return None
@@ -60,7 +60,7 @@ def _without_addresses(files: Sequence[InputFile], source: Source) -> Misfit | N
     if not read:
         return None
     told = f"none of the first {read} records of {len(_some(files))} files has an address in `{source.url_field}`"
-    return Misfit("url_field", told)
+    return Mismatch("url_field", told)
 
 
 def _some(files: Sequence[InputFile]) -> list[InputFile]:
@@ -80,7 +80,7 @@ def _looks(source: Source) -> Iterator[tuple[str, Source]]:
         yield f"thread.{setting}", source.model_copy(update=plain)
 
 
-def _misfit(files: Sequence[InputFile], source: Source, id_setting: str) -> Misfit | None:
+def _mismatch(files: Sequence[InputFile], source: Source, id_setting: str) -> Mismatch | None:
     found: list[tuple[InputFile, BadRecord]] = []
     for file in _some(files):
         for record in _first_records(file, source):
@@ -94,7 +94,7 @@ def _misfit(files: Sequence[InputFile], source: Source, id_setting: str) -> Misf
     file, bad = next((file, bad) for file, bad in found if bad.setting == asked)
     shown = f" ({bad.excerpt[:120]})" if bad.excerpt else ""
     setting = id_setting if asked == "id_field" else asked
-    return Misfit(
+    return Mismatch(
         setting or ("paths" if source.format == "auto" else "format"),
         f"none of the first {len(found)} records of {len(_some(files))} files can be read as {file.format}; the first,"
         f" record {bad.number} of {file.relative}: {bad.reason}{shown}",
@@ -107,7 +107,7 @@ def _first_records(file: InputFile, source: Source) -> Iterator[Record | BadReco
     def hear(count: int) -> None:
         nonlocal read
         if read > MOST_STORED:
-            raise _Enough
+            raise _LimitReached
         read += count
 
     if isinstance(file.path, RemoteFile):
@@ -120,7 +120,7 @@ def _first_records(file: InputFile, source: Source) -> Iterator[Record | BadReco
                 yield found
             if count == MOST_RECORDS:
                 return
-    except (_Enough, OSError):
+    except (_LimitReached, OSError):
         return
     except Exception:
         if not isinstance(file.path, RemoteFile):

@@ -21,7 +21,7 @@ from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.readers import read_records
 from tasks.sample.records import Record
 
-ROUNDED_BY = 0.05
+ROUNDING_TOLERANCE = 0.05
 """Weights that add up to 1 but for less than this are shares, rounded when they were written down."""
 
 
@@ -119,7 +119,7 @@ def _rounding_remarks(config: SampleConfig, plans: Mapping[str, SourcePlan]) -> 
     """Weights that nearly add up to 1 are rounded shares: what that means for the epochs."""
     weights = {source.name: source.weight for source in config.sources if source.weight}
     total = sum(weights.values())
-    if config.temperature is not None or not ROUNDED_BY > abs(total - 1) > 1e-9:
+    if config.temperature is not None or not ROUNDING_TOLERANCE > abs(total - 1) > 1e-9:
         return
     digits = max(len(f"{weight:g}".partition(".")[2]) for weight in weights.values())
     name = min(weights, key=lambda name: weights[name])
@@ -139,10 +139,10 @@ def plan_as_json(plans: Mapping[str, SourcePlan]) -> dict[str, dict[str, Any]]:
 
 MOST_FILES = 8
 
-STRETCH_BYTES = 256 * 1024
+SAMPLE_BYTES = 256 * 1024
 """Stored bytes looked at in each of them."""
 
-LONGEST_LOOK = 256 * 1024**2
+MAX_LOOK_BYTES = 256 * 1024**2
 """Stored bytes without a record, and unpacked bytes, after which a look at a file ends."""
 
 _AS_STORED = frozenset({"text", "markdown", "html", "code"})
@@ -168,7 +168,7 @@ def _text_of(files: list[InputFile], listing: SourceFiles) -> int:
     text = stored = 0
     count = min(MOST_FILES, len(files))
     for file in (files[number * len(files) // count] for number in range(count)):
-        stretch_text, stretch_stored = _stretch(file, listing.source)
+        stretch_text, stretch_stored = _sample_beginning(file, listing.source)
         text += stretch_text
         stored += stretch_stored
     return round(text * sum(file.size for file in files) / stored) if stored else 0
@@ -178,11 +178,11 @@ def _is_plain(file: InputFile) -> bool:
     return file.format in _AS_STORED and file.compression is None
 
 
-class _Enough(Exception):
+class _LimitReached(Exception):
     """No record for so long that the file counts as it was read."""
 
 
-def _stretch(file: InputFile, source: Source) -> tuple[int, int]:
+def _sample_beginning(file: InputFile, source: Source) -> tuple[int, int]:
     """(bytes of text, stored bytes they came from) at the beginning of a file.
 
     A reader announces a block before it gives the block's records, so that text counts up to the last announcement
@@ -191,22 +191,22 @@ def _stretch(file: InputFile, source: Source) -> tuple[int, int]:
     text = announced = found_at = 0
     settled = (0, 0)
     if file.compression is not None:
-        source = source.model_copy(update={"max_unpacked_bytes": min(LONGEST_LOOK, source.max_unpacked_bytes)})
+        source = source.model_copy(update={"max_unpacked_bytes": min(MAX_LOOK_BYTES, source.max_unpacked_bytes)})
 
     def hear(count: int) -> None:
         nonlocal announced, settled
         settled = (text, announced)
         announced += count
-        if announced - found_at > LONGEST_LOOK:
-            raise _Enough
+        if announced - found_at > MAX_LOOK_BYTES:
+            raise _LimitReached
 
     try:
         for found in read_records(file, source, 0, hear):
             found_at = announced
             if isinstance(found, Record):
                 text += len(found.text) if found.text.isascii() else len(found.text.encode())
-            if settled[1] >= STRETCH_BYTES:
+            if settled[1] >= SAMPLE_BYTES:
                 return settled
-    except _Enough:
+    except _LimitReached:
         pass
     return text, announced

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.sample.byte_stream import UNPACKS_TOO_FAR, most_unpacked
+from tasks.sample.byte_stream import UNPACKS_TOO_MUCH, most_unpacked
 from tasks.sample.config import Source
 from tasks.sample.jsonl_reader import url_of
 from tasks.sample.records import BadRecord, Record, decode_text, excerpt_of
@@ -96,7 +96,7 @@ def _rows_at_once(parquet: pq.ParquetFile, stream: BinaryIO, group: int, columns
         unpacked = chunk.total_uncompressed_size
         most, why = most_unpacked(chunk.total_compressed_size, source)
         if unpacked > most:
-            raise TooLarge(f"{UNPACKS_TOO_FAR} {why}")
+            raise TooLarge(f"{UNPACKS_TOO_MUCH} {why}")
         offsets = [chunk.data_page_offset]
         if chunk.dictionary_page_offset:
             offsets.append(chunk.dictionary_page_offset)

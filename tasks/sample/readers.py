@@ -14,14 +14,14 @@ from tasks.sample.csv_reader import csv_records
 from tasks.sample.discovery import InputFile, is_fault_of_machine, why_unreadable
 from tasks.sample.jsonl_reader import json_records
 from tasks.sample.parquet_reader import arrow_records, parquet_records
-from tasks.sample.records import BadRecord, PassedOver, Record, decode_text, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, decode_text, excerpt_of
 from tasks.sample.warc_reader import warc_records
 
 EMPTY_FILE = "empty file"
 NO_FILE = "not a file but "
 
 OnBytes = Callable[[int], None]
-Found = Iterator[Record | BadRecord | PassedOver]
+Found = Iterator[Record | BadRecord | Skipped]
 
 
 def read_records(file: InputFile, source: Source, begin: int, on_bytes: OnBytes) -> Found:

@@ -46,7 +46,7 @@ class BadRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class PassedOver:
+class Skipped:
     """Records that are sound and no document: what they are, and how many."""
 
     number: int

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 
 from model.errors import InputError, RecipeError
 from model.file_content import ChangedInput
-from tasks.artifacts.remote.object_store import ANSWER_SECONDS, ask, reason_on_s3, stands_already
+from tasks.artifacts.remote.object_store import ANSWER_SECONDS, already_exists, s3_refusal, with_retries
 from tasks.common.confinement import check_address, is_confined, public_socket
 
 PACKAGES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "http": "aiohttp", "https": "aiohttp"}
@@ -105,7 +105,7 @@ class _Stream(io.RawIOBase):
         super().close()
 
     def _asked(self, request: Callable[[], Any]) -> Any:
-        return self._server.ask(f"reading {self._uri}", request)
+        return self._server.request(f"reading {self._uri}", request)
 
     def _read(self, size: int) -> bytes:
         self._connect()
@@ -113,7 +113,7 @@ class _Stream(io.RawIOBase):
             block = self._stream.read(size)
         except BaseException as error:
             self._drop()
-            if stands_already(error) or type(error).__name__ == "FileExpired":
+            if already_exists(error) or type(error).__name__ == "FileExpired":
                 # A store was asked for the version that was opened, and has it no longer.
                 raise ChangedInput(self._uri, "the store no longer has the version that was opened") from error
             raise
@@ -176,18 +176,18 @@ class _Server:
         self._uri, self._source = uri, source
         self.place = _filesystem(uri, source)
 
-    def ask(self, what: str, request: Callable[[], Any]) -> Any:
-        """What the request gives, as `patience.ask` does."""
+    def request(self, what: str, request: Callable[[], Any]) -> Any:
+        """What the request gives, as `with_retries` does."""
         scheme, _, rest = self._uri.partition("://")
         of = f"sample: {scheme}://{rest.partition('/')[0]}"
-        return ask(what, request, of=of, renew=self._renew, reason=self._reason)
+        return with_retries(what, request, of=of, renew=self._renew, reason=self._reason)
 
     def _renew(self) -> None:
         self.place = _filesystem(self._uri, self._source, skip_instance_cache=True)
 
     def _reason(self, error: Exception) -> Exception:
         filesystem, path = self.place
-        return reason_on_s3(filesystem, path.partition("/")[0], error)
+        return s3_refusal(filesystem, path.partition("/")[0], error)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,9 @@ def list_remote(source: str, pattern: str) -> RemoteListing:
     for a scheme that nobody knows, Infra where the server cannot be reached."""
     server = _Server(pattern, source)
     try:
-        found, kind, root = server.ask(f"listing source `{source}`, {pattern}", lambda: _look(*server.place, pattern))
+        found, kind, root = server.request(
+            f"listing source `{source}`, {pattern}", lambda: _look(*server.place, pattern)
+        )
     except FileNotFoundError as error:
         raise InputError(
             f"sample: source `{source}` asks for {pattern}, and there is no such thing. Correct the address in the"

@@ -35,12 +35,12 @@ from tasks.sample.config import SampleConfig, Source
 from tasks.sample.discovery import InputFile, SourceFiles
 from tasks.sample.mixture import SourcePlan, mixture_remarks, plan_as_json, plan_mixture
 from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
 from tasks.sample.rejects import REJECTED, SOURCES_READ, UNREADABLE, RejectedFiles, is_record
 
 CURSOR = "cursor"
 
-PASSED_OVER = "records_passed_over"
+SKIPPED_RECORDS = "records_passed_over"
 
 REJECTS_PER_PART = 65536
 
@@ -71,11 +71,11 @@ def sample_documents(listings: list[SourceFiles], config: SampleConfig, workspac
     report.facts = {
         "mixture_plan": plan_as_json(plans),
         "mixture_remarks": mixture_remarks(config, plans),
-        PASSED_OVER: report.facts.get(PASSED_OVER, {}),
+        SKIPPED_RECORDS: report.facts.get(SKIPPED_RECORDS, {}),
         UNREADABLE: report.facts.get(UNREADABLE, {}),
         REJECTED: progress.rejected.named(),
         "files": {
-            listing.source.name: {"read": len(listing.files), **dict(sorted(listing.passed_over.items()))}
+            listing.source.name: {"read": len(listing.files), **dict(sorted(listing.skipped.items()))}
             for listing in listings
         },
     }
@@ -149,13 +149,13 @@ class _Part:
     documents: _Documents = field(default_factory=_Documents)
     rejects: list[dict[str, Any]] = field(default_factory=list)
     text_bytes: int = 0
-    passed_over: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
     unreadable: Counter[str] = field(default_factory=Counter)
     report: StageReport = field(default_factory=StageReport)
 
     def close(self, cursor: _Cursor) -> "_Part":
         self.report.facts[CURSOR] = {"file": cursor.file, "record": cursor.record}
-        self.report.facts[PASSED_OVER] = dict(sorted(self.passed_over.items()))
+        self.report.facts[SKIPPED_RECORDS] = dict(sorted(self.skipped.items()))
         self.report.facts[UNREADABLE] = dict(sorted(self.unreadable.items()))
         return self
 
@@ -217,8 +217,8 @@ class _Reader:
                 counts = part.report.source(source.name)
                 if isinstance(found, BadRecord):
                     _reject(part, counts, file, found)
-                elif isinstance(found, PassedOver):
-                    part.passed_over[f"{source.name}: {found.what}"] += found.count
+                elif isinstance(found, Skipped):
+                    part.skipped[f"{source.name}: {found.what}"] += found.count
                 else:
                     text = found.text.encode()
                     if part.documents.texts and part.text_bytes + len(text) > self._config.part_bytes:

@@ -9,10 +9,10 @@ from model.errors import Infra, InputError
 from tasks.artifacts.artifact import Artifact
 from tasks.artifacts.build import RunContext, Stage, build_artifact
 from tasks.artifacts.identity import PYTHON
-from tasks.artifacts.remote.object_store import heard_waits
+from tasks.artifacts.remote.object_store import report_waits
 from tasks.artifacts.report import StageReport
 from tasks.artifacts.workspace import Workspace
-from tasks.common.digests import INPUTS, InputDigests, combined_digest, forgetting_changed
+from tasks.common.digests import INPUTS, InputDigests, combined_digest, forget_changed_inputs
 from tasks.sample.config import SampleConfig
 from tasks.sample.discovery import (
     InputFile,
@@ -39,14 +39,14 @@ def build_sample(context: RunContext, config: SampleConfig, known: list[SourceFi
     Raises InputError before any work for a missing path, a pattern without a match, or an empty source.
     """
     # A forecast (`explain`) does not wait for a server.
-    with nullcontext() if context.dry else heard_waits(functools.partial(context.note, SAMPLE.name)):
+    with nullcontext() if context.dry else report_waits(functools.partial(context.note, SAMPLE.name)):
         listings = digested(find_files(config) if known is None else known, context.root / INPUTS)
         check_not_empty(listings)
 
     def run(workspace: Workspace) -> StageReport:
         from tasks.sample.sampler import sample_documents
 
-        with forgetting_changed(context.root / INPUTS):
+        with forget_changed_inputs(context.root / INPUTS):
             return sample_documents(listings, config, workspace)
 
     external = {f"source/{name}": combined_digest(files) for name, files in file_digests(listings).items()}

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from tasks.sample.byte_stream import Gap, decode_page
 from tasks.sample.config import Source
-from tasks.sample.records import BadRecord, PassedOver, Record, excerpt_of
+from tasks.sample.records import BadRecord, Record, Skipped, excerpt_of
 
 _HEADER_BYTES = 1 << 16
 
@@ -29,7 +29,7 @@ _CONTENT_OF_MEDIA = {
 
 _WITH_TEXT = frozenset({"response", "resource", "conversion"})
 
-Found = Record | BadRecord | PassedOver
+Found = Record | BadRecord | Skipped
 
 
 class _Tape:
@@ -158,7 +158,7 @@ def _unread(tape: _Tape, source: Source, number: int, begin: int, kind: str, siz
         return BadRecord(number, begin, f"record ends early: its {size} bytes are not there", excerpt_of(head))
     if kind in _WITH_TEXT:
         return BadRecord(number, begin, f"larger than max_file_bytes ({source.max_file_bytes})", excerpt_of(head))
-    return PassedOver(number, f"WARC records of type {kind or 'none'}")
+    return Skipped(number, f"WARC records of type {kind or 'none'}")
 
 
 def _page(number: int, begin: int, headers: dict[str, str], content: bytes, source: Source) -> Found:
@@ -170,7 +170,7 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
         if end is None or len(words) < 2 or not words[0].startswith(b"HTTP/"):
             return BadRecord(number, begin, "no HTTP answer in a response record", excerpt_of(content[:400]))
         if words[1] != b"200":
-            return PassedOver(number, f"HTTP status {words[1].decode('ascii', errors='replace')[:3]}")
+            return Skipped(number, f"HTTP status {words[1].decode('ascii', errors='replace')[:3]}")
         answer = _headers(b"\n" + rest)
         media = answer.get("content-type", "")
         try:
@@ -182,7 +182,7 @@ def _page(number: int, begin: int, headers: dict[str, str], content: bytes, sour
     name, _, options = media.partition(";")
     kind = _CONTENT_OF_MEDIA.get(name.strip().lower())
     if kind is None:
-        return PassedOver(number, f"media type {name.strip().lower()[:60] or 'none'}")
+        return Skipped(number, f"media type {name.strip().lower()[:60] or 'none'}")
     charset = re.search(r"""charset\s*=\s*["']?([A-Za-z0-9_:.-]+)""", options, re.IGNORECASE)
     found = decode_page(number, begin, content, charset[1] if charset else None)
     if isinstance(found, BadRecord):

@@ -51,7 +51,7 @@ class Merges(NamedTuple):
     """Symbols from here on are characters that are no pieces."""
 
 
-def merges_of(pieces: Pieces) -> Merges:
+def build_merges(pieces: Pieces) -> Merges:
     """The arrays of a BPE vocabulary."""
     vocab_size = len(pieces.scores)
     numbers = dict(pieces.ids)

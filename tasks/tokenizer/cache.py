@@ -176,12 +176,12 @@ def keep(cache, data, words, borders, missing, ids):
 
 
 @kernel
-def ids_in(head):
+def id_count(head):
     """The number of ids of a line, by its word 0."""
     return np.int64((head >> _8) & _BYTE)
 
 
 @kernel
-def own_of(head):
+def extra_byte(head):
     """The algorithm's own byte of a line, by its word 0."""
     return np.int64((head >> _16) & _BYTE)

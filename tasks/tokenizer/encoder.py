@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tasks.common.kernels import kernel
-from tasks.tokenizer.bpe_kernel import SHORT, merge_long, merge_short, merges_of
+from tasks.tokenizer.bpe_kernel import SHORT, build_merges, merge_long, merge_short
 from tasks.tokenizer.cache import (
     BITS_ID,
     IDS,
@@ -24,17 +24,17 @@ from tasks.tokenizer.cache import (
     MOST_BYTES,
     MOST_IDS,
     empty_cache,
-    ids_in,
+    extra_byte,
+    id_count,
     keep,
     look_up,
-    own_of,
     words_at_bytes,
 )
 from tasks.tokenizer.pieces import (
     BLANK,
     MARK,
-    DeclinedError,
     Encoded,
+    UnsupportedModelError,
     border_bits,
     character,
     cut,
@@ -43,7 +43,15 @@ from tasks.tokenizer.pieces import (
     spell,
     token_dtype,
 )
-from tasks.tokenizer.unigram_kernel import RESET, is_safe, lattice_of, paths_over, safe_exponent, segment, write_path
+from tasks.tokenizer.unigram_kernel import (
+    RESET,
+    allocate_paths,
+    build_lattice,
+    is_safe,
+    safe_exponent,
+    segment,
+    write_path,
+)
 
 log = logging.getLogger(__name__)
 
@@ -57,20 +65,20 @@ _SLICE_BYTES = 4 << 20
 gathered."""
 
 
-def compiled(model: bytes) -> "Encoder | None":
+def open_encoder(model: bytes) -> "Encoder | None":
     """The encoder of a model's file, opened once; None where SentencePiece itself must encode, and the log says why."""
-    with _one_opens:
-        return _compiled(model)
+    with _opening_lock:
+        return _open_encoder(model)
 
 
-_one_opens = threading.Lock()
+_opening_lock = threading.Lock()
 
 
 @functools.lru_cache(maxsize=2)
-def _compiled(model: bytes) -> "Encoder | None":
+def _open_encoder(model: bytes) -> "Encoder | None":
     try:
         return Encoder(model)
-    except DeclinedError as reason:
+    except UnsupportedModelError as reason:
         log.info("tokenizing: SentencePiece encodes, slower than our kernels, for of this model they know: %s", reason)
         return None
 
@@ -78,16 +86,16 @@ def _compiled(model: bytes) -> "Encoder | None":
 class Encoder:
     """Encodes columns of text with one model; any number of threads may share it.
 
-    Raises DeclinedError for a model whose ids the kernels would not give.
+    Raises UnsupportedModelError for a model whose ids the kernels would not give.
     """
 
     def __init__(self, model: bytes) -> None:
         pieces = read_pieces(model)
         self._dtype = token_dtype(len(pieces.scores))
-        self._leading_blank = pieces.leading_blank
+        self._leading_blank = pieces.leading_space
         self._bits = border_bits(pieces.neighbours())
         self._rows, self._tables = (
-            (merge_rows, merges_of(pieces)) if pieces.algorithm == "bpe" else (segment_rows, lattice_of(pieces))
+            (merge_rows, build_merges(pieces)) if pieces.algorithm == "bpe" else (segment_rows, build_lattice(pieces))
         )
         # Ids at most: one a byte of text; a blank without a piece is spelled in the three bytes of U+2581.
         self._widest = 1 if " " in pieces.ids else len(BLANK.encode())
@@ -163,7 +171,7 @@ _ZERO = np.float32(0.0)
 
 
 @kernel
-def merge_rows(merges, bits, cache, data, words, offsets, leading_blank, closing, target, ends):
+def merge_rows(merges, bits, cache, data, words, offsets, leading_space, closing, target, ends):
     """Ids of rows of text under BPE into `target`, the end of each row's into `ends`; returns how many there are.
 
     `closing` is an id behind each row, -1 for none. `target` has room for an id a byte (three, where a blank is spelled
@@ -176,7 +184,7 @@ def merge_rows(merges, bits, cache, data, words, offsets, leading_blank, closing
     filled = np.int64(0)
     for row in range(offsets.size - 1):
         position, end = offsets[row], offsets[row + 1]
-        if leading_blank and position < end and character(data, position)[0] != MARK:
+        if leading_space and position < end and character(data, position)[0] != MARK:
             opening = _opening(data, position, end, bits, borders, alone)
             if opening.size <= SHORT:
                 filled = merge_short(merges, opening, 0, opening.size, scratch, target, filled)
@@ -203,7 +211,7 @@ def _merge_block(merges, cache, data, words, borders, alone, lines, count, scrat
     for stretch in range(count):
         line = lines[stretch]
         if line >= 0:
-            number = ids_in(cache[line])
+            number = id_count(cache[line])
             for word in range(IDS, IDS + (number + 2) // 3):
                 packed = cache[line + word]
                 target[filled] = packed & MASK_ID
@@ -236,20 +244,20 @@ def _merge_block(merges, cache, data, words, borders, alone, lines, count, scrat
 
 
 @kernel
-def segment_rows(lattice, bits, cache, data, words, offsets, leading_blank, closing, target, ends):
+def segment_rows(lattice, bits, cache, data, words, offsets, leading_space, closing, target, ends):
     """The same under Unigram."""
     borders, alone = np.empty(BLOCK + 1, np.int64), np.empty(BLOCK, np.int32)
     lines = np.empty(BLOCK, np.int64)
     missing = np.empty((BLOCK, 4), np.int64)
-    paths = paths_over(ROOM)
+    paths = allocate_paths(ROOM)
     filled = np.int64(0)
     for row in range(offsets.size - 1):
         position, end = offsets[row], offsets[row + 1]
         total = _ZERO
-        if leading_blank and position < end and character(data, position)[0] != MARK:
+        if leading_space and position < end and character(data, position)[0] != MARK:
             opening = _opening(data, position, end, bits, borders, alone)
             if opening.size >= paths.sums.size:
-                paths = paths_over(opening.size)
+                paths = allocate_paths(opening.size)
             characters, total, _ = segment(lattice, opening, 0, opening.size, total, paths)
             filled = write_path(lattice, opening, 0, characters, paths, target, filled)
             position += opening.size - 1
@@ -260,7 +268,7 @@ def segment_rows(lattice, bits, cache, data, words, offsets, leading_blank, clos
             for stretch in range(count):
                 longest = max(longest, borders[stretch + 1] - borders[stretch])
             if longest >= paths.sums.size:
-                paths = paths_over(longest)
+                paths = allocate_paths(longest)
             total, filled = _segment_block(
                 lattice, cache, data, words, borders, alone, lines, count, paths, missing, total, target, filled
             )
@@ -279,8 +287,8 @@ def _segment_block(lattice, cache, data, words, borders, alone, lines, count, pa
     for stretch in range(count):
         line = lines[stretch]
         size = borders[stretch + 1] - borders[stretch]
-        if line >= 0 and is_safe(lattice.largest, own_of(cache[line]), total, size):
-            number = ids_in(cache[line])
+        if line >= 0 and is_safe(lattice.largest, extra_byte(cache[line]), total, size):
+            number = id_count(cache[line])
             for index in range(number):
                 piece = (cache[line + IDS + index // 3] >> (BITS_ID * np.uint64(index % 3))) & MASK_ID
                 target[filled + index] = piece

@@ -42,7 +42,7 @@ _NORMAL, _USER_DEFINED, _UNUSED, _BYTE = 1, 4, 5, 6
 _UNKNOWN_PENALTY = np.float32(10.0)
 
 
-class DeclinedError(Exception):
+class UnsupportedModelError(Exception):
     """The kernels would not give the ids that SentencePiece gives for this model; the text says why."""
 
 
@@ -57,7 +57,7 @@ class Pieces:
     scores: F32
     byte_ids: I32
     """Ids of the 256 byte pieces."""
-    leading_blank: bool
+    leading_space: bool
     """Whether a blank is put before a text."""
 
     @property
@@ -76,7 +76,7 @@ class Pieces:
 
 
 def read_pieces(model: bytes) -> Pieces:
-    """The pieces of a model's file; DeclinedError where the kernels don't know how to follow SentencePiece."""
+    """The pieces of a model's file; UnsupportedModelError where the kernels don't know how to follow SentencePiece."""
     parsed = schema.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time by protobuf
     parsed.ParseFromString(model)
     types = [piece.type for piece in parsed.pieces]
@@ -84,7 +84,7 @@ def read_pieces(model: bytes) -> Pieces:
     _check(parsed, types, algorithm)
     scores = np.array([piece.score for piece in parsed.pieces], np.float32)
     if np.isnan(scores).any():
-        raise DeclinedError("a score is not a number")
+        raise UnsupportedModelError("a score is not a number")
     known = {_NORMAL, _USER_DEFINED} if algorithm == "unigram" else {_NORMAL}
     ids: dict[str, int] = {}
     byte_ids = np.full(256, -1, np.int32)
@@ -98,10 +98,10 @@ def read_pieces(model: bytes) -> Pieces:
             # `GetUserDefinedScore` in `unigram_model.cc`: computed in double precision, kept in single.
             scores[number] = np.float32(0.1 * (len(piece.piece.encode()) - 1))
     if not ids or byte_ids.min() < 0:
-        raise DeclinedError("it has no byte pieces")
+        raise UnsupportedModelError("it has no byte pieces")
     unused = {piece.piece.replace(BLANK, " ") for piece in parsed.pieces if piece.type == _UNUSED}
     if algorithm == "bpe" and any(_may_be_joined(piece, ids.keys() | unused) for piece in unused):
-        raise DeclinedError("pieces out of use are on the way to others")
+        raise UnsupportedModelError("pieces out of use are on the way to others")
     return Pieces(algorithm, ids, scores, byte_ids, parsed.normalizer_spec.add_dummy_prefix)
 
 
@@ -124,7 +124,7 @@ def _check(parsed: object, types: list[int], algorithm: str) -> None:
     }
     for reason, holds in reasons.items():
         if holds:
-            raise DeclinedError(reason)
+            raise UnsupportedModelError(reason)
 
 
 U64 = npt.NDArray[np.uint64]

@@ -59,7 +59,7 @@ class Lattice(NamedTuple):
     blank_bytes: I32
 
 
-def lattice_of(pieces: Pieces) -> Lattice:
+def build_lattice(pieces: Pieces) -> Lattice:
     """The arrays of a Unigram vocabulary."""
     singles = np.full(CODE_POINTS, -1, np.int32)
     for letter, number in pieces.characters():
@@ -189,7 +189,7 @@ def segment(lattice, data, start, end, total, paths):
 
 
 @kernel
-def paths_over(size):
+def allocate_paths(size):
     """Room for the paths of a stretch of up to `size` characters."""
     room = size + 1
     return Paths(

@@ -13,12 +13,12 @@ import pytest
 
 from model.checksummed_json import seal
 from tasks.artifacts import lease as leases
-from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
+from tasks.artifacts.lease import build_lease, ignore, is_alive, is_held
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from tasks.artifacts.lease import build_lease, is_alive, is_held, no_word
+from tasks.artifacts.lease import build_lease, is_alive, is_held, ignore
 with build_lease(Path(sys.argv[1]), print, float(sys.argv[2])) as lease:
     print("held", flush=True)
     sys.stdin.readline()
@@ -132,11 +132,11 @@ def test_of_a_damaged_lease_only_silence_tells(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes().replace(b"4194305", b"4194304"))
     waited: list[str] = []
     with build_lease(tmp_path / "lease", waited.append, 0.3):
-        assert waited == ["another process that has just begun, or whose lease is damaged"]
+        assert waited == ["another process, which has just begun or whose lease is damaged"]
 
 
 def test_every_flipped_bit_of_a_lease_is_told(tmp_path: Path) -> None:
-    with build_lease(tmp_path / "lease", no_word, 60.0):
+    with build_lease(tmp_path / "lease", ignore, 60.0):
         held = (tmp_path / "lease" / "1.lease").read_bytes()
     given_back = (tmp_path / "lease" / "1.lease").read_bytes()
     for record in (held, given_back):
@@ -173,7 +173,7 @@ def test_who_would_not_wait_hears_at_once_of_a_holder_that_lives(tmp_path: Path,
     began = time.monotonic()
     with (
         pytest.raises(LivesError, match=f"process {holder.pid} on "),
-        build_lease(tmp_path / "lease", no_word, 60.0, on_alive),
+        build_lease(tmp_path / "lease", ignore, 60.0, on_alive),
     ):
         pass
     assert is_alive(tmp_path / "lease", 60.0)

@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub.errors import HfHubHTTPError
 
 from model.errors import AccessError, Infra, InputError, RecipeError
-from tasks.artifacts.build import RunContext, Watcher
+from tasks.artifacts.build import ProgressListener, RunContext
 from tasks.artifacts.remote import object_store as patience
 from tasks.common.digests import InputDigests
 from tasks.sample import sampler as sampling
@@ -88,7 +88,7 @@ def test_a_folder_on_s3_reads_like_the_same_folder_here(s3, corpus):
     assert [(file.relative, file.format, file.size) for file in there.files] == [
         (file.relative, file.format, file.size) for file in here.files
     ]
-    assert there.passed_over == here.passed_over == {"of another format": 1}
+    assert there.skipped == here.skipped == {"of another format": 1}
 
 
 def test_patterns_and_single_files_on_s3(s3, corpus):
@@ -316,7 +316,7 @@ def busy(clock):
     server.server_close()
 
 
-class Heard(Watcher):
+class Heard(ProgressListener):
     def __init__(self):
         self.notes = []
 
@@ -326,7 +326,7 @@ class Heard(Watcher):
 
 def whole_page(root, address):
     heard = Heard()
-    built = build_sample(RunContext(root, "run", watcher=heard), config(f"{address}/page.txt"))
+    built = build_sample(RunContext(root, "run", listener=heard), config(f"{address}/page.txt"))
     assert "".join(built.table("documents").column("text").to_pylist()).encode() == WORDS
     return [note for note in heard.notes if "waiting" in note]
 
@@ -346,7 +346,7 @@ def test_a_server_that_is_busy_for_ten_minutes_costs_waiting(busy, clock, tmp_pa
     began = clock.now
     busy.status, busy.headers_told, busy.until = status, headers, began + 600
     waits = whole_page(tmp_path, busy.address)
-    assert 600 <= clock.now - began <= patience.PATIENCE_SECONDS
+    assert 600 <= clock.now - began <= patience.MAX_WAIT_SECONDS
     assert max(clock.pauses) <= longest
     assert waits[0].startswith(f"sample: waiting: listing source `s`, {busy.address}/page.txt (")
     assert str(status) in waits[0]
@@ -419,9 +419,9 @@ def test_after_its_patience_the_message_promises_no_other_try(busy, clock, tmp_p
     began = clock.now
     with pytest.raises(Infra) as refused:
         whole_page(tmp_path, busy.address)
-    assert patience.PATIENCE_SECONDS <= clock.now - began < patience.PATIENCE_SECONDS + 2 * patience.LONGEST_PAUSE
-    assert "run again to go on" in str(refused.value)
-    assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again"))
+    assert patience.MAX_WAIT_SECONDS <= clock.now - began < patience.MAX_WAIT_SECONDS + 2 * patience.LONGEST_PAUSE
+    assert "run again to continue" in str(refused.value)
+    assert not any(words in str(refused.value) for words in ("tried again", "retr", "asked again", "next attempt"))
 
 
 def test_a_connection_that_breaks_behind_a_long_wait_is_tried_again(clock):
@@ -437,8 +437,8 @@ def test_a_connection_that_breaks_behind_a_long_wait_is_tried_again(clock):
         return "answer"
 
     broken: list[float] = []
-    with patience.heard_waits(lambda sentence: None):
-        assert patience.ask("reading", request) == "answer"
+    with patience.report_waits(lambda sentence: None):
+        assert patience.with_retries("reading", request) == "answer"
 
 
 def test_a_question_does_not_wait_for_a_busy_server(busy, clock):
@@ -491,7 +491,7 @@ def test_s3_and_the_hub_are_waited_for_as_well(corpus, clock, monkeypatch, tmp_p
     fsspec.register_implementation("hf", Troubled, clobber=True)
     try:
         heard = Heard()
-        context = RunContext(tmp_path, "run", watcher=heard)
+        context = RunContext(tmp_path, "run", listener=heard)
         built = build_sample(context, config(f"hf://{corpus.name}/deep/d.md"))
     finally:
         sys.modules["fsspec.registry"]._registry.pop("hf")

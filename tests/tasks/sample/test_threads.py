@@ -12,7 +12,7 @@ from tasks.sample.config import Source, Thread
 from tasks.sample.conversations import Message, in_reading_order, longest_chain, reply_trees
 from tasks.sample.discovery import InputFile
 from tasks.sample.readers import read_records
-from tasks.sample.records import BadRecord, PassedOver, Record
+from tasks.sample.records import BadRecord, Record, Skipped
 
 
 def read(path, messages, begin=0, **fields):
@@ -41,7 +41,7 @@ def talk():
 def test_the_longest_chain_of_replies_is_the_document(tmp_path, talk):
     first, left_out, alone = read(tmp_path / "a.jsonl", talk)
     assert (first.text, first.key, first.number) == ("Кто здесь?\nЯ.\nПривет!", "t1", 0)
-    assert left_out == PassedOver(0, "messages outside the longest chain of their thread", 1, 1)
+    assert left_out == Skipped(0, "messages outside the longest chain of their thread", 1, 1)
     assert (alone.text, alone.key, alone.number) == ("Alone.", "t2", 1)
 
 

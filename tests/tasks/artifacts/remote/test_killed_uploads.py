@@ -23,7 +23,7 @@ class Config(StrictConfig):
     number: int
 
 STAGE = Stage("pour", roots=("tasks.artifacts.ledger",), libraries=("pyarrow",))
-unfinished.Keeper.__init__.__kwdefaults__["pause_seconds"] = 0.02
+unfinished.PartialBuildUploader.__init__.__kwdefaults__["pause_seconds"] = 0.02
 
 def build(root, number):
     def run(workspace):
@@ -56,7 +56,7 @@ def killed(root, number, point, when):
 
 def check(root, at_least):
     store = store_of(root)
-    parts, manifests = store.under("parts"), store.under("manifests")
+    parts, manifests = store.list_objects("parts"), store.list_objects("manifests")
     assert len(manifests) >= at_least
     for key, _ in sorted(manifests.items(), key=lambda listed: listed[1].written)[-2:]:
         manifest = store.read(key)
