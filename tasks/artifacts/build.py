@@ -22,7 +22,7 @@ from tasks.artifacts.artifact import ACCEPTED, BUILT, Artifact
 from tasks.artifacts.identity import Identity, library_versions
 from tasks.artifacts.lease import LEASE_SECONDS, Lease, build_lease, is_held
 from tasks.artifacts.limits import Limits
-from tasks.artifacts.manifest import CURE, MANIFEST, parent_problem, rows_by_table
+from tasks.artifacts.manifest import HINT, MANIFEST, parent_problem, rows_by_table
 from tasks.artifacts.publish import FORCED, compare, make_manifest
 from tasks.artifacts.remote.mirror import RemoteMirror
 from tasks.artifacts.remote.object_store import report_waits
@@ -195,7 +195,7 @@ def _check_parents(child: Artifact, parents: Mapping[str, Artifact]) -> None:
         if recorded is None or recorded["identity"] != parent.identity:
             continue
         if problem := parent_problem(child.manifest, recorded, parent.manifest):
-            raise IntegrityError(f"{problem}: one of the two manifests was changed. {CURE}")
+            raise IntegrityError(f"{problem}: one of the two manifests was changed. {HINT}")
 
 
 def _existing_artifact(context: RunContext, identity: Identity) -> Artifact | None:

@@ -19,7 +19,7 @@ from tasks.artifacts.workspace import FileRecord
 from tasks.common.digests import combined_digest
 
 MANIFEST = "manifest.json"
-CURE = "Set it aside with `bessemer store verify --set-aside`, and run again."
+HINT = "Set it aside with `bessemer store verify --set-aside`, and run again."
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -39,10 +39,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = "it is missing" if isinstance(error, FileNotFoundError) else f"{type(error).__name__}: {error}"
         raise IntegrityError(
-            f"{folder} is not a finished artifact: its {MANIFEST} is damaged ({reason}). {CURE}"
+            f"{folder} is not a finished artifact: its {MANIFEST} is damaged ({reason}). {HINT}"
         ) from error
     if problems:
-        raise IntegrityError(f"{path} contradicts itself: {'; '.join(problems)}. It was not used. {CURE}")
+        raise IntegrityError(f"{path} contradicts itself: {'; '.join(problems)}. It was not used. {HINT}")
     return manifest
 
 

@@ -13,7 +13,7 @@ from model.checksummed_json import read_sealed
 from model.digests import digest_file
 from model.errors import InputError, IntegrityError
 from tasks.artifacts import manifest as manifests
-from tasks.artifacts.manifest import CURE, MANIFEST
+from tasks.artifacts.manifest import HINT, MANIFEST
 from tasks.artifacts.remote.artifacts import fetch_files, fetch_manifest
 from tasks.artifacts.remote.attach import root_of, store_of
 from tasks.artifacts.schema import FORMAT, OLDEST
@@ -93,18 +93,18 @@ def of_another_format(path: Path, manifest: Mapping[str, Any]) -> InputError:
     """Return the error for an artifact of another format: which version made it, and what to do."""
     found, commit = manifest["format"], (manifest.get("git") or {}).get("commit")
     if found > FORMAT:
-        cure = "A later version made it: use that one, or another --root."
+        hint = "A later version made it: use that one, or another --root."
     elif found < OLDEST:
-        cure = (
+        hint = (
             f"Format {found} cannot be converted to this one. Give this version a root of its own with --root, or use"
             f" the version that made this one."
         )
     else:
-        cure = "Run `bessemer upgrade`: it makes a copy in this format and changes no existing artifact."
+        hint = "Run `bessemer upgrade`: it makes a copy in this format and changes no existing artifact."
     made_by = f"commit {commit[:12]}" if commit else "an installed version"
     return InputError(
         f"{path} is an artifact of format {found}, made by {made_by}, and this version of Bessemer reads format"
-        f" {FORMAT}. {cure}"
+        f" {FORMAT}. {hint}"
     )
 
 
@@ -114,12 +114,12 @@ def _check(path: Path, record: FileRecord, artifact: Path) -> None:
     if found != record.digest:
         raise IntegrityError(
             f"{path.name} of {artifact} should have the digest {record.digest} and has {found}: it was changed after"
-            f" publication, by the disk or by somebody. Nothing was computed from it. {CURE}"
+            f" publication, by the disk or by somebody. Nothing was computed from it. {HINT}"
         )
     if record.table and (rows := count_rows(path)) != record.rows:
         raise IntegrityError(
             f"{path.name} of {artifact} has {rows} rows, and its {MANIFEST} says {record.rows}. Nothing was computed"
-            f" from it. {CURE}"
+            f" from it. {HINT}"
         )
 
 

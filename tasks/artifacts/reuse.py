@@ -27,7 +27,7 @@ from tasks.artifacts.schema import FORMAT
 
 log = logging.getLogger(__name__)
 
-CURE = "Remove the file: then the stage is built, or can be accepted again."
+HINT = "Remove the file: then the stage is built, or can be accepted again."
 
 COMPARED_ARTIFACTS = 20
 """Latest artifacts of a stage among which the most similar one is searched."""
@@ -81,7 +81,7 @@ def write_alias(root: Path, alias: Alias) -> Path:
 def read_alias(root: Path, stage: str, identity: str) -> Alias | None:
     """Return the alias of an identity; None if there is none. Raises IntegrityError if its file is damaged."""
     try:
-        data = read_sealed(alias_path(root, stage, identity), CURE)
+        data = read_sealed(alias_path(root, stage, identity), HINT)
     except FileNotFoundError:
         return None
     return Alias(**{**data, "differences": tuple(data["differences"])})

@@ -16,7 +16,7 @@ from tasks.artifacts.manifest import read_manifest
 from tasks.artifacts.remote.artifacts import MANIFESTS, check_names, create_stub, manifest_key
 from tasks.artifacts.remote.attach import FOLDER, check_store
 from tasks.artifacts.remote.object_store import Listed, ObjectStore
-from tasks.artifacts.reuse import CURE as ALIAS_LOST
+from tasks.artifacts.reuse import HINT as ALIAS_LOST
 
 log = logging.getLogger(__name__)
 

@@ -42,7 +42,7 @@ def test_the_same_versions_work(tmp_path: Path) -> None:
     [
         (
             {"code": {"digest": "0", "definitions": {"tasks.artifacts.ledger:*": "0"}}},
-            r"code: tasks\.ledger\.\* was edited",
+            r"code: tasks\.artifacts\.ledger\.\* was edited",
         ),
         ({"code": {"digest": "0", "roots": ["tasks.gone:f"]}}, "the root `tasks.gone:f` is no definition"),
         ({"libs": {"pyarrow": "1.0"}}, r'libs\.pyarrow: "1\.0" ->'),
@@ -61,7 +61,7 @@ def test_code_that_was_edited_after_the_worker_had_started_is_refused(
     job = job_in(tmp_path)
     job = replace(job, identity=json.dumps(json.loads(job.identity), indent=1))
     monkeypatch.setattr("psutil.Process.create_time", lambda self: 0.0)
-    with pytest.raises(InputError, match=r"was edited after the worker had started.*start the worker anew"):
+    with pytest.raises(InputError, match=r"was edited after the worker had started.*restart the worker"):
         run_part(job, 0, (1,))
 
 

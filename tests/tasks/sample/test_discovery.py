@@ -111,7 +111,7 @@ def test_a_source_of_empty_files_is_empty(tmp_path):
 
 
 def test_a_uri_of_an_unknown_scheme_is_refused_in_words():
-    with pytest.raises(RecipeError, match="nobody knows the scheme `gopher`"):
+    with pytest.raises(RecipeError, match="the scheme `gopher` is unknown"):
         listing("gopher://bucket/x.jsonl")
 
 

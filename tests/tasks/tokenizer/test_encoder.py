@@ -167,8 +167,8 @@ def test_pieces_that_stand_for_themselves_are_preferred(trained: Callable[..., b
     [
         ("neither BPE nor Unigram", 4, {}),
         ("changes text", BPE, {"precompiled_charsmap": b"some"}),
-        ("drops blanks", UNIGRAM, {"remove_extra_whitespaces": True}),
-        ("keeps blanks", BPE, {"escape_whitespaces": False}),
+        ("drops spaces", UNIGRAM, {"remove_extra_whitespaces": True}),
+        ("keeps spaces", BPE, {"escape_whitespaces": False}),
     ],
 )
 def test_models_that_need_more_are_left_to_sentencepiece(
@@ -182,7 +182,7 @@ def test_models_that_need_more_are_left_to_sentencepiece(
 
 def test_a_bpe_model_with_symbols_of_the_user_is_left_to_sentencepiece(trained: Callable[..., bytes]) -> None:
     model = trained("bpe", user_defined_symbols="json")
-    with pytest.raises(UnsupportedModelError, match="stand for themselves"):
+    with pytest.raises(UnsupportedModelError, match="user-defined pieces"):
         Encoder(model)
     column = pa.array(["json decoder", "\u2581"])
     tokenizer = SentencePieceTokenizer(model)

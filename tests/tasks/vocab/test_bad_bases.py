@@ -66,7 +66,7 @@ def test_a_model_cut_between_two_pieces_is_refused(tmp_path: Path):
     parsed = read_model(model)
     lengths = [piece.ByteSize() + 2 for piece in parsed.pieces]
     assert max(lengths) < 130
-    with pytest.raises(InputError, match="ends before it says what kind it is"):
+    with pytest.raises(InputError, match="ends before the type of the model"):
         opened(tmp_path / "base.model", model[: sum(lengths[:300])])
 
 
