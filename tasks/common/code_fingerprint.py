@@ -83,6 +83,15 @@ them at once and checks that identities and bytes stay equal."""
 DECLARED_BY = frozenset({Reference("tasks.artifacts.build", ("Stage",))})
 """Classes of operations whose objects declare the roots of a stage's code and do not belong to it."""
 
+_WHY_IMPORTED = "imports a module by a computed name; use a static import"
+
+_WHY = {
+    LOADED: "takes a module from `{}`; use a static import",
+    SUBCLASSES: "uses `{}`, and the code does not show which classes these are; list the classes in a table",
+    "eval": "runs code from text with `{}`; write it as code",
+    "exec": "runs code from text with `{}`; write it as code",
+}
+
 
 @dataclass(frozen=True)
 class Code:
@@ -358,16 +367,6 @@ class _Reach:
                 continue
             return _read(name, path, status.st_mtime_ns, status.st_size)
         return None
-
-
-_WHY_IMPORTED = "imports a module by a computed name; use a static import"
-
-_WHY = {
-    LOADED: "takes a module from `{}`; use a static import",
-    SUBCLASSES: "uses `{}`, and the code does not show which classes these are; list the classes in a table",
-    "eval": "runs code from text with `{}`; write it as code",
-    "exec": "runs code from text with `{}`; write it as code",
-}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -34,10 +34,25 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 _TRIAL_BYTES = 4096
 
-NEVER_TOO_FAR_BYTES = 1 << 30
+ALWAYS_ALLOWED_BYTES = 1 << 30
 """A file that unpacks to at most this many bytes is read whatever its ratio: that takes seconds."""
 
 UNPACKS_TOO_MUCH = "unpacks to more than"
+
+_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
+
+_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
+
+_DECLARATION_BYTES = 4096
+
+_BROWSER_CHARSETS = {
+    "iso8859-1": "cp1252",
+    "ascii": "cp1252",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+}
+"""Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
 
 
 class DamagedStream(Exception):
@@ -54,7 +69,7 @@ class Gap:
 def most_unpacked(stored: int, source: Source) -> tuple[float, str]:
     """Return how many bytes the stored bytes of a file, or of a column of a row group, may unpack to, and which setting
     of the source says so."""
-    by_ratio = max(NEVER_TOO_FAR_BYTES, source.max_unpacked_ratio * stored)
+    by_ratio = max(ALWAYS_ALLOWED_BYTES, source.max_unpacked_ratio * stored)
     if source.max_unpacked_bytes <= by_ratio:
         return source.max_unpacked_bytes, f"max_unpacked_bytes ({source.max_unpacked_bytes:,}) allows"
     return by_ratio, f"{source.max_unpacked_ratio:g} times its {stored:,} bytes (max_unpacked_ratio)"
@@ -269,22 +284,6 @@ def lines_of(blocks: Iterable[bytes | Gap], limit: int) -> Iterator[Line | LostL
         yield Line(number, byte, b"".join(pieces) if held <= limit else None, torn)
 
 
-_META = re.compile(rb"""<meta[^>]{0,200}?charset\s*=\s*["']?\s*([A-Za-z0-9_:.-]{2,40})""", re.IGNORECASE)
-
-_XML = re.compile(rb"""^\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']([A-Za-z0-9_:.-]{2,40})""")
-
-_LOOK_BYTES = 4096
-
-_AS_BROWSERS_READ = {
-    "iso8859-1": "cp1252",
-    "ascii": "cp1252",
-    "gb2312": "gb18030",
-    "gbk": "gb18030",
-    "big5": "big5hkscs",
-}
-"""Labels for which browsers use a larger character set (WHATWG Encoding Standard, section 4.2), by Python's names."""
-
-
 def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None) -> Record | BadRecord:
     """Return a page as a record: decoded as UTF-8 if it is valid, else by its byte order mark, the character set
     `declared` by the server, or its own declaration; a BadRecord if none of them fits."""
@@ -306,7 +305,7 @@ def decode_page(number: int, begin: int, raw: bytes, declared: str | None = None
 def _charset(raw: bytes, declared: str | None) -> str | None:
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    head = raw[:_LOOK_BYTES]
+    head = raw[:_DECLARATION_BYTES]
     inside = _XML.search(head) or _META.search(head)
     for label in (declared, inside[1].decode("ascii") if inside else None):
         if label is None:
@@ -316,5 +315,5 @@ def _charset(raw: bytes, declared: str | None) -> str | None:
         except LookupError:
             continue  # an unknown label declares nothing
         if codec.name != "utf-8" and getattr(codec, "_is_text_encoding", True):
-            return _AS_BROWSERS_READ.get(codec.name, codec.name)
+            return _BROWSER_CHARSETS.get(codec.name, codec.name)
     return None

@@ -95,7 +95,7 @@ def test_a_folder_named_like_data_stays_so_that_it_can_be_rejected(tree):
         ("gone.txt", "does not exist"),
         ("gone/*.txt", "fixed part .*gone does not exist"),
         ("*.rtf", "exists, but nothing in it matches"),
-        ("sub/e.png", "suffix tells no format"),
+        ("sub/e.png", "suffix does not show its format"),
         ("sub/*.png", "is empty"),
     ],
 )

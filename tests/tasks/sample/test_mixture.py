@@ -92,7 +92,7 @@ def test_a_capped_source_is_remarked_with_what_it_was_asked_for():
     assert (plans["small"].target_tokens, plans["large"].target_tokens) == (40, 160)
     assert (plans["small"].epochs, plans["small"].asked_epochs) == (4, 10)
     assert mixture_remarks(config, plans) == [
-        "small: its weight asks for 10.00 epochs and max_epochs = 4 stops it; what is missing goes to the others by"
+        "small: its weight asks for 10.00 epochs, limited by max_epochs = 4; the missing tokens go to the others by"
         " weight"
     ]
 
